@@ -37,7 +37,8 @@ def converted(model: Any, data: Any) -> tuple[Any, Any]:
         module = checked_module(model, data)
         first, samples = first_sample(data)
         call = Call.of(first, signature(module.forward))
-        program = exported(module, call)
+        program = exported(module, call).run_decompositions({})
+        check_stateless(program)
         named = NamedSamples(samples, signature(module.forward), *inputs_of(program, call))
         return onnx_of(program), whole_or_all(data, first, named)
 
@@ -160,9 +161,20 @@ def of_one_shape(module: torch.nn.Module, call: Call) -> ExportedProgram:
         return torch.export.export(module, call.args, call.kwargs)
     except Exception as error:
         raise ConversionError(
-            f"torch.export refuses {type(module).__name__}: {first_line(error)}. Remedy: rewrite "
+            f"torch.export refuses {type(module).__name__}: {cause_of(error)}. Remedy: rewrite "
             "the line of forward that it names, or export another way and pass the ONNX file."
         ) from error
+
+
+def check_stateless(program: ExportedProgram) -> None:
+    """Raise ``ConversionError`` for a module that changes its buffers: later calls give other
+    results."""
+    changed = list(program.graph_signature.buffers_to_mutate.values())
+    if changed:
+        raise ConversionError(
+            f"forward changes the buffer {changed[0]!r}, and a compiled model has no state. "
+            "Remedy: make it an argument and a result of forward."
+        )
 
 
 def inputs_of(
@@ -180,7 +192,7 @@ def onnx_of(program: ExportedProgram) -> Any:
         made = torch.onnx.export(program, verbose=False, output_names=output_names(program))
     except Exception as error:
         raise ConversionError(
-            f"torch.onnx.export refuses the exported program: {first_line(error)}. Remedy: rewrite "
+            f"torch.onnx.export refuses the exported program: {cause_of(error)}. Remedy: rewrite "
             "what it names in the module, or write the ONNX file another way and pass that."
         ) from error
     assert made is not None
@@ -198,7 +210,7 @@ def output_names(program: ExportedProgram) -> list[str] | None:
     return names if is_flat else None
 
 
-def first_line(error: BaseException) -> str:
+def cause_of(error: BaseException) -> str:
     """The innermost cause of an exporter's error, its first line."""
     while error.__cause__ is not None:
         error = error.__cause__

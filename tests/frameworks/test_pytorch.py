@@ -55,6 +55,18 @@ class Branching(torch.nn.Module):
         return x if x.sum() > 0 else x * 2
 
 
+class Counter(torch.nn.Module):
+    """A module that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return x + self.calls
+
+
 def test_a_real_network_becomes_int8_and_keeps_its_answers() -> None:
     network, image = digits(), images()
     compiled = qg.quantize_and_compile(
@@ -150,6 +162,11 @@ def test_a_graph_exported_in_training_mode_is_refused() -> None:
 def test_modules_that_export_refuses_are_refused_with_the_cause() -> None:
     with pytest.raises(qg.ConversionError, match=r"refuses Branching: .*data-dependent"):
         qg.compile(Branching().eval(), samples=[torch.ones(1, 6)])
+
+
+def test_a_module_that_keeps_a_state_is_refused() -> None:
+    with pytest.raises(qg.ConversionError, match="changes the buffer 'calls'"):
+        qg.compile(Counter().eval(), samples=[torch.ones(1, 6)])
 
 
 def test_a_module_needs_samples() -> None:

@@ -33,7 +33,7 @@ LAYERS = (
     ("runtime",),
     ("report",),
     ("driver",),
-    ("cli", "backend"),
+    ("cli", "backend", "torch_backend"),
     ("__main__",),
 )
 """Lowest first.  A room may import itself and the layers below its own."""
