@@ -30,6 +30,11 @@ def is_exported_program(value: Any) -> bool:
     return is_a(value, "torch.export.exported_program", "ExportedProgram")
 
 
+def is_estimator(value: Any) -> bool:
+    """Whether a value is an estimator or pipeline of scikit-learn."""
+    return is_a(value, "sklearn.base", "BaseEstimator")
+
+
 def array_of_tensor(tensor: Any) -> Array:
     """The elements of a ``torch.Tensor``, without a copy where they are in the processor's memory;
     bfloat16, which NumPy has not, as float32.

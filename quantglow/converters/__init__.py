@@ -1,4 +1,4 @@
-"""Models of other frameworks as ONNX: the door of PyTorch."""
+"""Models of other frameworks as ONNX: PyTorch and scikit-learn."""
 
 from __future__ import annotations
 

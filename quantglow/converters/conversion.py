@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from quantglow.arguments import brief
+from quantglow.converters import scikit_learn
 from quantglow.converters.extras import package
 from quantglow.errors import OptionError
-from quantglow.foreign_types import is_exported_program, is_torch_module
+from quantglow.foreign_types import is_estimator, is_exported_program, is_torch_module
 
 
 def as_onnx(model: Any, data: Any = None) -> tuple[Any, Any]:
     """A model and its samples as the rest of quantglow takes them; both unchanged if they are so.
 
     A ``torch.nn.Module`` is exported on the first sample, and its samples become dicts by input
-    name.  Raises ``ConversionError``, and ``OptionError`` where a package is missing.
+    name; an estimator of scikit-learn takes a table of rows.
+
+    Raises ``ConversionError``, and ``OptionError`` where a package is missing.
     """
     if is_torch_module(model) or is_exported_program(model):
         for needed in ("torch", "onnxscript"):
@@ -22,6 +25,8 @@ def as_onnx(model: Any, data: Any = None) -> tuple[Any, Any]:
         from quantglow.converters.pytorch import converted  # imports torch
 
         return converted(model, data)
+    if is_estimator(model):
+        return scikit_learn.converted(model, data)
     return model, data
 
 

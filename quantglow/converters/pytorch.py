@@ -12,8 +12,8 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
+from quantglow.converters.exporters import cause_of, quiet
 from quantglow.converters.pytorch_calls import Call, NamedSamples, first_sample
-from quantglow.converters.quiet import quiet
 from quantglow.errors import ConversionError
 from quantglow.foreign_types import array_of_tensor
 
@@ -208,11 +208,3 @@ def output_names(program: ExportedProgram) -> list[str] | None:
     taken = {node.name for node in program.graph.nodes}
     is_flat = spec.num_leaves == len(names) and not taken & set(names)
     return names if is_flat else None
-
-
-def cause_of(error: BaseException) -> str:
-    """The innermost cause of an exporter's error, its first line."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

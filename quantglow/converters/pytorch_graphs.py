@@ -10,8 +10,8 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
-from quantglow.converters.pytorch import PACKAGES, cause_of, onnx_of
-from quantglow.converters.quiet import quiet
+from quantglow.converters.exporters import cause_of, quiet
+from quantglow.converters.pytorch import PACKAGES, onnx_of
 from quantglow.errors import ConversionError
 
 

@@ -59,7 +59,7 @@ def compile(
     backends      code generators of your own, see ``Backend``; they are asked first, in order
     schedule      "fast"; or "memory": the order of execution with the smallest arena, searched for
                   up to some seconds.  Results are equal
-    samples       those on whose first one a ``torch.nn.Module`` is exported; for other models none
+    samples       those on whose first one a model of PyTorch or scikit-learn is exported
     """
     compiler = Compiler.of(target, num_threads, backend, backends, schedule)
     input_shapes = shapes("input_shapes", input_shapes)

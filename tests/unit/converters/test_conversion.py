@@ -13,7 +13,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.converters import as_onnx
-from quantglow.converters.quiet import quiet
+from quantglow.converters.exporters import quiet
 from quantglow.foreign_types import array_of_tensor, is_torch_module, is_torch_tensor
 from tests.support.small_network import small_model, small_samples
 
@@ -49,6 +49,13 @@ def test_a_missing_package_is_named_with_its_extra(
         monkeypatch.setitem(sys.modules, name, None if name == missing else type(sys)(name))
     with pytest.raises(qg.OptionError, match=rf"package {missing}.*quantglow\[torch\]"):
         qg.compile(Network(), samples=[np.ones((1, 3), np.float32)])
+
+
+def test_a_missing_skl2onnx_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "skl2onnx", None)
+    pipeline = named("sklearn.base", "BaseEstimator")()
+    with pytest.raises(qg.OptionError, match=r"package skl2onnx.*quantglow\[sklearn\]"):
+        qg.profile(pipeline, np.ones((2, 3)), progress=False)
 
 
 def test_tensors_are_recognised_and_read() -> None:

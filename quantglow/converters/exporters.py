@@ -1,4 +1,4 @@
-"""Keeps warnings, log lines and prints of exporters out of the user's terminal."""
+"""Exporters of other packages: silent, and their errors in one line."""
 
 from __future__ import annotations
 
@@ -33,3 +33,11 @@ def handlers_of(packages: tuple[str, ...]) -> set[logging.Handler]:
     known = logging.root.manager.loggerDict
     names = [*packages, *(n for n in known if n.partition(".")[0] in packages)]
     return {handler for name in names for handler in logging.getLogger(name).handlers}
+
+
+def cause_of(error: BaseException) -> str:
+    """The innermost cause of an exporter's error, its first line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
