@@ -1,4 +1,4 @@
-"""Models of other frameworks as ONNX: PyTorch and scikit-learn."""
+"""Models of other frameworks as ONNX: PyTorch, scikit-learn, TFLite."""
 
 from __future__ import annotations
 

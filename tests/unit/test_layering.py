@@ -39,7 +39,7 @@ LAYERS = (
 """Lowest first.  A room may import itself and the layers below its own."""
 
 DOORS = {
-    "onnx": ("frontend", "backend.py"),
+    "onnx": ("frontend", "backend.py", "converters/tflite"),
     "google": ("frontend",),
     "llvmlite": ("backends/llvm",),
     "onnxruntime": ("backends/onnxruntime", "report/onnxruntime_"),

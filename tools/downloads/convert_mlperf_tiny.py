@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 from ai_edge_litert.interpreter import Interpreter
 
-from tools.downloads.mlperf_tiny import SOURCES, file_name, samples
+from tools.downloads.mlperf_tiny import SOURCES, file_name, int8_name, samples
 from tools.downloads.model_cache import cached
 from tools.downloads.tflite_graph import converted
 
@@ -25,9 +25,7 @@ SAMPLES = 16
 def convert(task: str, clone: Path) -> Path:
     """Convert a network.  Raises ``ValueError`` if it differs from LiteRT."""
     source = SOURCES[task]
-    data = (clone / "benchmark" / "training" / source.path).read_bytes()
-    if hashlib.sha256(data).hexdigest() != source.sha256:
-        raise ValueError(f"{source.path} is not the file with SHA-256 {source.sha256}")
+    data = checked(clone, source.path, source.sha256)
 
     def build(path: Path) -> None:
         model = converted(data)
@@ -38,6 +36,24 @@ def convert(task: str, clone: Path) -> Path:
         onnx.save(model, path)
 
     return cached(file_name(task), build)
+
+
+def checked(clone: Path, path: str, sha256: str) -> bytes:
+    """The bytes of a file of the clone.  Raises ``ValueError`` for other ones."""
+    data = (clone / "benchmark" / "training" / path).read_bytes()
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ValueError(f"{path} is not the file with SHA-256 {sha256}")
+    return data
+
+
+def keep_int8(task: str, clone: Path) -> Path:
+    """Keep the int8 file of a network as it is."""
+    data = checked(clone, *SOURCES[task].int8)
+
+    def build(path: Path) -> None:
+        path.write_bytes(data)
+
+    return cached(int8_name(task), build)
 
 
 def deviation(task: str, data: bytes, model: onnx.ModelProto) -> float:
@@ -64,7 +80,8 @@ def main() -> None:
     clone = parser.parse_args().clone
     for task in SOURCES:
         path = convert(task, clone)
-        print(f"{path} ({path.stat().st_size:,} bytes)")
+        for kept in (path, keep_int8(task, clone)):
+            print(f"{kept} ({kept.stat().st_size:,} bytes)")
 
 
 if __name__ == "__main__":

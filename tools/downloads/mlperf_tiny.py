@@ -24,6 +24,7 @@ REPOSITORY = "github.com/mlcommons/tiny"
 class Source:
     """A TFLite file of float32: its path below ``benchmark/training``, and its SHA-256.
 
+    ``int8``: the path and SHA-256 of the same network in int8.
     ``inputs``: lowest and highest number of an input, as the int8 file beside it has them.
     ``deviation``: largest difference from LiteRT that is accepted, as a share of the largest
     output.
@@ -34,6 +35,7 @@ class Source:
     shape: tuple[int, ...]
     inputs: tuple[float, float]
     deviation: float
+    int8: tuple[str, str]
 
 
 ROUNDED, QUANTIZED = 1e-4, 0.05
@@ -47,6 +49,10 @@ SOURCES = {
         (1, 32, 32, 3),
         (0.0, 255.0),
         ROUNDED,
+        (
+            "image_classification/trained_models/pretrainedResnet_quant.tflite",
+            "3c002613d1b2475eb51dd78dfb85a546c8ae658dee71cf6ade43b022fe205415",
+        ),
     ),
     "keyword_spotting": Source(
         "keyword_spotting/trained_models/kws_ref_model_float32.tflite",
@@ -54,6 +60,10 @@ SOURCES = {
         (1, 49, 10, 1),
         (-123.4, 25.7),
         QUANTIZED,
+        (
+            "keyword_spotting/trained_models/kws_ref_model.tflite",
+            "aeea436800704fce17b17292e4412630ad856e9d777c044c64ef748a880bd0ae",
+        ),
     ),
     "visual_wake_words": Source(
         "visual_wake_words/trained_models/vww_96_float.tflite",
@@ -61,6 +71,10 @@ SOURCES = {
         (1, 96, 96, 3),
         (0.0, 1.0),
         ROUNDED,
+        (
+            "visual_wake_words/trained_models/vww_96_int8.tflite",
+            "597a384c8c2c8a1276f04702f25013b7838f2f814f1ca7c174d295b73e3d6b7b",
+        ),
     ),
     "anomaly_detection": Source(
         "anomaly_detection/trained_models/ad01_fp32.tflite",
@@ -68,6 +82,10 @@ SOURCES = {
         (1, 640),
         (-84.9, 14.9),
         ROUNDED,
+        (
+            "anomaly_detection/trained_models/ad01_int8.tflite",
+            "87cf24194ef93d1d9b11a591d805526b98008e351655d29883c825c9c106ba24",
+        ),
     ),
 }
 """By task: ResNet-8, DS-CNN, MobileNetV1 0.25 of 96 x 96 pixels, an autoencoder."""
@@ -82,6 +100,21 @@ def model_file(task: str) -> Path:
             f"with a clone of {REPOSITORY}"
         )
     return path
+
+
+def int8_file(task: str) -> Path:
+    """The path of a network's TFLite file in int8.  Raises ``FileNotFoundError``."""
+    path = models_dir() / int8_name(task)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"python -m tools.downloads.convert_mlperf_tiny CLONE, with a clone of {REPOSITORY}"
+        )
+    return path
+
+
+def int8_name(task: str) -> str:
+    """The name of a network in int8 in the model cache."""
+    return f"mlperf-tiny-{task}.int8.tflite"
 
 
 def file_name(task: str) -> str:
