@@ -37,6 +37,7 @@ from quantglow.errors import (
 from quantglow.version import __version__
 
 if TYPE_CHECKING:
+    from quantglow import steps
     from quantglow.driver.bisection import bisect
     from quantglow.driver.comparison import compare
     from quantglow.driver.compilation import compile
@@ -131,6 +132,7 @@ __all__ = [
     "profile",
     "quantize",
     "quantize_and_compile",
+    "steps",
     "tracing",
 ]
 
@@ -140,6 +142,8 @@ def __getattr__(name: str) -> Any:
         now = _FORMER_NAMES[name]
         warn(f"quantglow.{name} is now quantglow.{now}", DeprecationWarning, stacklevel=2)
         return getattr(import_module(__name__), now)
+    if name == "steps":
+        return import_module("quantglow.steps")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_PLACES[name]), name)

@@ -40,7 +40,9 @@ from quantglow.cli.files import (
     write_arrays,
 )
 from quantglow.cli.models import opened, refuse_shapes_of_saved
+from quantglow.cli.steps import steps_arguments, steps_of, words_of
 from quantglow.driver import stages
+from quantglow.driver.models import with_steps
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.report import Report
@@ -60,6 +62,7 @@ DEFAULT_ENDING = f".int8{SAVED}"
 def profile_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     calibration_arguments(parser, required=True, or_profile=False)
+    steps_arguments(parser)
     output_argument(parser, "profile to write (.npz)")
 
 
@@ -68,7 +71,7 @@ def profile(options: argparse.Namespace, console: Console) -> None:
     check_onnx(options.model)
     check_writable(options.output, ARRAYS, (options.model, options.calibration_data))
     found = stages.profile(
-        options.model,
+        with_steps(options.model, **steps_of(options)),
         options.calibration_data,
         subset_size=options.subset_size,
         input_shapes=shapes_of(options),
@@ -84,6 +87,7 @@ def profile(options: argparse.Namespace, console: Console) -> None:
 def quantize_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     calibration_arguments(parser, required=False)
+    steps_arguments(parser)
     quantization_arguments(parser)
     weight_arguments(parser)
     control_arguments(parser)
@@ -154,6 +158,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
             measure_speed=options.measure_speed,
             validation_data=options.validation_data,
             measure_latency=options.measure_latency,
+            **steps_of(options),
         )
     except AccuracyDropError as error:
         if isinstance(error.best, CompiledModel | FallbackModel):
@@ -184,8 +189,8 @@ def next_command(report: Report, options: argparse.Namespace, output: str) -> st
         words = [options.model, "--calibration-data", options.calibration_data]
         page = ["--output", f"{Path(output).stem}.html"]
         shapes = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
-        return shlex.join(["quantglow", "debug", *words, *shapes, *page])
-    is_file = os.path.basename(options.model) != "stdin.onnx"
+        return shlex.join(["quantglow", "debug", *words, *shapes, *words_of(options), *page])
+    is_file = not words_of(options) and os.path.basename(options.model) != "stdin.onnx"
     beside = ["--onnx", options.model, "--compare", "onnxruntime"] if is_file else []
     own = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
     saved = Path(output).suffix == SAVED
@@ -194,6 +199,7 @@ def next_command(report: Report, options: argparse.Namespace, output: str) -> st
 
 def compile_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
+    steps_arguments(parser)
     machine_arguments(parser)
     output_argument(parser, f"model to write: {SAVED}, or .onnx as optimized")
     include_code_argument(parser)

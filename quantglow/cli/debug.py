@@ -17,7 +17,9 @@ from quantglow.cli.arguments import (
     shapes_of,
 )
 from quantglow.cli.files import check_onnx, check_writable
+from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver import stages
+from quantglow.driver.models import with_steps
 from quantglow.files import writing
 from quantglow.report.accuracy import WORST
 from quantglow.report.diagnosis import Diagnosis
@@ -28,6 +30,7 @@ PAGES = (".json", ".html")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     calibration_arguments(parser, required=True, or_profile=False)
+    steps_arguments(parser)
     quantization_arguments(parser)
     parser.add_argument(
         "--samples", type=int, default=2, help="batches to measure on (default: %(default)s)"
@@ -51,7 +54,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.output:
         check_writable(options.output, PAGES, (options.model, options.calibration_data))
     found = stages.diagnose(
-        options.model,
+        with_steps(options.model, **steps_of(options)),
         options.calibration_data,
         config_of(options),
         subset_size=options.subset_size,

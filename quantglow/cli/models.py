@@ -6,6 +6,7 @@ import argparse
 
 from quantglow.cli.arguments import shapes_of
 from quantglow.cli.files import is_saved
+from quantglow.cli.steps import steps_of
 from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.errors import OptionError
@@ -17,6 +18,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
     code = getattr(options, "code", "ignore")
     if is_saved(options.model):
+        refuse_steps(options)
         return load(
             options.model,
             options.target,
@@ -35,7 +37,17 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         options.num_threads,
         input_shapes=shapes,
         schedule=options.schedule,
+        **(steps_of(options) if "before" in options else {}),
     )
+
+
+def refuse_steps(options: argparse.Namespace) -> None:
+    """Raise ``OptionError`` if steps are given for a saved model."""
+    if "before" in options and (options.before or options.after):
+        raise OptionError(
+            f"--before and --after are for ONNX models, {options.model!r} is a saved one. Remedy: "
+            "give them where the model is compiled; a saved model has its steps."
+        )
 
 
 def refuse_shapes_of_saved(options: argparse.Namespace) -> None:

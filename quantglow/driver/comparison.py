@@ -21,6 +21,7 @@ from quantglow.graph.family import Family
 from quantglow.isolation import IsolationError
 from quantglow.profiling.data import Feeds
 from quantglow.report import Report
+from quantglow.report.accuracy import worst_sqnr_db
 from quantglow.report.busy import busy_note
 from quantglow.report.headline import SAME, UNSEEN
 from quantglow.report.metrics import class_like
@@ -82,9 +83,7 @@ class Checked:
             classes = class_like(TensorType(DType.F32, exact[0].shape))
             outputs.append(output_accuracy_of(output, exact, own, classes))
         answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
-        return QuantizerFigures(
-            name, min(o.sqnr_db for o in outputs), min(answers) if answers else None
-        )
+        return QuantizerFigures(name, worst_sqnr_db(outputs), min(answers) if answers else None)
 
 
 def compare(

@@ -11,7 +11,7 @@ from quantglow import debug, frontend, quantization
 from quantglow.arguments import shapes
 from quantglow.converters import model_as_onnx
 from quantglow.driver.fallback import fallback_model, partly_compiled
-from quantglow.driver.models import InputShapes, family_of, settled
+from quantglow.driver.models import InputShapes, family_of, settled, with_steps
 from quantglow.driver.on_use import compiled_on_use
 from quantglow.driver.origins import Built, programs_of
 from quantglow.driver.parts import ModelFallback, staged_tail
@@ -40,6 +40,8 @@ def compile(
     backends: Sequence[Backend] = (),
     schedule: str = "fast",
     samples: Any = None,
+    before: Any = None,
+    after: Any = None,
 ) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
@@ -60,10 +62,13 @@ def compile(
     schedule      "fast"; or "memory": the order of execution with the smallest arena, searched for
                   up to some seconds.  Results are equal
     samples       those on whose first one a model of PyTorch or scikit-learn is exported
+    before, after steps of ``quantglow.steps`` that become part of the model: from the data that is
+                  fed to its input, and from its output to the result; with several inputs or
+                  outputs, a dict from name to steps
     """
     compiler = Compiler.of(target, num_threads, backend, backends, schedule)
     input_shapes = shapes("input_shapes", input_shapes)
-    model = model_as_onnx(model, samples)
+    model = with_steps(model_as_onnx(model, samples), before, after)
     if isinstance(model, Graph):
         return compile_family(family_of(model), compiler)
     return compile_source(settled(frontend.open_model(model), model), input_shapes, compiler)

@@ -137,7 +137,9 @@ class AccuracyControl:
         for feeds, wanted in zip(self.samples, self.wanted, strict=True):
             pairs = zip(totals, wanted, compiled.specialisations.at(feeds).run(feeds), strict=True)
             totals = [t + Sums.of(w, g) for t, w, g in pairs]
-        return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in totals))
+        ends = self.calibrated.float_graph.outputs
+        numbers = [t for t, (_, o) in zip(totals, ends, strict=True) if o.type.dtype.is_float]
+        return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in numbers or totals))
 
     @property
     def measured_on(self) -> str:

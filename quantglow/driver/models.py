@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quantglow import frontend, passes, quantization
+from quantglow import frontend, passes, quantization, steps
 from quantglow.errors import OptionError
 from quantglow.frontend import Source
 from quantglow.graph.case import Case
@@ -19,6 +19,23 @@ InputShapes = Mapping[str, Sequence[int]]
 
 InputValues = Mapping[str, int | Sequence[int]]
 """Input name -> its elements, for inputs that decide what a model computes."""
+
+
+def with_steps(model: Any, before: Any, after: Any) -> Any:
+    """A model with the steps of ``quantglow.steps``; the same object if there are none.
+
+    Raises ``OptionError`` for steps that do not fit, and for a graph with steps.
+    """
+    at_inputs = steps.checked("before", before, steps.Before)
+    at_outputs = steps.checked("after", after, steps.After)
+    if not at_inputs and not at_outputs:
+        return model
+    if isinstance(model, Graph):
+        raise OptionError(
+            "before and after are for ONNX models, and a graph has its steps already. "
+            "Remedy: pass them to import_model."
+        )
+    return frontend.with_steps(model, at_inputs, at_outputs)
 
 
 def opened(model: Any) -> Source:

@@ -12,7 +12,7 @@ from quantglow.driver.control import AccuracyControl, Whole
 from quantglow.driver.fallback import check_tail, fallback_model, partly_compiled
 from quantglow.driver.int8_rest import int8_tail
 from quantglow.driver.latency import with_latency
-from quantglow.driver.models import InputShapes
+from quantglow.driver.models import InputShapes, with_steps
 from quantglow.driver.pipeline.calibrated import Calibrated, calibrated
 from quantglow.driver.pipeline.compiled import compiled
 from quantglow.driver.pipeline.imported import Cut, imported
@@ -72,6 +72,8 @@ def quantize_and_compile(
     percentile: float = 99.999,
     recovery: Any = "auto",
     equalization: Any = "auto",
+    before: Any = None,
+    after: Any = None,
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -101,6 +103,8 @@ def quantize_and_compile(
     weights           "int4" or "int8": only weights of products are quantized, in groups of
                       ``group_size``; ``activations`` are rounded to int8 as they come ("dynamic"),
                       or "float".  No calibration data is needed (None); samples round better
+    before, after     steps of ``quantglow.steps`` that become part of the model, see ``compile``;
+                      all data is what the model with these steps takes, as uint8 images
     target, num_threads, schedule  see ``compile``; the other options: see ``QuantizationConfig``
 
     Ctrl-C ends what is under way and keeps the best so far, in every stage after the import; a
@@ -146,7 +150,8 @@ def quantize_and_compile(
         measure_latency=flag("measure_latency", measure_latency),
     )
     compiler = Compiler.of(target, num_threads, schedule=schedule)
-    return quantized_and_compiled(*as_onnx(model, calibration_data), request, compiler)
+    model, samples = as_onnx(model, calibration_data)
+    return quantized_and_compiled(with_steps(model, before, after), samples, request, compiler)
 
 
 def quantized_and_compiled(

@@ -16,6 +16,7 @@ from quantglow.driver.models import (
     InputValues,
     float_only,
     is_quantized,
+    with_steps,
 )
 from quantglow.driver.pipeline.calibrated import calibrated
 from quantglow.driver.pipeline.imported import imported
@@ -48,6 +49,8 @@ def import_model(
     input_values: InputValues | None = None,
     delegate: bool | None = None,
     samples: Any = None,
+    before: Any = None,
+    after: Any = None,
 ) -> Graph:
     """The graph of an ONNX model (path, bytes or ModelProto), see ``frontend``.
 
@@ -58,12 +61,13 @@ def import_model(
     for one choice of them.  Where they are missed, that is an ``UndecidedError``.
     ``samples``: those on whose first one a ``torch.nn.Module`` is exported.
     ``delegate``: the former name of ``fallback``.
+    ``before``, ``after``: steps that become part of the graph, see ``compile``.
     """
     if delegate is not None:
         fallback = flag("delegate", delegate)
         warn("import_model: delegate is now called fallback", DeprecationWarning, stacklevel=2)
     graph = frontend.import_model(
-        model_as_onnx(model, samples),
+        with_steps(model_as_onnx(model, samples), before, after),
         shapes("input_shapes", input_shapes),
         fallback=flag("fallback", fallback),
         input_values=elements("input_values", input_values),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,20 @@ from quantglow.types import Array
 
 LABELS = "labels"
 """Name of the array of labels beside the arrays of the inputs."""
+
+
+@dataclass(frozen=True)
+class End:
+    """Shape and kind of an output."""
+
+    shape: tuple[int, ...]
+    is_integer: bool
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Number of answers: one for each row, and for a vector of indices one for each."""
+        outer = prod(self.shape[:-1]) if len(self.shape) > 1 else 0
+        return (self.shape[0], outer) if len(self.shape) == 1 else (outer,)
 
 
 @dataclass(frozen=True)
@@ -65,24 +81,26 @@ class Validation:
 
     def check(self, graph: Graph) -> None:
         """Raise ``CalibrationError`` for labels that are of no output of the graph."""
-        shapes = [node.type.shape for _, node in graph.outputs]
-        if self.labels and self.position(shapes) is None:
+        ends = [End(node.type.shape, not node.type.dtype.is_float) for _, node in graph.outputs]
+        if self.labels and self.position(ends) is None:
+            shapes = [end.shape for end in ends]
             raise CalibrationError(
                 f"validation_data has {self.labels[0].size} label(s) a batch, but no output has "
                 f"one row of class scores for each: {shapes}. Remedy: give one class index a row, "
                 "or leave the labels out."
             )
 
-    def position(self, shapes: Sequence[tuple[int, ...]]) -> int | None:
-        """The first output whose last axis holds the scores of classes for each label."""
+    def position(self, ends: Sequence[End]) -> int | None:
+        """The first output with an answer for each label: class indices, else scores of classes."""
         assert self.labels
         size = self.labels[0].size
-        fitting = (
-            index
-            for index, shape in enumerate(shapes)
-            if len(shape) > 1 and shape[-1] > 1 and np.prod(shape[:-1]) == size
+        indices = (i for i, end in enumerate(ends) if end.is_integer and size in end.rows)
+        scores = (
+            i
+            for i, end in enumerate(ends)
+            if len(end.shape) > 1 and end.shape[-1] > 1 and end.rows[-1] == size
         )
-        return next(fitting, None)
+        return next(chain(indices, scores), None)
 
     def right(
         self, wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]
@@ -90,19 +108,22 @@ class Validation:
         """Shares of the labels that both models find; None without labels."""
         if not self.labels or not wanted:
             return None
-        position = self.position([array.shape for array in wanted[0]])
+        position = self.position([End(a.shape, a.dtype.kind in "iu") for a in wanted[0]])
         if position is None:
             return None
         labels = np.concatenate([own.reshape(-1) for own in self.labels[: len(wanted)]])
         shares = [
-            float(
-                np.mean(
-                    np.concatenate([r[position].argmax(-1).reshape(-1) for r in results]) == labels
-                )
-            )
+            float(np.mean(np.concatenate([_answers(r[position]) for r in results]) == labels))
             for results in (wanted, found)
         ]
         return RightAnswers(labels.size, *shares)
+
+
+def _answers(output: Array) -> Array:
+    """The class of each row: its largest score; of indices, which come best first, the first."""
+    if output.dtype.kind not in "iu":
+        return np.reshape(output.argmax(-1), -1)
+    return np.reshape(output[..., 0] if output.ndim > 1 else output, -1)
 
 
 def _unlabelled(data: Any, names: Sequence[str], labels: list[Any]) -> Any:

@@ -5,6 +5,7 @@ from quantglow.frontend.export.model import export_onnx
 from quantglow.frontend.packed_weights import with_packed_weights
 from quantglow.frontend.source import Source, import_model, open_model
 from quantglow.frontend.split import Split, reason_of, reasons, split
+from quantglow.frontend.steps import with_steps
 from quantglow.frontend.stored_weights import restored, stored
 from quantglow.frontend.weight_places import Places
 from quantglow.frontend.weight_products import (
@@ -33,4 +34,5 @@ __all__ = [
     "weight_products",
     "weight_tables",
     "with_packed_weights",
+    "with_steps",
 ]

@@ -18,7 +18,7 @@ WORST = 10
 @dataclass(frozen=True)
 class OutputAccuracy:
     """One output against the float model; ``top1_agreement`` is set if it looks like class
-    scores.
+    scores, or has integers: then it is the share of equal answers, and the only figure that counts.
     """
 
     name: str
@@ -26,10 +26,12 @@ class OutputAccuracy:
     cosine: float
     max_error: float
     top1_agreement: float | None = None
+    is_integer: bool = False
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> OutputAccuracy:
-        return OutputAccuracy(**_figures(data))
+        rest = {key: value for key, value in data.items() if key != "is_integer"}
+        return OutputAccuracy(**_figures(rest), is_integer=bool(data.get("is_integer", False)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,6 +62,11 @@ class LayerAccuracy(Concise):
         return LayerAccuracy(**_figures(rest), codes=None if codes is None else _code_use(codes))
 
 
+def worst_sqnr_db(outputs: Sequence[OutputAccuracy]) -> float | None:
+    """SQNR of the worst output in dB; None if all have integers, whose values are no quantities."""
+    return min((output.sqnr_db for output in outputs if not output.is_integer), default=None)
+
+
 def worst(layers: Sequence[LayerAccuracy], count: int = WORST) -> tuple[LayerAccuracy, ...]:
     """The int8 layers with the largest error, worst first: by sensitivity if known, else
     locally.
@@ -77,8 +84,8 @@ def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> Table:
     rows = [
         (
             o.name,
-            number(o.sqnr_db),
-            number(o.cosine, "{:.6f}"),
+            number(None if o.is_integer else o.sqnr_db),
+            number(None if o.is_integer else o.cosine, "{:.6f}"),
             number(o.max_error, "{:.4g}"),
             number(o.top1_agreement, "{:.1%}"),
         )

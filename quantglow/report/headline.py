@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantglow.report.accuracy import OutputAccuracy
+from quantglow.report.accuracy import OutputAccuracy, worst_sqnr_db
 
 UNSEEN = "that calibration did not see"
 SAME = "that calibration used, too"
@@ -56,9 +57,10 @@ def headline(
     """One or two sentences; ``has_warnings`` if the calibration data is unusual."""
     if not outputs:
         return ""
-    worst = min(output.sqnr_db for output in outputs)
+    worst = worst_sqnr_db(outputs)
     answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
-    figures = [f"{worst:.1f} dB", *([f"{min(answers):.1%} equal answers"] if answers else [])]
+    figures = [] if worst is None else [f"{worst:.1f} dB"]
+    figures += [f"{min(answers):.1%} equal answers"] if answers else []
     shown = f"{subject} {verdict(outputs)}: {', '.join(figures)}"
     text = f"{shown} on {samples} sample(s) {origin}." + (f" {right}." if right else "")
     return f"{text} But see the warnings." if has_warnings else text
@@ -69,7 +71,8 @@ def verdict(outputs: Sequence[OutputAccuracy]) -> str:
     if not outputs:
         return ""
     answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
-    return closeness(min(o.sqnr_db for o in outputs), min(answers, default=1.0))
+    worst = worst_sqnr_db(outputs)
+    return closeness(math.inf if worst is None else worst, min(answers, default=1.0))
 
 
 def is_close(words: str) -> bool:

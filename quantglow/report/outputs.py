@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -92,12 +93,23 @@ def output_accuracy(graph: Graph, found: Outputs, expected: Outputs) -> tuple[Ou
 def output_accuracy_of(
     name: str, wanted: Sequence[Array], found: Sequence[Array], classes: bool
 ) -> OutputAccuracy:
+    """The accuracy of an output over all samples; ``classes``: each row has a score for each, or
+    holds their indices, the best first.
+    """
     sums = sum(map(Sums.of, wanted, found), Sums())
-    pairs = zip(wanted, found, strict=True) if classes else ()
-    hits = [top1_agreement(_rows(w), _rows(f)) for w, f in pairs]
+    is_integer = any(array.dtype.kind in "iub" for array in wanted)
+    pairs = zip(wanted, found, strict=True) if classes or is_integer else ()
+    same = partial(equal_answers, classes=classes) if is_integer else top1_agreement
+    hits = [same(_rows(w), _rows(f)) for w, f in pairs if w.size]
     agreement = float(np.mean(hits)) if hits else None
-    return OutputAccuracy(name, sums.sqnr_db, sums.cosine, sums.max_error, agreement)
+    return OutputAccuracy(name, sums.sqnr_db, sums.cosine, sums.max_error, agreement, is_integer)
+
+
+def equal_answers(reference: Array, value: Array, classes: bool) -> float:
+    """Share of integers that are equal; with ``classes`` only the first of each row counts."""
+    own, other = (reference[:, :1], value[:, :1]) if classes else (reference, value)
+    return float(np.mean(own == other))
 
 
 def _rows(array: Array) -> Array:
-    return array.reshape(array.shape[0], -1)
+    return array.reshape(array.shape[0] if array.ndim else 1, -1)

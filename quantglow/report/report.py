@@ -19,6 +19,7 @@ from quantglow.report.accuracy import (
     plain,
     with_figure,
     worst,
+    worst_sqnr_db,
     worst_tables,
 )
 from quantglow.report.fallback import fallback_table
@@ -127,7 +128,7 @@ class Report(Concise, Tabular):
         return Summary(
             self.headline,
             words,
-            min((output.sqnr_db for output in self.outputs), default=None),
+            worst_sqnr_db(self.outputs),
             tuple(map(with_figure, suspects)),
             self._operators(),
             self.weights,

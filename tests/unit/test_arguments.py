@@ -64,6 +64,8 @@ NO_PROGRESS = [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]
 NO_BACKENDS = [*NOTHING, *OBJECTS, "a", *ARRAYS, [1], [None], {"x": 1}, *NUMBERS, True]
 NO_FUNCTION = [*[o for o in OBJECTS if o is not int], *TEXTS, *COLLECTIONS, *NUMBERS, *FLAGS]
 
+NO_STEPS = [*(o for o in OBJECTS), "a", *ARRAYS, [1], [None], [[1]], {1: []}, *NUMBERS, True]
+
 CONFIG: dict[str, list[Any]] = {
     "preset": [*NOTHING, *NO_NAME, 0],
     "calibrate_method": [*NOTHING, *NO_NAME],
@@ -110,6 +112,8 @@ MAIN = {
     "verify": NO_FLAG,
     "measure_speed": NO_FLAG,
     "measure_latency": NO_FLAG,
+    "before": NO_STEPS,
+    "after": NO_STEPS,
 }
 
 
@@ -163,7 +167,14 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     scoped: {"names": NO_STRINGS, "patterns": NO_STRINGS, "types": NO_STRINGS, "validate": NO_FLAG},
     quantized_and_compiled: MAIN,
     contract: {name: SEARCH[name] for name in ("drop_type", "validation_fn", "max_minutes")},
-    compiled: {**MACHINE, **OWN, "input_shapes": NO_SHAPES, "samples": NO_SAMPLES},
+    compiled: {
+        **MACHINE,
+        **OWN,
+        "input_shapes": NO_SHAPES,
+        "samples": NO_SAMPLES,
+        "before": NO_STEPS,
+        "after": NO_STEPS,
+    },
     qg.load: {"path": NO_PATH},
     loaded: {"code": [*NOTHING, *NO_NAME, 0]},
     COMPILED.save: {"path": NO_PATH},
@@ -187,6 +198,8 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "fallback": NO_FLAG,
         "samples": NO_SAMPLES,
         "delegate": [value for value in NO_FLAG if value is not None],
+        "before": NO_STEPS,
+        "after": NO_STEPS,
     },
     quantized: {
         "profile": [*NOTHING, *OBJECTS, *COLLECTIONS, *NUMBERS],

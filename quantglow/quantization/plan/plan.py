@@ -20,21 +20,13 @@ from quantglow.graph.traits import Trait
 from quantglow.interpreter.choices import in_branches
 from quantglow.lazy import cached_property
 from quantglow.ops import (
-    Add,
     Clip,
     Concat,
     Conv,
-    Div,
-    LogSoftmax,
-    MatMul,
-    Mul,
     Relu,
     Softmax,
-    Sub,
-    Transpose,
 )
 from quantglow.ops.binary import Binary
-from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range
 from quantglow.profiling.specials import Specials, text_of
@@ -44,16 +36,13 @@ from quantglow.quantization.plan.eligibility import (
     ineligibility,
     normalizations,
 )
+from quantglow.quantization.plan.ends import PRODUCTS, head, tail
 from quantglow.quantization.plan.float_heuristics import float_by_heuristics
 from quantglow.quantization.plan.masks import LARGE, masked_values, special_values
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.scope import excluded_nodes
 from quantglow.quantization.plan.tensor_ranges import tensor_ranges
 from quantglow.types import DType, ElementType
-
-PRODUCTS = (Contraction, MatMul)
-"""Operators whose int32 sums give float32 directly if no operator reads integers."""
-
 
 MASKED = "a mask is among its values: 256 steps would tell nothing else apart"
 UNTAKEN = "no calibration sample took this branch"
@@ -144,9 +133,9 @@ def make_plan(
         if reason:
             reasons[node] = reason
     if not config.quantize_output:
-        for node in _tail(graph):
+        for node in tail(graph):
             reasons.setdefault(node, "finishes the output in float")
-    for node in _head(graph):
+    for node in head(graph):
         reasons.setdefault(node, "prepares an input: in float, it is rounded once")
     for node, reason in float_by_heuristics(graph, reasons.keys(), ranges):
         reasons.setdefault(node, reason)
@@ -191,34 +180,6 @@ def _range_ineligibility(
             return f"the profile has no range for {value.name!r}"
     is_hidden = isinstance(node, Binary | Softmax) and any(ranges[v].low <= -LARGE for v in values)
     return MASKED if is_hidden else ""
-
-
-def _tail(graph: Graph) -> list[Node]:
-    """Cheap nodes behind the last matrix products that lead to graph outputs only."""
-    leading: set[Node] = set()
-    for node in reversed(graph.compute_nodes()):
-        is_last = all(user in leading for user in graph.users[node])
-        if is_last and (node.has(Trait.FINISHES) or isinstance(node, Softmax | LogSoftmax)):
-            leading.add(node)
-    tail: set[Node] = set()
-    for node in graph.nodes:
-        fed = all(isinstance(o, (*PRODUCTS, Constant)) or o in tail for o in node.operands)
-        if node in leading and (fed or isinstance(node, Softmax | LogSoftmax)):
-            tail.add(node)
-    return [node for node in graph.nodes if node in tail]
-
-
-def _head(graph: Graph) -> list[Node]:
-    """Operators that scale and shift an input by Constants, before it is rounded."""
-    inputs, found = set[Node](graph.inputs), list[Node]()
-    for node in graph.compute_nodes():
-        computed = [operand for operand in node.operands if not isinstance(operand, Constant)]
-        if len(computed) == 1 and computed[0] in inputs:
-            if isinstance(node, Transpose | Mul | Add | Sub | Div):
-                inputs.add(node)
-            if isinstance(node, Mul | Add | Sub | Div) and node.type == computed[0].type:
-                found.append(node)
-    return found
 
 
 def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax, Transpose
+from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax
 from quantglow.ops.contraction import Contraction
+from quantglow.quantization.plan.choices import behind_views, scores_of
 from quantglow.types import Array
 
 TINY = 1e-30
@@ -28,12 +29,16 @@ class Comparison(NamedTuple):
 
 
 def logit_outputs(graph: Graph) -> tuple[Node, ...]:
-    """The outputs, a probability replaced by its logit: 0 and 1 hide the errors before them."""
+    """The outputs, a probability replaced by its logit: 0 and 1 hide the errors before them; a
+    choice by the scores that it is made among.
+    """
     return tuple(_logits(node) for _, node in graph.outputs)
 
 
 def _logits(node: Node) -> Node:
-    source = _behind_views(node)
+    source = behind_views(node)
+    if (scores := scores_of(source)) is not None:
+        return _logits(scores)
     return _logits(source.x) if isinstance(source, Softmax | LogSoftmax | Sigmoid) else node
 
 
@@ -46,8 +51,8 @@ def comparisons(graph: Graph) -> tuple[Comparison, ...]:
     """How each output is compared.
 
     A probability is compared by its logit: where it is 0 or 1 it hides noise, and the one sample
-    that is least sure would decide.  A few numbers are compared by the features they are computed
-    from, since the noise of a few numbers is mostly chance.
+    that is least sure would decide.  A choice (TopK) is compared by its scores.  A few numbers are
+    compared by the features they are computed from, since their noise is mostly chance.
     """
     return tuple(_comparison(node) for _, node in graph.outputs)
 
@@ -55,20 +60,16 @@ def comparisons(graph: Graph) -> tuple[Comparison, ...]:
 def _comparison(node: Node) -> Comparison:
     any_shift = False
     while node.operands:
-        source = _behind_views(node)
-        if isinstance(source, Softmax | LogSoftmax | Sigmoid):
+        source = behind_views(node)
+        if (scores := scores_of(source)) is not None:
+            node, any_shift = scores, False
+        elif isinstance(source, Softmax | LogSoftmax | Sigmoid):
             node, any_shift = source.x, not isinstance(source, Sigmoid)
         elif node.type.size < MIN_VALUES and isinstance(node, Contraction | Reshape):
             node, any_shift = node.operands[0], False
         else:
             break
     return Comparison(node, any_shift)
-
-
-def _behind_views(node: Node) -> Node:
-    while isinstance(node, Reshape | Transpose):
-        node = node.x
-    return node
 
 
 def noise_to_signal(

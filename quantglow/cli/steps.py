@@ -1,0 +1,103 @@
+"""Steps before and after a model, as words of the command line.
+
+A step is ``NAME`` or ``NAME:ARGUMENTS``; ``INPUT=`` before it says of which input or output.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from quantglow import steps
+from quantglow.arguments import choice
+from quantglow.errors import OptionError
+
+BEFORE = (
+    "element-type:uint8 layout:NHWC resize:HEIGHT,WIDTH rescale:1/255 "
+    "normalize:MEAN,…,STD,… reverse-channels"
+)
+AFTER = "softmax sigmoid topk:K argmax layout:NHWC"
+
+
+def steps_arguments(parser: argparse.ArgumentParser) -> None:
+    for name, known, what in (
+        ("--before", BEFORE, "from the data that is fed to the model's input"),
+        ("--after", AFTER, "from the model's output to the result"),
+    ):
+        parser.add_argument(
+            name,
+            nargs="+",
+            default=[],
+            metavar="STEP",
+            help=f"steps that become part of the model, {what}: {known}; NAME=STEP for the input "
+            "or output NAME of several",
+        )
+
+
+def steps_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments from those of ``steps_arguments``.  Raises ``OptionError``."""
+    return {name: listed(name, getattr(options, name)) for name in ("before", "after")}
+
+
+def words_of(options: argparse.Namespace) -> list[str]:
+    """The flags of ``steps_arguments`` as they were given."""
+    given = (("--before", options.before), ("--after", options.after))
+    return [word for flag, own in given if own for word in (flag, *own)]
+
+
+def listed(option: str, words: Sequence[str]) -> Any:
+    """A list of steps, or lists by name."""
+    named: dict[str, list[steps.Step]] = {}
+    for word in words:
+        name, equals, text = word.rpartition("=")
+        named.setdefault(name if equals else "", []).append(parsed(option, text))
+    if "" not in named:
+        return named or None
+    if len(named) > 1:
+        raise OptionError(
+            f"{option} has steps with and without a name, {[*words]}. Remedy: NAME=STEP for all."
+        )
+    return named[""]
+
+
+def parsed(option: str, text: str) -> steps.Step:
+    """The step of a word.  Raises ``OptionError``."""
+    name, _, arguments = text.partition(":")
+    make = STEPS[choice(option, name, STEPS)]
+    try:
+        return make(*filter(None, arguments.split(",")))
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(
+            f"{option}: {text!r} has arguments that the step does not take. "
+            f"Remedy: write it as in {BEFORE} {AFTER}."
+        ) from error
+
+
+def fraction(text: str) -> float:
+    return float(Fraction(text))
+
+
+def normalize(*words: str) -> steps.Normalize:
+    """The first half are means, the second half standard deviations."""
+    numbers, half = tuple(map(fraction, words)), len(words) // 2
+    if len(words) != 2 * half:
+        raise ValueError("an odd number of numbers")
+    return steps.Normalize(numbers[:half], numbers[half:])
+
+
+STEPS: dict[str, Callable[..., steps.Step]] = {
+    "argmax": lambda axis="-1": steps.ArgMax(int(axis)),
+    "element-type": steps.ElementType,
+    "layout": steps.Layout,
+    "normalize": normalize,
+    "rescale": lambda factor: steps.Rescale(fraction(factor)),
+    "resize": lambda height, width, *mode: steps.Resize(int(height), int(width), *mode),
+    "reverse-channels": steps.ReverseChannels,
+    "sigmoid": steps.Sigmoid,
+    "softmax": lambda axis="-1": steps.Softmax(int(axis)),
+    "topk": lambda k, axis="-1": steps.TopK(int(k), int(axis)),
+}

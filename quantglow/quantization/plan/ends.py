@@ -1,0 +1,55 @@
+"""The ends of a network that stay in float: the last operators, and the first."""
+
+from __future__ import annotations
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.graph.traits import Trait
+from quantglow.ops import Add, Div, Elementwise, LogSoftmax, MatMul, Mul, Softmax, Sub, Transpose
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.resize import Resize
+from quantglow.quantization.plan.choices import scores_of
+from quantglow.types import DType
+
+PRODUCTS = (Contraction, MatMul)
+"""Operators whose int32 sums give float32 directly if no operator reads integers."""
+
+LINEAR = (Mul, Add, Sub, Div)
+BYTES = (DType.U8, DType.I8)
+
+
+def tail(graph: Graph) -> list[Node]:
+    """Cheap nodes behind the last matrix products that lead to graph outputs only."""
+    leading: set[Node] = set()
+    for node in reversed(graph.compute_nodes()):
+        is_last = all(user in leading for user in graph.users[node])
+        finishes = node.has(Trait.FINISHES) or isinstance(node, Softmax | LogSoftmax)
+        if is_last and (finishes or scores_of(node) is not None):
+            leading.add(node)
+    found: set[Node] = set()
+    for node in graph.nodes:
+        fed = all(isinstance(o, (*PRODUCTS, Constant)) or o in found for o in node.operands)
+        if node in leading and (fed or isinstance(node, Softmax | LogSoftmax)):
+            found.add(node)
+    return [node for node in graph.nodes if node in found]
+
+
+def head(graph: Graph) -> list[Node]:
+    """Operators that scale and shift an input by Constants before it is rounded; of bytes, which
+    become float first, those that resize, too.
+    """
+    prepared, found = set[Node](graph.inputs), list[Node]()
+    images: set[Node] = {node for node in graph.inputs if node.type.dtype in BYTES}
+    for node in graph.compute_nodes():
+        computed = [operand for operand in node.operands if not isinstance(operand, Constant)]
+        if len(computed) != 1 or computed[0] not in prepared:
+            continue
+        source, of_bytes = computed[0], computed[0] in images
+        resizes = of_bytes and isinstance(node, Resize)
+        converts = of_bytes and isinstance(node, Elementwise) and node.type.dtype.is_float
+        if resizes or converts or isinstance(node, (*LINEAR, Transpose)):
+            prepared.add(node)
+            images |= {node} if of_bytes else set()
+        if resizes or (isinstance(node, LINEAR) and node.type == source.type):
+            found.append(node)
+    return found

@@ -1,0 +1,78 @@
+"""Steps as words of the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import quantglow as qg
+from quantglow import steps
+from quantglow.cli.main import main
+from quantglow.cli.steps import listed
+from tests.support.small_network import small_model
+
+BEFORE = "--before element-type:uint8 layout:NHWC rescale:1/255 normalize:0.5,0.4,0.25,0.2"
+AFTER = "--after scores=softmax scores=topk:2"
+
+
+@pytest.mark.parametrize(
+    ("word", "step"),
+    [
+        ("element-type:uint8", steps.ElementType("uint8")),
+        ("layout:NHWC", steps.Layout("NHWC")),
+        ("layout:NHWC,NHWC", steps.Layout("NHWC", "NHWC")),
+        ("resize:4,6", steps.Resize(4, 6)),
+        ("resize:4,6,nearest", steps.Resize(4, 6, "nearest")),
+        ("rescale:1/4", steps.Rescale(0.25)),
+        ("normalize:1,2", steps.Normalize(1, 2)),
+        ("normalize:1,2,3,4", steps.Normalize((1, 2), (3, 4))),
+        ("reverse-channels", steps.ReverseChannels()),
+        ("softmax", steps.Softmax()),
+        ("softmax:1", steps.Softmax(1)),
+        ("sigmoid", steps.Sigmoid()),
+        ("topk:5", steps.TopK(5)),
+        ("argmax:1", steps.ArgMax(1)),
+    ],
+)
+def test_words_are_steps(word: str, step: steps.Step) -> None:
+    assert listed("before", [word]) == [step]
+    assert listed("before", [f"a=b={word}"]) == {"a=b": [step]}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resise:1,2"], "did you mean 'resize'"),
+        (["resize:1"], "arguments that the step does not take"),
+        (["rescale:1/0"], "arguments that the step does not take"),
+        (["normalize:1,2,3"], "arguments that the step does not take"),
+        (["topk:0"], "TopK k must be at least 1"),
+        (["sigmoid", "y=sigmoid"], "with and without a name"),
+    ],
+)
+def test_words_without_sense_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(qg.OptionError, match=message):
+        listed("after", words)
+
+
+def test_a_model_with_steps_is_profiled_quantized_and_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(small_model(), "net.onnx")
+    x = np.random.default_rng(5).integers(0, 256, (6, 6, 6, 2)).astype(np.uint8)
+    np.savez("images.npz", x=x)
+    np.savez("one.npz", x=x[:1])
+    given = f"{BEFORE} {AFTER}".split()
+    data = ["net.onnx", "--calibration-data", "images.npz", *given]
+    assert main(["profile", *data, "--output", "p.npz"]) == 0
+    data[2] = "p.npz"
+    assert main(["quantize", *data, "--output", "net.qgm", "--num-threads", "1"]) == 0
+    assert main(["run", "net.qgm", "--inputs", "one.npz", "--output", "out.npz"]) == 0
+    with np.load("out.npz", allow_pickle=False) as found:
+        assert found["scores_indices"].shape == (1, 2)
+    assert main(["compile", "net.qgm", *given, "--output", "other.qgm"]) == 1
+    assert "a saved model has its steps" in capsys.readouterr().err

@@ -1,0 +1,160 @@
+"""``before`` and ``after``: a model with steps is quantized, saved and bundled as any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow import steps
+from quantglow.types import Array
+from tests.support.small_network import small_model
+
+BEFORE = [
+    steps.ElementType("uint8"),
+    steps.Layout("NHWC"),
+    steps.Rescale(1 / 255),
+    steps.Normalize((0.5, 0.4), (0.25, 0.2)),
+]
+AFTER = {"scores": [steps.Softmax(), steps.TopK(2)]}
+OUTPUTS = ["scores", "features", "scores_indices"]
+
+
+def images(count: int = 8) -> Array:
+    return np.random.default_rng(5).integers(0, 256, (count, 6, 6, 2)).astype(np.uint8)
+
+
+def prepared(x: Array) -> Array:
+    scaled = x.astype(np.float32) * np.float32(1 / 255)
+    mean, std = np.array([0.5, 0.4], np.float32), np.array([0.25, 0.2], np.float32)
+    return np.ascontiguousarray(((scaled - mean) / std).transpose(0, 3, 1, 2))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    return qg.quantize_and_compile(
+        small_model(), images(), num_threads=1, progress=False, before=BEFORE, after=AFTER
+    )
+
+
+def test_images_go_in_and_classes_come_out(compiled: Any) -> None:
+    (taken,) = compiled.get_inputs()
+    assert (taken.shape, taken.type) == ([1, 6, 6, 2], "tensor(uint8)")
+    assert [end.name for end in compiled.get_outputs()] == OUTPUTS
+
+
+def test_int8_results_are_those_of_the_model_fed_with_floats(compiled: Any) -> None:
+    x = images()
+    plain = qg.quantize_and_compile(
+        small_model(), prepared(x), num_threads=1, progress=False, verify=False
+    )
+    whole = qg.quantize_and_compile(
+        small_model(), x, num_threads=1, progress=False, verify=False, before=BEFORE
+    )
+    for image in x[:, None]:
+        for own, other in zip(whole(image), plain(prepared(image)), strict=True):
+            np.testing.assert_allclose(own, other, atol=0.06 * np.abs(other).max())
+
+
+def test_int8_results_are_equal_in_all_forms(compiled: Any, tmp_path: Path) -> None:
+    compiled.save(tmp_path / "model.qgm")
+    loaded = qg.load(tmp_path / "model.qgm")
+    reference = qg.compile(compiled.graph, backend="reference", num_threads=1)
+    for image in images()[:, None]:
+        wanted = qg.interpret(compiled.graph, {"x": image})
+        for model in (compiled, loaded, reference):
+            for own, right in zip(model(image), wanted, strict=True):
+                np.testing.assert_allclose(own, right, rtol=1e-6)
+    assert [e.name for e in loaded.get_outputs()] == OUTPUTS
+
+
+def test_bundles_take_bytes(compiled: Any, tmp_path: Path) -> None:
+    compiled.export_bundle(tmp_path, name="net")
+    header = (tmp_path / "net.h").read_text()
+    assert "uint8_t" in header and "int64_t" in header
+
+
+def test_scores_that_are_chosen_from_stay_float(compiled: Any) -> None:
+    """TopK of int8 scores would find equal ones."""
+    kinds = {node.name: node.type for node in compiled.graph.nodes}
+    assert kinds["scores:Softmax"].quant is None
+    assert kinds["scores:model"].quant is None
+
+
+def test_images_are_rounded_once(compiled: Any) -> None:
+    ops = [type(node).__name__ for node in compiled.graph.nodes if node.operands]
+    assert ops[: ops.index("Quantize")] == ["Elementwise", "Mul", "Add"]
+
+
+def test_indices_count_by_equal_answers_only(compiled: Any) -> None:
+    found = {output.name: output for output in compiled.report.outputs}
+    assert found["scores_indices"].is_integer
+    assert found["scores_indices"].top1_agreement is not None
+    assert not found["scores"].is_integer
+    again = qg.Report.from_json(compiled.report.to_json())
+    assert again.outputs == compiled.report.outputs
+
+
+@pytest.mark.parametrize("last", [steps.TopK(2), steps.ArgMax(), steps.ArgMax(keepdims=True)])
+def test_labels_are_compared_with_indices(last: steps.After) -> None:
+    x = images(10)
+    scores = qg.compile(small_model(), num_threads=1, before=BEFORE)
+    labels = np.array([scores(image)[0].argmax() for image in x[:, None]])
+    labels[0] = (labels[0] + 1) % 3
+    made = qg.quantize_and_compile(
+        small_model(),
+        x,
+        validation_data={"x": x, "labels": labels},
+        num_threads=1,
+        progress=False,
+        before=BEFORE,
+        after={"scores": [last]},
+    )
+    assert made.report.right is not None
+    assert made.report.right.float_share == pytest.approx(0.9)
+
+
+def test_a_graph_gets_its_steps_from_import_model() -> None:
+    graph = qg.import_model(small_model(), before=BEFORE)
+    assert graph.inputs[0].type.shape == (1, 6, 6, 2)
+    with pytest.raises(qg.OptionError, match="pass them to import_model"):
+        qg.compile(graph, before=BEFORE)
+
+
+def test_no_steps_change_nothing() -> None:
+    plain = qg.import_model(small_model())
+    assert str(qg.import_model(small_model(), before=[], after={"scores": []})) == str(plain)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: steps.ElementType("u8"), "ElementType must be one of"),
+        (lambda: steps.Layout("NHWD"), "has other axes than the model's 'NCHW'"),
+        (lambda: steps.Layout("xyz"), "letters of 'NCDHW'"),
+        (lambda: steps.Layout("NHWW", "NCHW"), "has other axes"),
+        (lambda: steps.Resize(0, 2), "Resize height must be at least 1"),
+        (lambda: steps.Resize(2, 2, "cubic"), "Resize mode must be one of"),
+        (lambda: steps.Rescale(float("inf")), "Rescale factor must be finite"),
+        (lambda: steps.Normalize("a", 1), "Normalize mean takes numbers"),
+        (lambda: steps.Normalize([], 1), "got none"),
+        (lambda: steps.Normalize(0, (1, 0)), "std must not be 0"),
+        (lambda: steps.TopK(0), "TopK k must be at least 1"),
+        (lambda: steps.ArgMax(keepdims=1), "ArgMax keepdims must be True or False"),
+        (lambda: steps.Softmax(1.5), "Softmax axis must be an integer"),
+    ],
+)
+def test_steps_without_sense_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(qg.OptionError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "wrong", [1, "Rescale", [1], [steps.Softmax()], {1: []}, {"x": 1}, [steps.Layout("NHWC")] * 2]
+)
+def test_other_objects_than_steps_are_refused(wrong: Any) -> None:
+    with pytest.raises(qg.OptionError, match=r"^before"):
+        qg.compile(small_model(), before=wrong)
