@@ -32,7 +32,14 @@ setup(
     packages=[*find_packages(include=["quantglow*"]), DATA],
     package_dir={DATA: "datasets"},
     package_data={
-        "quantglow": ["py.typed", "bundle/module.mjs", "bundle/pool.c", "bundle/pool.h"],
+        "quantglow": [
+            "py.typed",
+            "bundle/module.mjs",
+            "bundle/pool.c",
+            "bundle/pool.h",
+            "webpage/assets/*.*",
+            "webpage/vendor/*",
+        ],
         DATA: [
             "README.md",
             "mnist_cnn.onnx",

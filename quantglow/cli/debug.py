@@ -44,7 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="also what each layer alone does to the outputs (slow for deep networks)",
     )
-    what = "file to write, besides the text: .json or .html"
+    parser.add_argument(
+        "--measure-speed",
+        action=argparse.BooleanOptionalAction,
+        help="also the time of each layer on this machine (default: for a page)",
+    )
+    what = "file to write, besides the text: .json, or .html for a page with the graph"
     output_argument(parser, what, required=False)
 
 
@@ -62,17 +67,25 @@ def run(options: argparse.Namespace, console: Console) -> None:
         sensitivity=options.sensitivity,
         worst=options.worst,
         input_shapes=shapes_of(options),
+        measure_speed=wants_speed(options),
     )
     console.print(found)
     if options.output:
         write(found, options.output)
 
 
+def wants_speed(options: argparse.Namespace) -> bool:
+    """Whether to measure the time of layers: as the flag says, else for a page."""
+    if options.measure_speed is not None:
+        return bool(options.measure_speed)
+    return options.output is not None and Path(options.output).suffix == ".html"
+
+
 def write(found: Diagnosis, path: str) -> None:
-    """The diagnosis as JSON or as a page of HTML."""
+    """The diagnosis as JSON, or as the page that explains the model."""
     if Path(path).suffix == ".json":
         text = json.dumps(found.to_json(), indent=1, allow_nan=False)
     else:
-        text = found.html_page()
+        text = found.to_html()
     with writing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from warnings import warn
 
@@ -19,16 +20,15 @@ from quantglow.driver.models import (
     with_steps,
 )
 from quantglow.driver.pipeline.calibrated import calibrated
+from quantglow.driver.pipeline.compiled import page_source
 from quantglow.driver.pipeline.imported import imported
 from quantglow.driver.pipeline.packed_weights import graph_with_packed_weights
 from quantglow.driver.pipeline.prepared import prepared
-from quantglow.driver.pipeline.quantized import quantized
+from quantglow.driver.pipeline.quantized import Quantized, quantized
 from quantglow.driver.pipeline.request import QuantizationRequest
+from quantglow.driver.pipeline.speed import timed_layers
 from quantglow.driver.samples import profile_in
-from quantglow.errors import (
-    CalibrationError,
-    OptionError,
-)
+from quantglow.errors import BackendError, CalibrationError, OptionError
 from quantglow.graph.border import entering, leaving
 from quantglow.graph.graph import Graph
 from quantglow.interrupts import keeping_best
@@ -37,6 +37,7 @@ from quantglow.profiling import Profile
 from quantglow.report import diagnosis
 from quantglow.report.accuracy import WORST
 from quantglow.report.diagnosis import Diagnosis
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.feeds import as_array, check_mapping
 from quantglow.types import Array
 
@@ -159,19 +160,23 @@ def diagnose(
     worst: int = WORST,
     progress: bool | str = "auto",
     input_shapes: InputShapes | None = None,
+    measure_speed: bool = False,
 ) -> Diagnosis:
     """Sources of the error of the int8 model or float graph: every figure of every layer.
 
     samples       calibration batches to measure on
     sensitivity   also what each layer alone does to the outputs: a run of the rest for each
     worst         layers shown in detail
+    measure_speed the time of each layer on this machine, in float and as quantized; without it
+                  nothing is compiled
 
-    The other arguments are those of ``quantize_and_compile``; nothing is compiled.
+    The other arguments are those of ``quantize_and_compile``.
     """
     samples = count("samples", samples)
     worst = count("worst", worst)
     subset_size = count("subset_size", subset_size)
     sensitivity = flag("sensitivity", sensitivity)
+    measure_speed = flag("measure_speed", measure_speed)
     progress = progress_mode("progress", progress)
     config = config_of(config)
     if config.weights is not None:
@@ -188,18 +193,35 @@ def diagnose(
             raise CalibrationError(
                 "a profile holds no samples to measure on. Remedy: pass the calibration samples."
             )
-        found = quantized(prepared(seen, request), progress="auto").found
-        exact = found.prepared
-        kept = seen.checks.feeds[:samples]
-        return diagnosis.diagnose(
+        made = quantized(prepared(seen, request), progress="auto")
+        exact = made.found.prepared
+        diagnosed = diagnosis.diagnose(
             exact.graph,
-            found.graph,
-            found.report,
-            kept,
+            made.found.graph,
+            made.found.report,
+            seen.checks.feeds[:samples],
             exact.profile,
             sensitivity=sensitivity,
             shown=worst,
         )
+        return with_speed(diagnosed, made) if measure_speed else with_source(diagnosed, made)
+
+
+def with_speed(diagnosed: Diagnosis, made: Quantized) -> Diagnosis:
+    """The diagnosis with times of layers and a timeline, or a note why there are none."""
+    try:
+        speeds, trace = timed_layers(made, Compiler.of())
+    except BackendError as error:
+        note = f"the time of layers was not measured: {error}"
+        return with_source(replace(diagnosed, notes=(*diagnosed.notes, note)), made)
+    return with_source(replace(diagnosed, speeds=speeds), made, trace)
+
+
+def with_source(
+    diagnosed: Diagnosis, made: Quantized, trace: Mapping[str, Any] | None = None
+) -> Diagnosis:
+    """The diagnosis with the name, histograms and options that its page shows."""
+    return replace(diagnosed, source=page_source(made, trace))
 
 
 def config_of(config: QuantizationConfig | None) -> QuantizationConfig:

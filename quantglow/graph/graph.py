@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from quantglow.errors import ModelError
 from quantglow.graph.attributes import BodyMark, register
+from quantglow.graph.drawing import DrawnGraph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.printer import graph_text
 from quantglow.graph.signature import Port, Signature
 from quantglow.lazy import cached_property
+from quantglow.webpage import embedded
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +163,11 @@ class Graph:
 
     def __str__(self) -> str:
         return graph_text(self.source_hash, self.declared, self.nodes, self.outputs)
+
+    def _repr_html_(self) -> str:
+        """The drawing in a notebook: it folds, zooms and searches."""
+        drawn = DrawnGraph.of(self)
+        return embedded(f"Graph of {len(drawn.nodes)} nodes", {"graph": drawn.to_json()})
 
 
 register(Graph, lambda graph: (graph.label,), BodyMark)

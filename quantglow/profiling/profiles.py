@@ -15,7 +15,9 @@ from quantglow.errors import OptionError, ProfileMismatchError
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.profiling import storage
+from quantglow.profiling.drawing import drawn
 from quantglow.profiling.histogram import Histogram
+from quantglow.webpage import embedded
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,6 +78,12 @@ class Profile(Concise):
 
     def __contains__(self, name: str) -> bool:
         return name in self.histograms and self.histograms[name].count > 0
+
+    def _repr_html_(self) -> str:
+        """The histograms in a notebook, with a search."""
+        found = {name: drawn(each) for name, each in self.histograms.items() if each.count}
+        title = f"Profile of {len(found)} tensors over {self.samples} sample(s)"
+        return embedded(title, {"histograms": found})
 
     def _mismatch(self, found: str, what: str) -> ProfileMismatchError:
         return ProfileMismatchError(

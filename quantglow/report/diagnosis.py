@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+from warnings import warn
 
 from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
@@ -17,21 +18,27 @@ from quantglow.report.accuracy import (
     OutputAccuracy,
     layers_table,
     outputs_table,
-    plain,
     worst,
     worst_tables,
 )
+from quantglow.report.headline import headline
 from quantglow.report.layers import layer_accuracy
 from quantglow.report.outputs import output_accuracy
+from quantglow.report.page.data import Figures, page_of, without_page
+from quantglow.report.page.source import PageSource
 from quantglow.report.sensitivity import sensitivities
+from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular
 from quantglow.types import Array
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Concise, Tabular):
-    """``print`` it, show it in a notebook, or take ``to_json()``; the worst ``shown`` layers are
-    detailed.
+    """``print`` it, show it in a notebook, take ``to_html()`` or ``to_json()``; the worst ``shown``
+    layers are detailed.
+
+    ``speeds`` are measured times of layers, if they were asked for; ``graph`` and ``source`` are
+    shown on the page.
     """
 
     outputs: tuple[OutputAccuracy, ...]
@@ -39,6 +46,9 @@ class Diagnosis(Concise, Tabular):
     samples: int
     shown: int = WORST
     notes: tuple[str, ...] = ()
+    speeds: tuple[LayerSpeed, ...] = ()
+    graph: Graph | None = field(default=None, repr=False, compare=False)
+    source: PageSource | None = field(default=None, repr=False, compare=False)
 
     def worst(self, count: int = WORST) -> tuple[LayerAccuracy, ...]:
         """The int8 layers with the largest effect on the outputs, worst first."""
@@ -53,15 +63,33 @@ class Diagnosis(Concise, Tabular):
         if found := self.worst(self.shown):
             yield from worst_tables(found)
         yield layers_table(self.layers)
+        if self.speeds:
+            yield speed_table(self.speeds)
         yield Table("What the figures mean", ("figure", "meaning"), _MEANINGS)
 
     def to_json(self) -> dict[str, Any]:
         """All figures in types that ``json`` writes."""
-        return dict(plain(asdict(self)))
+        return without_page(self)
+
+    def to_html(self) -> str:
+        """The page that explains the model: graph, advice, tables, histograms, timeline.
+
+        It needs no other file, and holds none of the samples.
+        """
+        measured = (("samples", str(self.samples)),)
+        figures = Figures(
+            self.layers, self.outputs, self.speeds, self._verdict, self.notes, measured
+        )
+        return page_of(self.graph, self.source, figures)
+
+    @property
+    def _verdict(self) -> str:
+        return headline(self.outputs, self.samples, "", None, False)
 
     def html_page(self) -> str:
-        """A page of HTML that needs no other file."""
-        return _PAGE.format(body=self._repr_html_())
+        """The former name of ``to_html``."""
+        warn("Diagnosis.html_page is now to_html", DeprecationWarning, stacklevel=2)
+        return self.to_html()
 
 
 def diagnose(
@@ -86,7 +114,7 @@ def diagnose(
     exact = [interpret(float_graph, feeds) for feeds in samples]
     rounded = [interpret(int8_graph, feeds) for feeds in samples]
     outputs = output_accuracy(int8_graph, rounded, exact)
-    return Diagnosis(outputs, layers, len(samples), shown)
+    return Diagnosis(outputs, layers, len(samples), shown, graph=int8_graph)
 
 
 _MEANINGS = (
@@ -99,15 +127,3 @@ _MEANINGS = (
     ("99.9 %", "share of the range that 99.9 % of the profiled values need; small: outliers"),
     ("codes taken", "histogram over the codes, lowest on the left"),
 )
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>quantglow diagnosis</title>
-<style>
-body {{ font: 14px sans-serif; margin: 2em }}
-table {{ border-collapse: collapse; margin-bottom: 2em }}
-caption {{ font-weight: bold; text-align: left; padding: 4px 0 }}
-th, td {{ padding: 2px 8px; border-bottom: 1px solid #ddd }}
-</style>
-{body}
-</html>
-"""

@@ -62,7 +62,9 @@ def headline(
     figures = [] if worst is None else [f"{worst:.1f} dB"]
     figures += [f"{min(answers):.1%} equal answers"] if answers else []
     shown = f"{subject} {verdict(outputs)}: {', '.join(figures)}"
-    text = f"{shown} on {samples} sample(s) {origin}." + (f" {right}." if right else "")
+    text = (
+        f"{shown} on {samples} sample(s) {origin}".rstrip() + "." + (f" {right}." if right else "")
+    )
     return f"{text} But see the warnings." if has_warnings else text
 
 

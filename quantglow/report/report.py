@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from warnings import warn
 
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError
+from quantglow.graph.graph import Graph
 from quantglow.report.accuracy import (
     LayerAccuracy,
     OutputAccuracy,
     float_table,
     layers_table,
     outputs_table,
-    plain,
     with_figure,
     worst,
     worst_sqnr_db,
@@ -25,6 +25,8 @@ from quantglow.report.accuracy import (
 from quantglow.report.fallback import fallback_table
 from quantglow.report.headline import RightAnswers, headline, is_close, verdict
 from quantglow.report.latency import MeasuredLatency
+from quantglow.report.page.data import Figures, TraceLike, page_of, without_page
+from quantglow.report.page.source import PageSource
 from quantglow.report.precision_overrides import PrecisionOverride, overrides_table
 from quantglow.report.programs import programs_table
 from quantglow.report.shown import ShownReport
@@ -70,7 +72,7 @@ class Report(Concise, Tabular):
     ``warnings`` are signs that the calibration data differs from the training data; ``seconds`` is
     the time of each stage; ``profile`` names the source of the ranges; ``programs`` are those of
     all shapes that came, where shapes are free; ``weights`` are their sizes in float and now,
-    ``latency`` is what was measured with ``measure_latency``.
+    ``latency`` is measured with ``measure_latency``; a page shows ``graph`` and ``source``.
 
     It shows the tables that matter; ``full`` has all of them.
     """
@@ -94,6 +96,12 @@ class Report(Concise, Tabular):
     programs: tuple[ServedShapes, ...] = ()
     weights: WeightSizes | None = None
     latency: MeasuredLatency | None = None
+    graph: Graph | None = field(default=None, repr=False, compare=False)
+    source: PageSource | None = field(default=None, repr=False, compare=False)
+
+    def showing(self, graph: Graph) -> Report:
+        """The report with the graph that a page draws."""
+        return replace(self, graph=graph)
 
     def serving(self, programs: tuple[ServedShapes, ...]) -> Report:
         """The report with the programs of all shapes that came."""
@@ -203,7 +211,19 @@ class Report(Concise, Tabular):
 
     def to_json(self) -> dict[str, Any]:
         """The report in types that ``json`` writes; infinite figures become ``"inf"``."""
-        return dict(plain(asdict(self)))
+        return without_page(self)
+
+    def to_html(self, trace: TraceLike = None) -> str:
+        """The page that explains the model: graph, advice, tables, histograms, timeline.
+
+        It needs no other file, and holds none of the samples.  ``trace`` is a timeline, or the path
+        of one that ``compiled.trace`` wrote.  Raises ``FileFormatError`` for what is none.
+        """
+        words = self.summary()
+        verdict = "" if words is None else "\n".join(words.lines())
+        notes, rows = (*self.warnings, *self.notes), [*_summary_rows(self)]
+        figures = Figures(self.layers, self.outputs, self.speeds, verdict, notes, rows)
+        return page_of(self.graph, self.source, figures, trace)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Report:
@@ -233,21 +253,19 @@ def report_of(build: Build, seconds: Mapping[str, float]) -> Report:
 
 
 def _summary_table(report: Report) -> Table:
+    return Table("Compilation", ("what", "figure"), list(_summary_rows(report)))
+
+
+def _summary_rows(report: Report) -> Iterator[tuple[str, str]]:
     memory = report.memory
-    rows = [
-        ("target", f"{report.target}, {report.num_threads} thread(s)"),
-        ("activations", f"{nbytes_text(memory.peak_nbytes)} in one arena"),
-        (
-            "lower bound",
-            f"{nbytes_text(memory.lower_bound_nbytes)}, efficiency {memory.efficiency:.1%}",
-        ),
-        ("constants", nbytes_text(memory.constants_nbytes)),
-    ]
+    yield "target", f"{report.target}, {report.num_threads} thread(s)"
+    yield "activations", f"{nbytes_text(memory.peak_nbytes)} in one arena"
+    bound = f"{nbytes_text(memory.lower_bound_nbytes)}, efficiency {memory.efficiency:.1%}"
+    yield "lower bound", bound
+    yield "constants", nbytes_text(memory.constants_nbytes)
     if report.profile:
-        shown = ", ".join(f"{value} {key}" for key, value in report.profile.items())
-        rows.append(("profile", shown))
-    rows += [(f"time: {stage}", f"{spent:.3f} s") for stage, spent in report.seconds.items()]
-    return Table("Compilation", ("what", "figure"), rows)
+        yield "profile", ", ".join(f"{value} {key}" for key, value in report.profile.items())
+    yield from ((f"time: {stage}", f"{spent:.3f} s") for stage, spent in report.seconds.items())
 
 
 def _from_json(data: Mapping[str, Any]) -> Report:

@@ -32,6 +32,7 @@ from quantglow.runtime.states.state import State
 from quantglow.runtime.states.state_programs import Pair, StatePrograms
 from quantglow.runtime.traces import traced_run
 from quantglow.types import Array, DType
+from quantglow.webpage import framed
 
 if TYPE_CHECKING:
     from quantglow.profiling import Profile
@@ -88,8 +89,14 @@ class ReportLike(Protocol):
     def serving(self, programs: tuple[ServedShapes, ...]) -> ReportLike:
         """The report with the programs of all shapes that came."""
 
+    def showing(self, graph: Graph) -> ReportLike:
+        """The report with the graph that a page draws."""
+
     def to_json(self) -> dict[str, Any]:
         """The report in types that ``json`` writes."""
+
+    def to_html(self) -> str:
+        """The page that explains the model."""
 
 
 Reporter = Callable[[], ReportLike]
@@ -148,7 +155,8 @@ class CompiledModel:
         If a model is compiled on first use, its figures are those of the program that was compiled
         first; ``programs`` lists all.
         """
-        return self.reporter().serving(self.specialisations.served())
+        found = self.reporter().serving(self.specialisations.served())
+        return found if self.specialisations.is_empty else found.showing(self.graph)
 
     @property
     def graph(self) -> Graph:
@@ -382,6 +390,10 @@ class CompiledModel:
         limits = max_flash, max_ram
         given = name, target, weights, *border, library, *limits, schedule, threads
         export_bundle(graph, path, *given)
+
+    def _repr_html_(self) -> str:
+        """The page that explains the model, in a notebook."""
+        return framed(self.report.to_html())
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:

@@ -191,6 +191,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "samples": [*NO_COUNT, 0],
         "worst": [*NO_COUNT, 0],
         "sensitivity": NO_FLAG,
+        "measure_speed": NO_FLAG,
     },
     imported: {
         "input_shapes": NO_SHAPES,

@@ -17,7 +17,7 @@ LAYERS = (
     ("symbolic",),
     ("types", "debug", "arguments", "files"),
     ("pages", "deadline", "foreign_types"),
-    ("options", "steps", "isolation", "fourier", "pass_manager"),
+    ("options", "steps", "isolation", "fourier", "pass_manager", "webpage"),
     ("graph",),
     ("ops",),
     ("interpreter",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from quantglow import debug, interrupts
 from quantglow.driver.origins import Built, programs_of
@@ -15,6 +16,7 @@ from quantglow.graph.graph import Graph
 from quantglow.profiling.data import Feeds
 from quantglow.report import Report, verification
 from quantglow.report.outputs import Reference, reference
+from quantglow.report.page.source import PageSource
 from quantglow.report.report import report_of
 from quantglow.report.sizes import WeightSizes
 from quantglow.report.verification import Verification, no_labels, until_interrupted
@@ -46,8 +48,16 @@ def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
         profile={"samples": profile.samples, "tensors": len(profile.histograms)},
         speeds=quantized.prepared.speeds,
         weights=WeightSizes.of(calibrated.float_graph, found.graph),
+        source=page_source(quantized),
     )
     return model_of(quantized, build, compiler, report)
+
+
+def page_source(quantized: Quantized, trace: Mapping[str, Any] | None = None) -> PageSource:
+    """Name, histograms and options of a quantized model, for its page."""
+    prepared = quantized.prepared
+    histograms = prepared.found.profile.histograms
+    return PageSource.of(quantized.calibrated.imported.model, histograms, prepared.config, trace)
 
 
 def model_of(

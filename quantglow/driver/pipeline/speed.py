@@ -1,16 +1,25 @@
-"""``measure_speed``: layers that int8 makes slower here stay float."""
+"""``measure_speed``: times of layers; those that int8 makes slower here stay float."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from quantglow import debug
 from quantglow.driver.pipeline.prepared import Prepared, excluding
-from quantglow.driver.pipeline.quantized import rounded_to_nearest
+from quantglow.driver.pipeline.quantized import Quantized, rounded_to_nearest
 from quantglow.report.call_report import timed_calls
-from quantglow.report.speed import SpeedSearch, layer_speeds, slower, time_ratio, with_float
+from quantglow.report.speed import (
+    LayerSpeed,
+    SpeedSearch,
+    layer_speeds,
+    slower,
+    time_ratio,
+    with_float,
+)
 from quantglow.runtime.build import Build, Compiler
+from quantglow.timeline import recording
 
 
 def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
@@ -30,11 +39,9 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
 
     with debug.timed("measure speed", calibrated.seconds):
         layers = rounded_to_nearest(prepared, prepared.config).report.nodes
-        times = (
-            timed_calls(compiler.compile(calibrated.float_graph, skip_branches=False), feeds),
-            timed_calls(build(()), feeds),
-        )
-        speeds = layer_speeds([n for n in layers if n.precision != "float"], *times)
+        floats = compiler.compile(calibrated.float_graph, skip_branches=False)
+        integers = [n for n in layers if n.precision != "float"]
+        speeds = layer_speeds(integers, timed_calls(floats, feeds), timed_calls(build(()), feeds))
         kept = SpeedSearch(
             lambda names: build(names).executable,
             lambda one, other: time_ratio(one, other, feeds),
@@ -42,3 +49,25 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
         ).run(slower(speeds), [speed.name for speed in speeds])
     config = excluding(prepared.config, kept)
     return replace(prepared, config=config, speeds=with_float(speeds, kept))
+
+
+def timed_layers(
+    quantized: Quantized, compiler: Compiler
+) -> tuple[tuple[LayerSpeed, ...], dict[str, Any]]:
+    """The times of all layers in float and as quantized, and the timeline of a run, in Chrome's
+    format.
+
+    Raises ``BackendError`` where a graph has no program of kernels.
+    """
+    calibrated, found = quantized.calibrated, quantized.found
+    feeds = calibrated.checks.feeds[0]
+    floats, integers = (
+        compiler.compile(graph, skip_branches=False)
+        for graph in (calibrated.float_graph, found.graph)
+    )
+    speeds = layer_speeds(
+        found.report.nodes, timed_calls(floats, feeds), timed_calls(integers, feeds)
+    )
+    with recording() as trace:
+        integers.executable.run(feeds)
+    return speeds, trace.to_json()

@@ -20,6 +20,7 @@ from quantglow.report import CodeUse, LayerAccuracy
 from quantglow.report.accuracy import worst
 from quantglow.report.metrics import sqnr_db
 from quantglow.report.sensitivity import consequences, sensitivities
+from quantglow.report.speed import LayerSpeed
 from tests.support.small_network import small_model, small_samples
 
 LARGE = np.float32([50.0])
@@ -117,10 +118,10 @@ def test_json_has_every_layer(found: qg.Diagnosis) -> None:
 
 def test_html_escapes_names(found: qg.Diagnosis) -> None:
     use = CodeUse(-1.0, 1.0, 256, 3, 0.0)
-    nasty = replace(layer("<script>", 3.0), codes=use)
-    page = replace(found, layers=(nasty,)).html_page()
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
+    nasty = replace(layer("</script><p>", 3.0), codes=use)
+    page = replace(found, layers=(nasty,)).to_html()
+    assert page.count("</script>") == found.to_html().count("</script>")
+    assert "\\u003cp\\u003e" in page
 
 
 def test_the_table_of_layers_has_what_each_alone_does(found: qg.Diagnosis) -> None:
@@ -129,16 +130,15 @@ def test_the_table_of_layers_has_what_each_alone_does(found: qg.Diagnosis) -> No
     assert all(row[3] for row in table.rows if row[2] == "int8")
 
 
-def test_html_keeps_the_spaces_of_histograms(found: qg.Diagnosis) -> None:
-    use = CodeUse(-1.0, 1.0, 256, 3, 0.0)
-    page = replace(found, layers=(replace(layer("a", 3.0), codes=use),)).html_page()
-    assert "white-space:pre-wrap" in page
+def test_html_page_is_the_former_name(found: qg.Diagnosis) -> None:
+    with pytest.warns(DeprecationWarning, match="now to_html"):
+        assert found.html_page().startswith("<!doctype html>")
 
 
-def test_html_is_self_contained(found: qg.Diagnosis) -> None:
-    page = found.html_page()
-    assert "src=" not in page
-    assert "href=" not in page
+def test_times_are_shown_if_they_were_measured(found: qg.Diagnosis) -> None:
+    timed = replace(found, speeds=(LayerSpeed("scores", "Gemm", "float", 1.0, 2.0),))
+    assert "Speed of layers" in str(timed)
+    assert "Speed of layers" not in str(found)
 
 
 def test_a_profile_is_no_sample() -> None:

@@ -1,0 +1,1 @@
+"""The page that explains a model, see README.md."""

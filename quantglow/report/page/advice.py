@@ -1,0 +1,145 @@
+"""Findings about layers with a large error, and the flags that mend them."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quantglow.report.accuracy import LayerAccuracy, worst
+from quantglow.report.codes import CORE_PERCENT
+from quantglow.report.page.layers import milliseconds
+from quantglow.report.speed import LayerSpeed
+
+SHOWN = 6
+"""Maximum number of layers."""
+GOOD_DB = 45.0
+"""SQNR of the outputs, by one layer alone, above which it needs no advice."""
+OUTLIERS = 0.35
+"""Share of the range that most values take; less is a sign of outliers."""
+CLIPPED = 0.001
+"""Share of values outside of the range; more is a sign that it is too narrow."""
+FEW_CODES = 0.25
+"""Share of the codes that occur; less is a sign of a range that is too wide."""
+INT8_LEVELS = 256
+CLIP, WIDEN = "--calibrate-method percentile --percentile 99.99", "--calibrate-method minmax"
+EXPRESSION = "re:"
+"""Beginning of entries of flags that are regular expressions."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """The effect of a flag, and the flag, quoted for a shell."""
+
+    text: str
+    flag: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A layer, what is wrong with it, and what mends it, the most likely remedy first."""
+
+    layer: str
+    finding: str
+    remedies: tuple[Remedy, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The advice in types that ``json`` writes."""
+        return asdict(self)
+
+
+def advice(
+    layers: Sequence[LayerAccuracy],
+    speeds: Sequence[LayerSpeed] = (),
+    clipped: Mapping[str, float] | None = None,
+) -> list[Advice]:
+    """Advice for the worst layers; nothing for layers whose error is small.
+
+    ``clipped``: the share of each layer's values outside of its range.
+    """
+    found = []
+    for layer in worst(layers, SHOWN):
+        if decibels(layer) < GOOD_DB:
+            outside = (clipped or {}).get(layer.name, 0.0)
+            effects = alone(layer, layers, speeds)
+            found.append(Advice(layer.name, *diagnosed(layer, outside, effects)))
+    return found
+
+
+def diagnosed(
+    layer: LayerAccuracy, outside: float, effects: Sequence[Remedy]
+) -> tuple[str, tuple[Remedy, ...]]:
+    """The finding about a layer, and all remedies."""
+    cause, mended = causes(layer, outside)
+    measured = "the outputs" if layer.sensitivity_db is not None else "its results"
+    finding = f"{decibels(layer):.1f} dB in {measured} by this {layer.op} alone. {cause}"
+    return finding, (*mended, *effects)
+
+
+def causes(layer: LayerAccuracy, outside: float) -> tuple[str, tuple[Remedy, ...]]:
+    """The likely cause of an error, as far as codes and range show, and flags against it."""
+    use = layer.codes
+    if use is not None and use.core is not None and use.core < OUTLIERS:
+        text = f"Outliers: {CORE_PERCENT} % of the values take {use.core:.0%} of the range."
+        return text, (Remedy("Clip the outliers of all layers at 99.99 %:", CLIP),)
+    if outside > CLIPPED:
+        text = f"Clipping: {outside:.1%} of the values lie outside of the range."
+        return text, (Remedy("Keep the whole range of all layers:", WIDEN),)
+    if use is not None and use.used < FEW_CODES * use.levels:
+        return f"Few codes: the values take {use.used} of {use.levels}.", ()
+    return "No outliers, no clipping: the outputs amplify its rounding.", ()
+
+
+def alone(
+    layer: LayerAccuracy, layers: Sequence[LayerAccuracy], speeds: Sequence[LayerSpeed]
+) -> list[Remedy]:
+    """Flags for this layer only, with their estimated effect."""
+    effect = f"{gain(layer, layers)}{cost(layer, speeds)}"
+    found = [Remedy(f"Keep it in float{effect}:", flag_of("--nodes-to-exclude", layer.name))]
+    if layer.codes is not None and layer.codes.levels == INT8_LEVELS:
+        flag = flag_of("--int16-activations", layer.name)
+        found.append(Remedy("Store its values as int16:", flag))
+    return found
+
+
+def decibels(layer: LayerAccuracy) -> float:
+    """SQNR of the outputs by this layer alone, else of its own results."""
+    known = (layer.sensitivity_db, layer.sqnr_local_db)
+    return next((db for db in known if db is not None), math.inf)
+
+
+def gain(layer: LayerAccuracy, layers: Sequence[LayerAccuracy]) -> str:
+    """The estimated gain in the outputs if a layer has no error, in dB: noise powers add."""
+    powers = {n.name: power(n.sensitivity_db) for n in layers if n.sensitivity_db is not None}
+    total, own = sum(powers.values()), powers.get(layer.name, 0.0)
+    if not 0 < own < total:
+        return ""
+    return f", about +{10 * math.log10(total / (total - own)):.1f} dB"
+
+
+def power(db: float) -> float:
+    """The power of noise, relative to that of the signal."""
+    return float(10 ** (-db / 10))
+
+
+def cost(layer: LayerAccuracy, speeds: Sequence[LayerSpeed]) -> str:
+    """The measured time of a layer in float, as a share of the time of all layers."""
+    own = next((speed for speed in speeds if speed.name == layer.name), None)
+    whole = sum(map(milliseconds, speeds))
+    if own is None or not whole:
+        return ""
+    return f" for {(own.float_ms - own.int8_ms) / whole:+.1%} time"
+
+
+def flag_of(option: str, name: str) -> str:
+    """A flag that takes a name literally, whatever is in it, quoted for a shell.
+
+    Characters that a terminal does not print are written by their number, in an expression.
+    """
+    if name.startswith(EXPRESSION) or not name.isprintable():
+        letters = (re.escape(c) if c.isprintable() else f"\\U{ord(c):08x}" for c in name)
+        name = f"{EXPRESSION}^{''.join(letters)}$"
+    return f"{option}{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
