@@ -2,6 +2,8 @@ PYTHON ?= python
 
 .PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators docs test-serving
 .PHONY: check test test-all test-frameworks test-benchmarks nightly bench fuzz stress conformance operators
+.PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators
+.PHONY: browser-setup browser-test browser-speed
 .PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm test-arm test-riscv test-wasm
 
 check:
@@ -17,12 +19,22 @@ test-all:
 
 test-frameworks:
 	$(PYTHON) -m pytest --no-skips -m "" tests/frameworks
+	$(PYTHON) -m pytest -m "not emulated and not browser"
 
 test-benchmarks:
 	$(PYTHON) -m pytest benchmarks/tests
 
 nightly:
 	HYPOTHESIS_PROFILE=nightly $(PYTHON) -m pytest -m ""
+
+browser-setup:
+	$(PYTHON) -m tools.browser_setup
+
+browser-test:
+	$(PYTHON) -m pytest -n 0 --no-skips -m browser tests/browser
+
+browser-speed:
+	$(PYTHON) -m tools.page_speed
 
 cross-setup:
 	$(PYTHON) -m tools.cross_setup

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PACKAGES = (
@@ -131,12 +131,12 @@ def download(*command: str | Path) -> None:
     twice(lambda: run(*command))
 
 
-def missing_packages() -> list[str]:
-    """Debian's packages that are not installed."""
+def missing_packages(packages: Sequence[str]) -> list[str]:
+    """Those of Debian's packages that are not installed."""
     query = ("dpkg-query", "--show", "--showformat=${db:Status-Abbrev} ${Package}\n")
     lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     installed = {line.split()[-1] for line in lines if line.startswith("ii")}
-    return sorted(set(PACKAGES) - installed)
+    return sorted(set(packages) - installed)
 
 
 def is_known(package: str) -> bool:
@@ -145,12 +145,12 @@ def is_known(package: str) -> bool:
     return "Candidate:" in policy.stdout and "Candidate: (none)" not in policy.stdout
 
 
-def install_packages() -> None:
-    """Install Debian's packages that are missing.  Ends the program with names and a remedy where
-    that is not possible."""
+def install_packages(packages: Sequence[str] = PACKAGES) -> None:
+    """Install those of Debian's packages that are missing.  Ends the program with names and a
+    remedy where that is not possible."""
     if shutil.which("dpkg-query") is None:
-        sys.exit(f"this is no Debian. Remedy: install {' '.join(PACKAGES)} in another way")
-    missing = missing_packages()
+        sys.exit(f"this is no Debian. Remedy: install {' '.join(packages)} in another way")
+    missing = missing_packages(packages)
     if not missing:
         return
     named = " ".join(missing)

@@ -24,9 +24,9 @@ function layered(count, edges) {
   const { x, y } = nodeCentres(count, chains, placed.centres);
   const paths = edges.map(([from], at) => {
     const [[low, high], [first, last]] = [forward[at], between[at]];
-    const inside = [[x[low], y[low] + NODE.height / 2], [x[high], y[high] - NODE.height / 2]];
-    const points = first === last ? inside : path(first, last, placed.lines);
-    return from === low ? points : [...points].reverse();
+    const inner = first === last ? [] : path(first, last, placed.lines).slice(1, -1);
+    const points = [[x[low], y[low] + NODE.height / 2], ...inner, [x[high], y[high] - NODE.height / 2]];
+    return from === low ? points : points.reverse();
   });
   return { x, y, paths };
 }

@@ -1,0 +1,64 @@
+"""The layout of large graphs: no two boxes overlap, edges join their nodes, soon enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Opener
+from tools.page_speed import NODES, SHAPES, milliseconds, page_of_shape
+
+pytestmark = pytest.mark.browser
+
+BOUND = 30_000
+"""Milliseconds: far above what a busy machine takes.  ``make browser-speed`` measures."""
+
+CHECK = """() => {
+    const nodes = data.graph.nodes.length;
+    const { x, y, paths } = layered(nodes, data.graph.edges);
+    const { width, height } = NODE;
+    const near = (a, b, x, y) => Math.abs(a - x) <= width / 2 && Math.abs(b - y) <= height / 2;
+    const order = [...x.keys()].sort((a, b) => y[a] - y[b]);
+    let overlaps = 0;
+    order.forEach((node, at) => {
+        for (let next = at + 1; next < nodes && y[order[next]] - y[node] < height; next++) {
+            overlaps += Math.abs(x[order[next]] - x[node]) < width;
+        }
+    });
+    const loose = data.graph.edges.filter(([from, to], at) => {
+        const [first, last] = [paths[at][0], paths[at].at(-1)];
+        return !near(...first, x[from], y[from]) || !near(...last, x[to], y[to]);
+    });
+    const rising = data.graph.edges.filter(([from, to]) => y[from] >= y[to]);
+    return { overlaps, loose: loose.length, rising: rising.length };
+}"""
+"""The names are those of the page's scripts."""
+
+
+def checked(found: Any) -> dict[str, int]:
+    """Faults of the layout of the page's own graph."""
+    found.page.evaluate("() => { window.data = JSON.parse(byId('data').textContent); }")
+    return dict(found.page.evaluate(CHECK))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("count", [1, 2, 37, 600])
+def test_boxes_do_not_overlap_and_edges_join_them(show: Opener, shape: str, count: int) -> None:
+    found = show(page_of_shape(shape, count))
+    assert checked(found) == {"overlaps": 0, "loose": 0, "rising": 0}
+    assert found.errors == []
+
+
+@pytest.mark.parametrize("shape", ["branches", "mask"])
+def test_thousands_of_nodes_are_drawn(chromium: Any, show: Opener, shape: str) -> None:
+    path = show.folder / "large.html"
+    path.write_text(page_of_shape(shape, NODES), encoding="utf-8")
+    assert milliseconds(chromium, path) < BOUND
+    (page,) = [page for context in chromium.contexts for page in context.pages]
+    assert page.locator("#canvas").get_attribute("data-boxes") == str(NODES)
+
+
+def test_large_graphs_begin_folded(show: Opener) -> None:
+    found = show(page_of_shape("residual", NODES))
+    assert found.count(".node") < 20
