@@ -132,7 +132,7 @@ def download(*command: str | Path) -> None:
 
 
 def missing_packages(packages: Sequence[str]) -> list[str]:
-    """Those of Debian's packages that are not installed."""
+    """Packages of Debian, among these, that are not installed."""
     query = ("dpkg-query", "--show", "--showformat=${db:Status-Abbrev} ${Package}\n")
     lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     installed = {line.split()[-1] for line in lines if line.startswith("ii")}
@@ -146,7 +146,7 @@ def is_known(package: str) -> bool:
 
 
 def install_packages(packages: Sequence[str] = PACKAGES) -> None:
-    """Install those of Debian's packages that are missing.  Ends the program with names and a
+    """Install packages of Debian that are missing.  Ends the program with names and a
     remedy where that is not possible."""
     if shutil.which("dpkg-query") is None:
         sys.exit(f"this is no Debian. Remedy: install {' '.join(packages)} in another way")

@@ -115,6 +115,7 @@ def test_blocks_fold_and_unfold(shown: Any) -> None:
     assert shown.count(".node") == 5  # one is a and b now
     shown.page.click("#unfold")
     assert shown.count(".node") == whole
+    assert shown.count("path.edge") == whole - 1
 
 
 def test_a_double_click_unfolds_a_block(shown: Any) -> None:

@@ -44,7 +44,7 @@ class GraphView {
     const started = performance.now();
     const seen = this.blocks.visible(this.edges, this.nodes.length);
     const placed = layered(seen.boxes.length, seen.edges);
-    Object.assign(this, seen, { placed, boxes: seen.boxes, boxOf: seen.boxOf });
+    Object.assign(this, { placed, boxes: seen.boxes, boxOf: seen.boxOf });
     this.shapes = seen.boxes.map((box, at) => this.shape(box, placed.x[at], placed.y[at]));
     const lines = placed.paths.map((points) => svg("path", { class: "edge", d: curve(points) }));
     const tips = svg("path", { class: "tip", d: placed.paths.map(tip).join("") });
@@ -158,7 +158,7 @@ function tip(points) {
   return `M${x},${y}l-4,${up}h8z`;
 }
 
-/** Left, top, width and height of the drawing. */
+/** Left, top, width and height of the drawing, and the centre of its first box. */
 function bounds({ x, y }) {
   let [left, top, right, bottom] = [0, 0, 0, 0];
   x.forEach((centre, at) => {
@@ -167,5 +167,5 @@ function bounds({ x, y }) {
     top = Math.min(top, y[at] - NODE.height);
     bottom = Math.max(bottom, y[at] + NODE.height);
   });
-  return { left, top, width: right - left, height: bottom - top };
+  return { left, top, width: right - left, height: bottom - top, first: x[0] ?? 0 };
 }

@@ -24,12 +24,12 @@ class Zoom {
     this.layer.replaceChildren(...children);
   }
 
-  /** Everything, or the upper part of a drawing that would be too small to read. */
+  /** Everything, or the first box and its readers if everything is too small to read. */
   start() {
     this.fit();
     if (this.view.scale >= SMALLEST_TEXT) return;
     this.view.scale = Math.min(1, Math.max(SMALLEST_TEXT, this.pane.clientWidth / this.box.width));
-    this.view.x = this.pane.clientWidth / 2 - (this.box.left + this.box.width / 2) * this.view.scale;
+    this.view.x = this.pane.clientWidth / 2 - this.box.first * this.view.scale;
     this.view.y = -this.box.top * this.view.scale;
     this.apply();
   }
