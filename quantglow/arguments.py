@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -110,10 +110,10 @@ def file_path(option: str, value: Any) -> str:
     return found
 
 
-def progress_mode(option: str, value: Any) -> bool | str:
+def progress_mode(option: str, value: Any) -> bool | Literal["auto"]:
     """Whether to show progress bars: True, False, or "auto" for where there is a terminal."""
     if isinstance(value, str) and value == "auto":
-        return value
+        return "auto"
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise OptionError(f"{option} must be True, False or 'auto', got {brief(value)}")

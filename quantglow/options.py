@@ -4,54 +4,78 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, Protocol, get_args
 
 from quantglow.arguments import choice, flag, integer, number, strings
 from quantglow.concise import Concise
 from quantglow.errors import OptionError
 
-PRESETS = ("mixed", "performance")
+Preset = Literal["mixed", "performance"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
 """``mixed``: asymmetric activations.  ``performance``: zero point 0 (-128 where none is < 0)."""
 
-METHODS = ("auto", "minmax", "entropy", "percentile", "mse")
+Method = Literal["auto", "minmax", "entropy", "percentile", "mse"]
+METHODS: tuple[Method, ...] = get_args(Method)
 """How a tensor's range is chosen: from its histogram; ``auto`` by what it does to calibration
 samples, see ``quantglow.quantization.search.range_choice``, and without samples as ``minmax``."""
 
-EQUALIZATIONS = (
+Equalization = Literal[
     "equalize-channels",
     "smooth-activations",
     "mix-channels",
     "align-inputs",
     "fuse-functions",
-)
+]
+EQUALIZATIONS: tuple[Equalization, ...] = get_args(Equalization)
 """Other forms of the same float network, see ``quantglow.quantization.equalize``; "auto": all, each
 where it helps."""
 
-RECOVERIES = ("adapt-weights", "round-weights", "search-scales", "correct-bias")
+Recovery = Literal["adapt-weights", "round-weights", "search-scales", "correct-bias"]
+RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)
 """Techniques that bring int8 closer to float, see ``quantglow.quantization.recovery``."""
 
-AUTO_RECOVERIES = ("adapt-weights", "round-weights", "correct-bias")
+AUTO_RECOVERIES: tuple[Recovery, ...] = ("adapt-weights", "round-weights", "correct-bias")
 """Techniques that are worth their time.  ``search-scales`` costs as much as the others together,
 for 0.1 dB on EfficientNet-Lite0.
 """
 
-EFFORTS = ("fast", "default", "best")
+Effort = Literal["fast", "default", "best"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 """Time spent on samples: ``fast`` takes ranges as profiled, and rounds weights against few samples;
 ``best`` goes on searching where the default ends, on smaller parts of the network."""
 
-FAST, DEFAULT, BEST = EFFORTS
+FAST: Effort = "fast"
+DEFAULT: Effort = "default"
+BEST: Effort = "best"
 
-FAST_EQUALIZATIONS = ("align-inputs", "fuse-functions")
-FAST_RECOVERIES = ("round-weights", "correct-bias")
+FAST_EQUALIZATIONS: tuple[Equalization, ...] = ("align-inputs", "fuse-functions")
+FAST_RECOVERIES: tuple[Recovery, ...] = ("round-weights", "correct-bias")
 """Meaning of "auto" in ``fast``: techniques that need no trials, and few samples."""
 
-WEIGHTS = ("int4", "int8")
+WeightType = Literal["int4", "int8"]
+WEIGHTS: tuple[WeightType, ...] = get_args(WeightType)
 """Weights in groups along the inner dimension of products: all that is quantized then."""
 
-ACTIVATIONS = ("dynamic", "float")
+ActivationType = Literal["dynamic", "float"]
+ACTIVATIONS: tuple[ActivationType, ...] = get_args(ActivationType)
 """Operands of such weights: rows rounded to int8 when they are computed, or float."""
 
 GROUP_SIZES = (16, 32, 64, 128, 256)
+
+DropType = Literal["absolute", "relative"]
+Schedule = Literal["fast", "memory"]
+Progress = bool | Literal["auto"]
+"""Options of ``quantize_and_compile`` beside those of ``QuantizationConfig``."""
+
+
+class Scope(Protocol):
+    """Nodes by names, patterns and types, such as NNCF's ``IgnoredScope``."""
+
+    @property
+    def names(self) -> Iterable[str]: ...
+
+
+IgnoredNodes = str | Iterable[str] | Scope | None
 
 _ONNXRUNTIME_METHODS = {0: "minmax", 1: "entropy", 2: "percentile"}
 
@@ -116,7 +140,7 @@ class QuantizationConfig(Concise):
     quantize_output       round the last layer to int8 too, instead of giving its float32 result
     """
 
-    preset: str = "mixed"
+    preset: Preset = "mixed"
     calibrate_method: Any = "auto"
     percentile: float = 99.999
     per_channel: bool = True
@@ -127,11 +151,11 @@ class QuantizationConfig(Concise):
     int16_activations: Any = ()
     recovery: Any = "auto"
     equalization: Any = "auto"
-    effort: str = DEFAULT
+    effort: Effort = DEFAULT
     seed: int = 0
-    weights: str | None = None
+    weights: WeightType | None = None
     group_size: int = 64
-    activations: str = "dynamic"
+    activations: ActivationType = "dynamic"
     symmetric_weights: bool = True
 
     def __post_init__(self) -> None:

@@ -40,6 +40,7 @@ from quantglow.driver.pipeline.packed_weights import (
     source_of,
     with_packed_weights,
 )
+from quantglow.options import WeightType
 from tests.support.decoder import Array, Decoder, Feeds, decoder_model
 
 RUNTIMES = ("onnxruntime", "openvino", "quantglow", "quantglow calls")
@@ -86,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def packed(model: onnx.ModelProto, weights: str) -> onnx.ModelProto:
+def packed(model: onnx.ModelProto, weights: WeightType) -> onnx.ModelProto:
     """The model with weights in groups, rounded to the nearest code."""
     source = source_of(model)
     config = qg.QuantizationConfig(weights=weights)

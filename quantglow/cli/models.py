@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from quantglow.cli.arguments import shapes_of
 from quantglow.cli.files import is_saved
@@ -16,7 +17,7 @@ from quantglow.runtime.fallback_model import FallbackModel
 
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
-    code = getattr(options, "code", "ignore")
+    code: Any = getattr(options, "code", "ignore")
     if is_saved(options.model):
         refuse_steps(options)
         return load(

@@ -22,6 +22,7 @@ from quantglow.errors import (
 )
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
+from quantglow.options import Schedule
 from quantglow.report.report import report_of
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
@@ -38,7 +39,7 @@ def compile(
     input_shapes: InputShapes | None = None,
     backend: str = "llvm",
     backends: Sequence[Backend] = (),
-    schedule: str = "fast",
+    schedule: Schedule = "fast",
     samples: Any = None,
     before: Any = None,
     after: Any = None,

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from quantglow import debug
 from quantglow.arguments import choice, file_path, instance
@@ -26,6 +26,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shapes, Signature
 from quantglow.lazy import cached_property
 from quantglow.ops.external import External
+from quantglow.options import Schedule
 from quantglow.report.report import Report, report_of
 from quantglow.runtime.build import Compiler, thread_count
 from quantglow.runtime.compiled import CompiledModel
@@ -53,8 +54,8 @@ def load(
     *,
     backend: str = "llvm",
     backends: Sequence[Backend] = (),
-    schedule: str = "fast",
-    code: str = "ignore",
+    schedule: Schedule = "fast",
+    code: Literal["ignore", "use", "require"] = "ignore",
 ) -> CompiledModel | PartlyCompiledModel:
     """A model that ``save`` of a compiled model wrote, compiled for this processor.
 
@@ -110,7 +111,7 @@ def compile_saved(
     path: str,
     target: str,
     threads: int,
-    schedule: str,
+    schedule: Schedule,
     shapes: Sequence[Shapes],
     cache: str,
 ) -> list[Array]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from quantglow.arguments import choice, count, flag, positive, progress_mode, shapes
 from quantglow.converters import as_onnx
@@ -26,7 +27,20 @@ from quantglow.errors import FallbackError, OptionError, UnsupportedOpError
 from quantglow.frontend import open_model
 from quantglow.graph.graph import Graph
 from quantglow.interrupts import keeping_best
-from quantglow.options import QuantizationConfig
+from quantglow.options import (
+    ActivationType,
+    DropType,
+    Effort,
+    Equalization,
+    IgnoredNodes,
+    Method,
+    Preset,
+    Progress,
+    QuantizationConfig,
+    Recovery,
+    Schedule,
+    WeightType,
+)
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.accuracy_control import control
 from quantglow.runtime.build import Compiler
@@ -40,38 +54,38 @@ def quantize_and_compile(
     model: Any,
     calibration_data: Any,
     *,
-    preset: str = "mixed",
+    preset: Preset = "mixed",
     subset_size: int = 300,
-    ignored_scope: Any = None,
-    model_type: str | None = None,
+    ignored_scope: IgnoredNodes = None,
+    model_type: Literal["transformer"] | None = None,
     max_drop: float | None = None,
-    drop_type: str = "absolute",
+    drop_type: DropType = "absolute",
     validation_fn: Callable[..., float] | None = None,
     max_minutes: float | None = None,
-    calibrate_method: Any = "auto",
+    calibrate_method: Method | Enum = "auto",
     per_channel: bool = True,
     nodes_to_exclude: Iterable[str] | None = None,
     op_types_to_quantize: Iterable[str] | None = None,
-    int16_activations: Any = (),
+    int16_activations: str | Iterable[str] = (),
     target: str = "native",
     num_threads: int | None = None,
     verify: bool = True,
-    progress: bool | str = "auto",
+    progress: Progress = "auto",
     seed: int = 0,
     input_shapes: InputShapes | None = None,
     measure_speed: bool = False,
     validation_data: Any = None,
-    weights: str | None = None,
+    weights: WeightType | None = None,
     group_size: int = 64,
-    activations: str = "dynamic",
+    activations: ActivationType = "dynamic",
     symmetric_weights: bool = True,
     quantize_output: bool = False,
-    schedule: str = "fast",
-    effort: str = "default",
+    schedule: Schedule = "fast",
+    effort: Effort = "default",
     measure_latency: bool = False,
     percentile: float = 99.999,
-    recovery: Any = "auto",
-    equalization: Any = "auto",
+    recovery: Literal["auto"] | Iterable[Recovery] = "auto",
+    equalization: Literal["auto"] | Iterable[Equalization] = "auto",
     before: Any = None,
     after: Any = None,
 ) -> CompiledModel | FallbackModel:

@@ -32,7 +32,7 @@ from quantglow.errors import BackendError, CalibrationError, OptionError
 from quantglow.graph.border import entering, leaving
 from quantglow.graph.graph import Graph
 from quantglow.interrupts import keeping_best
-from quantglow.options import QuantizationConfig
+from quantglow.options import Progress, QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.report import diagnosis
 from quantglow.report.accuracy import WORST
@@ -81,7 +81,7 @@ def profile(
     calibration_data: Any,
     *,
     subset_size: int = 300,
-    progress: bool | str = "auto",
+    progress: Progress = "auto",
     input_shapes: InputShapes | None = None,
     client: Any = None,
 ) -> Profile:
@@ -158,7 +158,7 @@ def diagnose(
     samples: int = 2,
     sensitivity: bool = True,
     worst: int = WORST,
-    progress: bool | str = "auto",
+    progress: Progress = "auto",
     input_shapes: InputShapes | None = None,
     measure_speed: bool = False,
 ) -> Diagnosis:
