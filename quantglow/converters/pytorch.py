@@ -189,7 +189,8 @@ def inputs_of(
 def onnx_of(program: ExportedProgram) -> Any:
     """The ``onnx.ModelProto`` of a program.  Raises ``ConversionError``."""
     try:
-        made = torch.onnx.export(program, verbose=False, output_names=output_names(program))
+        names = output_names(program)
+        made = torch.onnx.export(program, dynamo=True, verbose=False, output_names=names)
     except Exception as error:
         raise ConversionError(
             f"torch.onnx.export refuses the exported program: {cause_of(error)}. Remedy: rewrite "

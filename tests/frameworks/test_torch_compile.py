@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import quantglow as qg
 from quantglow.torch_backend import MOST_WEIGHTS, GraphOnQuantglow, compiled_graph
-from tests.frameworks.networks import digits, images
+from tests.frameworks.networks import digits, efficientnet_lite0, images
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
@@ -52,6 +53,14 @@ def test_a_real_network_gives_eagers_results(graphs: list[GraphOnQuantglow]) -> 
         found = compiled(network)(image)
     torch.testing.assert_close(found, network(image), **TOLERANCE)
     assert [graph.eager for graph in graphs] == [False]
+
+
+def test_a_network_of_fifty_layers_gives_eagers_results() -> None:
+    network, image = efficientnet_lite0(), torch.rand(2, 3, 224, 224)
+    wanted = network(image)
+    torch.testing.assert_close(compiled(network)(image), wanted, **TOLERANCE)
+    own = qg.compile(network, samples=[image[:1]])(image)
+    torch.testing.assert_close(torch.from_numpy(own), wanted, **TOLERANCE)
 
 
 def test_batches_of_other_sizes_need_one_more_graph(graphs: list[GraphOnQuantglow]) -> None:
