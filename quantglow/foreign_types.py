@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -36,9 +38,12 @@ def is_estimator(value: Any) -> bool:
 
 
 def array_of_tensor(tensor: Any) -> Array:
-    """The elements of a ``torch.Tensor``, without a copy where they are in the processor's memory;
-    bfloat16, which NumPy has not, as float32.
+    """The elements of a ``torch.Tensor``, without a copy where they are in the processor's memory.
+
+    bfloat16, which NumPy has not, is that of ``ml_dtypes``.
     """
     held = tensor.detach().cpu()
-    is_known = str(held.dtype) != "torch.bfloat16"
-    return np.asarray(held.numpy() if is_known else held.float().numpy())
+    if str(held.dtype) != "torch.bfloat16":
+        return np.asarray(held.numpy())
+    bits = held.view(sys.modules["torch"].int16).numpy()
+    return np.asarray(bits.view(import_module("ml_dtypes").bfloat16))

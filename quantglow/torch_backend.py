@@ -19,6 +19,7 @@ from quantglow.converters.extras import package
 from quantglow.converters.pytorch_graphs import Outputs, Split, onnx_of_graph
 from quantglow.driver.compilation import compile
 from quantglow.errors import ConversionError, OptionError, QuantglowError
+from quantglow.lazy import cached_property
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 
@@ -63,8 +64,6 @@ class GraphOnQuantglow:
     def __init__(self, module: GraphModule, options: dict[str, Any], differentiates: bool) -> None:
         self.module, self.options = module, options
         self.lock = threading.Lock()
-        self.outputs: Outputs | None = None
-        self.split: Split | None = None
         self.made: tuple[list[Any], CompiledModel | FallbackModel] | None = None
         self.conversions = 0
         self.eager = False
@@ -75,40 +74,44 @@ class GraphOnQuantglow:
             )
 
     def __call__(self, *arguments: Any) -> Any:
-        compiled = None if self.eager else self._compiled(arguments)
-        if compiled is None or self.split is None or self.outputs is None:
-            return self.module.forward(*arguments)
-        if not self.outputs.computed:
-            return self.outputs.gathered([], arguments)
-        names = [info.name for info in compiled.get_inputs()]
-        fed = dict(zip(names, (arguments[i] for i in self.split.fed), strict=True))
-        results = compiled.run(None, fed)
-        pairs = zip(self.outputs.computed, results, strict=True)
-        return self.outputs.gathered([like(node, array) for node, array in pairs], arguments)
-
-    def _compiled(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel | None:
-        """The model for the weights among the arguments; None where the graph runs as it is."""
-        with self.lock:
+        if not self.eager:
             try:
-                self.split = self.split or Split.of(self.module.graph)
-                self.outputs = self.outputs or Outputs.of(self.module.graph)
-                weights = [state_of(arguments[i]) for i in self.split.frozen]
-                if self.made is None or self.made[0] != weights:
-                    self.made = weights, self._converted(arguments, self.split, self.outputs)
-                return self.made[1]
+                return self._run(arguments)
             except QuantglowError as error:
                 self._give_up(str(error))
-                return None
+        return self.module.forward(*arguments)
 
-    def _converted(
-        self, arguments: Sequence[Any], split: Split, outputs: Outputs
-    ) -> CompiledModel | FallbackModel:
+    def _run(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """The outputs by quantglow.  Raises ``QuantglowError``."""
+        split, outputs = self.interface
+        if not outputs.computed:
+            return outputs.gathered([], arguments)
+        results = self._compiled(arguments)(*(arguments[i] for i in split.fed))
+        arrays = results if isinstance(results, list) else [results]
+        pairs = zip(outputs.computed, arrays, strict=True)
+        return outputs.gathered([like(node, array) for node, array in pairs], arguments)
+
+    @cached_property
+    def interface(self) -> tuple[Split, Outputs]:
+        """Arguments and outputs of the graph.  Raises ``ConversionError``."""
+        return Split.of(self.module.graph), Outputs.of(self.module.graph)
+
+    def _compiled(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
+        """The model for the weights among the arguments.  Raises ``QuantglowError``."""
+        split, _ = self.interface
+        with self.lock:
+            weights = [state_of(arguments[i]) for i in split.frozen]
+            if self.made is None or self.made[0] != weights:
+                self.made = weights, self._converted(arguments)
+            return self.made[1]
+
+    def _converted(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
         """The graph compiled with these weights.  Raises ``QuantglowError``."""
         check_devices(arguments)
         self.conversions += 1
         if self.conversions > MOST_WEIGHTS:
             raise ConversionError("weights change from call to call")
-        return compile(onnx_of_graph(self.module, arguments, split, outputs), **self.options)
+        return compile(onnx_of_graph(self.module, arguments, *self.interface), **self.options)
 
     def _give_up(self, reason: str) -> None:
         """Run the graph as it is from now on, and say why, once."""
@@ -140,5 +143,7 @@ def like(node: Any, array: Any) -> Any:
     example = node.meta.get("example_value")
     if isinstance(example, torch.SymInt | int):
         return int(array)
-    tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    is_known = array.dtype.kind in "biuf"
+    held = np.require(array if is_known else array.astype(np.float32), requirements=["C", "W"])
+    tensor = torch.from_numpy(held)
     return tensor.to(example.dtype) if isinstance(example, torch.Tensor) else tensor

@@ -90,8 +90,11 @@ def test_tensors_are_fed_without_a_copy() -> None:
     assert np.shares_memory(array_of_tensor(tensor), of(tensor))
 
 
-def test_bfloat16_is_fed_as_float32() -> None:
-    assert array_of_tensor(torch.ones(2, dtype=torch.bfloat16)).dtype == np.float32
+def test_bfloat16_comes_and_goes() -> None:
+    module, x = torch.nn.Linear(6, 4).to(torch.bfloat16).eval(), torch.randn(3, 6)
+    compiled = qg.compile(module, samples=[x.to(torch.bfloat16)])
+    found, wanted = compiled(x.to(torch.bfloat16)), module(x.to(torch.bfloat16)).float()
+    np.testing.assert_allclose(found.astype(np.float32), of(wanted), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize(

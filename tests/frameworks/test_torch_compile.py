@@ -211,6 +211,13 @@ def test_options_are_those_of_compile() -> None:
         compiled(copy.deepcopy(layer), options={"threads": 1})(x)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_results_have_the_types_of_torch(dtype: Any, graphs: list[GraphOnQuantglow]) -> None:
+    layer, x = torch.nn.Linear(4, 2).to(dtype).eval(), torch.randn(3, 4).to(dtype)
+    torch.testing.assert_close(compiled(layer)(x), layer(x), rtol=0.02, atol=0.02)
+    assert not any(graph.eager for graph in graphs)
+
+
 def test_results_are_the_callers_own() -> None:
     layer, x = torch.nn.Linear(4, 2).eval(), torch.randn(3, 4)
     model = compiled(layer)
