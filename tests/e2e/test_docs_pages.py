@@ -17,10 +17,13 @@ from tests.support.decoder import Decoder, decoder_model, random_weights
 from tests.support.small_network import small_model, small_samples
 
 DOCS = ROOT / "docs"
+OTHERS = {"deploy.md", "pytorch.md"}
+"""Pages whose code runs in ``test_deploy`` and ``tests/frameworks/test_page``."""
+
 PYTHON = {
     path.relative_to(DOCS).as_posix(): blocks
     for path in sorted(DOCS.rglob("*.md"))
-    if path.name != "deploy.md"
+    if path.name not in OTHERS
     if (blocks := [t for language, _, t in BLOCK.findall(path.read_text()) if language == "python"])
 }
 """Blocks of Python in each page."""
