@@ -28,6 +28,7 @@ from quantglow.runtime.shapes.specialisations import Specialisations
 from quantglow.runtime.staged_tails import StagedTail
 from quantglow.runtime.staged_tails import Tail as Behind
 from quantglow.runtime.traces import traced_run
+from quantglow.webpage import framed
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +123,10 @@ class FallbackModel:
         with writing(file_path("path", path)) as temporary:
             temporary.write_bytes(self.model)
 
+    def _repr_html_(self) -> str:
+        """The page of its report, in a notebook."""
+        return framed(self.report.to_html())
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, onnxruntime, {self.num_threads} thread(s)>"
 
@@ -138,6 +143,12 @@ class PartlyCompiledModel(FallbackModel):
     tail: bytes
     output_names: tuple[str, ...]
     staged: StagedTail | None = None
+
+    @property
+    def report(self) -> ReportLike:
+        """The report of both parts; its page draws the first one."""
+        found, programs = self.reporter(), self.head.specialisations
+        return found if programs.is_empty else found.showing(self.head.graph)
 
     @cached_property
     def session(self) -> Behind:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quantglow.graph.node import OPS
+from quantglow.graph.traits import Trait
 from quantglow.report.accuracy import LayerAccuracy, worst
 from quantglow.report.codes import CORE_PERCENT
 from quantglow.report.page.layers import milliseconds
@@ -18,6 +20,8 @@ SHOWN = 6
 """Maximum number of layers."""
 GOOD_DB = 45.0
 """SQNR of the outputs, by one layer alone, above which it needs no advice."""
+NEAR_DB = 6.0
+"""Distance in dB from the worst layer beyond which a layer adds little to the error."""
 OUTLIERS = 0.35
 """Share of the range that most values take; less is a sign of outliers."""
 CLIPPED = 0.001
@@ -61,16 +65,22 @@ def advice(
     ``clipped``: the share of each layer's values outside of its range.
     """
     found = []
-    for layer in worst(layers, SHOWN):
-        if decibels(layer) < GOOD_DB:
-            outside = (clipped or {}).get(layer.name, 0.0)
-            effects = alone(layer, layers, speeds)
-            found.append(Advice(layer.name, *diagnosed(layer, outside, effects)))
+    for layer in significant(layers):
+        outside = (clipped or {}).get(layer.name, 0.0)
+        effects = tuple(alone(layer, layers, speeds))
+        found.append(Advice(layer.name, *diagnosed(layer, outside, effects)))
     return found
 
 
+def significant(layers: Sequence[LayerAccuracy]) -> list[LayerAccuracy]:
+    """The worst layers whose error is large, and near that of the worst one."""
+    found = worst(layers, SHOWN)
+    limit = min([GOOD_DB, *(decibels(layer) + NEAR_DB for layer in found[:1])])
+    return [layer for layer in found if decibels(layer) < limit]
+
+
 def diagnosed(
-    layer: LayerAccuracy, outside: float, effects: Sequence[Remedy]
+    layer: LayerAccuracy, outside: float, effects: tuple[Remedy, ...]
 ) -> tuple[str, tuple[Remedy, ...]]:
     """The finding about a layer, and all remedies."""
     cause, mended = causes(layer, outside)
@@ -95,14 +105,18 @@ def causes(layer: LayerAccuracy, outside: float) -> tuple[str, tuple[Remedy, ...
 
 def alone(
     layer: LayerAccuracy, layers: Sequence[LayerAccuracy], speeds: Sequence[LayerSpeed]
-) -> list[Remedy]:
-    """Flags for this layer only, with their estimated effect."""
-    effect = f"{gain(layer, layers)}{cost(layer, speeds)}"
-    found = [Remedy(f"Keep it in float{effect}:", flag_of("--nodes-to-exclude", layer.name))]
+) -> Iterator[Remedy]:
+    """Flags for this layer only, with their estimated effect.
+
+    A layer that only moves values has the rounding of its operand: float would change nothing.
+    """
+    kind = OPS.get(layer.op)
+    if kind is None or Trait.KEEPS_QUANTIZATION not in kind.traits:
+        effect = f"{gain(layer, layers)}{cost(layer, speeds)}"
+        yield Remedy(f"Keep it in float{effect}:", flag_of("--nodes-to-exclude", layer.name))
     if layer.codes is not None and layer.codes.levels == INT8_LEVELS:
         flag = flag_of("--int16-activations", layer.name)
-        found.append(Remedy("Store its values as int16:", flag))
-    return found
+        yield Remedy("Store its values as int16:", flag)
 
 
 def decibels(layer: LayerAccuracy) -> float:

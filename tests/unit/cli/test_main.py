@@ -176,6 +176,15 @@ def test_debug_prints_and_writes(
     assert "features" in (folder / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("flag", ["--measure-speed", "--no-measure-speed", ""])
+def test_a_page_has_the_time_of_layers_unless_refused(folder: Path, flag: str) -> None:
+    line = "debug net.onnx --calibration-data samples.npz --samples 1 --output timed.html"
+    assert run(folder, f"{line} {flag}") == 0
+    page = (folder / "timed.html").read_text(encoding="utf-8")
+    assert ('"timeline":' in page) == (flag != "--no-measure-speed")
+    assert "<h1>net.onnx</h1>" in page
+
+
 def test_names_of_layers_stay_whole_where_there_is_no_terminal(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

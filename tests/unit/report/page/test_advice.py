@@ -8,12 +8,24 @@ from dataclasses import replace
 
 import pytest
 
+import quantglow as qg
 from quantglow.cli.arguments import config_of
 from quantglow.cli.main import parser
 from quantglow.quantization.plan.scope import matching
 from quantglow.report import CodeUse, LayerAccuracy
-from quantglow.report.page.advice import CLIP, GOOD_DB, SHOWN, WIDEN, Remedy, advice, flag_of
+from quantglow.report.page.advice import (
+    CLIP,
+    GOOD_DB,
+    NEAR_DB,
+    SHOWN,
+    WIDEN,
+    Remedy,
+    advice,
+    flag_of,
+)
 from quantglow.report.speed import LayerSpeed
+from tests.support.small_network import small_model, small_samples
+from tests.unit.webpage.test_rendering import data_of
 
 WELL = CodeUse(-1.0, 1.0, levels=256, used=250, saturation=0.0, seen=1.0, core=0.9)
 NASTY = ("a b", "it's", "$(touch x)", "a*[b]", "re:a", "-v", "--seed", "a\nb", "</script>", "é")
@@ -58,8 +70,13 @@ def test_good_layers_get_no_advice() -> None:
 
 
 def test_the_worst_layers_come_first_and_few() -> None:
-    layers = [layer(str(db), float(db)) for db in range(10, 30)]
-    assert [found.layer for found in advice(layers)] == [str(db) for db in range(10, 10 + SHOWN)]
+    layers = [layer(str(i), 10 + i / 2) for i in range(20)]
+    assert [found.layer for found in advice(layers)] == [str(i) for i in range(SHOWN)]
+
+
+def test_layers_that_add_little_get_no_advice() -> None:
+    found = advice([layer("a", 20.0), layer("b", 19.9 + NEAR_DB), layer("c", 20.0 + NEAR_DB)])
+    assert [each.layer for each in found] == ["a", "b"]
 
 
 def test_noise_powers_add() -> None:
@@ -92,3 +109,36 @@ def test_a_flag_means_the_layer_of_that_name_only(option: str, name: str) -> Non
 
 def test_flags_have_no_characters_that_a_terminal_obeys() -> None:
     assert flag_of("--nodes-to-exclude", "a\x1b[201~\nrm b").isprintable()
+
+
+def test_a_layer_that_moves_values_is_not_kept_in_float() -> None:
+    (found,) = advice([replace(layer("a", 20.0), op="Transpose")])
+    assert [remedy.flag for remedy in found.remedies] == ["--int16-activations a"]
+
+
+def diagnosis(flags: list[str]) -> qg.Diagnosis:
+    """A diagnosis as the command line makes it, of a network without other help for accuracy."""
+    line = ["debug", "a.onnx", "--calibration-data", "b.npz", "--recovery", "none"]
+    options = parser().parse_args([*line, "--equalization", "none", *flags])
+    config = config_of(options)
+    return qg.diagnose(small_model(), small_samples(32), config, samples=32, progress=False)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--calibrate-method", "minmax"], ["--calibrate-method", "percentile", "--percentile", "90"]],
+    ids=["rounding", "clipping"],
+)
+def test_the_first_remedy_of_each_layer_mends(flags: list[str]) -> None:
+    """The SQNR of the worst output rises."""
+    before = diagnosis(flags)
+    found = data_of(before.to_html())
+    assert isinstance(found, dict)
+    assert found["advice"]
+    for entry in found["advice"]:
+        after = diagnosis([*flags, *shlex.split(entry["remedies"][0]["flag"])])
+        assert worst_db(after) > worst_db(before), entry
+
+
+def worst_db(found: qg.Diagnosis) -> float:
+    return min(output.sqnr_db for output in found.outputs)
