@@ -41,6 +41,7 @@ class Opener:
 
     chromium: Any
     folder: Path
+    contexts: list[Any] = field(default_factory=list)
 
     def __call__(self, text: str, scheme: str = "light", ready: str = "body[data-ready]") -> Shown:
         path = self.folder / "page.html"
@@ -48,6 +49,7 @@ class Opener:
         context = self.chromium.new_context(
             color_scheme=scheme, permissions=["clipboard-read", "clipboard-write"]
         )
+        self.contexts.append(context)
         shown = Shown(context.new_page())
         shown.page.on("console", lambda message: shown.errors.append(message.text))
         shown.page.on("pageerror", lambda error: shown.errors.append(str(error)))
@@ -59,6 +61,7 @@ class Opener:
 
 @pytest.fixture
 def show(chromium: Any, tmp_path: Path) -> Iterator[Opener]:
-    yield Opener(chromium, tmp_path)
-    for context in chromium.contexts:
+    opener = Opener(chromium, tmp_path)
+    yield opener
+    for context in opener.contexts:
         context.close()

@@ -111,8 +111,10 @@ def test_blocks_fold_and_unfold(shown: Any) -> None:
     shown.page.click("#fold")
     assert shown.count(".node") == 4  # x, one, two, and the last node
     assert shown.count("path.edge") == 3
+    assert shown.count("#blocks button") == 2
     shown.page.click("#blocks button:has-text('one')")
     assert shown.count(".node") == 5  # one is a and b now
+    assert shown.count("#blocks button") == 4
     shown.page.click("#unfold")
     assert shown.count(".node") == whole
     assert shown.count("path.edge") == whole - 1

@@ -18,8 +18,8 @@ from quantglow.report.speed import LayerSpeed
 
 SHOWN = 6
 """Maximum number of layers."""
-GOOD_DB = 45.0
-"""SQNR of the outputs, by one layer alone, above which it needs no advice."""
+GOOD_DB, GOOD_LOCAL_DB = 40.0, 30.0
+"""SQNR above which a layer needs no advice: of the outputs by it alone, and of its own results."""
 NEAR_DB = 6.0
 """Distance in dB from the worst layer beyond which a layer adds little to the error."""
 OUTLIERS = 0.35
@@ -75,8 +75,13 @@ def advice(
 def significant(layers: Sequence[LayerAccuracy]) -> list[LayerAccuracy]:
     """The worst layers whose error is large, and near that of the worst one."""
     found = worst(layers, SHOWN)
-    limit = min([GOOD_DB, *(decibels(layer) + NEAR_DB for layer in found[:1])])
-    return [layer for layer in found if decibels(layer) < limit]
+    near = min(map(decibels, found), default=0.0) + NEAR_DB
+    return [layer for layer in found if decibels(layer) < min(near, good_db(layer))]
+
+
+def good_db(layer: LayerAccuracy) -> float:
+    """The SQNR that is good enough for the figure that is known of a layer."""
+    return GOOD_LOCAL_DB if layer.sensitivity_db is None else GOOD_DB
 
 
 def diagnosed(

@@ -60,11 +60,18 @@ class Blocks {
   }
 }
 
+/** The blocks around a block. */
+function outer(path) {
+  const parts = path.split("\n");
+  return parts.slice(1).map((_, at) => parts.slice(0, at + 1).join("\n"));
+}
+
 const shortName = (path) => path.slice(path.lastIndexOf("\n") + 1);
 
-/** Buttons that fold and unfold each block, indented by depth. */
+/** Buttons that fold and unfold each block outside of folded ones, indented by depth. */
 function blockButtons(blocks, onToggle) {
-  return [...blocks.members].map(([path, nodes]) => {
+  const hidden = (path) => outer(path).some((block) => blocks.folded.has(block));
+  return [...blocks.members].filter(([path]) => !hidden(path)).map(([path, nodes]) => {
     const depth = path.split("\n").length;
     const folded = blocks.folded.has(path);
     const button = element(

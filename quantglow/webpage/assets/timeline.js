@@ -27,7 +27,7 @@ function timelinePicture({ threads, events }) {
   const labels = threads.map((name, at) => svg("text", { x: 2, y: at * TRACK.height + 17 }, clipped(name)));
   return svg(
     "svg",
-    { class: "timeline", viewBox: `0 0 ${TRACK.width} ${height + 16}`, width: TRACK.width },
+    { class: "timeline", viewBox: `0 0 ${TRACK.width} ${height + 16}` },
     ...labels,
     ...boxes,
     svg("text", { x: TRACK.label, y: height + 12 }, "0 µs"),

@@ -16,6 +16,7 @@ from quantglow.report import CodeUse, LayerAccuracy
 from quantglow.report.page.advice import (
     CLIP,
     GOOD_DB,
+    GOOD_LOCAL_DB,
     NEAR_DB,
     SHOWN,
     WIDEN,
@@ -63,10 +64,14 @@ def test_few_codes_are_named() -> None:
 
 
 def test_good_layers_get_no_advice() -> None:
-    assert (
-        advice([layer("a", GOOD_DB), layer("b", math.inf), layer("c", GOOD_DB - 1)])[0].layer == "c"
-    )
+    found = advice([layer("a", GOOD_DB), layer("b", math.inf), layer("c", GOOD_DB - 1)])
+    assert [each.layer for each in found] == ["c"]
     assert advice([layer("a", GOOD_DB)]) == []
+
+
+@pytest.mark.parametrize(("local", "count"), [(GOOD_LOCAL_DB, 0), (GOOD_LOCAL_DB - 1, 1)])
+def test_without_sensitivity_the_local_error_counts(local: float, count: int) -> None:
+    assert len(advice([replace(layer("a", None), sqnr_local_db=local)])) == count
 
 
 def test_the_worst_layers_come_first_and_few() -> None:
