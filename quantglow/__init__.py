@@ -37,7 +37,7 @@ from quantglow.errors import (
 from quantglow.version import __version__
 
 if TYPE_CHECKING:
-    from quantglow import steps
+    from quantglow import data, steps
     from quantglow.driver.bisection import bisect
     from quantglow.driver.comparison import compare
     from quantglow.driver.compilation import compile
@@ -85,6 +85,9 @@ _PLACES = {
 """Modules of the names that are imported on first use: a process that only runs a saved model
 imports no frontend, and the command line begins at once."""
 
+_NAMESPACES = ("data", "steps")
+"""Public modules, which are imported on first use, too."""
+
 _FORMER_NAMES = {"DelegatedModel": "FallbackModel", "DelegationError": "FallbackError"}
 """Public names that have another name today."""
 
@@ -125,6 +128,7 @@ __all__ = [
     "bisect",
     "compare",
     "compile",
+    "data",
     "diagnose",
     "import_model",
     "interpret",
@@ -142,8 +146,8 @@ def __getattr__(name: str) -> Any:
         now = _FORMER_NAMES[name]
         warn(f"quantglow.{name} is now quantglow.{now}", DeprecationWarning, stacklevel=2)
         return getattr(import_module(__name__), now)
-    if name == "steps":
-        return import_module("quantglow.steps")
+    if name in _NAMESPACES:
+        return import_module(f"{__name__}.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_PLACES[name]), name)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quantglow.backends.llvm.targets import LEVELS
+from quantglow.data.preprocessing import PREPROCESSING
 from quantglow.errors import OptionError
 from quantglow.memory.schedules import SCHEDULES
 from quantglow.options import (
@@ -45,9 +46,16 @@ def calibration_arguments(
     parser.add_argument(
         "--calibration-data",
         required=required,
-        metavar="FILE",
-        help=".npz with an array for each input (first axis: samples)"
+        metavar="DATA",
+        help=".npz with an array for each input (first axis: samples), a folder of .npz or .npy "
+        "files, .csv or .parquet with a column for each input, a folder of images with --preprocess"
         + (", or a profile" if or_profile else ""),
+    )
+    parser.add_argument(
+        "--preprocess",
+        metavar="HOW",
+        help=f"how images become inputs: {', '.join(PREPROCESSING)}, with a side as imagenet:299, "
+        "or a function of a Pillow image as module:function",
     )
     parser.add_argument(
         "--subset-size", type=int, default=300, help="batches used at most (default: %(default)s)"
@@ -57,9 +65,10 @@ def calibration_arguments(
 def validation_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--validation-data",
-        metavar="FILE",
-        help=".npz with samples for the check; an array `labels` (class indices) beside the inputs "
-        "gives the share of right answers (default: samples held out of the calibration data)",
+        metavar="DATA",
+        help="samples for the check, as --calibration-data; an array or column `labels` (class "
+        "indices) beside the inputs, or a subfolder of images for each class, gives the share of "
+        "right answers (default: samples held out of the calibration data)",
     )
 
 

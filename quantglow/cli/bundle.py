@@ -25,6 +25,7 @@ from quantglow.cli.arguments import (
     validation_argument,
 )
 from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved
+from quantglow.cli.samples import samples_of, validation_of
 from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.driver.quantize_and_compile import quantize_and_compile
@@ -126,13 +127,13 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     check_onnx(options.model)
     return quantize_and_compile(
         options.model,
-        options.calibration_data,
+        samples_of(options),
         **quantization_options(options),
         subset_size=options.subset_size,
         max_drop=options.max_drop,
         max_minutes=options.max_minutes,
         input_shapes=shapes_of(options),
-        validation_data=options.validation_data,
+        validation_data=validation_of(options),
     )
 
 

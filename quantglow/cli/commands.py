@@ -40,6 +40,7 @@ from quantglow.cli.files import (
     write_arrays,
 )
 from quantglow.cli.models import opened, refuse_shapes_of_saved
+from quantglow.cli.samples import samples_of, validation_of
 from quantglow.cli.steps import steps_arguments, steps_of, words_of
 from quantglow.driver import stages
 from quantglow.driver.models import with_steps
@@ -72,7 +73,7 @@ def profile(options: argparse.Namespace, console: Console) -> None:
     check_writable(options.output, ARRAYS, (options.model, options.calibration_data))
     found = stages.profile(
         with_steps(options.model, **steps_of(options)),
-        options.calibration_data,
+        samples_of(options),
         subset_size=options.subset_size,
         input_shapes=shapes_of(options),
     )
@@ -141,7 +142,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     try:
         compiled = quantize_and_compile(
             options.model,
-            options.calibration_data,
+            samples_of(options),
             **quantization_options(options),
             **weight_options(options),
             subset_size=options.subset_size,
@@ -156,7 +157,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
             verify=options.verify,
             input_shapes=shapes_of(options),
             measure_speed=options.measure_speed,
-            validation_data=options.validation_data,
+            validation_data=validation_of(options),
             measure_latency=options.measure_latency,
             **steps_of(options),
         )
@@ -187,6 +188,7 @@ def next_command(report: Report, options: argparse.Namespace, output: str) -> st
     """The command that measures a good model, or looks into another one."""
     if report.outputs and not is_close(verdict(report.outputs)) and options.calibration_data:
         words = [options.model, "--calibration-data", options.calibration_data]
+        words += ["--preprocess", options.preprocess] if options.preprocess else []
         page = ["--output", f"{Path(output).stem}.html"]
         shapes = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
         return shlex.join(["quantglow", "debug", *words, *shapes, *words_of(options), *page])

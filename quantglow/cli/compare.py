@@ -16,6 +16,7 @@ from quantglow.cli.arguments import (
     shapes_of,
 )
 from quantglow.cli.files import check_onnx
+from quantglow.cli.samples import samples_of
 from quantglow.driver.comparison import SECONDS, compare
 from quantglow.report.peer_quantizers import PEER_QUANTIZERS
 
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     check_onnx(options.model)
     found = compare(
         options.model,
-        options.calibration_data,
+        samples_of(options),
         quantizers=options.quantizers,
         seconds=options.seconds,
         peer_minutes=options.peer_minutes,

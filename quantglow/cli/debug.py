@@ -17,6 +17,7 @@ from quantglow.cli.arguments import (
     shapes_of,
 )
 from quantglow.cli.files import check_onnx, check_writable
+from quantglow.cli.samples import samples_of
 from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver import stages
 from quantglow.driver.models import with_steps
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         check_writable(options.output, PAGES, (options.model, options.calibration_data))
     found = stages.diagnose(
         with_steps(options.model, **steps_of(options)),
-        options.calibration_data,
+        samples_of(options),
         config_of(options),
         subset_size=options.subset_size,
         samples=options.samples,

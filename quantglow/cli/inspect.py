@@ -19,6 +19,7 @@ from quantglow.cli.arguments import (
 from quantglow.cli.files import SAVED, check_writable, is_saved
 from quantglow.cli.layer_lines import lines_about
 from quantglow.cli.models import refuse_shapes_of_saved
+from quantglow.cli.samples import samples_of
 from quantglow.driver import compilation, stages
 from quantglow.driver.models import is_quantized
 from quantglow.driver.pipeline.calibrated import calibrated
@@ -123,7 +124,7 @@ def graph_of(options: argparse.Namespace) -> Graph:
         return saving.load(options.model).graph
     if options.calibration_data and options.stage not in ("imported", "optimized"):
         request = QuantizationRequest(config_of(options), options.subset_size, holds_out=True)
-        source = imported(options.model, options.calibration_data, shapes_of(options))
+        source = imported(options.model, samples_of(options), shapes_of(options))
         return quantized(prepared(calibrated(source, request), request)).found.graph
     graph = stages.import_model(options.model, shapes_of(options))
     if options.stage == "imported" or is_quantized(graph):
@@ -139,7 +140,7 @@ def report_of(options: argparse.Namespace) -> object:
         return compilation.compile(options.model, input_shapes=shapes_of(options)).report
     return quantize_and_compile(
         options.model,
-        options.calibration_data,
+        samples_of(options),
         **quantization_options(options),
         subset_size=options.subset_size,
         input_shapes=shapes_of(options),

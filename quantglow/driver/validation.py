@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.data.samples import as_array, without_labels
 from quantglow.errors import CalibrationError
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
@@ -18,9 +19,6 @@ from quantglow.graph.signature import Signature
 from quantglow.profiling.data import Feeds, feeds_of, is_one, samples_in
 from quantglow.report.headline import RightAnswers
 from quantglow.types import Array
-
-LABELS = "labels"
-"""Name of the array of labels beside the arrays of the inputs."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ class Validation:
 
     @staticmethod
     def of(data: Any, signature: Signature) -> Validation:
-        """Samples as calibration takes them; a dict or ``.npz`` file may have ``LABELS``, too: the
-        index of the right class for each row.  Raises ``CalibrationError``.
+        """Samples as calibration takes them; those with labels have the index of the right class
+        for each row, see ``quantglow.data.samples``.  Raises ``CalibrationError``.
         """
         given = list[Any]()
         names = [port.name for port in signature.inputs]
@@ -60,7 +58,7 @@ class Validation:
         labelled = [labels is not None for labels in given]
         if any(labelled) != all(labelled):
             raise CalibrationError(
-                f"sample {labelled.index(False)} of validation_data has no {LABELS!r}, others "
+                f"sample {labelled.index(False)} of validation_data has no 'labels', others "
                 "have. Remedy: label all of them or none."
             )
         if not any(labelled):
@@ -130,17 +128,17 @@ def _unlabelled(data: Any, names: Sequence[str], labels: list[Any]) -> Any:
     """The data without labels, which go to ``labels``, None for a sample that has none."""
 
     def taken() -> Iterator[Any]:
-        for sample in samples_in(data):
-            has_labels = isinstance(sample, Mapping) and LABELS in sample and LABELS not in names
-            labels.append(sample[LABELS] if has_labels else None)
-            yield {n: a for n, a in sample.items() if n != LABELS} if has_labels else sample
+        for sample in samples_in(data, names):
+            rest, own = without_labels(sample, names)
+            labels.append(own)
+            yield rest
 
-    return next(taken()) if is_one(data) else taken()
+    return next(iter(taken())) if is_one(data) else taken()
 
 
 def _cut(labels: Any, batches: int, index: int) -> list[Array]:
     """The labels of each batch of a sample."""
-    array = np.asarray(labels)
+    array = as_array(labels)
     rows = array.reshape(1) if array.ndim == 0 else array
     if array.dtype.kind not in "iu" or len(rows) % batches or not rows.size:
         raise CalibrationError(

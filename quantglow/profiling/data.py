@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from quantglow.data.paths import is_streamed, samples_at
+from quantglow.data.samples import Feeds, Located, Unnamed, as_array, without_labels
 from quantglow.errors import CalibrationError, InputError
-from quantglow.files import cause, read_arrays
 from quantglow.graph.border import as_declared, as_float32, is_float
 from quantglow.graph.signature import Dim, Port, Signature
 from quantglow.types import Array
 
-Feeds = dict[str, Array]
-
-
-class Located(Feeds):
-    """Feeds, and their ``place`` in the user's data: "sample 3", or "sample 1, row 2"."""
-
-    def __init__(self, feeds: Mapping[str, Array], place: str) -> None:
-        super().__init__(feeds)
-        self.place = place
+__all__ = [
+    "Feeds",
+    "Located",
+    "Place",
+    "batch_sizes",
+    "feeds_of",
+    "first_of",
+    "is_one",
+    "samples_in",
+]
 
 
 def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
@@ -34,14 +36,17 @@ def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
     dimensions are free, each sample is fed uncut.
 
     ``data`` is an iterable of samples, an object with ``get_next()`` (onnxruntime's
-    CalibrationDataReader), the path of an ``.npz`` file with an array for each input, or one
-    sample.  A sample is a dict from input name to array, a tuple or list of arrays in the order of
-    the inputs, or one array.  Raises ``CalibrationError``.
+    CalibrationDataReader), a path (see ``quantglow.data``), or one sample.  A sample is a dict from
+    input name to array, a tuple or list of arrays in the order of the inputs, or one array; labels
+    are left out.  It may lack the axis of the batch.  Raises ``CalibrationError``.
     """
-    sizes = batch_sizes(signature)
-    for index, sample in enumerate(samples_in(data)):
-        place = Place(index, sample.place if isinstance(sample, Located) else "", is_one(data))
-        arrays = _by_name(sample, [port.name for port in signature.inputs], place)
+    sizes, names = batch_sizes(signature), names_of(signature)
+    for index, given in enumerate(samples_in(data, names)):
+        sample, _ = without_labels(given, names)
+        known = sample.place if isinstance(sample, Located | Unnamed) else ""
+        place = Place(index, known, is_one(data))
+        values = sample.values if isinstance(sample, Unnamed) else sample
+        arrays = _by_name(values, names, place)
         checked = {
             port.name: _checked(arrays[port.name], port, sizes.get(port.name), place)
             for port in signature.inputs
@@ -78,7 +83,14 @@ class Place:
 
 def is_one(data: Any) -> bool:
     """Whether the data is one array, or one for each input, that holds all samples."""
-    return isinstance(data, str | os.PathLike | np.ndarray | Mapping)
+    if isinstance(data, str | os.PathLike):
+        return not is_streamed(data)
+    return isinstance(data, np.ndarray | Mapping)
+
+
+def names_of(signature: Signature) -> list[str]:
+    """The names of the inputs."""
+    return [port.name for port in signature.inputs]
 
 
 def first_of(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
@@ -86,7 +98,7 @@ def first_of(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
 
     Raises ``CalibrationError``.
     """
-    samples = samples_in(data)
+    samples = samples_in(data, names_of(signature))
     iterator = iter(samples)
     for sample in iterator:
         again = chain([sample], iterator) if iterator is samples else data
@@ -113,15 +125,15 @@ def _check_symbols(arrays: Feeds, signature: Signature, place: Place) -> None:
         raise CalibrationError(f"{place} does not fit the model: {error}") from None
 
 
-def samples_in(data: Any) -> Iterable[Any]:
-    """The samples as given by the user, one or several batches each."""
+def samples_in(data: Any, names: Sequence[str]) -> Iterable[Any]:
+    """The samples as given by the user, one or several batches each, for inputs of some names."""
     if data is None:
         raise CalibrationError(
             "calibration data is missing. Remedy: pass an iterable of samples, a "
-            "CalibrationDataReader, or the path of an .npz file."
+            "CalibrationDataReader, or the path of a file or folder."
         )
     if isinstance(data, str | os.PathLike):
-        return [_load(data)]
+        return samples_at(data, names)
     if hasattr(data, "get_next"):
         return iter(data.get_next, None)
     if isinstance(data, np.ndarray | Mapping):
@@ -132,16 +144,6 @@ def samples_in(data: Any) -> Iterable[Any]:
             "Remedy: pass a list of samples."
         )
     return data
-
-
-def _load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
-    try:
-        return read_arrays(path)
-    except (OSError, ValueError) as error:
-        raise CalibrationError(
-            f"cannot read calibration data {os.fspath(path)!r}: {cause(error)}. "
-            "Remedy: write it with numpy.savez, one array for each input."
-        ) from error
 
 
 def _by_name(sample: Any, names: list[str], place: Place) -> Mapping[str, Any]:
@@ -167,7 +169,7 @@ def _checked(value: Any, port: Port, batch: int | None, place: Place) -> Array:
 
     Floats of any type are converted as at run time: to the declared type, then to float32.
     """
-    given, wanted = np.asarray(value), port.dtype.numpy
+    given, wanted = _with_batch(_array(value, port, place), port), port.dtype.numpy
     is_converted = port.dtype.is_float and is_float(given.dtype)
     array = as_float32(as_declared(port, given)) if is_converted else given
     if array.dtype != wanted:
@@ -187,6 +189,32 @@ def _checked(value: Any, port: Port, batch: int | None, place: Place) -> Array:
     if port.dtype.is_float and not np.isfinite(array).all():
         raise _not_finite(array, given, port, batch if array.ndim else None, place)
     return array
+
+
+def _array(value: Any, port: Port, place: Place) -> Array:
+    """An array of a tensor or of nested lists, whose numbers get the input's type if it holds them.
+
+    Raises ``CalibrationError``.
+    """
+    try:
+        found = as_array(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise CalibrationError(
+            f"{place} gives no array for input {port.name!r}: {reason}. "
+            "Remedy: give numbers in nested lists of equal lengths, or an array."
+        ) from error
+    is_listed = isinstance(value, list | tuple | int | float)
+    if not is_listed or found.dtype.kind not in "iuf" or found.dtype == port.dtype.numpy:
+        return found
+    with np.errstate(invalid="ignore"):
+        own = found.astype(port.dtype.numpy)
+    return own if port.dtype.is_float or np.array_equal(own, found) else found
+
+
+def _with_batch(array: Array, port: Port) -> Array:
+    """The array, with a first axis of size 1 where it lacks one axis."""
+    return array[None] if port.dims is not None and array.ndim + 1 == len(port.dims) else array
 
 
 def _not_finite(

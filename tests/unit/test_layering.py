@@ -22,6 +22,7 @@ LAYERS = (
     ("ops",),
     ("interpreter",),
     ("passes", "frontend"),
+    ("data",),
     ("profiling",),
     ("converters",),
     ("quantization",),
@@ -43,6 +44,8 @@ DOORS = {
     "google": ("frontend",),
     "llvmlite": ("backends/llvm",),
     "onnxruntime": ("backends/onnxruntime", "report/onnxruntime_"),
+    "PIL": ("data/images",),
+    "pyarrow": ("data/tables",),
     "pickle": (),
     "torch": ("converters/pytorch", "torch_backend.py"),
 }

@@ -381,7 +381,7 @@ def test_the_inspected_report_is_that_of_the_options(
         ("run net.onnx --inputs plain.npy", "InputError: cannot read inputs"),
         ("run net.onnx --inputs empty.npz", "InputError: cannot read inputs"),
         ("run net.onnx --inputs one.npz --output folder.npz", "OptionError: cannot write"),
-        ("quantize net.onnx --calibration-data plain.npy", "CalibrationError: cannot read"),
+        ("quantize net.onnx --calibration-data .", "CalibrationError: "),
         ("quantize net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
         ("compile free.onnx --output a.qgm", "OptionError: the model leaves dimensions free"),
         ("compile net.onnx --output a.txt", "OptionError: output must end in .qgm or .onnx"),
@@ -450,8 +450,9 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 def test_flags_are_the_keywords_of_the_function() -> None:
     keywords = set(inspect.signature(qg.quantize_and_compile).parameters)
     options = parser().parse_args(["quantize", "net.onnx", "--calibration-data", "a.npz"])
-    printed = {"command", "config", "output", "include_code", "all_layers", "json", "trace"}
-    assert set(vars(options)) - printed <= keywords
+    own = {"command", "config", "output", "include_code", "all_layers", "json", "trace"}
+    own |= {"preprocess"}  # an argument of quantglow.data.ImageFolder
+    assert set(vars(options)) - own <= keywords
 
 
 def test_every_keyword_of_the_function_is_a_flag() -> None:

@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "not iterable": (3, "cannot be iterated"),
     "wrong name": ([{"x": DATA[0], "z": DATA[0]}], "sample 0 has inputs \\['x', 'z'\\]"),
     "one short": ([(DATA[0],)], "has 1 array"),
-    "labels": ([(DATA[0], DATA[0], 1)], "leave out labels"),
+    "targets": ([(DATA[0], DATA[0], 0.5)], "leave out labels"),
     "shape": ([(DATA[0], DATA[0][:, :2])], "input 'y': expected shape \\(2, 3\\)"),
     "batch": ([(DATA[0], np.ones((3, 3), np.float32))], "input 'y'.*got \\(3, 3\\)"),
     "no rows": ([(DATA[0], np.ones((0, 3), np.float32))], "holds no data: input 'y'"),
