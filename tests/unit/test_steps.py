@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import quantglow as qg
 from quantglow import steps
+from quantglow.ops import Quantize
 from quantglow.types import Array
 from tests.support.small_network import small_model
 
@@ -87,6 +89,21 @@ def test_scores_that_are_chosen_from_stay_float(compiled: Any) -> None:
 def test_images_are_rounded_once(compiled: Any) -> None:
     ops = [type(node).__name__ for node in compiled.graph.nodes if node.operands]
     assert ops[: ops.index("Quantize")] == ["Elementwise", "Mul", "Add"]
+
+
+def test_bytes_that_calibration_did_not_see_are_exact() -> None:
+    """Without padding, the convolution takes scale and shift, and bytes have codes of their own."""
+    model = small_model()
+    model.graph.node[0].attribute[0].ints[:] = [0, 0, 0, 0]
+    model.graph.initializer[2].CopyFrom(numpy_helper.from_array(np.ones((64, 3), np.float32), "w2"))
+    model.graph.output[1].type.tensor_type.shape.dim[2].dim_value = 4
+    model.graph.output[1].type.tensor_type.shape.dim[3].dim_value = 4
+    made = qg.quantize_and_compile(
+        model, images() // 4, num_threads=1, progress=False, verify=False, before=BEFORE
+    )
+    (first,) = [n for n in made.graph.nodes if isinstance(n, Quantize)]
+    assert (first.type.quant.scales, first.type.quant.zero_points) == ((1.0,), (-128,))
+    assert [type(node).__name__ for node in made.graph.nodes if node.operands][2] == "Conv"
 
 
 def test_indices_count_by_equal_answers_only(compiled: Any) -> None:

@@ -7,7 +7,9 @@ from quantglow.graph.node import Constant, Node
 from quantglow.graph.traits import Trait
 from quantglow.ops import Add, Div, Elementwise, LogSoftmax, MatMul, Mul, Softmax, Sub, Transpose
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.expression import arg, call
 from quantglow.ops.resize import Resize
+from quantglow.profiling import Range
 from quantglow.quantization.plan.choices import scores_of
 from quantglow.types import DType
 
@@ -16,6 +18,7 @@ PRODUCTS = (Contraction, MatMul)
 
 LINEAR = (Mul, Add, Sub, Div)
 BYTES = (DType.U8, DType.I8)
+AS_FLOAT = call("float", arg(0))
 
 
 def tail(graph: Graph) -> list[Node]:
@@ -32,6 +35,18 @@ def tail(graph: Graph) -> list[Node]:
         if node in leading and (fed or isinstance(node, Softmax | LogSoftmax)):
             found.add(node)
     return [node for node in graph.nodes if node in found]
+
+
+def byte_ranges(graph: Graph) -> dict[Node, Range]:
+    """The range of floats that are bytes, whatever calibration saw: int8 holds each exactly."""
+    return {
+        node: Range(*map(float, node.args[0].type.dtype.limits))
+        for node in graph.compute_nodes()
+        if isinstance(node, Elementwise)
+        and node.expression == AS_FLOAT
+        and node.type.dtype.is_float
+        and node.args[0].type.dtype in BYTES
+    }
 
 
 def head(graph: Graph) -> list[Node]:

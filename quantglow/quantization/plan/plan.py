@@ -36,7 +36,7 @@ from quantglow.quantization.plan.eligibility import (
     ineligibility,
     normalizations,
 )
-from quantglow.quantization.plan.ends import PRODUCTS, head, tail
+from quantglow.quantization.plan.ends import PRODUCTS, byte_ranges, head, tail
 from quantglow.quantization.plan.float_heuristics import float_by_heuristics
 from quantglow.quantization.plan.masks import LARGE, masked_values, special_values
 from quantglow.quantization.plan.params import activation_element
@@ -121,6 +121,7 @@ def make_plan(
     """
     ranges = tensor_ranges(graph, profile, config)
     ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
+    ranges |= {node: own for node, own in byte_ranges(graph).items() if node in ranges}
     reasons = excluded_nodes(graph, config, imported)
     reasons |= {n: OVERRIDDEN for n in graph.compute_nodes() if n.name in to_float}
     reasons |= {n: UNTAKEN for n in _untaken(graph, profile) if n not in reasons}
