@@ -32,8 +32,8 @@ __all__ = [
 def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
     """Feeds of one model batch each, from samples that hold one or several.
 
-    A batch has the size of the inputs' first axes, or 1 if all of these are free.  If only other
-    dimensions are free, each sample is fed uncut.
+    A batch has the size of the inputs' first axes, or 1 if all of these are free.  If some of them
+    are free, or no rank is known, each sample is fed uncut.
 
     ``data`` is an iterable of samples, an object with ``get_next()`` (onnxruntime's
     CalibrationDataReader), a path (see ``quantglow.data``), or one sample.  A sample is a dict from
@@ -51,7 +51,7 @@ def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
             port.name: _checked(arrays[port.name], port, sizes.get(port.name), place)
             for port in signature.inputs
         }
-        _check_symbols(checked, signature, place)
+        _check_symbols(checked, {} if signature.has_free_batch else sizes, signature, place)
         yield from _batches(checked, sizes, place)
 
 
@@ -110,17 +110,22 @@ def batch_sizes(signature: Signature) -> dict[str, int]:
     """Size of a batch along the first axis of each input; empty if samples are not cut."""
     if signature.has_free_batch:
         return {port.name: 1 for port in signature.inputs}
-    if signature.is_free:
+    ports = [port for port in signature.inputs if port.dims != ()]
+    if any(port.dims is None or not isinstance(port.dims[0], int) for port in ports):
         return {}
-    return {port.name: int(port.dims[0] or 0) for port in signature.inputs if port.dims}
+    return {port.name: int(port.dims[0] or 0) for port in ports if port.dims}
 
 
-def _check_symbols(arrays: Feeds, signature: Signature, place: Place) -> None:
-    """Raise ``CalibrationError`` if a symbol has two sizes."""
+def _check_symbols(
+    arrays: Feeds, sizes: Mapping[str, int], signature: Signature, place: Place
+) -> None:
+    """Raise ``CalibrationError`` if a symbol has two sizes; ``sizes`` are those of batches."""
     if not signature.is_free:
         return
+    shapes = {name: array.shape for name, array in arrays.items()}
+    shapes |= {name: (size, *shapes[name][1:]) for name, size in sizes.items()}
     try:
-        signature.check({name: array.shape for name, array in arrays.items()})
+        signature.check(shapes)
     except InputError as error:
         raise CalibrationError(f"{place} does not fit the model: {error}") from None
 

@@ -72,6 +72,12 @@ def test_samples_may_lack_the_axis_of_the_batch() -> None:
     assert read([np.zeros((2, 2), np.float32)], IMAGES) == [{"x": [[[0, 0], [0, 0]]]}]
 
 
+def test_arrays_are_cut_where_only_other_axes_are_free() -> None:
+    signature = Signature((Port("x", DType.F32, (1, "h", "w")),), ())
+    x = np.arange(6, dtype=np.float32).reshape(3, 1, 2)
+    assert read(x, signature) == [{"x": [image.tolist()]} for image in x]
+
+
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
