@@ -70,7 +70,7 @@ def as_tensor(leaf: Any) -> Any:
 
 def first_sample(data: Any) -> tuple[Any, Any]:
     """The first sample, and data that still contains it.  Raises ``CalibrationError``."""
-    samples = samples_in(array_of_tensor(data) if isinstance(data, torch.Tensor) else data)
+    samples = samples_in(array_of_tensor(data) if isinstance(data, torch.Tensor) else data, ())
     iterator = iter(samples)
     for sample in iterator:
         return sample, chain([sample], iterator) if iterator is samples else samples

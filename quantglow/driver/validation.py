@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import prod
 from typing import Any
 
@@ -89,16 +88,19 @@ class Validation:
             )
 
     def position(self, ends: Sequence[End]) -> int | None:
-        """The first output with an answer for each label: class indices, else scores of classes."""
+        """The first output with an answer for each label.
+
+        That is scores of classes, the indices beside them if there are any of their shape (TopK),
+        or else class indices.
+        """
         assert self.labels
         size = self.labels[0].size
-        indices = (i for i, end in enumerate(ends) if end.is_integer and size in end.rows)
-        scores = (
-            i
-            for i, end in enumerate(ends)
-            if len(end.shape) > 1 and end.shape[-1] > 1 and end.rows[-1] == size
-        )
-        return next(chain(indices, scores), None)
+        fitting = [i for i, end in enumerate(ends) if size in end.rows]
+        indices = [i for i in fitting if ends[i].is_integer]
+        for i in fitting:
+            if len(ends[i].shape) > 1 and ends[i].shape[-1] > 1 and not ends[i].is_integer:
+                return next((j for j in indices if ends[j].shape == ends[i].shape), i)
+        return next(iter(indices), None)
 
     def right(
         self, wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]

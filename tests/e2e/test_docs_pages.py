@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import quantglow as qg
 from tests.e2e.test_deploy import BLOCK, ROOT, printed
@@ -17,9 +17,8 @@ from tests.support.decoder import Decoder, decoder_model, random_weights
 from tests.support.small_network import small_model, small_samples
 
 DOCS = ROOT / "docs"
-OTHERS = {"deploy.md", "pytorch.md"}
-"""Pages whose code runs in ``test_deploy`` and ``tests/frameworks/test_page``."""
-
+OTHERS = {"data.md", "deploy.md", "pytorch.md", "steps.md"}
+"""Pages whose code runs in ``test_deploy``, ``test_documented_data`` and ``tests/frameworks``."""
 PYTHON = {
     path.relative_to(DOCS).as_posix(): blocks
     for path in sorted(DOCS.rglob("*.md"))
@@ -36,20 +35,6 @@ def free_model(length: int | str = "length") -> onnx.ModelProto:
     shape = ["batch", length]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "free", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def pooled_model() -> onnx.ModelProto:
-    """x [batch, 3, 224, 224] -> GlobalAveragePool -> Flatten, Gemm -> y [batch, 6]."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 224, 224])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 6])
-    weights = np.random.default_rng(0).standard_normal((3, 6), np.float32)
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["flat"]),
-        helper.make_node("Gemm", ["flat", "w"], ["y"]),
-    ]
-    graph = helper.make_graph(nodes, "pooled", [x], [y], [numpy_helper.from_array(weights, "w")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -75,10 +60,6 @@ def names_for(page: str) -> dict[str, Any]:
         saved(decoder_model(SMALL, random_weights(0)), "decoder.onnx")
         one = SMALL.feeds(np.zeros((1, 3), np.int64), SMALL.empty_cache(1))
         return {"qg": qg, "samples": [one, one]}
-    if page == "how_to/steps.md":
-        saved(pooled_model(), "model.onnx")
-        images = np.random.default_rng(0).integers(0, 256, (6, 32, 40, 3), np.uint8)
-        return {"images": images, "image": images[:1]}
     given = {"np": np, "qg": qg, "samples": samples, "model": "model.onnx"}
     if page == "how_to/speed.md":
         given["compiled"] = qg.quantize_and_compile("model.onnx", samples, verify=False)

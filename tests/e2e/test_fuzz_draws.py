@@ -11,7 +11,7 @@ import pytest
 from quantglow.frontend.context import IMPORTERS
 from tests.generators.onnx_models.drawing import FLOAT, OPSETS, Drawing, Rejected
 from tests.generators.onnx_models.operators import FAMILIES, Family
-from tools.operators import README
+from tools.operators import PAGE
 
 TRIES = 600
 
@@ -39,10 +39,10 @@ def test_a_family_draws_each_of_its_operators(family: Family) -> None:
 
 
 def test_every_compiled_operator_is_drawn() -> None:
-    """These are the operators of the README's table, and those of ONNX with an importer but no
+    """These are the operators of the page's table, and those of ONNX with an importer but no
     test.
     """
-    rows = re.findall(r"^\| (.+?) \| (yes|some) \| ", README.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \| (yes|some) \| ", PAGE.read_text(), re.MULTILINE)
     table = {name for names, _ in rows for name in names.split(", ")}
     assert "Conv" in table
     imported = {name for name in IMPORTERS if "." not in name and onnx.defs.has(name)}

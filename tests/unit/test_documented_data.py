@@ -1,4 +1,4 @@
-"""The programs of docs/steps.md and docs/data.md run."""
+"""The programs of the pages about steps and data run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 from quantglow.cli.main import main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("steps.md", "data.md")
+PAGES = ("how_to/steps.md", "how_to/data.md")
 
 
 def classifier() -> onnx.ModelProto:

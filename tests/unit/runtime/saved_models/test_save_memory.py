@@ -20,7 +20,7 @@ MOST_SHARE = 0.85
 depend on the weights; the rest are pages of files that are mapped, which the system may take."""
 
 
-MOST_OF_FILE = 1.5
+MOST_OF_FILE = 1.7
 """Maximum growth over the size of a file: its bytes and what does not depend on it, but no second
 copy of them."""
 
