@@ -20,7 +20,8 @@ function layered(count, edges) {
   const between = forward.map(([from, to]) => [chainOf[from], chainOf[to]]);
   const outer = between.filter(([from, to]) => from !== to);
   const bands = bandsOf(chains.length, ranksOf(chains.length, outer), outer);
-  const placed = stacked(bands, bands.map((band) => bandLayout(band, chains)));
+  const known = new Map();
+  const placed = stacked(bands, bands.map((band) => bandLayout(band, chains, known)));
   const { x, y } = nodeCentres(count, chains, placed.centres);
   const paths = edges.map(([from], at) => {
     const [[low, high], [first, last]] = [forward[at], between[at]];
@@ -136,24 +137,47 @@ function chunkMaxima(values) {
   return maxima;
 }
 
-/** dagre's layout of a band. */
-function bandLayout(band, chains) {
+/** A band for dagre: boxes and dots by names inside of the band, edges between them, and the name of
+ *  each edge outside.  Bands of repeated blocks are equal, and laid out once. */
+function described(band, chains) {
+  const names = new Map(band.nodes.map((node, at) => [node, `${at}`]));
+  for (const value of band.entering.keys()) names.set(value, `v${names.size}`);
+  const [entry, exit] = [(value) => `in ${names.get(value)}`, (value) => `out ${names.get(value)}`];
+  const found = { heights: [], dots: [], edges: [] };
+  const lines = [];
+  const add = (from, to, line) => {
+    found.edges.push([from, to]);
+    lines.push(line);
+  };
+  for (const node of band.nodes) found.heights.push(chains[node].length * STEP - GAP.ranksep);
+  for (const [from, to] of band.edges) add(names.get(from), names.get(to), `${from} ${to}`);
+  for (const [value, readers] of band.entering) {
+    found.dots.push(entry(value));
+    for (const reader of readers) add(entry(value), names.get(reader), `in${value} ${reader}`);
+  }
+  for (const value of band.leaving.keys()) {
+    const enters = band.entering.has(value);
+    found.dots.push(exit(value));
+    const line = enters ? `in${value} out${value}` : `${value} out${value}`;
+    add(enters ? entry(value) : names.get(value), exit(value), line);
+  }
+  return { key: JSON.stringify(found), found, lines, entry, exit };
+}
+
+/** dagre's layout of a band; `known` has those of equal bands. */
+function bandLayout(band, chains, known) {
+  const part = described(band, chains);
+  if (!known.has(part.key)) known.set(part.key, dagreLayout(part.found));
+  return { ...part, layout: known.get(part.key) };
+}
+
+function dagreLayout({ heights, dots, edges }) {
   const graph = new dagre.graphlib.Graph();
   graph.setGraph({ ...GAP, rankdir: "TB", ranker: "network-simplex" });
   graph.setDefaultEdgeLabel(() => ({}));
-  for (const node of band.nodes) {
-    const height = chains[node].length * STEP - GAP.ranksep;
-    graph.setNode(String(node), { width: NODE.width, height });
-  }
-  for (const [from, to] of band.edges) graph.setEdge(String(from), String(to));
-  for (const [value, readers] of band.entering) {
-    graph.setNode(`in${value}`, { width: 2, height: 2 });
-    for (const reader of readers) graph.setEdge(`in${value}`, String(reader));
-  }
-  for (const value of band.leaving.keys()) {
-    graph.setNode(`out${value}`, { width: 2, height: 2 });
-    graph.setEdge(band.entering.has(value) ? `in${value}` : String(value), `out${value}`);
-  }
+  heights.forEach((height, at) => graph.setNode(`${at}`, { width: NODE.width, height }));
+  for (const dot of dots) graph.setNode(dot, { width: 2, height: 2 });
+  for (const [from, to] of edges) graph.setEdge(from, to);
   dagre.layout(graph);
   return graph;
 }
@@ -165,35 +189,35 @@ function stacked(bands, parts) {
   let [top, exits] = [0, new Map()];
   parts.forEach((part, at) => {
     const shift = sideways(part, bands[at], exits);
-    for (const node of bands[at].nodes) {
-      x[node] = part.node(String(node)).x + shift;
-      y[node] = part.node(String(node)).y + top;
-    }
+    bands[at].nodes.forEach((node, place) => {
+      x[node] = part.layout.node(`${place}`).x + shift;
+      y[node] = part.layout.node(`${place}`).y + top;
+    });
     addLines(lines, part, shift, top);
     exits = new Map();
     for (const value of bands[at].leaving.keys()) {
-      exits.set(value, part.node(`out${value}`).x + shift);
+      exits.set(value, part.layout.node(part.exit(value)).x + shift);
     }
-    top += part.graph().height + GAP.ranksep;
+    top += part.layout.graph().height + GAP.ranksep;
   });
   return { centres: { x, y }, lines };
 }
 
 /** The mean distance of the ends of values that enter a band. */
-function sideways(part, band, exits) {
-  if (!band.entering.size) return -part.graph().width / 2;
+function sideways({ layout, entry }, band, exits) {
+  if (!band.entering.size) return -layout.graph().width / 2;
   let sum = 0;
-  for (const value of band.entering.keys()) sum += exits.get(value) - part.node(`in${value}`).x;
+  for (const value of band.entering.keys()) sum += exits.get(value) - layout.node(entry(value)).x;
   return sum / band.entering.size;
 }
 
 /** Add the points of a band's lines; lanes of one value are joined. */
-function addLines(lines, part, shift, top) {
-  for (const edge of part.edges()) {
-    const points = part.edge(edge).points.map((point) => [point.x + shift, point.y + top]);
-    const key = `${edge.v} ${edge.w}`;
-    lines.set(key, [...(lines.get(key) ?? []), ...points]);
-  }
+function addLines(lines, { found, layout, lines: names }, shift, top) {
+  found.edges.forEach(([from, to], at) => {
+    const points = layout.edge(from, to).points.map((point) => [point.x + shift, point.y + top]);
+    if (lines.has(names[at])) lines.get(names[at]).push(...points);
+    else lines.set(names[at], points);
+  });
 }
 
 /** The points of an edge between chains, through all bands between them. */
