@@ -12,7 +12,7 @@ from quantglow import debug
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.concise import Concise
-from quantglow.errors import QuantglowError
+from quantglow.errors import BackendError, QuantglowError
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
@@ -90,7 +90,11 @@ class GeneralPrograms(Concise):
         piece: Executable | None = self._code(part, True) or own(part)
         if not isinstance(piece, LlvmExecutable):
             return None
-        return BatchedExecutable(piece, pieces, *program.ends_at(values))
+        try:
+            return BatchedExecutable(piece, pieces, *program.ends_at(values))
+        except BackendError as error:  # one row may have a graph of its own, as behind a Squeeze
+            debug.log(1, f"no pieces of {case}: {error}")
+            return None
 
     def _own(self, case: Case) -> Executable:
         """A program of its own."""

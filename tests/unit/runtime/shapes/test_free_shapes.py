@@ -93,6 +93,18 @@ def test_a_model_that_was_not_run_is_saved(options: Any, tmp_path: Path) -> None
                 np.testing.assert_array_equal(mine, right)
 
 
+def test_one_row_that_has_another_rank_is_no_piece_of_a_batch() -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 3])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    nodes = [helper.make_node("Squeeze", ["x"], ["s"]), helper.make_node("Relu", ["s"], ["y"])]
+    graph = helper.make_graph(nodes, "squeezed", [x], [y])
+    opsets = [helper.make_opsetid("", 17)]
+    compiled = qg.compile(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    for rows in (1, 2, 5, 1, 3):
+        fed = np.full((rows, 3), 2, np.float32)
+        np.testing.assert_array_equal(compiled(fed), fed.squeeze())
+
+
 def test_a_symbol_has_one_size() -> None:
     compiled = qg.compile(sum_model(["N", "L"], ["N", "L"]))
     with pytest.raises(InputError, match="'L' is 3 in input 'x0' but 1 in input 'x1'"):
