@@ -1,8 +1,7 @@
 PYTHON ?= python
 
-.PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators docs test-serving
-.PHONY: check test test-all test-frameworks test-benchmarks nightly bench fuzz stress conformance operators
-.PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators
+.PHONY: check test test-all test-frameworks test-benchmarks test-serving ways nightly bench fuzz stress
+.PHONY: conformance operators docs
 .PHONY: browser-setup browser-test browser-speed
 .PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm test-arm test-riscv test-wasm
 
@@ -15,11 +14,10 @@ test:
 	$(PYTHON) -m pytest
 
 test-all:
-	$(PYTHON) -m pytest -m "not emulated and not frameworks"
+	$(PYTHON) -m pytest -m "not emulated and not frameworks and not browser"
 
 test-frameworks:
 	$(PYTHON) -m pytest --no-skips -m "" tests/frameworks
-	$(PYTHON) -m pytest -m "not emulated and not browser"
 
 test-benchmarks:
 	$(PYTHON) -m pytest benchmarks/tests
@@ -80,3 +78,8 @@ test-serving:
 	$(PYTHON) -m venv build/serving
 	build/serving/bin/pip install -q . -r examples/serving/requirements.txt
 	build/serving/bin/python examples/serving/load_test.py build/serving/models --seconds 3
+
+ways: way-command_line way-contribute way-jupyterlab way-pytorch_to_server
+
+way-%:
+	tests/ways/$*.sh
