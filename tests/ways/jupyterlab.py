@@ -14,7 +14,7 @@ from tools.browser_setup import opened
 MINUTES = 5
 DONE = """() => {
   const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];
-  return prompts.length > 0 && prompts.every(prompt => /\\[\\d+\\]/.test(prompt.innerText));
+  return prompts.length > 0 && prompts.every(prompt => /\\[\\d+\\]/.test(prompt.textContent));
 }"""
 
 
@@ -36,7 +36,7 @@ def run_all(page: Any, port: int, notebook: str) -> None:
     """Open the notebook and run all its cells."""
     page.goto(f"http://127.0.0.1:{port}/lab/tree/{notebook}")
     page.wait_for_selector(".jp-CodeCell", timeout=60_000)
-    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=60_000)
+    page.wait_for_selector("text=/ipykernel.*Idle/", timeout=60_000)  # the kernel is connected
     page.click('.lm-MenuBar-itemLabel:text-is("Run")')
     page.click('.lm-Menu-itemLabel:text-is("Run All Cells")')
     page.wait_for_function(DONE, timeout=60_000 * MINUTES)
