@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from quantglow.version import __version__
@@ -35,15 +36,23 @@ class Event:
 
 @dataclass
 class Trace:
-    """The events of a block; several threads may add some.  ``names`` are those of threads."""
+    """The events of a block; several threads may add some.  ``names`` are those of threads.
+
+    ``groups`` make further events, when the trace is written: what is traced does not wait for it.
+    """
 
     events: list[Event] = field(default_factory=list)
+    groups: list[Callable[[], Iterable[Event]]] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
 
     def add(self, event: Event) -> None:
         """Keep an event."""
         self.events.append(event)
+
+    def later(self, group: Callable[[], Iterable[Event]]) -> None:
+        """Keep events that are made when the trace is written."""
+        self.groups.append(group)
 
     def name_threads(self) -> None:
         """Keep the names of Python's threads while they live."""
@@ -52,7 +61,8 @@ class Trace:
     def to_json(self) -> dict[str, Any]:
         """The trace as Chrome's format has it: times in microseconds, threads by small numbers."""
         self.name_threads()
-        ordered = sorted(self.events, key=lambda event: (event.begin, -event.end))
+        made = chain.from_iterable(group() for group in self.groups)
+        ordered = sorted([*self.events, *made], key=lambda event: (event.begin, -event.end))
         numbers: dict[int, int] = {}
         for event in ordered:
             numbers.setdefault(event.thread, len(numbers))

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -122,8 +122,7 @@ def traced_calls(
         for table, before in zip(tables, plain, strict=True):
             table[:, :2] = before
         events = log[1 : 1 + min(int(log[0, 0]), room)]
-        for event in _events(events, calls, clock.ended(entries.ticks)):
-            trace.add(event)
+        trace.later(partial(_events, events, calls, clock.ended(entries.ticks)))
 
 
 def _record(table: Array, log: Array) -> Array:
