@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch.fx import GraphModule
 
-from quantglow.converters.extras import package
 from quantglow.converters.pytorch_graphs import Outputs, Split, onnx_of_graph
 from quantglow.driver.compilation import compile
 from quantglow.errors import ConversionError, OptionError, QuantglowError
+from quantglow.extras import package
 from quantglow.lazy import cached_property
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from quantglow.errors import OptionError
+from quantglow.extras import package
 
 SHELLS = ("bash", "zsh", "fish")
 FILES = ("FILE", "FOLDER", "DIR")
@@ -25,13 +25,7 @@ def run(options: argparse.Namespace, console: Console, top: argparse.ArgumentPar
 
 def script(top: argparse.ArgumentParser, shell: str) -> str:
     """The script for a shell.  Raises ``OptionError`` without shtab."""
-    try:
-        import shtab  # optional
-    except ImportError:
-        raise OptionError(
-            "completion scripts need shtab, which is not installed. Remedy: "
-            "pip install 'quantglow[completion]', once; the script works without it."
-        ) from None
+    shtab = package("shtab", "completion", "a script of completions")
     for action in file_actions(top):
         action.complete = shtab.FILE  # type: ignore[attr-defined]
     return str(shtab.complete(top, shell=shell))

@@ -6,8 +6,8 @@ from typing import Any
 
 from quantglow.arguments import brief
 from quantglow.converters import scikit_learn, tflite_files
-from quantglow.converters.extras import package
 from quantglow.errors import OptionError
+from quantglow.extras import package
 from quantglow.foreign_types import is_estimator, is_exported_program, is_torch_module
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from quantglow.converters.exporters import cause_of, quiet
-from quantglow.converters.extras import package
 from quantglow.errors import CalibrationError, ConversionError
+from quantglow.extras import package
 from quantglow.types import Array
 
 

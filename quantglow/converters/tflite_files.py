@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from quantglow.converters.extras import package
+from quantglow.extras import package
 
 MARK, MARK_OFFSET = b"TFL3", 4
 

@@ -10,8 +10,9 @@ from typing import Any
 from quantglow.arguments import file_path, flag
 from quantglow.data.array_files import one_line
 from quantglow.data.preprocessing import preprocessing
-from quantglow.data.samples import LABELS, Located, Unnamed, required
+from quantglow.data.samples import LABELS, Located, Unnamed
 from quantglow.errors import CalibrationError
+from quantglow.extras import package
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -46,7 +47,7 @@ class ImageFolder:
         return len(self.files)
 
     def __iter__(self) -> Iterator[Any]:
-        library = required("PIL.Image", "Pillow", "images", f"the image folder {str(self.path)!r}")
+        library = package("PIL.Image", "images", f"the folder {str(self.path)!r}", CalibrationError)
         for file in self.files:
             place = repr(str(file.relative_to(self.path)))
             yield self.sample(self.prepared(opened(library, file), place), file, place)

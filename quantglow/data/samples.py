@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from quantglow.errors import CalibrationError
+from quantglow.foreign_types import array_of_tensor, is_torch_tensor
 from quantglow.types import Array
 
 Feeds = dict[str, Array]
@@ -42,8 +41,8 @@ def as_array(value: Any) -> Array:
     """
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "detach") and hasattr(value, "cpu"):
-        value = value.detach().cpu()  # a PyTorch tensor that requires gradients refuses
+    if is_torch_tensor(value):
+        return array_of_tensor(value)
     if hasattr(value, "numpy") and not hasattr(value, "__array__"):
         value = value.numpy()
     return np.asarray(value)
@@ -75,14 +74,3 @@ def are_labels(value: Any) -> bool:
     except (TypeError, ValueError, RuntimeError):
         return False
     return array.dtype.kind in "iu" and array.ndim <= 1
-
-
-def required(module: str, package: str, extra: str, what: str) -> Any:
-    """An optional module.  Raises ``CalibrationError``, which names the extra."""
-    try:
-        return import_module(module)
-    except ImportError:
-        raise CalibrationError(
-            f"{what} needs {package}, which is not installed. "
-            f"Remedy: pip install 'quantglow[{extra}]'."
-        ) from None

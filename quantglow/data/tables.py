@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from quantglow.data.array_files import one_line
-from quantglow.data.samples import LABELS, Located, required
+from quantglow.data.samples import LABELS, Located
 from quantglow.errors import CalibrationError
+from quantglow.extras import package
 
 ROWS = 256
 """Rows of a Parquet file that are read at a time."""
@@ -102,16 +103,17 @@ def number_of(column: str, text: str | None, place: str) -> int | float:
 
 def parquet_rows(table: Table) -> Iterator[Row]:
     """The rows of a Parquet file, some at a time.  Raises ``CalibrationError``."""
-    parquet = required("pyarrow.parquet", "pyarrow", "parquet", f"{table.path.name!r}")
-    arrow = required("pyarrow", "pyarrow", "parquet", f"{table.path.name!r}")
+    name = repr(table.path.name)
+    parquet = package("pyarrow.parquet", "parquet", name, CalibrationError)
+    arrow = package("pyarrow", "parquet", name, CalibrationError)
     try:
         with parquet.ParquetFile(table.path) as file:
             columns = table.columns(file.schema_arrow.names)
             for batch in file.iter_batches(batch_size=ROWS, columns=columns):
                 yield from batch.to_pylist()
+    except CalibrationError:
+        raise
     except (OSError, ValueError, NotImplementedError, MemoryError, arrow.ArrowException) as error:
-        if isinstance(error, CalibrationError):
-            raise
         raise unreadable(table.path, error, "write it anew, as with pyarrow.parquet") from error
 
 

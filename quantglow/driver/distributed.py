@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from importlib import import_module
 from itertools import islice
 from typing import Any
 
@@ -27,6 +26,7 @@ from quantglow.arguments import brief
 from quantglow.driver.models import float_family_of
 from quantglow.driver.pipeline.imported import Imported
 from quantglow.errors import BackendError, CalibrationError, OptionError
+from quantglow.extras import package
 from quantglow.frontend import open_model
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
@@ -109,12 +109,7 @@ def checked_client(client: Any, model: Any) -> Any:
 
 def dask(name: str) -> Any:
     """A module of Dask.  Raises ``OptionError`` where it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError:
-        raise OptionError(
-            'client needs Dask. Remedy: pip install "quantglow[distributed]"'
-        ) from None
+    return package(name, "distributed", "client")
 
 
 def large_messages() -> Any:

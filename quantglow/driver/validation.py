@@ -28,10 +28,9 @@ class End:
     is_integer: bool
 
     @property
-    def rows(self) -> tuple[int, ...]:
+    def answers(self) -> int:
         """Number of answers: one for each row, and for a vector of indices one for each."""
-        outer = prod(self.shape[:-1]) if len(self.shape) > 1 else 0
-        return (self.shape[0], outer) if len(self.shape) == 1 else (outer,)
+        return prod(self.shape[:-1]) if len(self.shape) > 1 else prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Validation:
         """
         assert self.labels
         size = self.labels[0].size
-        fitting = [i for i, end in enumerate(ends) if size in end.rows]
+        fitting = [i for i, end in enumerate(ends) if end.answers == size]
         indices = [i for i in fitting if ends[i].is_integer]
         for i in fitting:
             if len(ends[i].shape) > 1 and ends[i].shape[-1] > 1 and not ends[i].is_integer:

@@ -28,13 +28,13 @@ def in_html(items: Iterable[Item], label: str, total: float | None) -> Iterator[
     """The items, with a bar below the cell, which ends as a line with the time spent."""
     shows: Any = import_module("IPython.display")  # IPython runs this process
     handle = shows.display(shows.HTML(bar(label, 1, total, 0.0)), display_id=True)
-    started = told = time.monotonic()
+    started = updated = time.monotonic()
     count = 0
     for count, item in enumerate(items, 1):
         now = time.monotonic()
-        if now - told >= UPDATE_SECONDS:
+        if now - updated >= UPDATE_SECONDS:
             handle.update(shows.HTML(bar(label, count, total, now - started)))
-            told = now
+            updated = now
         yield item
     spent = time.monotonic() - started
     handle.update(shows.HTML(f"<small>{html.escape(label)}: {count} in {spent:.0f} s</small>"))

@@ -54,12 +54,12 @@ def len_of(items: Iterable[Any]) -> float | None:
 def with_lines(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
     """The items, with a line on stderr at the first one, then from time to time, and at the end."""
     started = time.monotonic()
-    told, count = -LINE_SECONDS, 0
+    printed, count = -LINE_SECONDS, 0
     for count, item in enumerate(items, 1):
         spent = time.monotonic() - started
-        if spent - told >= LINE_SECONDS:
+        if spent - printed >= LINE_SECONDS:
             print(line(label, count, total, spent), file=sys.stderr, flush=True)
-            told = spent
+            printed = spent
         yield item
     spent = time.monotonic() - started
     print(f"{label}: done, {count} in {spent:.0f} s", file=sys.stderr, flush=True)

@@ -21,6 +21,8 @@ TOKENS = Signature((Port("ids", DType.I64, ("n", "s")), Port("mask", DType.F32, 
 class Tensor:
     """A tensor as PyTorch's: it needs ``detach`` before it becomes an array."""
 
+    __module__ = "torch"
+
     def __init__(self, array: Array, is_free: bool = False) -> None:
         self.array, self.is_free = array, is_free
 
@@ -29,6 +31,10 @@ class Tensor:
 
     def cpu(self) -> Tensor:
         return self
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
 
     def numpy(self) -> Array:
         if not self.is_free:
