@@ -122,6 +122,12 @@ def assert_tiles_agree(graph: Graph, seed: int = 0) -> int:
 )
 @example((7, 7), 512, 33, (3, 3), (1, 1), 1, 1, True, 1, 0)
 @example((14, 14), 96, 64, (1, 1), (2, 2), 0, 1, False, 2, 1)
+@example((7, 7), 1024, 65, (1, 1), (1, 1), 0, 1, False, 1, 1)  # sums too long to unroll
+@example((7, 7), 130, 33, (3, 3), (1, 1), 1, 1, False, 2, 0)  # blocks that go on from row to row
+@example((9, 56), 64, 64, (3, 3), (1, 1), 1, 1, True, 1, 1)  # tiles of several groups of pixels
+@example((1, 300), 64, 64, (1, 1), (1, 1), 0, 1, True, 1, 1)  # and a smaller last one
+@example((5, 97), 20, 17, (3, 3), (1, 1), 0, 1, True, 1, 0)
+@example((14, 14), 256, 400, (1, 1), (1, 1), 0, 1, False, 1, 1)  # panels whose weights are fetched
 def test_tiles_give_the_integers_of_the_interpreter(
     size: tuple[int, int],
     c: int,

@@ -119,6 +119,8 @@ class InstructionSet(ABC):
     ``has_fma``        whether float32 multiply-add with one rounding is an instruction
     ``has_masks``      whether loads and stores of single lanes are cheap
     ``permutes_bytes``  whether any permutation of the bytes of two vectors is one instruction
+    ``shuffles_bytes``  whether any order of the bytes of a group (``group_nbytes``), with zeros
+    among them, is one instruction
     ``rounds_floats``  whether rint, floor and ceil of any float32 are instructions
     ``limits_floats``  whether limits of float32 cost less than those of integers
     ``index``          LLVM's type of offsets, sizes and loop counters: that of addresses
@@ -130,6 +132,7 @@ class InstructionSet(ABC):
     has_fma: bool = False
     has_masks: bool = False
     permutes_bytes: bool = False
+    shuffles_bytes: bool = False
     rounds_floats: bool = False
     limits_floats: bool = False
     index: str = "i64"

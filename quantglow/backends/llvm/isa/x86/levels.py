@@ -21,7 +21,12 @@ FAST_WORDS = "+fast-dpwssd"
 
 _SSE2 = X86(16, 16, unsigned_activations=True)
 _AVX2 = replace(
-    _SSE2, vector_nbytes=32, has_fma=True, rounds_floats=True, products=ByteProducts.PAIRS
+    _SSE2,
+    vector_nbytes=32,
+    has_fma=True,
+    shuffles_bytes=True,
+    rounds_floats=True,
+    products=ByteProducts.PAIRS,
 )
 _AVX_VNNI = replace(_AVX2, products=ByteProducts.VNNI)
 _AVX512 = replace(_AVX_VNNI, vector_nbytes=64, registers=32, has_masks=True)

@@ -60,6 +60,11 @@ class Residual:
     def _spread(self, b: Builder, data: Value, count: int, places: Array) -> Value:
         """The integers at ``places`` of a vector of ``count``, widened to int32."""
         assert self.op.residual is not None
-        dtype = self.op.residual.type.dtype
-        picked = b.shuffle(vector(count, ELEMENTS[dtype]), data, "poison", [int(p) for p in places])
-        return widen(b, len(places), ELEMENTS[dtype], picked, dtype is not DType.U8)
+        dtype, lanes = self.op.residual.type.dtype, len(places)
+        kind = vector(count, ELEMENTS[dtype])
+        if dtype is DType.U8 and count == 4 * lanes and self.target.isa.shuffles_bytes:
+            mask = [int(places[i // 4]) if i % 4 == 0 else count for i in range(count)]
+            spread = b.shuffle(kind, data, "zeroinitializer", mask)
+            return b.cast("bitcast", kind, spread, vector(lanes, "i32"))
+        picked = b.shuffle(kind, data, "poison", [int(p) for p in places])
+        return widen(b, lanes, ELEMENTS[dtype], picked, dtype is not DType.U8)

@@ -2,247 +2,268 @@
 the bytes of a row, in one instruction.
 
 The rows of an input tile are neighbouring pixels, read where they lie; those of a weight tile are
-the steps of a run, as packed for dot products.  Two blocks of pixels by two vectors of channels are
-summed in four registers, then stored to the stack, from where the sums go through the usual
-epilogue.  Sums are int32 and wrap, as everywhere.
+the steps of a run, as packed for dot products.  Blocks of pixels by vectors of channels are summed
+in four registers that begin with the bias (``tile_blocks``, ``tile_plan``), then stored to the
+stack, from where the sums go through the usual epilogue: that of one group between the products of
+the next one, because tiles and vectors are computed by different units.  Sums are int32 and wrap,
+as everywhere.
 
-Sizes are configured: a block may have fewer pixels, and where a run is no multiple of a row its
-rest has registers of its own, so nothing beyond a run's last step is read.
+Where a run is no multiple of a row, its last row is moved back, and weights are zero where it
+overlaps the one before, so nothing beyond a run's last step is read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 
 from quantglow.backends.llvm.builder import Value
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
-from quantglow.backends.llvm.isa.interface import MatrixTiles
-from quantglow.backends.llvm.kernels.contraction.packing import panel_steps
-from quantglow.backends.llvm.kernels.contraction.tiling import Tile
-from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
+from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.conv.loops import Place
-from quantglow.lazy import cached_property
-from quantglow.types import Array, DType
+from quantglow.backends.llvm.kernels.conv.tile_blocks import Block, Grid, Pixel
+from quantglow.backends.llvm.kernels.conv.tile_plan import Pass, TilesPlan
 
 CONFIG_ALIGNMENT = 64
-MOST_VECTORS = 2
-LEAST_USE = 0.25
-"""The share of a tile's products that must be wanted: tiles do eight times the products of vectors
-in the same time, and cost more to begin and to end.  An estimate, not measured."""
+MOST_UNROLLED = 80
+"""Maximum number of unrolled steps of a group; longer sums are loops, and end alone."""
+
+Emit = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Block:
-    """Neighbouring output pixels of one row: a row of a tile register each."""
+class Sums:
+    """A group: where its sums lie on the stack, its blocks, the place of its first pixel, and its
+    number in the tile."""
 
-    row: int
-    column: int
-    pixels: int
+    at: Value
+    blocks: tuple[Block, ...]
+    place: Place
+    number: Value
 
 
 @dataclass
-class TilesConvKernel(ConvKernel):
+class TilesConvKernel(TilesPlan):
     """Generator of one convolution kernel that sums in tile registers."""
 
-    @property
-    def applies(self) -> bool:
-        """Whether the target has matrix registers and enough of each is used."""
-        x = self.step.inputs[0].type
-        if self.target.isa.tiles is None or x.dtype is not DType.U8 or not x.size:
-            return False
-        blocks = self._blocks(self.tile.rows, self.tile.columns)
-        pixels = sum(block.pixels for block in blocks) / (self.tiles_of.rows * len(blocks))
-        nbytes = self.geometry.runs.nbytes
-        depth = nbytes / (-(-nbytes // self.tiles_of.row_nbytes) * self.tiles_of.row_nbytes)
-        channels = self.channels / (-(-self.channels // self.dot.lanes) * self.dot.lanes)
-        return pixels * depth * channels >= LEAST_USE
-
-    @cached_property
-    def tile(self) -> Tile:
-        height, width = self.image_size
-        vectors = min(MOST_VECTORS, -(-self.channels // self.dot.lanes))
-        if width <= self.tiles_of.rows and height > 1 and self._most_blocks > 1:
-            return Tile(self._most_blocks, width, vectors)
-        pieces = -(-width // (self.tiles_of.rows * self._most_blocks))
-        return Tile(1, -(-width // pieces), vectors)
-
-    # -- registers
-
-    @cached_property
-    def tiles_of(self) -> MatrixTiles:
-        """The matrix registers of the target."""
-        found = self.target.isa.tiles
-        assert found is not None
-        return found
-
-    @property
-    def _tile_nbytes(self) -> int:
-        return self.tiles_of.rows * self.tiles_of.row_nbytes
-
-    @property
-    def _part_steps(self) -> int:
-        """Steps in a row of a register."""
-        return self.tiles_of.row_nbytes // STEP_NBYTES
-
-    @property
-    def _full_parts(self) -> int:
-        """Parts of a whole row in a run."""
-        return self.geometry.runs.nbytes // self.tiles_of.row_nbytes
-
-    @property
-    def _rest_steps(self) -> int:
-        """Steps of a run beyond those."""
-        return self.geometry.runs.steps - self._full_parts * self._part_steps
-
-    @property
-    def _most_blocks(self) -> int:
-        """Two blocks, or one where both full parts and a rest need registers."""
-        return 1 if self._full_parts and self._rest_steps else 2
-
-    def _sum_register(self, block: int, vector: int) -> int:
-        return block * MOST_VECTORS + vector
-
-    def _operand_registers(self, rest: bool) -> tuple[list[int], list[int]]:
-        """Registers of the blocks of pixels, and of the vectors of weights."""
-        if self._most_blocks == 2:
-            return [4, 5], [6, 7]
-        return ([2], [3, 4]) if not rest else ([5], [6, 7])
-
-    def _blocks(self, rows: int, columns: int) -> list[Block]:
-        """A tile of pixels as blocks, each of its rows cut evenly."""
-        pieces = -(-columns // self.tiles_of.rows)
-        size = -(-columns // pieces)
-        starts = range(0, columns, size)
-        return [Block(r, c, min(size, columns - c)) for r in range(rows) for c in starts]
-
-    def _configuration(self, columns: int) -> Array:
-        """The sizes of all registers for tiles of ``columns`` columns."""
-        sizes = [(0, 0)] * self.tiles_of.registers
-        row_nbytes = self.tiles_of.row_nbytes
-        for index, block in enumerate(self._blocks(self.tile.rows, columns)):
-            for vector in range(MOST_VECTORS):
-                sizes[self._sum_register(index, vector)] = (block.pixels, row_nbytes)
-        for rest, steps in ((False, self._part_steps), (True, self._rest_steps)):
-            if not (self._rest_steps if rest else self._full_parts):
-                continue
-            pixels, weights = self._operand_registers(rest)
-            for register, block in zip(pixels, self._blocks(self.tile.rows, columns), strict=False):
-                sizes[register] = (block.pixels, steps * STEP_NBYTES)
-            for register in weights:
-                sizes[register] = (steps, row_nbytes)
-        return self.tiles_of.configuration(sizes)
-
-    # -- constants
-
-    def packed_weights(self, w: Array, channels: list[Array]) -> Array:
-        """For each panel, run, part of a run and vector: the steps of the part."""
-        runs = self.geometry.runs
-        packed = []
-        for steps in panel_steps(w, runs, channels):
-            by_run = steps.reshape(runs.outer * runs.inner, runs.steps, steps.shape[1], -1)
-            parts = [
-                by_run[:, start : start + self._part_steps]
-                .transpose(0, 2, 1, 3)
-                .reshape(len(by_run), -1)
-                for start in range(0, runs.steps, self._part_steps)
-            ]
-            packed.append(np.concatenate(parts, axis=1).reshape(-1))
-        return np.concatenate(packed)
-
-    # -- code
-
     def enter(self) -> None:
-        """Room for sums; the configuration, if there is only one."""
-        nbytes = self._most_blocks * MOST_VECTORS * self._tile_nbytes
-        self.sums = self.b.emit(f"alloca [{nbytes} x i8], align {CONFIG_ALIGNMENT}")
-        if self._is_even:
-            self._configure(self.tile.columns)
-
-    @property
-    def _is_even(self) -> bool:
-        """Whether all tiles have the same number of columns."""
-        return self.moves_back or self.geometry.y.width % self.tile.columns == 0
+        """Room for the sums of two groups; the sizes of registers."""
+        b = self.b
+        self.sums = b.emit(f"alloca [{2 * self._sums_nbytes} x i8], align {CONFIG_ALIGNMENT}")
+        values = ", ".join(f"i8 {value}" for value in self._configuration())
+        kind = f"[{len(self._configuration())} x i8]"
+        b.declarations["tiles"] = (
+            f"@tiles = private unnamed_addr constant {kind} [{values}], align {CONFIG_ALIGNMENT}"
+        )
+        self.tiles_of.configure(b, "@tiles")
 
     def leave(self) -> None:
         self.tiles_of.release(self.b)
 
-    def _configure(self, columns: int) -> None:
-        name, sizes = f"tiles{columns}", self._configuration(columns)
-        values = ", ".join(f"i8 {value}" for value in sizes)
-        kind = f"[{len(sizes)} x i8]"
-        self.b.declarations[name] = (
-            f"@{name} = private unnamed_addr constant {kind} [{values}], align {CONFIG_ALIGNMENT}"
-        )
-        self.tiles_of.configure(self.b, f"@{name}")
+    @property
+    def _tile_nbytes(self) -> int:
+        return self.blocks.positions * self._row_nbytes
+
+    @property
+    def _sums_nbytes(self) -> int:
+        """Bytes of the sums of a group."""
+        return self.blocks.blocks * self._panel_vectors * self._tile_nbytes
 
     def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
-        """Sums of a tile of pixels, to the stack and through the epilogue."""
-        b, blocks = self.b, self._blocks(rows, columns)
-        if not self._is_even:
-            self._configure(columns)
-        sums = [
-            (self._sum_register(i, v), (i * MOST_VECTORS + v) * self._tile_nbytes)
-            for i in range(len(blocks))
-            for v in range(vectors)
-        ]
-        for register, _ in sums:
-            self.tiles_of.zero(b, register)
-        self._add_runs(blocks, vectors, place)
-        for register, position in sums:
-            at = b.at(self.sums, position)
-            self.tiles_of.store(b, register, at, self.tiles_of.row_nbytes)
-        bias = [
-            b.load(self.dot.kind, self._vector_of(self.bias, place.first, v), align=4)
-            for v in range(vectors)
-        ]
-        for i, block in enumerate(blocks):
-            for pixel in range(block.pixels):
-                found = [self._sum(i, v, pixel, bias[v]) for v in range(vectors)]
-                self.store(found, block.row, block.column + pixel, channels, place)
+        """The groups of a tile, the end of each between the products of the next."""
+        b, grid = self.b, self.blocks.grid(rows, columns)
+        self._keep_constants(place, vectors)
+        waiting: list[Emit] = []
+        if grid.count:
+            self._add_all(self._sums(grid, "0", place), vectors, [])
+        if grid.count > 1:
+            with b.loop(1, grid.count) as index:
+                before = self._sums(grid, b.op("sub", b.index, index, "1"), place)
+                ends = self._ends(before, vectors, channels)
+                self._add_all(self._sums(grid, index, place), vectors, ends)
+        if grid.count:
+            last = self._sums(grid, str(grid.count - 1), place)
+            waiting = self._ends(last, vectors, channels)
+        if grid.rest:
+            rest = self._sums_at(grid.rest, str(grid.count), self._moved(place, *grid.rest_at))
+            self._add_all(rest, vectors, waiting)
+            waiting = self._ends(rest, vectors, channels)
+        for emit in waiting:
+            emit()
 
-    def _sum(self, block: int, vector: int, pixel: int, bias: Value) -> Value:
-        """One vector of sums from the stack, with the bias."""
-        position = (
-            block * MOST_VECTORS + vector
-        ) * self._tile_nbytes + pixel * self.tiles_of.row_nbytes
-        loaded = self.b.load(self.dot.kind, self.b.at(self.sums, position), align=CONFIG_ALIGNMENT)
-        return self.b.op("add", self.dot.kind, loaded, bias)
+    def _keep_constants(self, place: Place, vectors: int) -> None:
+        """Load what all pixels of a panel need once: to LLVM, tile instructions write anywhere."""
+        load = super()._multipliers_of
+        self.multipliers = [load(place.first, v) for v in range(vectors)]
 
-    def _add_runs(self, blocks: list[Block], vectors: int, place: Place) -> None:
-        """Add the products of all runs."""
-        b, runs = self.b, self.geometry.runs
-        run_nbytes = runs.steps * vectors * self.tiles_of.row_nbytes
-        part_nbytes = self._part_steps * vectors * self.tiles_of.row_nbytes
+    def _multipliers_of(self, first: Value, index: int) -> Value:
+        return self.multipliers[index]
+
+    def _sums(self, grid: Grid, index: Value, place: Place) -> Sums:
+        """One of the equal groups."""
+        height, width = self.blocks.size
+        row, column = "0", index
+        if grid.rows > 1:
+            row, column = self.b.divide(index, grid.columns)
+        at = self._moved(place, self.b.mul(row, height), self.b.mul(column, width))
+        return self._sums_at(grid.group, index, at)
+
+    def _sums_at(self, blocks: tuple[Block, ...], index: Value, place: Place) -> Sums:
+        """A group; neighbours have different rooms for their sums."""
+        b = self.b
+        odd = str(int(index) % 2) if index.isdigit() else b.op("and", b.index, index, "1")
+        room = b.at(self.sums, b.mul(odd, self._sums_nbytes))
+        if self.streams_weights:
+            index = b.add(index, b.mul(self.turn, self._tile_groups))
+        return Sums(room, blocks, place, index)
+
+    def _moved(self, place: Place, rows: Value | int, columns: Value | int) -> Place:
+        """The place so many rows and columns further."""
+        b, g = self.b, self.geometry
+
+        def at(pointer: Value, image: Image, strides: tuple[int, int]) -> Value:
+            down, across = strides[0] * image.row_pitch, strides[1] * image.column_pitch
+            for count, nbytes in ((str(rows), down), (str(columns), across)):
+                pointer = pointer if count == "0" else b.at(pointer, b.mul(count, nbytes))
+            return pointer
+
+        residual = place.residual
+        if g.residual is not None:
+            residual = at(residual, g.residual, (1, 1))
+        return replace(
+            place, x=at(place.x, g.x, g.strides), y=at(place.y, g.y, (1, 1)), residual=residual
+        )
+
+    # -- ends
+
+    def _ends(self, sums: Sums, vectors: int, channels: int) -> list[Emit]:
+        """The epilogue of a group, one pixel after the other."""
+
+        def end(index: int, position: int, pixel: Pixel) -> None:
+            found = [self._sum(sums.at, index, v, position) for v in range(vectors)]
+            self.store(found, *pixel, channels, sums.place)
+
+        return [
+            partial(end, index, position, pixel)
+            for index, block in enumerate(sums.blocks)
+            for position, pixel in enumerate(block.pixels)
+            if pixel is not None
+        ]
+
+    def _tile_at(self, sums: Value, block: int, vector: int) -> Value:
+        """The address of the sums of a block and a vector."""
+        return self.b.at(sums, (block * self._panel_vectors + vector) * self._tile_nbytes)
+
+    def _sum(self, sums: Value, block: int, vector: int, position: int) -> Value:
+        at = self.b.at(self._tile_at(sums, block, vector), position * self._row_nbytes)
+        return self.b.load(self.dot.kind, at, align=CONFIG_ALIGNMENT)
+
+    # -- products
+
+    def _add_all(self, sums: Sums, vectors: int, others: list[Emit]) -> None:
+        """The products of a group, with ``others`` to emit between them."""
+        passes = self._passes(vectors)
+        steps = [self._unrolled(each, sums) for each in passes]
+        if sum(map(len, steps)) > MOST_UNROLLED:
+            steps = [[partial(self._add_pass, each, sums)] for each in passes]
+        left, shares = iter(others), evenly(len(others), sum(map(len, steps)))
+        for each, of_pass in zip(passes, steps, strict=True):
+            self._begin(each, sums)
+            for step in of_pass:
+                step()
+                for emit in islice(left, next(shares)):
+                    emit()
+            # Behind the others: a store of sums waits for them, and holds up what follows.
+            self._finish(each, sums)
+
+    def _unrolled(self, each: Pass, sums: Sums) -> list[Emit]:
+        """Each step of a pass."""
+
+        def emit(step: int) -> None:
+            run, part = divmod(step, len(self._parts))
+            outer, inner = divmod(run, self.geometry.runs.inner)
+            x = self._run_of(sums.place.x, str(outer), str(inner))
+            w = self.b.at(sums.place.w, self._pass_offset(each) + step * self._step_nbytes(each))
+            self._prefetch_ahead(sums, str(self._first_step(each) + step))
+            self._add_part(each, sums, self._part_of(x, part), w)
+
+        return [partial(emit, step) for step in range(self._steps)]
+
+    def _add_pass(self, each: Pass, sums: Sums) -> None:
+        """All steps of a pass, as loops."""
+        b, runs, parts = self.b, self.geometry.runs, len(self._parts)
+        weights, step_nbytes = b.at(sums.place.w, self._pass_offset(each)), self._step_nbytes(each)
+        overlaps = self._parts[-1].zeros > 0
         with b.loop(0, runs.outer) as outer, b.loop(0, runs.inner) as inner:
             run = b.add(b.mul(outer, runs.inner), inner)
-            x = b.at(place.x, b.mul(outer, runs.outer_pitch))
-            x = b.at(x, b.mul(inner, runs.inner_pitch))
-            w = b.at(place.w, b.mul(run, run_nbytes))
-            if self._full_parts:
-                with b.loop(0, self._full_parts) as part:
-                    row = b.at(x, b.mul(part, self.tiles_of.row_nbytes))
-                    weights = b.at(w, b.mul(part, part_nbytes))
-                    self._add_part(row, weights, blocks, vectors, rest=False)
-            if self._rest_steps:
-                row = b.at(x, self._full_parts * self.tiles_of.row_nbytes)
-                weights = b.at(w, self._full_parts * part_nbytes)
-                self._add_part(row, weights, blocks, vectors, rest=True)
+            x = self._run_of(sums.place.x, outer, inner)
+            w = b.at(weights, b.mul(run, parts * step_nbytes))
+            step = b.add(b.mul(run, parts), self._first_step(each))
+            with b.loop(0, parts - overlaps) as part:
+                self._prefetch_ahead(sums, b.add(step, part))
+                row = b.at(x, b.mul(part, self._row_nbytes))
+                self._add_part(each, sums, row, b.at(w, b.mul(part, step_nbytes)))
+            if overlaps:
+                self._prefetch_ahead(sums, b.add(step, parts - 1))
+                row = self._part_of(x, parts - 1)
+                self._add_part(each, sums, row, b.at(w, (parts - 1) * step_nbytes))
 
-    def _add_part(
-        self, x: Value, w: Value, blocks: list[Block], vectors: int, *, rest: bool
-    ) -> None:
+    def _prefetch_ahead(self, sums: Sums, step: Value) -> None:
+        """Prefetch weights as fast as all groups of a panel use them."""
+        if not self.streams_weights:
+            return
+        b, share = self.b, self.share_nbytes
+        steps = b.add(b.mul(sums.number, self._group_steps), step)
+        at = b.at(sums.place.w, b.mul(steps, share))
+        self.prefetch(b.at(at, self.ahead_nbytes), share)
+
+    def _run_of(self, x: Value, outer: Value, inner: Value) -> Value:
+        """The address of a run of the first pixel."""
+        b, runs = self.b, self.geometry.runs
+        for index, pitch in ((outer, runs.outer_pitch), (inner, runs.inner_pitch)):
+            x = x if index == "0" else b.at(x, b.mul(index, pitch))
+        return x
+
+    def _part_of(self, run: Value, part: int) -> Value:
+        return self.b.at(run, self._parts[part].first * STEP_NBYTES)
+
+    def _begin(self, each: Pass, sums: Sums) -> None:
+        """All sums are the bias: one row for all pixels."""
+        for block in range(len(sums.blocks)):
+            for v in range(each.vectors):
+                bias = self._vector_of(self.bias, sums.place.first, each.first + v)
+                self.tiles_of.load(self.b, self._sum_register(block, v), bias, 0)
+
+    def _add_part(self, each: Pass, sums: Sums, x: Value, w: Value) -> None:
         """Add the products of up to a row of bytes of each pixel."""
-        b, tiles = self.b, self.tiles_of
-        operands, weights = self._operand_registers(rest)
-        steps = self._rest_steps if rest else self._part_steps
-        row_nbytes = tiles.row_nbytes
-        for v in range(vectors):
-            tiles.load(b, weights[v], b.at(w, v * steps * row_nbytes), row_nbytes)
+        b, tiles, row_nbytes = self.b, self.tiles_of, self._row_nbytes
         pitch = self.geometry.strides[1] * self.geometry.x.column_pitch
-        for i, block in enumerate(blocks):
-            pixels = b.at(x, self.geometry.input_offset(block.row, block.column))
-            tiles.load(b, operands[i], pixels, pitch)
-            for v in range(vectors):
-                tiles.multiply(b, self._sum_register(i, v), operands[i], weights[v])
+        of_pixels, of_weights = self._operand_registers
+        for index, block in enumerate(sums.blocks):
+            pixels = of_pixels[index % len(of_pixels)]
+            at = b.at(x, self.geometry.input_offset(block.row, block.column))
+            tiles.load(b, pixels, at, pitch)
+            for v in range(each.vectors):
+                weights = of_weights[v % len(of_weights)]
+                if index == 0 or each.vectors > len(of_weights):
+                    at = b.at(w, v * self._part_steps * row_nbytes)
+                    tiles.load(b, weights, at, row_nbytes)
+                tiles.multiply(b, self._sum_register(index, v), pixels, weights)
+
+    def _finish(self, each: Pass, sums: Sums) -> None:
+        """Store the sums of a pass."""
+        for block in range(len(sums.blocks)):
+            for v in range(each.vectors):
+                at = self._tile_at(sums.at, block, each.first + v)
+                self.tiles_of.store(self.b, self._sum_register(block, v), at, self._row_nbytes)
+
+    def _sum_register(self, block: int, vector: int) -> int:
+        return block * self._pass_vectors + vector
+
+
+def evenly(total: int, count: int) -> Iterator[int]:
+    """``count`` shares of ``total`` that differ by one at most."""
+    for index in range(count):
+        yield total * (index + 1) // count - total * index // count
