@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -20,7 +23,9 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.files import SAVED, is_saved
 from quantglow.cli.models import opened
+from quantglow.cli.steps import steps_arguments, steps_of, words_of
 from quantglow.cli.timing import loaded_latencies
+from quantglow.driver.models import with_steps
 from quantglow.errors import InputError, OptionError
 from quantglow.report.busy import busy_note
 from quantglow.report.call_latencies import call_latencies
@@ -38,6 +43,7 @@ IN_FLIGHT = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
+    steps_arguments(parser)
     machine_arguments(parser)
     code_argument(parser)
     parser.add_argument(
@@ -74,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"also the latency in other runtimes: {', '.join(PEERS)}",
     )
     parser.add_argument(
-        "--onnx", metavar="FILE", help="the model that they run (default: MODEL if it is ONNX)"
+        "--onnx",
+        metavar="FILE",
+        help="the model that they run, with the same steps (default: MODEL if it is ONNX)",
     )
     parser.add_argument(
         "--layers", action="store_true", help="also the time of every kernel beside its limit"
@@ -147,13 +155,26 @@ def beside_others(
 ) -> Comparison:
     """Latencies beside other runtimes, on the first batch size."""
     own = with_batch(feeds, (options.batch_sizes or [None])[0])
-    return compared(
-        lambda given: compiled.run(None, given),
-        own,
-        [Contender(name, name, source) for name in options.compare],
-        compiled.num_threads,
-        options.seconds,
-    )
+    with file_with_steps(source, options) as path:
+        return compared(
+            lambda given: compiled.run(None, given),
+            own,
+            [Contender(name, name, path) for name in options.compare],
+            compiled.num_threads,
+            options.seconds,
+        )
+
+
+@contextmanager
+def file_with_steps(source: str, options: argparse.Namespace) -> Iterator[str]:
+    """An ONNX file with the steps that the options name: ``source`` itself if there are none."""
+    if not words_of(options):
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(with_steps(source, **steps_of(options)).SerializeToString())
+        yield str(path)
 
 
 def stream_argument(text: str) -> int | str:

@@ -25,7 +25,9 @@ from quantglow.cli.arguments import (
     validation_argument,
 )
 from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved
+from quantglow.cli.models import refuse_steps
 from quantglow.cli.samples import samples_of, validation_of
+from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.driver.quantize_and_compile import quantize_and_compile
@@ -39,6 +41,7 @@ from quantglow.runtime.fallback_model import FallbackModel
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     calibration_arguments(parser, required=False)
+    steps_arguments(parser)
     quantization_arguments(parser)
     control_arguments(parser)
     validation_argument(parser)
@@ -122,8 +125,11 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``."""
     if not options.calibration_data:
         if is_saved(options.model):
+            refuse_steps(options)
             return load(options.model)
-        return compilation.compile(options.model, input_shapes=shapes_of(options))
+        return compilation.compile(
+            options.model, input_shapes=shapes_of(options), **steps_of(options)
+        )
     check_onnx(options.model)
     return quantize_and_compile(
         options.model,
@@ -131,9 +137,11 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         **quantization_options(options),
         subset_size=options.subset_size,
         max_drop=options.max_drop,
+        drop_type=options.drop_type,
         max_minutes=options.max_minutes,
         input_shapes=shapes_of(options),
         validation_data=validation_of(options),
+        **steps_of(options),
     )
 
 

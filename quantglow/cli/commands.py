@@ -43,7 +43,6 @@ from quantglow.cli.models import opened, refuse_shapes_of_saved
 from quantglow.cli.samples import samples_of, validation_of
 from quantglow.cli.steps import steps_arguments, steps_of, words_of
 from quantglow.driver import stages
-from quantglow.driver.models import with_steps
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.report import Report
@@ -72,10 +71,11 @@ def profile(options: argparse.Namespace, console: Console) -> None:
     check_onnx(options.model)
     check_writable(options.output, ARRAYS, (options.model, options.calibration_data))
     found = stages.profile(
-        with_steps(options.model, **steps_of(options)),
+        options.model,
         samples_of(options),
         subset_size=options.subset_size,
         input_shapes=shapes_of(options),
+        **steps_of(options),
     )
     found.save(options.output)
     console.print(
@@ -192,8 +192,9 @@ def next_command(report: Report, options: argparse.Namespace, output: str) -> st
         page = ["--output", f"{Path(output).stem}.html"]
         shapes = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
         return shlex.join(["quantglow", "debug", *words, *shapes, *words_of(options), *page])
-    is_file = not words_of(options) and os.path.basename(options.model) != "stdin.onnx"
-    beside = ["--onnx", options.model, "--compare", "onnxruntime"] if is_file else []
+    is_file = os.path.basename(options.model) != "stdin.onnx"
+    onnx = ["--onnx", options.model, *words_of(options)]
+    beside = [*onnx, "--compare", "onnxruntime"] if is_file else []
     own = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
     saved = Path(output).suffix == SAVED
     return shlex.join(["quantglow", "bench", output, *(beside if saved else own)])
@@ -225,6 +226,7 @@ def compile(options: argparse.Namespace, console: Console) -> None:
 
 def run_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
+    steps_arguments(parser)
     machine_arguments(parser)
     code_argument(parser)
     parser.add_argument(

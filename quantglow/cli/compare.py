@@ -17,6 +17,7 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.files import check_onnx
 from quantglow.cli.samples import samples_of
+from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver.comparison import SECONDS, compare
 from quantglow.report.peer_quantizers import PEER_QUANTIZERS
 
@@ -24,6 +25,7 @@ from quantglow.report.peer_quantizers import PEER_QUANTIZERS
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     calibration_arguments(parser, required=True, or_profile=False)
+    steps_arguments(parser)
     quantization_arguments(parser)
     machine_arguments(parser)
     parser.add_argument(
@@ -63,6 +65,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         input_shapes=shapes_of(options) or None,
         target=options.target,
         schedule=options.schedule,
+        **steps_of(options),
         **quantization_options(options),
     )
     if options.json:

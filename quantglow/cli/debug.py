@@ -20,7 +20,6 @@ from quantglow.cli.files import check_onnx, check_writable
 from quantglow.cli.samples import samples_of
 from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver import stages
-from quantglow.driver.models import with_steps
 from quantglow.files import writing
 from quantglow.report.accuracy import WORST
 from quantglow.report.diagnosis import Diagnosis
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.output:
         check_writable(options.output, PAGES, (options.model, options.calibration_data))
     found = stages.diagnose(
-        with_steps(options.model, **steps_of(options)),
+        options.model,
         samples_of(options),
         config_of(options),
         subset_size=options.subset_size,
@@ -69,6 +68,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         worst=options.worst,
         input_shapes=shapes_of(options),
         measure_speed=wants_speed(options),
+        **steps_of(options),
     )
     console.print(found)
     if options.output:

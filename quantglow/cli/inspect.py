@@ -18,10 +18,11 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.files import SAVED, check_writable, is_saved
 from quantglow.cli.layer_lines import lines_about
-from quantglow.cli.models import refuse_shapes_of_saved
+from quantglow.cli.models import refuse_shapes_of_saved, refuse_steps
 from quantglow.cli.samples import samples_of
+from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver import compilation, stages
-from quantglow.driver.models import is_quantized
+from quantglow.driver.models import is_quantized, with_steps
 from quantglow.driver.pipeline.calibrated import calibrated
 from quantglow.driver.pipeline.imported import imported
 from quantglow.driver.pipeline.prepared import prepared
@@ -48,6 +49,7 @@ WITHOUT_LINES = ("memory", "report")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     calibration_arguments(parser, required=False)
+    steps_arguments(parser)
     quantization_arguments(parser)
     parser.add_argument(
         "--target",
@@ -121,12 +123,14 @@ def report_text(report: object) -> str:
 def graph_of(options: argparse.Namespace) -> Graph:
     """The graph of the stage, or the graph that its program is made of."""
     if is_saved(options.model):
+        refuse_steps(options)
         return saving.load(options.model).graph
     if options.calibration_data and options.stage not in ("imported", "optimized"):
         request = QuantizationRequest(config_of(options), options.subset_size, holds_out=True)
-        source = imported(options.model, samples_of(options), shapes_of(options))
+        model = with_steps(options.model, **steps_of(options))
+        source = imported(model, samples_of(options), shapes_of(options))
         return quantized(prepared(calibrated(source, request), request)).found.graph
-    graph = stages.import_model(options.model, shapes_of(options))
+    graph = stages.import_model(options.model, shapes_of(options), **steps_of(options))
     if options.stage == "imported" or is_quantized(graph):
         return graph
     return stages.float_graph_of(graph)
@@ -135,13 +139,17 @@ def graph_of(options: argparse.Namespace) -> Graph:
 def report_of(options: argparse.Namespace) -> object:
     """The report saved with a model, or a new one from quantizing or compiling it."""
     if is_saved(options.model):
+        refuse_steps(options)
         return Report.from_json(saving.load(options.model).report)
     if not options.calibration_data:
-        return compilation.compile(options.model, input_shapes=shapes_of(options)).report
+        return compilation.compile(
+            options.model, input_shapes=shapes_of(options), **steps_of(options)
+        ).report
     return quantize_and_compile(
         options.model,
         samples_of(options),
         **quantization_options(options),
         subset_size=options.subset_size,
         input_shapes=shapes_of(options),
+        **steps_of(options),
     ).report

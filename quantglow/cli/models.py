@@ -7,7 +7,7 @@ from typing import Any
 
 from quantglow.cli.arguments import shapes_of
 from quantglow.cli.files import is_saved
-from quantglow.cli.steps import steps_of
+from quantglow.cli.steps import steps_of, words_of
 from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.errors import OptionError
@@ -31,20 +31,19 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         raise OptionError(
             f"--code is for saved models, {options.model!r} is ONNX. Remedy: omit it."
         )
-    shapes = shapes_of(options)
     return compilation.compile(
         options.model,
         options.target,
         options.num_threads,
-        input_shapes=shapes,
+        input_shapes=shapes_of(options),
         schedule=options.schedule,
-        **(steps_of(options) if "before" in options else {}),
+        **steps_of(options),
     )
 
 
 def refuse_steps(options: argparse.Namespace) -> None:
-    """Raise ``OptionError`` if steps are given for a saved model."""
-    if "before" in options and (options.before or options.after):
+    """Raise ``OptionError`` if steps are given for a saved model, and no ONNX file beside it."""
+    if words_of(options) and not getattr(options, "onnx", None):
         raise OptionError(
             f"--before and --after are for ONNX models, {options.model!r} is a saved one. Remedy: "
             "give them where the model is compiled; a saved model has its steps."

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from quantglow.arguments import integer
 from quantglow.cli.files import check_onnx
+from quantglow.cli.steps import steps_arguments, steps_of, words_of
 from quantglow.driver import stages
 from quantglow.driver.bisection import Bisection, bisect
 from quantglow.driver.named_passes import GRAPH_PASSES, NAMED_PROGRAM_PASSES, chosen, summary
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration-data", metavar="FILE", help=".npz with an array for each input"
     )
+    steps_arguments(parser)
     parser.add_argument("--list", action="store_true", help="name every pass, and what it does")
     parser.add_argument(
         "--verify", action="store_true", help="verify types and names at first and after each pass"
@@ -83,7 +85,7 @@ def bisected(options: argparse.Namespace) -> Bisection:
     if options.calibration_data is None:
         raise OptionError("bisect: give samples by --calibration-data")
     check_onnx(options.text)
-    return bisect(options.text, options.calibration_data)
+    return bisect(options.text, options.calibration_data, **steps_of(options))
 
 
 def listing() -> str:
@@ -100,8 +102,13 @@ def optimized(options: argparse.Namespace) -> str:
     """The text of the graph or program after the passes that ``options`` name."""
     most = integer("max_elements", options.max_elements)
     if Path(options.text).suffix == ".onnx":
-        graph = stages.import_model(options.text)
+        graph = stages.import_model(options.text, **steps_of(options))
         return optimized_graph(graph, options.passes, most, options.verify)
+    if words_of(options):
+        raise OptionError(
+            "--before and --after are for ONNX models, and a text is a graph or a program already. "
+            "Remedy: omit them, or give the model."
+        )
     text = text_of(options.text)
     if text.startswith("program"):
         return optimized_program(text, options.passes, most)

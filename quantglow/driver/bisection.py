@@ -20,7 +20,7 @@ from quantglow import debug, passes
 from quantglow.arguments import number
 from quantglow.converters import as_onnx
 from quantglow.driver.compilation import compile
-from quantglow.driver.models import family_of, opened
+from quantglow.driver.models import family_of, opened, with_steps
 from quantglow.errors import CalibrationError
 from quantglow.frontend import Source
 from quantglow.graph.border import entering, leaving
@@ -80,6 +80,8 @@ def bisect(
     num_threads: int = 1,
     backends: Sequence[Backend] = (),
     tolerance: float = TOLERANCE,
+    before: Any = None,
+    after: Any = None,
 ) -> Bisection:
     """Find where compiled results begin to differ from the reference, on the first sample.
 
@@ -91,6 +93,7 @@ def bisect(
     """
     tolerance = number("tolerance", tolerance)
     model, data = as_onnx(model, data)
+    model = with_steps(model, before, after)
     source = None if isinstance(model, Graph) else opened(model)
     family = family_of(model if source is None else source)
     feeds, _ = first_of(data, family.signature)

@@ -10,7 +10,7 @@ from typing import Any
 
 from quantglow.arguments import positive, strings
 from quantglow.converters import as_onnx
-from quantglow.driver.models import InputShapes
+from quantglow.driver.models import InputShapes, with_steps
 from quantglow.driver.pipeline.imported import imported
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.driver.samples import Samples, profile_in
@@ -97,6 +97,8 @@ def compare(
     num_threads: int | None = None,
     input_shapes: InputShapes | None = None,
     seed: int = 0,
+    before: Any = None,
+    after: Any = None,
     **options: Any,
 ) -> QuantizerComparison:
     """Quantize a model with quantglow and with others, on the same samples, and compare them.
@@ -105,6 +107,8 @@ def compare(
                   channel) and NNCF for OpenVINO; one that is missing, fails or takes longer than
                   ``peer_minutes`` is a row with the reason
     seconds       for how long the latency of each is measured, in turns
+    before, after steps that become part of the model, see ``compile``; all quantizers get the model
+                  with them
     options       those of ``quantize_and_compile``
 
     Outputs are compared with those of the float model in onnxruntime, on samples that no quantizer
@@ -114,6 +118,7 @@ def compare(
     limit = 60 * positive("peer_minutes", peer_minutes)
     seconds = positive("seconds", seconds)
     model, calibration_data = as_onnx(model, calibration_data)
+    model = with_steps(model, before, after)
     source = imported(model, calibration_data, input_shapes)
     split = Split.of(source.data, source.family, subset_size, seed)
     busy = busy_note()

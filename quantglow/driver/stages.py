@@ -84,6 +84,8 @@ def profile(
     progress: Progress = "auto",
     input_shapes: InputShapes | None = None,
     client: Any = None,
+    before: Any = None,
+    after: Any = None,
 ) -> Profile:
     """Histograms of every tensor of a model or graph over calibration data.
 
@@ -94,6 +96,8 @@ def profile(
     profile equals that of one process bit for bit, however samples are spread and whichever
     workers die, where the processors and their linear algebra are of one kind.  Raises
     ``BackendError`` where the workers are not, or give no result.
+
+    ``before``, ``after``: steps that become part of the model, see ``compile``.
     """
     subset_size = count("subset_size", subset_size)
     progress = progress_mode("progress", progress)
@@ -102,6 +106,7 @@ def profile(
             "the calibration data is a profile already. Remedy: pass samples to record another one."
         )
     model, calibration_data = as_onnx(model, calibration_data)
+    model = with_steps(model, before, after)
     given = shapes("input_shapes", input_shapes)
     workers = None if client is None else checked_client(client, model)
     source = imported(model, calibration_data, given)
@@ -161,6 +166,8 @@ def diagnose(
     progress: Progress = "auto",
     input_shapes: InputShapes | None = None,
     measure_speed: bool = False,
+    before: Any = None,
+    after: Any = None,
 ) -> Diagnosis:
     """Sources of the error of the int8 model or float graph: every figure of every layer.
 
@@ -169,6 +176,7 @@ def diagnose(
     worst         layers shown in detail
     measure_speed the time of each layer on this machine, in float and as quantized; without it
                   nothing is compiled
+    before, after steps that become part of the model, see ``compile``
 
     The other arguments are those of ``quantize_and_compile``.
     """
@@ -186,6 +194,7 @@ def diagnose(
         )
     request = QuantizationRequest(config, subset_size, progress, holds_out=True)
     model, calibration_data = as_onnx(model, calibration_data)
+    model = with_steps(model, before, after)
     source = imported(model, calibration_data, shapes("input_shapes", input_shapes))
     with keeping_best():
         seen = calibrated(source, request)

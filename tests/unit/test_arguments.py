@@ -98,6 +98,7 @@ MACHINE = {
 }
 NO_SAMPLES = [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS, *FLAGS]
 OWN = {"backend": [*NOTHING, *NO_NAME, 0], "backends": NO_BACKENDS}
+STEPS = {"before": NO_STEPS, "after": NO_STEPS}
 DATA = {"subset_size": [*NO_COUNT, 0], "progress": NO_PROGRESS, "input_shapes": NO_SHAPES}
 MAIN = {
     **{
@@ -112,8 +113,7 @@ MAIN = {
     "verify": NO_FLAG,
     "measure_speed": NO_FLAG,
     "measure_latency": NO_FLAG,
-    "before": NO_STEPS,
-    "after": NO_STEPS,
+    **STEPS,
 }
 
 
@@ -135,6 +135,14 @@ def profiled(**options: Any) -> object:
 
 def diagnosed(**options: Any) -> object:
     return qg.diagnose(GRAPH, SAMPLES, **options)
+
+
+def bisected(**options: Any) -> object:
+    return qg.bisect(MODEL, SAMPLES, **options)
+
+
+def beside_others(**options: Any) -> object:
+    return qg.compare(MODEL, SAMPLES, **options)
 
 
 def imported(**options: Any) -> object:
@@ -172,8 +180,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         **OWN,
         "input_shapes": NO_SHAPES,
         "samples": NO_SAMPLES,
-        "before": NO_STEPS,
-        "after": NO_STEPS,
+        **STEPS,
     },
     qg.load: {"path": NO_PATH},
     loaded: {"code": [*NOTHING, *NO_NAME, 0]},
@@ -184,9 +191,12 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     Profile.load: {"path": NO_PATH},
     PROFILE.merge: {"other": [*NOTHING, *OBJECTS, *COLLECTIONS, 1]},
     Profile.merged: {"profiles": [*NOTHING, *OBJECTS, *COLLECTIONS, 1]},
-    profiled: {**DATA, "client": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]},
+    profiled: {**DATA, **STEPS, "client": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]},
+    bisected: STEPS,
+    beside_others: STEPS,
     diagnosed: {
         **DATA,
+        **STEPS,
         "config": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS],
         "samples": [*NO_COUNT, 0],
         "worst": [*NO_COUNT, 0],
@@ -199,8 +209,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "fallback": NO_FLAG,
         "samples": NO_SAMPLES,
         "delegate": [value for value in NO_FLAG if value is not None],
-        "before": NO_STEPS,
-        "after": NO_STEPS,
+        **STEPS,
     },
     quantized: {
         "profile": [*NOTHING, *OBJECTS, *COLLECTIONS, *NUMBERS],

@@ -134,6 +134,14 @@ def test_labels_are_compared_with_indices(last: steps.After) -> None:
     assert made.report.right.float_share == pytest.approx(0.9)
 
 
+def test_every_function_that_takes_a_model_takes_its_steps() -> None:
+    model, data, given = small_model(), images(), {"before": BEFORE, "after": AFTER}
+    assert "scores:Softmax" in qg.profile(model, data, progress=False, **given).histograms
+    found = qg.diagnose(model, data, sensitivity=False, progress=False, **given)
+    assert "scores:Softmax" in {layer.name for layer in found.layers}
+    assert qg.bisect(model, data, **given).stage == ""
+
+
 def test_a_graph_gets_its_steps_from_import_model() -> None:
     graph = qg.import_model(small_model(), before=BEFORE)
     assert graph.inputs[0].type.shape == (1, 6, 6, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -58,14 +59,21 @@ def test_words_without_sense_are_refused(words: list[str], message: str) -> None
         listed("after", words)
 
 
-def test_a_model_with_steps_is_profiled_quantized_and_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with net.onnx, images.npz of bytes, and one.npz."""
     monkeypatch.chdir(tmp_path)
     onnx.save(small_model(), "net.onnx")
     x = np.random.default_rng(5).integers(0, 256, (6, 6, 6, 2)).astype(np.uint8)
     np.savez("images.npz", x=x)
     np.savez("one.npz", x=x[:1])
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_model_with_steps_is_profiled_quantized_and_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     given = f"{BEFORE} {AFTER}".split()
     data = ["net.onnx", "--calibration-data", "images.npz", *given]
     assert main(["profile", *data, "--output", "p.npz"]) == 0
@@ -76,3 +84,53 @@ def test_a_model_with_steps_is_profiled_quantized_and_run(
         assert found["scores_indices"].shape == (1, 2)
     assert main(["compile", "net.qgm", *given, "--output", "other.qgm"]) == 1
     assert "a saved model has its steps" in capsys.readouterr().err
+
+
+DATA = "--calibration-data images.npz"
+QUICK = "--seconds 0.05 --num-threads 1"
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (f"bundle net.onnx {DATA} --effort fast --output folder", "uint8_t"),
+        ("bundle net.onnx --output folder", "uint8_t"),
+        (f"compare net.onnx {DATA} --quantizers onnxruntime-minmax {QUICK}", "closer to float"),
+        ("inspect net.onnx", "'x:Cast'"),
+        ("inspect net.onnx --stage memory", "x:model"),
+        (f"inspect net.onnx {DATA} --effort fast --stage int8", "'x:model:q'"),
+        (f"inspect net.onnx {DATA} --effort fast --stage report", "scores:Softmax"),
+        ("opt net.onnx", "'x:Cast'"),
+        (f"opt net.onnx --bisect {DATA}", "give the results of the reference"),
+        ("run net.onnx --inputs one.npz", "scores_indices"),
+        (f"bench net.onnx {QUICK}", "x: uint8[1, 6, 6, 2]"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_every_command_takes_steps(
+    capsys: pytest.CaptureFixture[str], command: str, shown: str
+) -> None:
+    assert main([*command.split(), *f"{BEFORE} {AFTER}".split()]) == 0
+    assert shown in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("folder")
+def test_other_runtimes_get_the_steps_of_a_saved_model(capsys: pytest.CaptureFixture[str]) -> None:
+    given = f"{BEFORE} {AFTER}"
+    assert main(f"compile net.onnx {given} --output net.qgm --num-threads 1".split()) == 0
+    capsys.readouterr()
+    line = f"bench net.qgm --onnx net.onnx --compare onnxruntime {QUICK} --json {given}"
+    assert main(line.split()) == 0
+    peer = json.loads(capsys.readouterr().out)["compared"]["runtimes"][1]
+    assert peer["median_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    "command", ["inspect net.qgm", "bundle net.qgm --output folder", "opt graph.txt"]
+)
+@pytest.mark.usefixtures("folder")
+def test_saved_models_and_texts_have_their_steps(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main([*command.split(), *BEFORE.split()]) == 1
+    assert "--before and --after are for ONNX models" in capsys.readouterr().err
