@@ -23,6 +23,7 @@ FOLDERS = {
         "loops",
         "decode",
         "throughput",
+        "trace",
         "scaling",
     ),
     "accuracy": (

@@ -12,7 +12,9 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.timeline import FOREIGN, KERNEL, STAGE, WAITING, Event, Trace, span
+from quantglow.backends.llvm.runtime import call_trace
+from quantglow.backends.llvm.runtime.program_table import ProgramTable
+from quantglow.timeline import FOREIGN, KERNEL, STAGE, WAITING, Event, Trace, recording, span
 from quantglow.types import Array
 from tests.support.embedded import network
 from tests.unit.frontend.onnx_models import floats
@@ -33,6 +35,13 @@ def events_in(path: Path, category: str) -> list[dict[str, Any]]:
     return [e for e in json.loads(path.read_text())["traceEvents"] if e.get("cat") == category]
 
 
+def table_of(model: qg.CompiledModel) -> ProgramTable:
+    """The table of a model, or of a piece of its batch."""
+    executable: Any = model.build.executable
+    table: ProgramTable = getattr(executable, "piece", executable).table
+    return table
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("batch", [1, 16])
 def test_a_trace_has_every_kernel(batch: int, threads: int, tmp_path: Path) -> None:
@@ -41,10 +50,9 @@ def test_a_trace_has_every_kernel(batch: int, threads: int, tmp_path: Path) -> N
     for found, array in zip(model.trace(feeds, tmp_path / "t"), wanted, strict=True):
         np.testing.assert_array_equal(found, array)
     kernels = events_in(tmp_path / "t", KERNEL)
-    executable: Any = model.build.executable
-    pieces = getattr(executable, "pieces", 1)
-    table = getattr(executable, "piece", executable).table
-    assert Counter(e["name"] for e in kernels).keys() == {call.name for call in table.calls}
+    pieces = getattr(model.build.executable, "pieces", 1)
+    names = {call.name for call in table_of(model).calls}
+    assert Counter(e["name"] for e in kernels).keys() == names
     items = Counter[str]()
     for event in kernels:
         items[event["args"]["kernel"]] += event["args"]["items"]
@@ -59,6 +67,44 @@ def test_runs_after_a_trace_are_as_before(tmp_path: Path) -> None:
     written = (tmp_path / "t").read_bytes()
     np.testing.assert_array_equal(model.run(None, feeds)[0], traced)
     assert (tmp_path / "t").read_bytes() == written
+
+
+@pytest.mark.parametrize("room", [1, 4096])
+def test_every_run_of_a_block_has_its_kernels(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the log has no room for a second run."""
+    monkeypatch.setattr(call_trace, "LOG_EVENTS", room)
+    model, feeds = compiled(1, 1)
+    (wanted,) = model.run(None, feeds)
+    for runs in (3, 1):
+        with qg.tracing(tmp_path / "t"):
+            for _ in range(runs):
+                np.testing.assert_array_equal(model.run(None, feeds)[0], wanted)
+        counts = Counter(event["name"] for event in events_in(tmp_path / "t", KERNEL))
+        calls = Counter(call.name for call in table_of(model).calls)
+        assert counts == {name: runs * count for name, count in calls.items()}
+        model.run(None, feeds)
+
+
+def test_other_traces_get_no_events_of_a_block(tmp_path: Path) -> None:
+    model, feeds = compiled(1, 1)
+    with qg.tracing(tmp_path / "outer"):
+        model.run(None, feeds)
+        model.trace(feeds, tmp_path / "inner")
+        model.run(None, feeds)
+    inner, outer = (events_in(tmp_path / name, KERNEL) for name in ("inner", "outer"))
+    assert len(outer) == 3 * len(inner)  # two runs, and the one before that of ``trace``
+
+
+def test_records_are_kept_between_the_runs_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, feeds = compiled(1, 1)
+    with recording():
+        model.run(None, feeds)
+    monkeypatch.setattr(call_trace.TracedTable, "of", None)
+    with recording() as trace:
+        model.run(None, feeds)
+    assert trace.to_json()["traceEvents"]
 
 
 def test_kernels_of_a_thread_do_not_overlap(tmp_path: Path) -> None:

@@ -3,18 +3,19 @@
 In a traced run every row of a table names ``traced`` in place of its kernel, and a record in place
 of its arguments.  ``traced`` reads the clock, calls the kernel with its own arguments, reads the
 clock again and adds an event to a log that all threads share.  The run-time system does not change,
-and other runs only look whether there is a trace.
+and other runs only look whether there is a trace.  Records and log are kept between the runs of a
+table; events become objects when the trace is written.
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
+import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +33,9 @@ RECORD_WORDS = 4
 EVENT_WORDS = 5
 """Words of an event: row, thread, clock before and after, items.  The first event of a log is its
 head: events so far, and room for events."""
+
+LOG_EVENTS = 4096
+"""Events for which a log has room, or those of one run if they are more."""
 
 SHORTEST_WAIT = 1e-6
 """Seconds between two kernels of a thread that are shown as waiting."""
@@ -98,76 +102,126 @@ def _entries(target: Target) -> _Entries:
     return _Entries(traced, ctypes.CFUNCTYPE(ctypes.c_int64)(ticks))
 
 
-@contextmanager
-def traced_calls(
-    trace: Trace, target: Target, tables: Sequence[Array], calls: Sequence[CallFacts], turns: int
-) -> Iterator[None]:
-    """Inside, kernels of the tables (uint64 [n, 4], each with the rows ``calls``) are recorded.
+@dataclass(eq=False)
+class _Log:
+    """The events of one table in one trace.
 
-    Each table is walked at most ``turns`` times.  Nobody else may use the tables meanwhile.
+    array  events since the last page; ``seen`` of them are of runs that ended
+    pages  events before them
     """
-    entries = _entries(target)
-    room = turns * sum(int(np.maximum(table[:, 3], 1).sum()) for table in tables)
-    log = np.zeros((room + 1, EVENT_WORDS), np.int64)
-    log[0, 1] = room
-    plain = [table[:, :2].copy() for table in tables]
-    records = [_record(table, log) for table in tables]
-    for table, record in zip(tables, records, strict=True):
-        table[:, 0] = entries.traced
-        table[:, 1] = record.ctypes.data + np.arange(len(table)) * RECORD_WORDS * record.itemsize
-    clock = _Clock.start(entries.ticks)
-    try:
-        yield
-    finally:
-        for table, before in zip(tables, plain, strict=True):
-            table[:, :2] = before
-        events = log[1 : 1 + min(int(log[0, 0]), room)]
-        trace.later(partial(_events, events, calls, clock.ended(entries.ticks)))
+
+    trace: weakref.ref[Trace]
+    calls: Sequence[CallFacts]
+    clock: _Clock
+    array: Array
+    pages: list[Array] = field(default_factory=list)
+    seen: int = 0
+
+    @property
+    def room(self) -> int:
+        """Events that the array takes."""
+        return len(self.array) - 1
+
+    def turn_page(self) -> None:
+        """Make room in the array."""
+        page, self.seen = self.array[1 : 1 + self.seen].copy(), 0
+        self.pages.append(page)
+        self.array[0, 0] = 0
+
+    def events(self) -> Iterator[Event]:
+        """Kernels, and the gaps between those of one thread."""
+        clock = self.clock.ended()
+        found: dict[int, list[Event]] = defaultdict(list)
+        for page in [*self.pages, self.array[1 : 1 + self.seen]]:
+            for row, thread, before, after, items in page.tolist():
+                call, interval = self.calls[row], (clock.at(before), clock.at(after))
+                facts = {"items": items, "op": call.op, "kernel": call.label}
+                found[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
+        for own in found.values():
+            own.sort(key=lambda event: event.begin)
+            yield from own
+            yield from _waits(own)
 
 
-def _record(table: Array, log: Array) -> Array:
-    """The records of a table's rows."""
-    record = np.empty((len(table), RECORD_WORDS), np.uint64)
-    record[:, :2] = table[:, :2]
-    record[:, 2] = log.ctypes.data
-    record[:, 3] = np.arange(len(table))
-    return record
+@dataclass(eq=False)
+class TracedTable:
+    """A table (uint64 [n, 4]) whose calls are recorded between ``begin`` and ``end``.  Nobody else
+    may use it meanwhile.
+
+    plain, traced  the first two columns: kernels and arguments, and what stands for them
+    records        the rows that ``traced`` points to
+    events         of one walk of the table
+    log            that of the latest trace, to which the records point
+    """
+
+    entries: _Entries
+    table: Array
+    calls: Sequence[CallFacts]
+    plain: Array
+    traced: Array
+    records: Array
+    events: int
+    log: _Log | None = None
+
+    @staticmethod
+    def of(target: Target, table: Array, calls: Sequence[CallFacts]) -> TracedTable:
+        """A table with the rows ``calls``."""
+        entries, plain, rows = _entries(target), table[:, :2].copy(), np.arange(len(table))
+        records = np.zeros((len(table), RECORD_WORDS), np.uint64)
+        records[:, :2], records[:, 3] = plain, rows
+        traced = np.empty_like(plain)
+        traced[:, 0] = entries.traced
+        traced[:, 1] = records.ctypes.data + rows * RECORD_WORDS * records.itemsize
+        events = int(np.maximum(table[:, 3], 1).sum())
+        return TracedTable(entries, table, calls, plain, traced, records, events)
+
+    def begin(self, trace: Trace, turns: int) -> None:
+        """Record at most ``turns`` walks of the table."""
+        log, wanted = self.log, turns * self.events
+        if log is None or log.trace() is not trace or log.room < wanted:
+            log = self._new_log(trace, max(wanted, LOG_EVENTS))
+        elif log.room - log.seen < wanted:
+            log.turn_page()
+        self.table[:, :2] = self.traced
+
+    def end(self) -> None:
+        """Record no more; the events so far are those of the trace."""
+        assert self.log is not None, "begin comes first"
+        self.table[:, :2] = self.plain
+        self.log.seen = min(int(self.log.array[0, 0]), self.log.room)
+
+    def _new_log(self, trace: Trace, room: int) -> _Log:
+        array = np.zeros((room + 1, EVENT_WORDS), np.int64)
+        array[0, 1] = room
+        self.records[:, 2] = array.ctypes.data
+        clock = _Clock.start(self.entries.ticks)
+        self.log = _Log(weakref.ref(trace), self.calls, clock, array)
+        trace.later(self.log.events)
+        return self.log
 
 
 @dataclass(frozen=True)
 class _Clock:
     """Ticks and seconds of one moment, and seconds for each tick."""
 
+    read: Callable[[], int]
     ticks: int
     seconds: float
     period: float = 0.0
 
     @staticmethod
-    def start(ticks: Any) -> _Clock:
-        return _Clock(ticks(), time.perf_counter())
+    def start(read: Callable[[], int]) -> _Clock:
+        return _Clock(read, read(), time.perf_counter())
 
-    def ended(self, ticks: Any) -> _Clock:
+    def ended(self) -> _Clock:
         """The clock with its rate, which few processors state."""
-        now = _Clock.start(ticks)
+        now = _Clock.start(self.read)
         spent = max(now.ticks - self.ticks, 1)
-        return _Clock(self.ticks, self.seconds, (now.seconds - self.seconds) / spent)
+        return replace(self, period=(now.seconds - self.seconds) / spent)
 
     def at(self, ticks: int) -> float:
         """Seconds of ``time.perf_counter``."""
         return self.seconds + (ticks - self.ticks) * self.period
-
-
-def _events(events: Array, calls: Sequence[CallFacts], clock: _Clock) -> Iterator[Event]:
-    """Kernels, and the gaps between those of one thread."""
-    found: dict[int, list[Event]] = defaultdict(list)
-    for row, thread, before, after, items in events.tolist():
-        call, interval = calls[row], (clock.at(before), clock.at(after))
-        facts = {"items": items, "op": call.op, "kernel": call.label}
-        found[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
-    for own in found.values():
-        own.sort(key=lambda event: event.begin)
-        yield from own
-        yield from _waits(own)
 
 
 def _waits(events: Iterable[Event]) -> Iterator[Event]:

@@ -28,6 +28,7 @@ from quantglow.types import Array
 
 if TYPE_CHECKING:
     from quantglow.backends.llvm.emitted import EmittedProgram
+    from quantglow.backends.llvm.runtime.call_trace import TracedTable
 
 CHUNKS_PER_THREAD = 2
 """Chunks of a call for each thread: more even out disturbances by other programs, but each costs a
@@ -47,12 +48,13 @@ that costs some 50 microseconds."""
 class Context(Concise):
     """Memory of one running inference: an arena and a table that points into it, of which these
     are the rows that are in no body of a loop; ``outside`` has an int64 for each call that is
-    ``checked``, 0 where all its indices were in range."""
+    ``checked``, 0 where all its indices were in range; ``traced`` records its calls in traces."""
 
     arena: Array
     arguments: Array
     table: Array
     outside: Array
+    traced: TracedTable | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -118,13 +120,24 @@ class LlvmExecutable(Concise):
         if (trace := active()) is None:
             self._walk(table, contexts, crew)
             return
-        # Only here: few processes trace.
-        from quantglow.backends.llvm.runtime.call_trace import traced_calls
-
-        tables = [context.table for context in contexts]
-        turns = 1 if table is tables[0] else int(table[:, 2].sum())
-        with traced_calls(trace, self.target, tables, self.table.calls, turns):
+        tables = [self._traced(context) for context in contexts]
+        turns = 1 if table is contexts[0].table else int(table[:, 2].sum())
+        try:
+            for each in tables:
+                each.begin(trace, turns)
             self._walk(table, contexts, crew)
+        finally:
+            for each in tables:
+                each.end()
+
+    def _traced(self, context: Context) -> TracedTable:
+        """The table of a context with what records its calls."""
+        if context.traced is None:
+            # Only here: few processes trace.
+            from quantglow.backends.llvm.runtime.call_trace import TracedTable
+
+            context.traced = TracedTable.of(self.target, context.table, self.table.calls)
+        return context.traced
 
     def _walk(self, table: Array, contexts: Sequence[Context], crew: int) -> None:
         def call() -> None:
