@@ -4,13 +4,15 @@ raises ``OptionError`` with the argument's name, what was given and what is want
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -18,6 +20,47 @@ from quantglow.errors import OptionError
 
 SHOWN = 80
 """Characters of a wrong argument that a message shows."""
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+Kind = TypeVar("Kind")
+
+
+def options_named(
+    *more: Callable[..., Any],
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """Decorator: a keyword that the function does not have is an ``OptionError`` with the nearest.
+
+    ``more``: functions whose keywords it passes on.
+    """
+
+    def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        known = {name for each in (function, *more) for name in inspect.signature(each).parameters}
+        title = function.__qualname__.removesuffix(".__init__")
+
+        @wraps(function)
+        def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            for name in kwargs:
+                if name not in known:
+                    raise no_option(title, name, known)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorated
+
+
+def fields_named(kind: type[Kind]) -> type[Kind]:
+    """Class decorator: the same for its constructor."""
+    type.__setattr__(kind, "__init__", options_named()(kind.__init__))
+    return kind
+
+
+def no_option(title: str, name: str, known: Iterable[str]) -> OptionError:
+    """The error for a keyword that does not exist."""
+    near = get_close_matches(name, sorted(known), 1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return OptionError(f"{title} has no option {name!r}{hint} Remedy: help({title}) lists all.")
 
 
 def choice(option: str, value: Any, allowed: Iterable[str]) -> str:

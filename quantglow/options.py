@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, get_args
 
-from quantglow.arguments import choice, flag, integer, number, strings
+from quantglow.arguments import choice, fields_named, flag, integer, number, strings
 from quantglow.concise import Concise
 from quantglow.errors import OptionError
 
@@ -80,6 +80,7 @@ IgnoredNodes = str | Iterable[str] | Scope | None
 _ONNXRUNTIME_METHODS = {0: "minmax", 1: "entropy", 2: "percentile"}
 
 
+@fields_named
 @dataclass(frozen=True, repr=False)
 class IgnoredScope(Concise):
     """Nodes that stay float: exact value names, regular expressions, op types (NNCF's words).
@@ -112,6 +113,7 @@ class IgnoredScope(Concise):
         )
 
 
+@fields_named
 @dataclass(frozen=True, repr=False)
 class QuantizationConfig(Concise):
     """How ``quantize`` turns a float graph into an int8 graph.

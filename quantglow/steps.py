@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from quantglow.arguments import brief, choice, flag, integer, number
+from quantglow.arguments import brief, choice, fields_named, flag, integer, number
 from quantglow.errors import OptionError
 
 ELEMENT_TYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -54,6 +54,7 @@ class After(Step):
     """A step from an output of the model to what the caller gets."""
 
 
+@fields_named
 @dataclass(frozen=True)
 class ElementType(Before):
     """The input is fed in this element type, as ``ElementType("uint8")`` for images."""
@@ -64,6 +65,7 @@ class ElementType(Before):
         choice("ElementType", self.name, ELEMENT_TYPES)
 
 
+@fields_named
 @dataclass(frozen=True)
 class Layout(Before, After):
     """The order of axes outside of the model: of the input that is fed, or of the result.
@@ -95,6 +97,7 @@ class Layout(Before, After):
         return self.model or LAYOUTS.get(len(self.outside), "")
 
 
+@fields_named
 @dataclass(frozen=True)
 class Resize(Before):
     """Resize images to ``height`` times ``width``, by the centres of pixels ("half_pixel").
@@ -114,6 +117,7 @@ class Resize(Before):
         choice("Resize mode", self.mode, RESIZE_MODES)
 
 
+@fields_named
 @dataclass(frozen=True)
 class Rescale(Before):
     """``x * factor``, as 1 / 255 for bytes."""
@@ -124,6 +128,7 @@ class Rescale(Before):
         finite("Rescale factor", self.factor)
 
 
+@fields_named
 @dataclass(frozen=True)
 class Normalize(Before):
     """``(x - mean) / std``: one number, or one for each channel, as torchvision's."""
@@ -138,11 +143,13 @@ class Normalize(Before):
             raise OptionError(f"Normalize std must not be 0, got {self.std}")
 
 
+@fields_named
 @dataclass(frozen=True)
 class ReverseChannels(Before):
     """The channels in reverse order: BGR images for a model of RGB."""
 
 
+@fields_named
 @dataclass(frozen=True)
 class Softmax(After):
     """``exp(x) / sum(exp(x))`` along an axis: scores become probabilities."""
@@ -153,11 +160,13 @@ class Softmax(After):
         axis("Softmax", self.axis)
 
 
+@fields_named
 @dataclass(frozen=True)
 class Sigmoid(After):
     """``1 / (1 + exp(-x))``"""
 
 
+@fields_named
 @dataclass(frozen=True)
 class TopK(After):
     """The ``k`` largest values along an axis, in descending order, and a further output
@@ -172,6 +181,7 @@ class TopK(After):
         axis("TopK", self.axis)
 
 
+@fields_named
 @dataclass(frozen=True)
 class ArgMax(After):
     """The index of the largest value along an axis; ``keepdims`` keeps the axis with size 1.  No

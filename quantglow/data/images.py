@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from quantglow.arguments import file_path, flag
+from quantglow.arguments import file_path, flag, options_named
 from quantglow.data.array_files import one_line
 from quantglow.data.preprocessing import preprocessing
 from quantglow.data.samples import LABELS, Located, Unnamed
@@ -33,6 +33,7 @@ class ImageFolder:
     that are no images, and without Pillow (``quantglow[images]``).
     """
 
+    @options_named()
     def __init__(
         self, path: str | os.PathLike[str], preprocess: Any, *, labels: bool = False
     ) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from quantglow import debug, passes
-from quantglow.arguments import number
+from quantglow.arguments import number, options_named
 from quantglow.converters import as_onnx
 from quantglow.driver.compilation import compile
 from quantglow.driver.models import family_of, opened, with_steps
@@ -72,6 +72,7 @@ class Bisection:
         return f"first different from {where[self.stage]}; {size}"
 
 
+@options_named()
 def bisect(
     model: Any,
     data: Any,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quantglow.arguments import positive, strings
+from quantglow.arguments import options_named, positive, strings
 from quantglow.converters import as_onnx
 from quantglow.driver.models import InputShapes, with_steps
 from quantglow.driver.pipeline.imported import imported
@@ -86,6 +86,7 @@ class Checked:
         return QuantizerFigures(name, worst_sqnr_db(outputs), min(answers) if answers else None)
 
 
+@options_named(quantize_and_compile)
 def compare(
     model: Any,
     calibration_data: Any,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from quantglow import debug, frontend, quantization
-from quantglow.arguments import shapes
+from quantglow.arguments import options_named, shapes
 from quantglow.converters import model_as_onnx
 from quantglow.driver.fallback import fallback_model, partly_compiled
 from quantglow.driver.models import InputShapes, family_of, settled, with_steps
@@ -31,6 +31,7 @@ from quantglow.runtime.protocol import Backend
 from quantglow.runtime.shapes.specialisations import Specialisation
 
 
+@options_named()
 def compile(
     model: Any,
     target: str = "native",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from quantglow import debug
-from quantglow.arguments import choice, file_path, instance
+from quantglow.arguments import choice, file_path, instance, options_named
 from quantglow.backends.llvm.jit.cache import ENVIRONMENT
 from quantglow.backends.llvm.jit.carried import Carried
 from quantglow.backends.llvm.runtime.batch_split import run_pieces_address
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from quantglow.driver.origins import Origin
 
 
+@options_named()
 def load(
     path: str | os.PathLike[str],
     target: str = "native",

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Literal
 
-from quantglow.arguments import choice, count, flag, positive, progress_mode, shapes
+from quantglow.arguments import choice, count, flag, options_named, positive, progress_mode, shapes
 from quantglow.converters import as_onnx
 from quantglow.driver.control import AccuracyControl, Whole
 from quantglow.driver.fallback import check_tail, fallback_model, partly_compiled
@@ -50,6 +50,7 @@ from quantglow.runtime.precompile import kernels_ahead
 from quantglow.runtime.staged_tails import StagedTail
 
 
+@options_named()
 def quantize_and_compile(
     model: Any,
     calibration_data: Any,

@@ -9,7 +9,16 @@ from typing import Any
 from warnings import warn
 
 from quantglow import frontend, interpreter, passes, profiling, quantization
-from quantglow.arguments import brief, count, elements, flag, instance, progress_mode, shapes
+from quantglow.arguments import (
+    brief,
+    count,
+    elements,
+    flag,
+    instance,
+    options_named,
+    progress_mode,
+    shapes,
+)
 from quantglow.converters import as_onnx, model_as_onnx
 from quantglow.driver.distributed import checked_client, profile_on
 from quantglow.driver.models import (
@@ -42,6 +51,7 @@ from quantglow.runtime.feeds import as_array, check_mapping
 from quantglow.types import Array
 
 
+@options_named()
 def import_model(
     model: Any,
     input_shapes: InputShapes | None = None,
@@ -76,6 +86,7 @@ def import_model(
     return quantization.fuse_quantized(graph) if is_quantized(graph) else graph
 
 
+@options_named()
 def profile(
     model: Any,
     calibration_data: Any,
@@ -118,6 +129,7 @@ def profile(
         )
 
 
+@options_named()
 def quantize(
     graph: Graph,
     profile: Profile | str | os.PathLike[str] | None,
@@ -143,6 +155,7 @@ def quantize(
         return quantization.quantize(float_graph_of(graph), known, config_of(config), data=data)
 
 
+@options_named()
 def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     """Outputs of a graph by the reference interpreter, in the order of its outputs.
 
@@ -154,6 +167,7 @@ def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     return leaving(ends.outputs, interpreter.interpret(graph, entering(ends.inputs, given)))
 
 
+@options_named()
 def diagnose(
     model: Any,
     calibration_data: Any,

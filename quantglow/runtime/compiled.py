@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from quantglow.arguments import file_path, integer, strings
+from quantglow.arguments import file_path, integer, options_named, strings
 from quantglow.arguments import shapes as shapes_of
 from quantglow.errors import InputError, OptionError
 from quantglow.graph.border import entering, leaving, numpy_type
@@ -289,6 +289,7 @@ class CompiledModel:
         """The programs of states, by their pairs."""
         return {}
 
+    @options_named()
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, on any processor.
 
@@ -311,6 +312,7 @@ class CompiledModel:
         )
         release_pages()
 
+    @options_named()
     def export_onnx(
         self,
         path: str | os.PathLike[str],
@@ -339,6 +341,7 @@ class CompiledModel:
         else:
             export_onnx(self.graph if chosen is None else programs.graph_for(chosen), file)
 
+    @options_named()
     def export_bundle(
         self,
         folder: str | os.PathLike[str],

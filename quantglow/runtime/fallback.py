@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quantglow.arguments import fields_named
 from quantglow.backends.onnxruntime.session import NAME, Session
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -52,6 +53,7 @@ def nodes_of(segment: Segment) -> tuple[FallbackNode, ...]:
     )
 
 
+@fields_named
 @dataclass(frozen=True)
 class OnnxRuntimeBackend:
     """Compiles External nodes; with ``everything`` also all float operators of ONNX.

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
+from quantglow import steps
 from quantglow.arguments import brief, integer, number, strings
 from quantglow.profiling import Profile
 from tests.support.small_network import small_model, small_samples
@@ -115,6 +116,16 @@ MAIN = {
     "measure_latency": NO_FLAG,
     **STEPS,
 }
+
+
+def is_error(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
+
+
+def is_step(kind: Any) -> bool:
+    """Whether it is a class of steps with a name of its own."""
+    bases = (steps.Step, steps.Before, steps.After)
+    return isinstance(kind, type) and issubclass(kind, steps.Step) and kind not in bases
 
 
 def quantized_and_compiled(**options: Any) -> object:
@@ -243,6 +254,33 @@ def test_a_wrong_argument_is_named(function: Function, option: str, wrong: Itera
     for value in wrong:
         message = refusal(function, **{option: value})
         assert (option in message, "\n" in message) == (True, False), brief(value)
+
+
+NO_OPTIONS = {"Graph", "Profile", "Report", "Diagnosis", "Backend", "Executable", "CompiledModel"}
+"""Public names without options of their own."""
+NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "tracing"}
+
+CALLED = [
+    *(
+        getattr(qg, name)
+        for name in {*qg.__all__} - NO_OPTIONS
+        if callable(getattr(qg, name)) and not is_error(getattr(qg, name))
+    ),
+    *(kind for kind in vars(steps).values() if is_step(kind)),
+    qg.data.ImageFolder,
+    COMPILED.save,
+    COMPILED.export_onnx,
+    COMPILED.export_bundle,
+]
+
+
+@pytest.mark.parametrize("function", CALLED, ids=lambda f: f.__qualname__)
+def test_a_misspelled_option_is_named_with_the_nearest(function: Function) -> None:
+    names = [name for name in inspect.signature(function).parameters if len(name) > 1]
+    for name in names:
+        message = refusal(function, **{f"{name}x": 1})
+        assert f"has no option '{name}x'; did you mean '{name}'? Remedy: help(" in message
+    assert "has no option 'zzzz'. Remedy" in refusal(function, zzzz=1)
 
 
 @pytest.mark.parametrize(

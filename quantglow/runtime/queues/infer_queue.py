@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from quantglow.arguments import integer, number
+from quantglow.arguments import integer, number, options_named
 from quantglow.errors import OptionError
 from quantglow.runtime.feeds import check_mapping, fed
 from quantglow.runtime.queues.batch_speed import BatchSpeed
@@ -72,6 +72,7 @@ class InferQueue:
     samples of a batch depend on each other or their number is fixed.
     """
 
+    @options_named()
     def __init__(
         self,
         model: Model,
