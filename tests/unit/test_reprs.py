@@ -1,15 +1,22 @@
-"""Law: the ``repr`` of every object that a user can reach from a real model is short."""
+"""Laws: the ``repr`` of every object that a user can reach from a real model is short, and that of
+an object whose ``__init__`` raised does not raise again.
+"""
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
 import quantglow as qg
+from quantglow import errors
 from quantglow.cli.data import data_folder
 
 MAX_CHARACTERS = 1_000
@@ -88,3 +95,46 @@ def test_the_walk_reaches_programs_and_types(objects: dict[str, Any]) -> None:
 
 def test_the_repr_of_a_build_names_its_fields(objects: dict[str, Any]) -> None:
     assert repr(objects["build"]).startswith("Build(executable=")
+
+
+ASSIGNING = {"Expression", "Size"}
+"""Classes whose ``__init__`` assigns its arguments, and cannot raise."""
+
+
+def classes() -> Iterator[type[Any]]:
+    """The classes of quantglow, but for modules whose packages are not installed."""
+    for module in pkgutil.walk_packages(qg.__path__, "quantglow."):
+        if module.name.endswith("__main__"):
+            continue
+        with suppress(ImportError, errors.OptionError):
+            found = vars(import_module(module.name)).values()
+            yield from (c for c in found if inspect.isclass(c) and c.__module__ == module.name)
+
+
+def unset_fields(kind: type[Any]) -> list[str]:
+    """Fields that the ``repr`` of a dataclass shows, and that ``__init__`` does not set."""
+    shown = [f for f in fields(kind) if f.repr and not f.init]
+    return [f.name for f in shown if f.default is MISSING and f.default_factory is MISSING]
+
+
+def makes_itself(kind: type[Any]) -> bool:
+    """Whether a class has an ``__init__`` and a ``__repr__`` written here."""
+    own = getattr(kind.__repr__, "__module__", None) or ""
+    return "__init__" in vars(kind) and not is_dataclass(kind) and own.startswith("quantglow")
+
+
+def test_the_repr_of_an_object_whose_init_raised_does_not_raise() -> None:
+    found = list(classes())
+    assert len(found) > 500
+    for kind in found:
+        if is_dataclass(kind) and hasattr(kind.__repr__, "__wrapped__"):  # made by dataclass
+            assert not unset_fields(kind), kind
+        if makes_itself(kind) and kind.__name__ not in ASSIGNING:
+            assert repr(kind.__new__(kind)), kind
+
+
+def test_the_repr_of_a_queue_that_was_refused() -> None:
+    queue = qg.InferQueue.__new__(qg.InferQueue)
+    with pytest.raises(qg.OptionError):
+        queue.__init__(None)  # type: ignore[misc, arg-type]
+    assert repr(queue) == "<InferQueue, not ready>"

@@ -138,6 +138,8 @@ class InferQueue:
         self.close(cancel=kind is not None)
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_waiting"):
+            return "<InferQueue, not ready>"  # as tracebacks show it where ``__init__`` raised
         return f"<InferQueue, {self.streams} stream(s), {self.model!r}>"
 
 

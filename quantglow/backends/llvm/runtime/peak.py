@@ -86,7 +86,7 @@ class ProductKernel:
 
     target: Target
     dot: DotProduct
-    b: Builder = field(init=False)
+    b: Builder = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.b = Builder(index=self.target.isa.index)

@@ -19,7 +19,7 @@ from quantglow.symbolic.size import is_free, likely
 class ConvLoops(ConvPlan):
     """Generator of the loops of one convolution kernel."""
 
-    b: Builder = field(init=False)
+    b: Builder = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,7 +29,7 @@ class FillKernel:
 
     step: Fill
     target: Target
-    b: Builder = field(init=False)
+    b: Builder = field(init=False, repr=False)
     sizes: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -58,7 +58,7 @@ class IntegerDepthwise:
     step: Compute
     conv: Conv
     target: Target
-    b: Builder = field(init=False)
+    b: Builder = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.b = Builder(index=self.target.isa.index)

@@ -38,7 +38,7 @@ class TapDepthwise:
     step: Compute
     conv: Conv
     target: Target
-    b: Builder = field(init=False)
+    b: Builder = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.b = Builder(index=self.target.isa.index)

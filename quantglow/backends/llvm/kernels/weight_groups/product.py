@@ -29,7 +29,7 @@ class GroupedProduct:
 
     target: Target
     step: Compute
-    b: Builder = field(init=False)
+    b: Builder = field(init=False, repr=False)
 
     @property
     def most_rows(self) -> int:

@@ -25,7 +25,7 @@ class RowQuantizer:
 
     target: Target
     step: Compute
-    b: Builder = field(init=False)
+    b: Builder = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.b = Builder(index=self.target.isa.index)
