@@ -103,18 +103,22 @@ class Resize(Before):
     """Resize images to ``height`` times ``width``, by the centres of pixels ("half_pixel").
 
     Images of any size may be fed then; a size that ``input_shapes`` fixes compiles to one program.
-    "linear" weighs the two nearest rows and columns, also where an image shrinks: there is no
-    antialiasing.
+    "linear" weighs the two nearest rows and columns.  With ``antialias`` it weighs all pixels below
+    a result where an image shrinks, as Pillow and torchvision do; each size of images has a program
+    of its own then.
     """
 
     height: int
     width: int
     mode: str = "linear"
+    antialias: bool = False
 
     def __post_init__(self) -> None:
         integer("Resize height", self.height, 1, MOST)
         integer("Resize width", self.width, 1, MOST)
         choice("Resize mode", self.mode, RESIZE_MODES)
+        if flag("Resize antialias", self.antialias) and self.mode != "linear":
+            raise OptionError("Resize antialias is for mode 'linear'. Remedy: leave one out.")
 
 
 @fields_named

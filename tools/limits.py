@@ -231,13 +231,6 @@ LIMITS = (
     ),
     Limit(
         "Resize, Upsample",
-        "antialiasing",
-        "antialias is set",
-        lambda: resize(1, 2, 8, 8, mode="linear"),
-        lambda: resize(1, 2, 8, 8, mode="linear", antialias=1),
-    ),
-    Limit(
-        "Resize, Upsample",
         "of the batch or the channels",
         "resizes the batch or channel axis",
         lambda: resize(1, 2, 8, 8),

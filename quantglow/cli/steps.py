@@ -15,9 +15,12 @@ from quantglow.arguments import choice
 from quantglow.errors import OptionError
 
 BEFORE = (
-    "element-type:uint8 layout:NHWC resize:HEIGHT,WIDTH rescale:1/255 "
+    "element-type:uint8 layout:NHWC resize:HEIGHT,WIDTH[,antialias] rescale:1/255 "
     "normalize:MEAN,…,STD,… reverse-channels"
 )
+ANTIALIAS = "antialias"
+"""A third argument of ``resize``, as the modes are."""
+
 AFTER = "softmax sigmoid topk:K argmax layout:NHWC"
 
 
@@ -89,13 +92,20 @@ def normalize(*words: str) -> steps.Normalize:
     return steps.Normalize(numbers[:half], numbers[half:])
 
 
+def resize(height: str, width: str, mode: str = "linear") -> steps.Resize:
+    """The mode is one of ``RESIZE_MODES``, or "antialias"."""
+    if mode == ANTIALIAS:
+        return steps.Resize(int(height), int(width), antialias=True)
+    return steps.Resize(int(height), int(width), mode)
+
+
 STEPS: dict[str, Callable[..., steps.Step]] = {
     "argmax": lambda axis="-1": steps.ArgMax(int(axis)),
     "element-type": steps.ElementType,
     "layout": steps.Layout,
     "normalize": normalize,
     "rescale": lambda factor: steps.Rescale(fraction(factor)),
-    "resize": lambda height, width, *mode: steps.Resize(int(height), int(width), *mode),
+    "resize": resize,
     "reverse-channels": steps.ReverseChannels,
     "sigmoid": steps.Sigmoid,
     "softmax": lambda axis="-1": steps.Softmax(int(axis)),

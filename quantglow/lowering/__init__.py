@@ -10,7 +10,14 @@ from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Pass, RewritePass, Uses, run_passes
-from quantglow.lowering import contraction, elementwise, indexing, reduction, transposed_convolution
+from quantglow.lowering import (
+    antialiased_resize,
+    contraction,
+    elementwise,
+    indexing,
+    reduction,
+    transposed_convolution,
+)
 from quantglow.lowering.bias_to_uint8 import bias_to_uint8
 from quantglow.lowering.cut_unread_columns import cut_unread_columns
 from quantglow.lowering.fold_symmetric_filters import fold_symmetric_filters
@@ -37,6 +44,7 @@ __all__ = [
     "FALLBACK",
     "LOWERING_PASSES",
     "VIEW_PRIMITIVES",
+    "antialiased_resize",
     "bias_to_uint8",
     "check_lowered",
     "contraction",

@@ -23,7 +23,7 @@ from quantglow.ops.pooling import (
 )
 from quantglow.ops.primitives import Elementwise, RowMap
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
-from quantglow.ops.resize import Resize
+from quantglow.ops.resize import AntialiasedResize, Resize
 from quantglow.ops.selection import PRelu, Where
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.unary import (
@@ -56,6 +56,7 @@ __all__ = [
     "OPS",
     "Abs",
     "Add",
+    "AntialiasedResize",
     "AveragePool",
     "BatchNormalization",
     "Binary",

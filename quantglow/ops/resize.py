@@ -109,6 +109,45 @@ class Resize(Node):
         return saturate(result, self.type.element, *self.type.dtype.limits)
 
 
+@op
+class AntialiasedResize(Resize):
+    """x [N, H, W, C] to [N, *sizes, C], each result a weighted sum of all pixels below a triangle.
+
+    Where an image shrinks, the triangle is as wide as two results.  ``excludes_outside``: pixels
+    beyond the edge have no weight, as in Pillow; else those on the edge stand for them.  Floats.
+    """
+
+    mode: str = "linear"
+    excludes_outside: bool = True
+
+    def infer(self) -> TensorType:
+        if self.mode != "linear" or not self.x.type.dtype.is_float:
+            raise self.refuse("only linear interpolation of floats is antialiased")
+        return super().infer()
+
+    def weights(self, axis: int) -> Array:
+        """float32 [results, pixels] of H (axis 0) or W (axis 1); the sum of each row is 1."""
+        length, resized = int(self.x.type.shape[axis + 1]), int(self.sizes[axis])
+        index, scale = np.arange(resized, dtype=np.float64), float(self.scales[axis])
+        centres = _COORDINATES[self.coordinates](index, length, resized, scale)[:, None]
+        narrow = min(scale, 1.0)
+        reach = math.ceil(1 / narrow) + 1
+        pixels = np.floor(centres).astype(np.int64) + np.arange(-reach, reach + 1)
+        found = np.maximum(1 - np.abs(pixels - centres) * narrow, 0)
+        if self.excludes_outside:
+            found[(pixels < 0) | (pixels >= length)] = 0
+        whole = np.zeros((resized, length))
+        at = np.clip(pixels, 0, length - 1)
+        np.add.at(whole, (np.arange(resized)[:, None], at), found / found.sum(1, keepdims=True))
+        return whole.astype(np.float32)
+
+    def reference(self, x: Array) -> Array:
+        rows, columns = self.weights(0), self.weights(1)
+        n, h, w, c = x.shape
+        narrowed = np.matmul(rows, x.reshape(n, h, w * c)).reshape(n, len(rows), w, c)
+        return np.asarray(np.matmul(columns, narrowed), np.float32)
+
+
 def _half_pixel(i: Array, length: int, resized: int, scale: float) -> Array:
     return (i + 0.5) / scale - 0.5
 

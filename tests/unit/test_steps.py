@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import numpy_helper
+from onnx.version_converter import convert_version
 
 import quantglow as qg
 from quantglow import steps
@@ -106,6 +107,27 @@ def test_bytes_that_calibration_did_not_see_are_exact() -> None:
     assert [type(node).__name__ for node in made.graph.nodes if node.operands][2] == "Conv"
 
 
+def test_antialiased_images_are_rounded_once() -> None:
+    model = convert_version(small_model(), 18)
+    before = [*BEFORE[:2], steps.Resize(6, 6, antialias=True), *BEFORE[2:]]
+    photos = np.random.default_rng(3).integers(0, 256, (8, 17, 23, 2)).astype(np.uint8)
+    made = qg.quantize_and_compile(
+        model,
+        photos,
+        num_threads=1,
+        progress=False,
+        before=before,
+        input_shapes={"x": (1, *photos.shape[1:])},
+    )
+    ops = [type(node).__name__ for node in made.graph.nodes if node.operands]
+    first = ["Elementwise", "AntialiasedResize", "Mul", "Add"]
+    assert ops[: ops.index("Quantize")] == first
+    assert made.report.outputs[0].sqnr_db > 30
+    for photo in photos[:, None]:
+        for own, right in zip(made(photo), qg.interpret(made.graph, {"x": photo}), strict=True):
+            np.testing.assert_allclose(own, right, rtol=1e-5, atol=0.06)
+
+
 def test_indices_count_by_equal_answers_only(compiled: Any) -> None:
     found = {output.name: output for output in compiled.report.outputs}
     assert found["scores_indices"].is_integer
@@ -163,6 +185,8 @@ def test_no_steps_change_nothing() -> None:
         (lambda: steps.Layout("NHWW", "NCHW"), "has other axes"),
         (lambda: steps.Resize(0, 2), "Resize height must be at least 1"),
         (lambda: steps.Resize(2, 2, "cubic"), "Resize mode must be one of"),
+        (lambda: steps.Resize(2, 2, antialias=1), "Resize antialias must be True or False"),
+        (lambda: steps.Resize(2, 2, "nearest", True), "antialias is for mode 'linear'"),
         (lambda: steps.Rescale(float("inf")), "Rescale factor must be finite"),
         (lambda: steps.Normalize("a", 1), "Normalize mean takes numbers"),
         (lambda: steps.Normalize([], 1), "got none"),

@@ -14,7 +14,7 @@ from quantglow.frontend.export.writer import (
     of_rank,
     permuted,
 )
-from quantglow.ops import Concat, Expand, Pad, Reshape, Resize, Slice
+from quantglow.ops import AntialiasedResize, Concat, Expand, Pad, Reshape, Resize, Slice
 
 IMAGE = channels_first(4)
 
@@ -81,8 +81,14 @@ def pad(node: Pad, w: Writer) -> Value:
     return w.rounded(node, made, perm)
 
 
+@export_rule(AntialiasedResize)
+def antialiased_resize(node: AntialiasedResize, w: Writer) -> Value:
+    w.require(18)
+    return resize(node, w, antialias=1, exclude_outside=int(node.excludes_outside))
+
+
 @export_rule(Resize)
-def resize(node: Resize, w: Writer) -> Value:
+def resize(node: Resize, w: Writer, **attributes: int) -> Value:
     if node.coordinates == "half_pixel_symmetric":
         w.require(19)
     made = w.emit(
@@ -92,6 +98,7 @@ def resize(node: Resize, w: Writer) -> Value:
         mode=node.mode,
         coordinate_transformation_mode=node.coordinates,
         nearest_mode=node.rounding or "round_prefer_floor",
+        **attributes,
     )
     return w.rounded(node, made, IMAGE)
 

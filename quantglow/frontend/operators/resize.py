@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
 from quantglow.frontend.operators.shape import MAX_ELEMENTS, normal
 from quantglow.graph.node import Node
-from quantglow.ops.resize import Resize
+from quantglow.ops.resize import AntialiasedResize, Resize
 from quantglow.symbolic.shapes import integer
 from quantglow.symbolic.size import is_free, likely, surely_divides
 
@@ -56,8 +56,6 @@ def resize(call: Call) -> Node:
 
 def refuse_exotic(call: Call) -> None:
     """Raise ``Unsupported`` for attributes that change the result in ways the op does not know."""
-    if call.integer("antialias", 0):
-        raise Unsupported("antialias is set")
     policy = call.text("keep_aspect_ratio_policy", "stretch")
     if policy != "stretch":
         raise Unsupported(f"keep_aspect_ratio_policy {policy!r}")
@@ -131,13 +129,15 @@ def resized(
     x = to_nhwc(call)
     h, w = ([1] * 2 + sizes[2:])[-2:]
     scale_h, scale_w = ([1.0] * 2 + scales[2:])[-2:]
-    made = Resize(
-        name=call.result,
-        x=x,
-        sizes=(h, w),
-        scales=(scale_h, scale_w),
-        mode="nearest" if mode == "nearest" else "linear",
-        coordinates=coordinates,
-        rounding=rounding,
-    )
-    return from_nhwc(call, made)
+    chosen: dict[str, Any] = {
+        "name": call.result,
+        "x": x,
+        "sizes": (h, w),
+        "scales": (scale_h, scale_w),
+        "coordinates": coordinates,
+        "rounding": rounding,
+    }
+    if call.integer("antialias", 0) and mode != "nearest":
+        outside = bool(call.integer("exclude_outside", 0))
+        return from_nhwc(call, AntialiasedResize(**chosen, excludes_outside=outside))
+    return from_nhwc(call, Resize(**chosen, mode="nearest" if mode == "nearest" else "linear"))

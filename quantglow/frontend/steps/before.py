@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import singledispatch
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ DECLARING = (steps.ElementType, steps.Layout)
 """Steps that describe what is fed."""
 
 RESIZE_OPSET, AXES_OPSET = 11, 18
-"""Opsets since which Resize knows centres of pixels, and takes sizes of some axes only."""
+"""Opsets since which Resize knows centres of pixels; and antialiasing, and sizes of some axes."""
 
 
 def preceding(
@@ -107,9 +108,14 @@ def _(step: steps.ReverseChannels, chain: Chain) -> None:
 
 @write.register
 def _(step: steps.Resize, chain: Chain) -> None:
-    chain.need_opset("Resize", RESIZE_OPSET)
+    chain.need_opset("Resize", AXES_OPSET if step.antialias else RESIZE_OPSET)
     axes = [chain.axis("Resize", letter) for letter in "HW"]
-    chosen = {"mode": step.mode, "coordinate_transformation_mode": "half_pixel"}
+    chosen: dict[str, Any] = {
+        "mode": step.mode,
+        "coordinate_transformation_mode": "half_pixel",
+    }
+    if step.antialias:
+        chosen |= {"antialias": 1, "exclude_outside": 1}
     sizes = chain.constant("sizes", np.array([step.height, step.width], np.int64))
     if chain.opset >= AXES_OPSET:
         chain.add("Resize", "", "", sizes, axes=axes, **chosen)

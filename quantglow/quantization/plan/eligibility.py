@@ -13,6 +13,7 @@ from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.traits import Trait
 from quantglow.ops import (
     LRN,
+    AntialiasedResize,
     BatchNormalization,
     Dequantize,
     Div,
@@ -46,6 +47,7 @@ from quantglow.profiling import Range
 from quantglow.quantization.smoothing_scales import is_smoothing_scale
 
 NO_INT8_FORM: dict[type[Node], str] = {
+    AntialiasedResize: "its sums of many pixels are float",
     Div: "a quotient of two tensors has no int8 form",
     Pow: "a power of two tensors has no int8 form",
     Where: "its two sides have no common int8 range",

@@ -27,6 +27,7 @@ AFTER = "--after scores=softmax scores=topk:2"
         ("layout:NHWC,NHWC", steps.Layout("NHWC", "NHWC")),
         ("resize:4,6", steps.Resize(4, 6)),
         ("resize:4,6,nearest", steps.Resize(4, 6, "nearest")),
+        ("resize:4,6,antialias", steps.Resize(4, 6, antialias=True)),
         ("rescale:1/4", steps.Rescale(0.25)),
         ("normalize:1,2", steps.Normalize(1, 2)),
         ("normalize:1,2,3,4", steps.Normalize((1, 2), (3, 4))),

@@ -10,6 +10,7 @@ from quantglow.graph.node import Node
 from tests.generators.unary_functions import FUNCTIONS
 from tests.unit.frontend.export_kit import Kit
 from tests.unit.frontend.export_nodes import (
+    antialiased_resize,
     batch_normalization,
     binary,
     concat,
@@ -94,6 +95,7 @@ FLOAT: dict[str, Callable[[Kit], Node]] = {
     "GroupedMatMul": grouped_mat_mul,
     "GroupedMatMul-rows": product_of_quantized_rows,
     **{str(form): unary(form.kind, form.positive, **form.attributes) for form in FUNCTIONS},
+    "AntialiasedResize": antialiased_resize,
     "ReduceSum": reduction(ops.ReduceSum),
     "BatchNormalization": batch_normalization,
     "LRN": lrn,

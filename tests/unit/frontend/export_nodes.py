@@ -298,6 +298,18 @@ def resize(k: Kit) -> Node:
     )
 
 
+def antialiased_resize(k: Kit) -> Node:
+    _, h, w, _ = k.x.type.shape
+    sizes = (k.whole(1, 9), k.whole(1, 9))
+    return ops.AntialiasedResize(
+        name=k.name(),
+        x=k.x,
+        sizes=sizes,
+        scales=(sizes[0] / h, sizes[1] / w),
+        excludes_outside=k.choice(True, False),
+    )
+
+
 def rescale(k: Kit) -> Node:
     return ops.Rescale(name=k.name(), x=k.x, out=k.element())
 

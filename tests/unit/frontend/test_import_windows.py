@@ -133,7 +133,7 @@ def test_resize_by_scales_agrees_with_onnxruntime(
         Const(np.zeros(0, np.float32)),
         Const(scales),
         opset=opset,
-        **resize_attributes(data.draw, mode),
+        **resize_attributes(data.draw, mode, opset),
     )
     assert_agrees(*made, tolerance=1e-4)
 
@@ -144,7 +144,7 @@ def test_resize_to_sizes_agrees_with_onnxruntime(
 ) -> None:
     x = image(data.draw, 2, 2, smallest=2)
     h, w = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
-    sizes, attributes = ints(*x.shape[:2], h, w), resize_attributes(data.draw, mode)
+    sizes, attributes = ints(*x.shape[:2], h, w), resize_attributes(data.draw, mode, opset)
     made = single("Resize", x, None, None, sizes, opset=opset, **attributes)
     rounding = attributes.get("nearest_mode", "")
     if attributes["coordinate_transformation_mode"] == "asymmetric" and "round" in rounding:
@@ -175,13 +175,15 @@ def nearest(length: int, size: int) -> Iterator[set[int]]:
         yield {min(a, length - 1) for a in (nearest_below, nearest_above)}
 
 
-def resize_attributes(draw: st.DrawFn, mode: str) -> dict[str, Any]:
-    attributes = {
+def resize_attributes(draw: st.DrawFn, mode: str, opset: int) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
         "mode": mode,
         "coordinate_transformation_mode": draw(st.sampled_from(COORDINATES)),
     }
     if mode == "nearest":
         attributes["nearest_mode"] = draw(st.sampled_from(NEAREST))
+    elif opset >= 18 and draw(st.booleans()):
+        attributes |= {"antialias": 1, "exclude_outside": draw(st.integers(0, 1))}
     return attributes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from PIL import Image
 
 import quantglow as qg
 from quantglow import steps
 from quantglow.types import Array
 from tests.support.effort import moderate
 
+DATASETS = Path(__file__).resolve().parents[3] / "datasets"
 OPSETS = (11, 12, 13, 17, 18)
 
 
@@ -114,6 +117,30 @@ def test_images_of_any_size_and_batch_are_resized(opset: int, mode: str) -> None
         assert wanted.shape == (shape[0], 3, 4, 4)
 
 
+def photos() -> list[Array]:
+    """Two photographs of different sizes, uint8 [H, W, 3]."""
+    with np.load(DATASETS / "photos.npz", allow_pickle=False) as data:
+        first, second = data["images"][:2]
+    return [first[:, :200], second[:216]]
+
+
+@pytest.mark.parametrize("sizes", [(32, 48), (224, 224), (100, 300), (300, 61)])
+def test_antialiased_images_are_those_of_pillow(sizes: tuple[int, int]) -> None:
+    """Pillow rounds to bytes behind each axis, which makes up to one step."""
+    before = [
+        steps.ElementType("uint8"),
+        steps.Layout("NHWC"),
+        steps.Resize(*sizes, antialias=True),
+    ]
+    model = identity([1, 3, *sizes], 18)
+    compiled = qg.compile(model, num_threads=1, before=before)
+    for photo in photos():
+        wanted = np.asarray(Image.fromarray(photo).resize(sizes[::-1], Image.BILINEAR))
+        (found,) = interpreted(model, photo[None], before=before)
+        assert np.abs(found[0].transpose(1, 2, 0) - wanted).max() <= 1.001
+        np.testing.assert_allclose(compiled(photo[None]), found, atol=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["FLOAT16", "DOUBLE"])
 def test_the_model_gets_the_float_type_that_it_declares(kind: str) -> None:
     model = identity([1, 3], kind=getattr(TensorProto, kind))
@@ -149,6 +176,11 @@ REFUSED: list[tuple[onnx.ModelProto, dict[str, Any], str]] = [
     (identity([1, 3, 4, 4]), {"before": steps.Resize(5, 4)}, "the model takes"),
     (identity([1, 3, 4, 4], 10), {"before": steps.Resize(4, 4)}, "opset 10, and the step needs 11"),
     (identity([1, 3]), {"before": steps.Resize(4, 4)}, "no axis 'H'"),
+    (
+        identity([1, 3, 4, 4], 17),
+        {"before": steps.Resize(4, 4, antialias=True)},
+        "opset 17, and the step needs 18",
+    ),
     (identity([1, None, 4, 4]), {"before": steps.ReverseChannels()}, "number of channels free"),
     (identity([1, 3], kind=TensorProto.INT64), {"before": steps.Rescale(2)}, "takes integers"),
     (identity([1, 3], kind=TensorProto.INT64), {"after": steps.Softmax()}, "gives integers"),

@@ -301,6 +301,7 @@ NOT_ONNX = {
     "Input",
     "Constant",
     "Swish",
+    "AntialiasedResize",
     "Elementwise",
     "RowMap",
     "External",

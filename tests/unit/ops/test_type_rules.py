@@ -11,6 +11,7 @@ import pytest
 from quantglow.errors import TypeRuleError
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import (
+    AntialiasedResize,
     AveragePool,
     Conv,
     ConvTranspose,
@@ -86,6 +87,13 @@ def test_a_pool_that_leaves_its_operand_is_refused(
 def test_a_resize_that_leaves_its_operand_is_refused(attributes: dict[str, Any]) -> None:
     with pytest.raises(TypeRuleError):
         Resize(name="big", x=IMAGE, **{"sizes": (16, 16), "scales": (2.0, 2.0), **attributes})
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_integers_and_nearest_pixels_are_not_antialiased(mode: str) -> None:
+    x = IMAGE if mode == "nearest" else integers(DType.I8, 1, 8, 8, 4)
+    with pytest.raises(TypeRuleError, match="only linear interpolation of floats"):
+        AntialiasedResize(name="y", x=x, sizes=(4, 4), scales=(0.5, 0.5), mode=mode)
 
 
 def integers(dtype: DType, *shape: int, axis: int | None = None) -> Node:

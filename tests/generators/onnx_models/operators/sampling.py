@@ -27,6 +27,8 @@ def resizing(d: Drawing) -> object:
         given["nearest_mode"] = d.choose(ROUNDINGS)
     if mode == "cubic":
         given |= d.some({"cubic_coeff_a": (-0.5, -0.75), "exclude_outside": (0, 1)})
+    if mode == "linear" and d.opset >= 18:
+        given |= d.some({"antialias": (0, 1), "exclude_outside": (0, 1)})
     if d.chance(0.3):
         given["sizes"] = [*x.shape[:2], *(d.integer(1, 9) for _ in range(2))]
     else:
