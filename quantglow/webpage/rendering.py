@@ -7,6 +7,7 @@ the scripts set them as text.  The page's policy runs these scripts only and loa
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import json
@@ -30,6 +31,9 @@ SCRIPTS = (
     "page.js",
 )
 """Scripts in the order in which they run; the last one builds the page."""
+FRAME_SCRIPT = "frame.js"
+"""The script that unpacks a page in a frame."""
+
 UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 """Characters that could end a script, as JSON may write them."""
 HEIGHT = 560
@@ -37,9 +41,12 @@ HEIGHT = 560
 
 
 def page(title: str, data: Mapping[str, Any]) -> str:
-    """The page of ``data``: plain values in which every float is finite."""
-    style = text_of(ASSETS / "page.css")
-    script = "\n".join([library(), *(text_of(ASSETS / name) for name in SCRIPTS)])
+    """The page of ``data``: plain values in which every float is finite.
+
+    A page without a graph needs no library.
+    """
+    style, drawing = text_of(ASSETS / "page.css"), [library()] if "graph" in data else []
+    script = "\n".join([*drawing, *(text_of(ASSETS / name) for name in SCRIPTS)])
     policy = (
         f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -55,9 +62,15 @@ def embedded(title: str, data: Mapping[str, Any], height: int = HEIGHT) -> str:
 
 
 def framed(text: str, height: int = HEIGHT) -> str:
-    """A page inside of another one, apart from its styles and scripts."""
+    """A page inside of another one, apart from its styles and scripts.
+
+    It is packed, because a notebook has such a frame for each object that it shows.
+    """
+    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    frame = Template(text_of(ASSETS / "frame.html"))
+    inside = frame.substitute(packed=packed, script=text_of(ASSETS / FRAME_SCRIPT))
     return (
-        f'<iframe srcdoc="{html.escape(text)}" sandbox="allow-scripts" '
+        f'<iframe srcdoc="{html.escape(inside)}" sandbox="allow-scripts" '
         f'style="width:100%;height:{height}px;border:0"></iframe>'
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,14 @@ def test_the_page_of_a_compiled_model_works(show: Opener) -> None:
     assert found.count(".node") == len(
         [node for node in model.graph.nodes if node.op != "Constant"]
     )
+
+
+def test_the_page_of_a_loaded_model_says_what_is_missing(show: Opener, tmp_path: Path) -> None:
+    model = qg.quantize_and_compile(small_model(), small_samples(), num_threads=1, progress=False)
+    model.save(tmp_path / "model.qgm")
+    found = show(qg.load(tmp_path / "model.qgm", num_threads=1).report.to_html())
+    assert found.errors == []
+    assert "A file of a model has no histograms" in found.text("#histograms")
 
 
 @pytest.mark.parametrize("kind", ["graph", "profile"])

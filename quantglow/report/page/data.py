@@ -26,6 +26,12 @@ from quantglow.webpage import page
 OUTPUTS = ("output", "SQNR dB", "cosine", "max error", "top-1 agreement")
 """Columns of the table of outputs."""
 
+MISSING = (
+    "A file of a model has no histograms of its calibration data, to be small. Remedy: write the "
+    "page where the model is quantized, by report.to_html(), or by quantglow debug MODEL "
+    "--calibration-data DATA --output page.html."
+)
+
 TraceLike = Mapping[str, Any] | str | os.PathLike[str] | None
 """A trace, the path of one, or none."""
 
@@ -48,9 +54,10 @@ def page_of(
     """The page of a model, as far as it is known; ``trace`` replaces that of the source."""
     known = trace_in(trace) if isinstance(trace, str | os.PathLike) else trace
     own = source or PageSource()
-    return page(
-        own.title, page_data(graph, own if known is None else replace(own, trace=known), figures)
-    )
+    data = page_data(graph, own if known is None else replace(own, trace=known), figures)
+    if source is None and any(layer.precision == "int8" for layer in figures.layers):
+        data["missing"] = MISSING
+    return page(own.title, data)
 
 
 def page_data(graph: Graph | None, source: PageSource, figures: Figures) -> dict[str, Any]:

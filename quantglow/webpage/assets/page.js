@@ -46,6 +46,7 @@ function main() {
   if (layers.size) layerTable(reveal("layers"), data.layers, show);
   if (data.outputs?.rows.length) plainTable(reveal("outputs"), data.outputs);
   if (Object.keys(data.histograms ?? {}).length) histogramGrid(reveal("histograms"), data.histograms);
+  else if (data.missing) reveal("histograms").replaceChildren(element("h2", {}, "Histograms"), element("p", {}, data.missing));
   if (data.timeline?.events.length) reveal("timeline").querySelector(".scroll").append(timelinePicture(data.timeline));
   if (data.facts?.length) facts(reveal("facts"), data.facts, data.notes ?? []);
   document.body.dataset.ready = String(Math.round(performance.now()));

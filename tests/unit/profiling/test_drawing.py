@@ -8,6 +8,7 @@ import pytest
 import quantglow as qg
 from quantglow.profiling import Histogram
 from quantglow.profiling.drawing import BARS, drawn
+from tests.support.frames import unpacked
 from tests.support.small_network import small_model, small_samples
 
 
@@ -33,4 +34,4 @@ def test_the_stored_range_is_drawn() -> None:
 
 def test_a_profile_draws_itself_in_a_notebook() -> None:
     text = qg.profile(small_model(), small_samples(), progress=False)._repr_html_()
-    assert "Profile of 6 tensors over 4 sample(s)" in text
+    assert "Profile of 6 tensors over 4 sample(s)" in unpacked(text)

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from quantglow.webpage import framed, page
-from quantglow.webpage.rendering import ASSETS, SCRIPTS, VENDOR, digest, text_of
+from quantglow.webpage.rendering import ASSETS, FRAME_SCRIPT, SCRIPTS, VENDOR, digest, text_of
+from tests.support.frames import unpacked
 
 NASTY = (
     "</script><img src=x onerror=alert(1)>",
@@ -54,11 +55,12 @@ def test_a_page_loads_nothing() -> None:
 def test_a_page_has_the_licence_of_its_library() -> None:
     licence = text_of(VENDOR / "dagre.LICENSE")
     assert "Permission is hereby granted" in licence
-    assert licence in page("model", {})
+    assert licence in page("model", {"graph": {}})
+    assert licence not in page("model", {})
 
 
 def test_every_script_is_in_the_page() -> None:
-    assert {path.name for path in ASSETS.glob("*.js")} == set(SCRIPTS)
+    assert {path.name for path in ASSETS.glob("*.js")} == {*SCRIPTS, FRAME_SCRIPT}
 
 
 def test_infinite_numbers_are_refused() -> None:
@@ -66,5 +68,14 @@ def test_infinite_numbers_are_refused() -> None:
         page("model", {"db": float("inf")})
 
 
-def test_a_frame_holds_the_page_in_one_attribute() -> None:
-    assert framed('<p title="a">').count('"') == 6
+@pytest.mark.parametrize("name", NASTY)
+def test_a_frame_holds_the_page_in_one_attribute(name: str) -> None:
+    text = page(name, {"name": name})
+    assert framed(text).count('"') == 6
+    assert unpacked(framed(text)) == text
+
+
+def test_a_frame_is_half_as_long_as_its_page() -> None:
+    """A notebook is as large as its frames."""
+    text = page("model", {"graph": {"nodes": [{"name": f"conv{i}"} for i in range(1000)]}})
+    assert len(framed(text)) < len(text) / 2

@@ -81,6 +81,7 @@ def test_a_loaded_model_has_a_page_with_its_figures(
     data = sections(qg.load(tmp_path / "model.qgm", num_threads=1).report.to_html())
     assert data["layers"] == sections(compiled.report.to_html())["layers"]
     assert data["graph"] == sections(compiled.report.to_html())["graph"]
+    assert "Remedy" in data["missing"] and "missing" not in sections(compiled.report.to_html())
 
 
 def test_a_float_model_has_a_page() -> None:
