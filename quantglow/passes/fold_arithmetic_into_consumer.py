@@ -11,14 +11,22 @@ from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Mul
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import Conv, Gemm
-from quantglow.passes.constants import bias_of, channel_values, float_constant, weights_of
+from quantglow.ops.primitives import Elementwise
+from quantglow.ops.resize import Resize
+from quantglow.ops.shape import Transpose
+from quantglow.passes.constants import bias_of, channel_values, float_constant, is_float, weights_of
 from quantglow.passes.simplify_arithmetic import plain
-from quantglow.types import Array
+from quantglow.types import Array, DType
+
+MAX_SHIFT = 1024.0
+"""Maximum distance of the padding from the pixel 0, in pixels: that of images is up to 255."""
 
 
 @rewrite_pass("fold-arithmetic-into-consumer")
 def fold_arithmetic_into_consumer(node: Node, uses: Uses) -> Node | None:
-    """Conv(x * c, w) -> Conv(x, w * c); Conv(x + c, w, b) -> Conv(x, w, b + sum(w * c)), no pads"""
+    """Conv(x * c, w) -> Conv(x, w * c); Conv(x + c, w, b) -> Conv(x, w, b + sum(w * c)), no pads;
+    Conv(p * s + t, w) -> Conv(p + t / s, w * s) for bytes p, whose padding is 0 in both
+    """
     if not isinstance(node, Conv | Gemm) or not foldable(node):
         return None
     before = node.x
@@ -39,10 +47,41 @@ def folded(node: Conv | Gemm, before: Binary, uses: Uses) -> Node | None:
     if isinstance(before, Mul):
         return replace(node, x=before.x, w=float_constant(product, f"{node.name}:w", uses))
     if isinstance(node, Conv) and any(node.pads):
+        scaled = before.x
+        if isinstance(scaled, Mul) and plain(scaled) and is_image(scaled.x):
+            return shifted(node, before, scaled, c, uses)
         return declined(node, f"{before.name!r} adds to pixels, but not to the padding of zeros")
     sums = product.astype(np.float64).reshape(-1, product.shape[-1]).sum(axis=0)
     bias = float_constant(bias_of(node) + sums, f"{node.name}:b", uses)
     return replace(node, x=before.x, b=bias)
+
+
+def shifted(node: Conv, before: Binary, scaled: Mul, shift: Array, uses: Uses) -> Node | None:
+    """The convolution of shifted bytes: these have one scale for all channels."""
+    scale = channel_values(scaled.y, before.type.shape[-1], before.type.rank)
+    if scale is None or not uses.only(node, scaled):
+        return None
+    with np.errstate(all="ignore"):
+        pixels = shift.astype(np.float64) / scale
+    if not np.abs(pixels).max() <= MAX_SHIFT:
+        return declined(node, f"{scaled.name!r} makes no image")
+    moved = Add(
+        name=uses.fresh(f"{before.name}:shifted"),
+        x=scaled.x,
+        y=float_constant(pixels, f"{before.name}:shift", uses),
+    )
+    weights = float_constant(
+        weights_of(node) * by_input_channel(node, scale), f"{node.name}:w", uses
+    )
+    return replace(node, x=moved, w=weights)
+
+
+def is_image(node: Node) -> bool:
+    """Whether a value is bytes as floats, also resized ones."""
+    while isinstance(node, Resize | Transpose):
+        node = node.x
+    is_cast = isinstance(node, Elementwise) and len(node.args) == 1 and is_float(node)
+    return is_cast and node.operands[0].type.dtype in (DType.U8, DType.I8)
 
 
 def by_input_channel(node: Conv | Gemm, c: Array) -> Array:

@@ -13,6 +13,7 @@ from onnx.version_converter import convert_version
 import quantglow as qg
 from quantglow import steps
 from quantglow.ops import Quantize
+from quantglow.report.metrics import sqnr_db
 from quantglow.types import Array
 from tests.support.small_network import small_model
 
@@ -89,7 +90,7 @@ def test_scores_that_are_chosen_from_stay_float(compiled: Any) -> None:
 
 def test_images_are_rounded_once(compiled: Any) -> None:
     ops = [type(node).__name__ for node in compiled.graph.nodes if node.operands]
-    assert ops[: ops.index("Quantize")] == ["Elementwise", "Mul", "Add"]
+    assert ops[: ops.index("Quantize")] == ["Elementwise", "Add"]
 
 
 def test_bytes_that_calibration_did_not_see_are_exact() -> None:
@@ -107,6 +108,36 @@ def test_bytes_that_calibration_did_not_see_are_exact() -> None:
     assert [type(node).__name__ for node in made.graph.nodes if node.operands][2] == "Conv"
 
 
+@pytest.mark.parametrize(
+    ("preparation", "zero_point"),
+    [
+        ([steps.Rescale(1 / 255)], -128),
+        ([steps.Normalize(127, (58, 57))], -1),
+        ([steps.Rescale(1 / 255), steps.Normalize(103 / 255, (0.25, 0.2))], -25),
+    ],
+    ids=["rescale", "deviations", "both"],
+)
+def test_padding_that_is_a_byte_leaves_bytes_exact(preparation: Any, zero_point: int) -> None:
+    """Whatever calibration saw: here only dark pixels."""
+    before = [*BEFORE[:2], *preparation]
+    made = qg.quantize_and_compile(
+        small_model(), images() // 4, num_threads=1, progress=False, verify=False, before=before
+    )
+    (first,) = [n for n in made.graph.nodes if isinstance(n, Quantize)]
+    assert (first.type.quant.scales, first.type.quant.zero_points) == ((1.0,), (zero_point,))
+    floats = qg.compile(small_model(), num_threads=1, before=before)
+    found, wanted = (model(images()[:1] // 4)[1] for model in (made, floats))
+    assert sqnr_db(wanted, found) > 30
+
+
+def test_the_report_says_why_bytes_are_not_exact(compiled: Any) -> None:
+    reasons = {layer.name: layer.reason for layer in compiled.report.layers}
+    assert (
+        "the padding of 'features' is the pixel 127.5, 102, which is no"
+        in reasons["x:model:shifted"]
+    )
+
+
 def test_antialiased_images_are_rounded_once() -> None:
     model = convert_version(small_model(), 18)
     before = [*BEFORE[:2], steps.Resize(6, 6, antialias=True), *BEFORE[2:]]
@@ -120,7 +151,7 @@ def test_antialiased_images_are_rounded_once() -> None:
         input_shapes={"x": (1, *photos.shape[1:])},
     )
     ops = [type(node).__name__ for node in made.graph.nodes if node.operands]
-    first = ["Elementwise", "AntialiasedResize", "Mul", "Add"]
+    first = ["Elementwise", "AntialiasedResize", "Add"]
     assert ops[: ops.index("Quantize")] == first
     assert made.report.outputs[0].sqnr_db > 30
     for photo in photos[:, None]:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.traits import Trait
-from quantglow.ops import Add, Div, Elementwise, LogSoftmax, MatMul, Mul, Softmax, Sub, Transpose
+from quantglow.ops import (
+    Add,
+    Conv,
+    Div,
+    Elementwise,
+    LogSoftmax,
+    MatMul,
+    Mul,
+    Softmax,
+    Sub,
+    Transpose,
+)
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.expression import arg, call
 from quantglow.ops.resize import Resize
@@ -19,6 +34,12 @@ PRODUCTS = (Contraction, MatMul)
 LINEAR = (Mul, Add, Sub, Div)
 BYTES = (DType.U8, DType.I8)
 AS_FLOAT = call("float", arg(0))
+
+PIXEL_TOLERANCE = 1e-4
+"""Distance of a pixel from a byte that float32 makes of scales and shifts."""
+
+SHOWN_PIXELS = 4
+"""Channels whose pixels a reason names."""
 
 
 def tail(graph: Graph) -> list[Node]:
@@ -38,8 +59,10 @@ def tail(graph: Graph) -> list[Node]:
 
 
 def byte_ranges(graph: Graph) -> dict[Node, Range]:
-    """The range of floats that are bytes, whatever calibration saw: int8 holds each exactly."""
-    return {
+    """The range of floats that are bytes, also less the pixel of the padding, whatever calibration
+    saw: int8 holds each exactly.
+    """
+    found: dict[Node, Range] = {
         node: Range(*map(float, node.args[0].type.dtype.limits))
         for node in graph.compute_nodes()
         if isinstance(node, Elementwise)
@@ -47,6 +70,39 @@ def byte_ranges(graph: Graph) -> dict[Node, Range]:
         and node.type.dtype.is_float
         and node.args[0].type.dtype in BYTES
     }
+    for node in graph.compute_nodes():
+        own = found.get(node.operands[0]) if node.operands else None
+        pixel = None if own is None else padding_pixel(node, own)
+        if own is not None and pixel is not None:
+            found[node] = Range(own.low - pixel, own.high - pixel)
+    return found
+
+
+def padding_pixel(node: Node, pixels: Range) -> float | None:
+    """The byte that a shift of bytes makes 0, the same for all channels; None if there is none."""
+    if not isinstance(node, Add) or not isinstance(node.y, Constant):
+        return None
+    low, high = (-float(extreme) for extreme in node.y.extremes[::-1])
+    whole = float(np.rint(low))
+    is_byte = pixels.low <= whole <= pixels.high
+    return (
+        whole if is_byte and max(abs(low - whole), abs(high - whole)) <= PIXEL_TOLERANCE else None
+    )
+
+
+def preparation(node: Node, graph: Graph, bytes_of: Mapping[Node, Range]) -> str:
+    """Why an operator of ``head`` is float."""
+    reason = "prepares an input: in float, it is rounded once"
+    padded = [u for u in graph.users[node] if isinstance(u, Conv) and any(u.pads)]
+    if not isinstance(node, Add) or not isinstance(node.y, Constant):
+        return reason
+    if not padded or node.x not in bytes_of or node in bytes_of:
+        return reason
+    pixels = ", ".join(f"{-value:.4g}" for value in node.y.value.reshape(-1)[:SHOWN_PIXELS])
+    return (
+        f"{reason}; bytes are not exact in int8, because the padding of {padded[0].name!r} is the "
+        f"pixel {pixels}, which is no byte for all channels"
+    )
 
 
 def head(graph: Graph) -> list[Node]:

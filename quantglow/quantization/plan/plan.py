@@ -36,7 +36,7 @@ from quantglow.quantization.plan.eligibility import (
     ineligibility,
     normalizations,
 )
-from quantglow.quantization.plan.ends import PRODUCTS, byte_ranges, head, tail
+from quantglow.quantization.plan.ends import PRODUCTS, byte_ranges, head, preparation, tail
 from quantglow.quantization.plan.float_heuristics import float_by_heuristics
 from quantglow.quantization.plan.masks import LARGE, masked_values, special_values
 from quantglow.quantization.plan.params import activation_element
@@ -121,7 +121,8 @@ def make_plan(
     """
     ranges = tensor_ranges(graph, profile, config)
     ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
-    ranges |= {node: own for node, own in byte_ranges(graph).items() if node in ranges}
+    bytes_of = byte_ranges(graph)
+    ranges |= {node: own for node, own in bytes_of.items() if node in ranges}
     reasons = excluded_nodes(graph, config, imported)
     reasons |= {n: OVERRIDDEN for n in graph.compute_nodes() if n.name in to_float}
     reasons |= {n: UNTAKEN for n in _untaken(graph, profile) if n not in reasons}
@@ -137,7 +138,7 @@ def make_plan(
         for node in tail(graph):
             reasons.setdefault(node, "finishes the output in float")
     for node in head(graph):
-        reasons.setdefault(node, "prepares an input: in float, it is rounded once")
+        reasons.setdefault(node, preparation(node, graph, bytes_of))
     for node, reason in float_by_heuristics(graph, reasons.keys(), ranges):
         reasons.setdefault(node, reason)
     for node in divisors(graph, reasons.keys(), ranges):

@@ -99,7 +99,7 @@ QUICK = "--seconds 0.05 --num-threads 1"
         (f"compare net.onnx {DATA} --quantizers onnxruntime-minmax {QUICK}", "closer to float"),
         ("inspect net.onnx", "'x:Cast'"),
         ("inspect net.onnx --stage memory", "x:model"),
-        (f"inspect net.onnx {DATA} --effort fast --stage int8", "'x:model:q'"),
+        (f"inspect net.onnx {DATA} --effort fast --stage int8", "'x:model:shifted:q'"),
         (f"inspect net.onnx {DATA} --effort fast --stage report", "scores:Softmax"),
         ("opt net.onnx", "'x:Cast'"),
         (f"opt net.onnx --bisect {DATA}", "give the results of the reference"),

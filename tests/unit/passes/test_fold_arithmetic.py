@@ -9,8 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.graph.node import Node
-from quantglow.ops import Add, Conv, ConvTranspose, Div, Gemm, Mul, Neg, Pow, Relu, Sub
+from quantglow.graph.node import Input, Node
+from quantglow.ops import (
+    Add,
+    Conv,
+    ConvTranspose,
+    Div,
+    Elementwise,
+    Gemm,
+    Mul,
+    Neg,
+    Pow,
+    Relu,
+    Sub,
+)
+from quantglow.ops.expression import arg, call
 from quantglow.passes import (
     fold_arithmetic,
     fold_arithmetic_into_consumer,
@@ -18,6 +31,7 @@ from quantglow.passes import (
     simplify_arithmetic,
 )
 from quantglow.passes.repeat import repeat
+from quantglow.types import DType, ElementType, TensorType
 from tests.support.builder import Builder, ops_of, rewritten
 from tests.support.effort import moderate
 
@@ -107,6 +121,22 @@ def test_a_scale_goes_into_a_padded_conv_but_a_shift_does_not() -> None:
     y = b.make(Conv, x=shifted, w=b.drawn(2, 2, 4, 4), pads=(1, 0, 0, 0))
     after = rewritten(fold_arithmetic_into_consumer, b, [y])
     assert ops_of(after) == ["Mul", "Add", "Conv"]
+
+
+@pytest.mark.parametrize("shift", [(-64.0, -32.0), (0.0, 0.0), (3.0, -1e9)])
+def test_a_scale_of_bytes_goes_into_a_padded_conv(shift: tuple[float, float]) -> None:
+    """Bytes have one range for all channels, scaled ones do not; a shift beyond them is none."""
+    b = Builder()
+    x = b.make(Input, tensor=TensorType(DType.U8, (1, 3, 3, 2)))
+    b.inputs.append(x)
+    as_float = call("float", arg(0))
+    pixels = b.make(Elementwise, args=(x,), expression=as_float, out=ElementType(DType.F32))
+    scaled = b.make(Mul, x=pixels, y=b.constant(np.float32([0.5, 0.25])))
+    moved = b.make(Add, x=scaled, y=b.constant(np.float32(shift)))
+    y = b.make(Conv, x=moved, w=b.drawn(2, 2, 2, 4), pads=(1, 0, 1, 1))
+    after = rewritten(fold_arithmetic_into_consumer, b, [y])
+    folds = max(map(abs, shift)) < 1e3
+    assert ops_of(after) == ["Elementwise", *(["Add"] if folds else ["Mul", "Add"]), "Conv"]
 
 
 def test_constants_before_a_gemm_go_into_it() -> None:
