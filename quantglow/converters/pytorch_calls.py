@@ -64,8 +64,12 @@ def arguments_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def as_tensor(leaf: Any) -> Any:
-    """A tensor of an array, or the leaf."""
-    return torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf
+    """A tensor of an array, also of one of bfloat16, which NumPy has not; or the leaf."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    if leaf.dtype.name != "bfloat16":
+        return torch.from_numpy(np.array(leaf))
+    return torch.from_numpy(np.array(leaf).view(np.int16)).view(torch.bfloat16)
 
 
 def first_sample(data: Any) -> tuple[Any, Any]:

@@ -23,7 +23,7 @@ from quantglow.driver.compilation import compile
 from quantglow.driver.models import family_of, opened, with_steps
 from quantglow.errors import CalibrationError
 from quantglow.frontend import Source
-from quantglow.graph.border import entering, leaving
+from quantglow.graph.border import declared_feeds, entering, leaving
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
@@ -100,6 +100,7 @@ def bisect(
     feeds, _ = first_of(data, family.signature)
     if feeds is None:
         raise CalibrationError("data holds no samples. Remedy: pass at least one.")
+    feeds = declared_feeds(family.signature.inputs, feeds)
     given = entering(family.signature.inputs, feeds)
     judge = _Judge(given, tolerance)
     start = model if source is None else source.at(family.case_of(feeds))

@@ -10,6 +10,7 @@ import pytest
 import quantglow as qg
 from quantglow.foreign_types import array_of_tensor
 from tests.frameworks.networks import digits, images, labels
+from tests.support.small_network import small_model
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
@@ -95,6 +96,43 @@ def test_bfloat16_comes_and_goes() -> None:
     compiled = qg.compile(module, samples=[x.to(torch.bfloat16)])
     found, wanted = compiled(x.to(torch.bfloat16)), module(x.to(torch.bfloat16)).float()
     np.testing.assert_allclose(found.astype(np.float32), of(wanted), rtol=0.02, atol=0.02)
+
+
+BFLOAT16 = torch.randn(12, 1, 2, 6, 6, generator=torch.Generator().manual_seed(0)).to(
+    torch.bfloat16
+)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        list(BFLOAT16),
+        BFLOAT16[:, 0],
+        {"x": BFLOAT16[:, 0]},
+        [{"x": tensor} for tensor in BFLOAT16],
+        [(tensor, torch.tensor([1])) for tensor in BFLOAT16],
+    ],
+    ids=["list", "one tensor", "one dict", "dicts", "with labels"],
+)
+def test_bfloat16_samples_calibrate_as_the_same_numbers_in_float32(samples: Any) -> None:
+    """Its numbers are numbers of float32."""
+    ranges = qg.profile(small_model(), samples, progress=False).histograms
+    wanted = qg.profile(small_model(), of(BFLOAT16[:, 0].float()), progress=False).histograms
+    assert {name: str(found) for name, found in ranges.items()} == {
+        name: str(found) for name, found in wanted.items()
+    }
+
+
+@pytest.mark.parametrize("samples", [list(BFLOAT16), BFLOAT16[:, 0]], ids=["list", "one tensor"])
+def test_a_module_of_bfloat16_is_calibrated(samples: Any) -> None:
+    layers = torch.nn.Conv2d(2, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 3)
+    module = torch.nn.Sequential(*layers).to(torch.bfloat16).eval()
+    options = {"progress": False, "effort": "fast", "num_threads": 1}
+    compiled = qg.quantize_and_compile(module, samples, **options)
+    assert compiled.get_inputs()[0].type == "tensor(bfloat16)"
+    found, wanted = compiled(BFLOAT16[0]), module(BFLOAT16[0])
+    np.testing.assert_allclose(found.astype(np.float32), of(wanted.float()), atol=0.1)
+    assert qg.bisect(module, samples).stage == ""
 
 
 @pytest.mark.parametrize(

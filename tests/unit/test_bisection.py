@@ -17,6 +17,7 @@ from quantglow.backends.llvm.kernel import KernelCall, emit_rules
 from quantglow.driver import bisection
 from quantglow.driver.bisection import Bisection, cut_after, difference
 from quantglow.frontend import source as importing
+from quantglow.graph.border import numpy_type
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Pass, RewritePass
@@ -25,8 +26,10 @@ from quantglow.isolation import called
 from quantglow.ops import AveragePool, MaxPool
 from quantglow.passes.repeat import repeat
 from quantglow.types import Array
+from tests.generators.onnx_models.float_types import all_of
 from tests.support.embedded import network
 from tests.support.feeds import feeds_of
+from tests.support.small_network import small_model, small_samples
 from tests.unit.frontend.onnx_models import floats
 
 MNIST = network("mnist")
@@ -57,6 +60,12 @@ def test_a_model_that_is_right_has_no_part() -> None:
     found = qg.bisect(MNIST.path, FEEDS)
     assert found == Bisection()
     assert "give the results of the reference" in str(found)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float64", "bfloat16"])
+def test_a_model_of_another_float_type_has_no_part(kind: str) -> None:
+    x = [sample.astype(numpy_type(kind)) for sample in small_samples()]
+    assert qg.bisect(all_of(small_model(), kind), x) == Bisection()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
