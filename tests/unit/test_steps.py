@@ -12,8 +12,11 @@ from onnx.version_converter import convert_version
 
 import quantglow as qg
 from quantglow import steps
+from quantglow.driver.models import with_steps
+from quantglow.frontend.ort_quantizer_input import quantizer_input
 from quantglow.ops import Quantize
 from quantglow.report.metrics import sqnr_db
+from quantglow.report.onnxruntime_quantizer import int8_runner
 from quantglow.types import Array
 from tests.support.small_network import small_model
 
@@ -193,6 +196,17 @@ def test_every_function_that_takes_a_model_takes_its_steps() -> None:
     found = qg.diagnose(model, data, sensitivity=False, progress=False, **given)
     assert "scores:Softmax" in {layer.name for layer in found.layers}
     assert qg.bisect(model, data, **given).stage == ""
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+def test_onnxruntimes_quantizer_takes_images_that_are_resized(antialias: bool) -> None:
+    """It knows no sizes of some axes only."""
+    before = [*BEFORE[:2], steps.Resize(6, 6, antialias=antialias), *BEFORE[2:]]
+    model = with_steps(convert_version(small_model(), 18), before, None)
+    photo = np.random.default_rng(3).integers(0, 256, (1, 9, 11, 2)).astype(np.uint8)
+    run = int8_runner(quantizer_input(model, {"x": photo.shape}), [{"x": photo}])
+    wanted = qg.compile(model, num_threads=1).run(None, {"x": photo})
+    assert sqnr_db(wanted[1], run({"x": photo})[1]) > 20
 
 
 def test_a_graph_gets_its_steps_from_import_model() -> None:

@@ -18,8 +18,8 @@ FLOAT = onnx.TensorProto.FLOAT
 DECLARING = (steps.ElementType, steps.Layout)
 """Steps that describe what is fed."""
 
-RESIZE_OPSET, AXES_OPSET = 11, 18
-"""Opsets since which Resize knows centres of pixels; and antialiasing, and sizes of some axes."""
+RESIZE_OPSET, ABSENT_OPSET, ANTIALIAS_OPSET = 11, 13, 18
+"""Opsets since which Resize knows centres of pixels, may lack operands, and knows antialiasing."""
 
 
 def preceding(
@@ -108,7 +108,7 @@ def _(step: steps.ReverseChannels, chain: Chain) -> None:
 
 @write.register
 def _(step: steps.Resize, chain: Chain) -> None:
-    chain.need_opset("Resize", AXES_OPSET if step.antialias else RESIZE_OPSET)
+    chain.need_opset("Resize", ANTIALIAS_OPSET if step.antialias else RESIZE_OPSET)
     axes = [chain.axis("Resize", letter) for letter in "HW"]
     chosen: dict[str, Any] = {
         "mode": step.mode,
@@ -117,11 +117,8 @@ def _(step: steps.Resize, chain: Chain) -> None:
     if step.antialias:
         chosen |= {"antialias": 1, "exclude_outside": 1}
     sizes = chain.constant("sizes", np.array([step.height, step.width], np.int64))
-    if chain.opset >= AXES_OPSET:
-        chain.add("Resize", "", "", sizes, axes=axes, **chosen)
-    else:
-        empty = chain.constant("roi", np.zeros(0, np.float32))
-        chain.add("Resize", empty, empty, all_sizes(chain, sizes), **chosen)
+    empty = "" if chain.opset >= ABSENT_OPSET else chain.constant("roi", np.zeros(0, np.float32))
+    chain.add("Resize", empty, empty, all_sizes(chain, sizes), **chosen)
     for axis, size in zip(axes, (step.height, step.width), strict=True):
         chain.dims = chain.with_dim(axis, size)
 
