@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,9 @@ from quantglow.symbolic.shapes import integer
 from quantglow.symbolic.size import is_free, likely, surely_divides
 
 Number = TypeVar("Number", int, float)
+
+MAX_WEIGHTS = 2**26
+"""Maximum number of weights of an antialiased axis: its pixels times its results."""
 
 MAX_FACTOR = 64
 """Numerator and denominator of a scale by which free sizes are multiplied, at most: products with
@@ -59,6 +63,12 @@ def refuse_exotic(call: Call) -> None:
     policy = call.text("keep_aspect_ratio_policy", "stretch")
     if policy != "stretch":
         raise Unsupported(f"keep_aspect_ratio_policy {policy!r}")
+
+
+def check_weights(before: Sequence[int], after: Sequence[int]) -> None:
+    """Raise ``Unsupported`` for images whose antialiasing takes too many weights."""
+    if max(likely(a) * likely(b) for a, b in zip(before, after, strict=True)) > MAX_WEIGHTS:
+        raise Unsupported(f"antialiasing of an axis with more than {MAX_WEIGHTS} weights")
 
 
 def scale_operand(call: Call, position: int) -> list[float]:
@@ -138,6 +148,7 @@ def resized(
         "rounding": rounding,
     }
     if call.integer("antialias", 0) and mode != "nearest":
+        check_weights(x.type.shape[1:3], (h, w))
         outside = bool(call.integer("exclude_outside", 0))
         return from_nhwc(call, AntialiasedResize(**chosen, excludes_outside=outside))
     return from_nhwc(call, Resize(**chosen, mode="nearest" if mode == "nearest" else "linear"))

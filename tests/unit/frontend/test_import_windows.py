@@ -13,7 +13,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from quantglow.errors import UnsupportedOpError
 from quantglow.frontend import import_model
+from quantglow.frontend.operators import resize
 from quantglow.interpreter import interpret
 from tests.unit.frontend.onnx_models import (
     Const,
@@ -197,6 +199,17 @@ def test_resize_of_opset_10_agrees_with_onnxruntime(mode: str) -> None:
 def test_resize_takes_signals(mode: str) -> None:
     scales = Const(np.array([1, 1, 2], np.float32))
     assert_agrees(*single("Resize", floats(1, 2, 3), None, scales, mode=mode))
+
+
+def test_antialiasing_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights of an axis are its pixels times its results."""
+    given: dict[str, Any] = {"opset": 18, "mode": "linear", "antialias": 1}
+    model, _ = single("Resize", floats(1, 2, 3, 4), None, None, ints(1, 2, 6, 8), **given)
+    monkeypatch.setattr(resize, "MAX_WEIGHTS", 32)
+    assert "AntialiasedResize" in {node.op for node in import_model(model).nodes}
+    monkeypatch.setattr(resize, "MAX_WEIGHTS", 31)
+    with pytest.raises(UnsupportedOpError, match="more than 31 weights"):
+        import_model(model)
 
 
 def test_resize_takes_axes() -> None:
