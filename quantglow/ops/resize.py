@@ -14,7 +14,11 @@ from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, is_integer, saturate
 from quantglow.ops.shape import MOVES
+from quantglow.symbolic.size import is_free
 from quantglow.types import Array, TensorType
+
+MAX_WEIGHTS = 2**26
+"""Maximum number of weights of an antialiased axis: its pixels times its results."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,17 @@ class AntialiasedResize(Resize):
     def infer(self) -> TensorType:
         if self.mode != "linear" or not self.x.type.dtype.is_float:
             raise self.refuse("only linear interpolation of floats is antialiased")
-        return super().infer()
+        found = super().infer()
+        for length, size, scale in zip(
+            self.x.type.shape[1:3], self.sizes, self.scales, strict=True
+        ):
+            if is_free(length) or is_free(size):
+                continue
+            if abs(size - length * scale) > 1:
+                raise self.refuse(f"{length} pixels times {scale} are not {size}")
+            if size * length > MAX_WEIGHTS:
+                raise self.refuse(f"{length} pixels to {size} take more than {MAX_WEIGHTS} weights")
+        return found
 
     def weights(self, axis: int) -> Array:
         """float32 [results, pixels] of H (axis 0) or W (axis 1); the sum of each row is 1."""

@@ -12,14 +12,11 @@ from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
 from quantglow.frontend.operators.shape import MAX_ELEMENTS, normal
 from quantglow.graph.node import Node
-from quantglow.ops.resize import AntialiasedResize, Resize
+from quantglow.ops.resize import MAX_WEIGHTS, AntialiasedResize, Resize
 from quantglow.symbolic.shapes import integer
 from quantglow.symbolic.size import is_free, likely, surely_divides
 
 Number = TypeVar("Number", int, float)
-
-MAX_WEIGHTS = 2**26
-"""Maximum number of weights of an antialiased axis: its pixels times its results."""
 
 MAX_FACTOR = 64
 """Numerator and denominator of a scale by which free sizes are multiplied, at most: products with

@@ -96,6 +96,16 @@ def test_integers_and_nearest_pixels_are_not_antialiased(mode: str) -> None:
         AntialiasedResize(name="y", x=x, sizes=(4, 4), scales=(0.5, 0.5), mode=mode)
 
 
+@pytest.mark.parametrize(
+    ("size", "scale", "reason"),
+    [(4, 1e-9, "8 pixels times 1e-09 are not 4"), (2**24, 2.0**21, "take more than 67108864")],
+)
+def test_weights_of_antialiasing_have_a_limit(size: int, scale: float, reason: str) -> None:
+    """Texts of graphs are not trusted."""
+    with pytest.raises(TypeRuleError, match=reason):
+        AntialiasedResize(name="y", x=IMAGE, sizes=(8, size), scales=(1.0, scale))
+
+
 def integers(dtype: DType, *shape: int, axis: int | None = None) -> Node:
     count = 1 if axis is None else shape[axis]
     quant = QuantParams((0.5,) * count, (0,) * count, axis)
