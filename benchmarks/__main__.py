@@ -24,6 +24,7 @@ FOLDERS = {
         "decode",
         "throughput",
         "trace",
+        "resize",
         "scaling",
     ),
     "accuracy": (
