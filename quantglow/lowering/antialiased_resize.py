@@ -16,7 +16,7 @@ from quantglow.ops import Concat, Gemm, MatMul, Reshape, Slice, Transpose
 from quantglow.ops.resize import AntialiasedResize
 from quantglow.types import Array
 
-BLOCK = 32
+BLOCK = 16
 """Rows or columns that are computed at once."""
 
 
