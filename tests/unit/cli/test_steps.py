@@ -96,7 +96,11 @@ QUICK = "--seconds 0.05 --num-threads 1"
     [
         (f"bundle net.onnx {DATA} --effort fast --output folder", "uint8_t"),
         ("bundle net.onnx --output folder", "uint8_t"),
-        (f"compare net.onnx {DATA} --quantizers onnxruntime-minmax {QUICK}", "closer to float"),
+        pytest.param(
+            f"compare net.onnx {DATA} --quantizers onnxruntime-minmax {QUICK}",
+            "closer to float",
+            marks=pytest.mark.slow,
+        ),
         ("inspect net.onnx", "'x:Cast'"),
         ("inspect net.onnx --stage memory", "x:model"),
         (f"inspect net.onnx {DATA} --effort fast --stage int8", "'x:model:shifted:q'"),
