@@ -28,6 +28,8 @@ MOST_GROUPS = 8
 """Maximum number of groups of a tile."""
 NEAR_NBYTES = 16384
 """Bytes of a panel's weights that stay in the first-level cache beside pixels and sums."""
+FEW_NBYTES = 32768
+"""Bytes of the pixels of four blocks that stay in the first-level cache beside sums."""
 AHEAD_NBYTES = 16384
 """Weights that come from far away are prefetched so many bytes ahead; 8 to 32 KB are as good."""
 LEAST_USE = 0.25
@@ -118,14 +120,22 @@ class TilesPlan(ConvKernel):
 
     @property
     def _group_blocks(self) -> int:
-        """Blocks of a group: as many as sums where each vector's weights are then read once or
-        twice, one where all weights of a panel stay near."""
+        """Blocks of a group: as many as sums where each vector's weights are then read once, or
+        twice with pixels that stay near; one where all weights of a panel stay near."""
         height, width = self.image_size
-        if self._panel_vectors == 1 or height * -(-width // self.tiles_of.rows) <= 2 * SUMS:
+        blocks = height * -(-width // self.tiles_of.rows)
+        if self._panel_vectors == 1 or blocks <= SUMS:
+            return SUMS
+        if blocks <= 2 * SUMS and self._pixels_nbytes(min(width, self.tiles_of.rows)) <= FEW_NBYTES:
             return SUMS
         if self._panel_vectors > 2 and self.vector_steps_nbytes <= NEAR_NBYTES:
             return 1
         return 2
+
+    def _pixels_nbytes(self, positions: int) -> int:
+        """Bytes that as many blocks as sums read, with so many positions each."""
+        g = self.geometry
+        return SUMS * positions * min(g.strides[1] * g.x.column_pitch, g.runs.nbytes)
 
     @property
     def _flat_pitch(self) -> int:
