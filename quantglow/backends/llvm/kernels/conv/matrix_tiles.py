@@ -36,7 +36,7 @@ Emit = Callable[[], None]
 @dataclass(frozen=True)
 class Sums:
     """A group: where its sums lie on the stack, its blocks, the place of its first pixel, and its
-    number in the tile."""
+    number in the tile, or among all that use a panel where that comes from far away."""
 
     at: Value
     blocks: tuple[Block, ...]
