@@ -26,6 +26,7 @@ from quantglow.cli import (
     demo,
     inspect,
     opt,
+    tune,
 )
 from quantglow.cli.config_file import FLAG, with_config
 from quantglow.cli.entry import INTERRUPTED
@@ -144,6 +145,12 @@ COMMANDS: dict[str, Command] = {
         bundle.add_arguments,
         bundle.run,
         "quantglow bundle net.onnx --calibration-data samples.npz --target neon --output net",
+    ),
+    "tune": Command(
+        "measure the costs of this processor's core",
+        tune.add_arguments,
+        tune.run,
+        "quantglow tune --machine",
     ),
     "completion": Command(
         "print a script that completes commands and flags in bash, zsh or fish",

@@ -33,6 +33,7 @@ LAYERS = (
     ("bundle",),
     ("runtime",),
     ("report",),
+    ("tuning",),
     ("driver",),
     ("cli", "backend", "torch_backend"),
     ("__main__",),

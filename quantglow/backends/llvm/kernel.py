@@ -58,9 +58,17 @@ class Kernel(Protocol):
         """The kernel call."""
 
 
+AnyKernel = TypeVar("AnyKernel", bound=Kernel)
+
+
 def first_call(kernels: Iterable[Callable[[], Kernel]]) -> KernelCall:
     """The call of the first kernel that applies."""
-    return next(kernel for made in kernels if (kernel := made()).applies).call()
+    return first_kernel(kernels).call()
+
+
+def first_kernel(kernels: Iterable[Callable[[], AnyKernel]]) -> AnyKernel:
+    """The first kernel that applies."""
+    return next(kernel for made in kernels if (kernel := made()).applies)
 
 
 EmitRule = Callable[[Compute, Target], KernelCall]

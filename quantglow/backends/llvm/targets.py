@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from quantglow.backends.llvm.isa import portable
@@ -13,6 +14,7 @@ from quantglow.backends.llvm.isa.target import Family, Host, Level, Target, neve
 from quantglow.backends.llvm.isa.wasm import levels as wasm
 from quantglow.backends.llvm.isa.x86 import levels as x86
 from quantglow.backends.llvm.jit.host import host
+from quantglow.backends.llvm.jit.machine import measured_core
 from quantglow.errors import BackendError
 
 FAMILIES: tuple[Family, ...] = (
@@ -105,8 +107,11 @@ def _level(name: str) -> tuple[Family, Level]:
 
 
 def _native() -> Target:
-    """The best level that runs here, made for exactly this processor."""
+    """The best level that runs here, made for exactly this processor, with the costs of its core as
+    measured here, or else as listed."""
     this = this_processor()
     name = next(name for name in LEVELS if runs_here(name))
     family, level = _LEVELS[name]
-    return family.tuned(level, this)
+    target = family.tuned(level, this)
+    core = measured_core(name)
+    return target if core is None else replace(target, core=core)

@@ -13,6 +13,7 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.host import host_entry
 from quantglow.backends.llvm.jit.identity import code_versions
+from quantglow.backends.llvm.jit.machine import copy_machine
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.signature import Shapes
@@ -76,6 +77,7 @@ def compiled_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:
     """The entries that a child with an empty cache makes.  Raises ``BackendError``."""
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         try:
+            copy_machine(Path(folder))
             with started(CHILD, (), {**facts, "cache": folder}, seconds=SECONDS) as call:
                 call.result()
         except IsolationError as error:

@@ -504,7 +504,7 @@ def test_usage_has_the_model_before_the_flags(
     names = [word for word in words[3:] if not word.startswith(("-", "["))]
     assert words[2] == command
     assert words[-2:] == ["[OPTION", "...]"]
-    needs_nothing = command in ("demo", "opt", "help", "completion")
+    needs_nothing = command in ("demo", "opt", "help", "completion", "tune")
     assert needs_nothing or names[0] in ("model", "recipe")
     assert needs_nothing or not words[3].startswith("-")
 

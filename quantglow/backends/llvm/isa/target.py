@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from quantglow.backends.llvm.isa.choices import Choices
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.isa.features import Detection
@@ -59,7 +60,11 @@ class Host:
 
 @dataclass(frozen=True, repr=False)
 class Target(Concise):
-    """A processor to generate code for."""
+    """A processor to generate code for.
+
+    ``choices`` are no part of its equality: whatever they are, one library and one pool of threads
+    serve it.  They are a part of ``key``.
+    """
 
     name: str
     triple: str
@@ -68,6 +73,7 @@ class Target(Concise):
     isa: InstructionSet
     core: Core = Core()
     settings: Settings = Settings()
+    choices: Choices = field(default=Choices(), compare=False)
 
     def __hash__(self) -> int:
         """Hash of the name: each call of a program looks for its run-time system by target."""
@@ -84,6 +90,7 @@ class Target(Concise):
             self.isa,
             self.core,
             self.settings,
+            self.choices.key,
         )
         return repr(parts)
 

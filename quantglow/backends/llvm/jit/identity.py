@@ -23,6 +23,9 @@ from quantglow.graph.sharing import content_key
 from quantglow.instr.program import Compute, Instruction
 from quantglow.types import Array, TensorType
 
+TASK_VERSION = "1"
+"""To be raised when equal tasks mean other work."""
+
 
 def call_names(
     steps: Sequence[Instruction], calls: Sequence[KernelCall], target: Target
@@ -44,6 +47,15 @@ def call_names(
             add(found, part)
         names.append(f"quantglow_call_{found.hexdigest()[:32]}")
     return names
+
+
+def task_of(step: Instruction, target: Target) -> str:
+    """The name of the work of an instruction on a target: a hash of types, strides and attributes,
+    without values, scales or versions, so that it stays when quantglow changes."""
+    found = hashlib.sha256()
+    for part in (TASK_VERSION, target.name, *step_parts(step, "", {})):
+        add(found, part)
+    return found.hexdigest()[:32]
 
 
 def add(digest: hashlib._Hash, part: str | bytes) -> None:

@@ -15,7 +15,7 @@ from quantglow.backends.llvm.builder import Builder, Value, splat
 from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
-from quantglow.backends.llvm.runtime.buffers import aligned_bytes
+from quantglow.backends.llvm.runtime.buffers import Allocate, aligned_bytes
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.types import Array, DType
@@ -67,15 +67,17 @@ def measure_peak(target: Target, threads: int = 1) -> Peak:
     return Peak(threads, *rates)
 
 
-def reading_rate(target: Target, threads: int, nbytes: int) -> float:
+def reading_rate(
+    target: Target, threads: int, nbytes: int, allocate: Allocate = aligned_bytes
+) -> float:
     """Bytes a second that all threads together read, over and over the same ``nbytes``."""
-    run = reader(target, threads, nbytes)
+    run = reader(target, threads, nbytes, allocate)
     return BLOCK_NBYTES * run.items_per_second(nbytes // BLOCK_NBYTES)
 
 
-def reader(target: Target, threads: int, nbytes: int) -> Runner:
+def reader(target: Target, threads: int, nbytes: int, allocate: Allocate = aligned_bytes) -> Runner:
     """Reads blocks of ``BLOCK_NBYTES``, over and over the same ``nbytes``."""
-    memory = aligned_bytes(nbytes)
+    memory = allocate(nbytes)
     memory[:] = 0
     return Runner(target, threads, reading_kernel(target, nbytes), [memory])
 

@@ -67,7 +67,7 @@ def spans(total: int, size: int) -> list[tuple[int, int]]:
 def choose_tile(height: int, width: int, channel_vectors: int, steps: int, cost: StepCost) -> Tile:
     """The tile with the fewest modelled cycles for an image of pixels and channel vectors."""
     best, best_cycles = Tile(1, 1, 1), float("inf")
-    for tile in _candidates(height, width, channel_vectors, cost):
+    for tile in candidates(height, width, channel_vectors, cost):
         total = all_cycles(tile, height, width, channel_vectors, steps, cost)
         if total < best_cycles:
             best, best_cycles = tile, total
@@ -96,14 +96,23 @@ def choose_shared_tile(
     """The best tile, and its cycles, where two pixels share their last of ``vectors`` vectors."""
 
     def total(columns: int) -> float:
-        return height * sum(
-            count * shared_cycles(pixels, vectors, steps, cost)
-            for pixels, count in spans(width, columns)
-        )
+        return all_shared_cycles(columns, height, width, vectors, steps, cost)
 
-    fitting = [c for c in range(1, width + 1) if shared_fits(c, vectors, cost)]
-    best = min(fitting or [1], key=total)
+    best = min(shared_candidates(width, vectors, cost), key=total)
     return Tile(1, best, vectors), total(best)
+
+
+def all_shared_cycles(
+    columns: int, height: int, width: int, vectors: int, steps: int, cost: StepCost
+) -> float:
+    """Model of an image cut into such tiles."""
+    cut = spans(width, columns)
+    return height * sum(n * shared_cycles(p, vectors, steps, cost) for p, n in cut)
+
+
+def shared_candidates(width: int, vectors: int, cost: StepCost) -> list[int]:
+    """The columns of such tiles."""
+    return [c for c in range(1, width + 1) if shared_fits(c, vectors, cost)] or [1]
 
 
 def shared_sums(pixels: int, vectors: int) -> int:
@@ -126,7 +135,8 @@ def shared_fits(pixels: int, vectors: int, cost: StepCost) -> bool:
     return shared_sums(pixels, vectors) + vectors + 3 < cost.registers
 
 
-def _candidates(height: int, width: int, channel_vectors: int, cost: StepCost) -> list[Tile]:
+def candidates(height: int, width: int, channel_vectors: int, cost: StepCost) -> list[Tile]:
+    """The tiles of an image among which the best one is chosen."""
     return [
         Tile(rows, columns, vectors)
         for vectors in (1, 2, 3, 4, 6, 8)

@@ -15,9 +15,8 @@ import numpy as np
 from quantglow.backends.llvm.builder import Value, vector
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.contraction.packing import panel_steps
-from quantglow.backends.llvm.kernels.contraction.tiling import Tile, choose_tile
+from quantglow.backends.llvm.kernels.contraction.tiling import Tile
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
-from quantglow.lazy import cached_property
 from quantglow.types import Array, DType
 
 MOST_ROWS = 8
@@ -39,11 +38,6 @@ class GatheredConvKernel(ConvKernel):
         rows = runs.outer == 1 < runs.inner <= MOST_ROWS
         one_left = runs.nbytes % STEP_NBYTES == 1 and runs.nbytes > 1
         return self.target.isa.permutes_bytes and plain and rows and one_left and self.vectors > 1
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of a pixel's channels."""
-        return -(-self.channels // self.dot.lanes)
 
     @property
     def full_steps(self) -> int:
@@ -68,12 +62,23 @@ class GatheredConvKernel(ConvKernel):
         """Bytes from the window of one output pixel to that of the next."""
         return self.geometry.strides[1] * self.geometry.x.column_pitch
 
-    @cached_property
-    def tile(self) -> Tile:
-        nbytes = self.target.vector_nbytes
-        best = choose_tile(*self.image_size, self.vectors, self.steps_in_all, self.dot.cost)
-        most = min(1 + (nbytes - 1) // self.pixel_pitch, self.dot.lanes)
-        return Tile(1, min(best.columns, most), best.vectors)
+    @property
+    def total_steps(self) -> int:
+        return self.steps_in_all
+
+    @property
+    def most_columns(self) -> int:
+        """Maximum number of columns of a tile: a vector holds a row of their windows."""
+        return min(1 + (self.target.vector_nbytes - 1) // self.pixel_pitch, self.dot.lanes)
+
+    @property
+    def modelled_tile(self) -> Tile:
+        best = super().modelled_tile
+        return Tile(1, min(best.columns, self.most_columns), best.vectors)
+
+    @property
+    def possible_tiles(self) -> list[Tile]:
+        return [t for t in super().possible_tiles if t.rows == 1 and t.columns <= self.most_columns]
 
     def packed_weights(self, w: Array, channels: list[Array]) -> Array:
         """For each panel: the full steps of all rows, then the gathered ones."""

@@ -19,7 +19,10 @@ from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.symbolic.size import likely
 
 UNROLL = 4
-"""Steps in the body of the inner loop."""
+"""Steps in the body of the inner loop, unless tuned."""
+NO_PREFETCH, EARLY, EVEN = "none", "early", "even"
+PREFETCHES = (NO_PREFETCH, EARLY, EVEN)
+"""When the weights of the next panel are asked for: never, as early as possible, or evenly."""
 MOST_SHARES = 8
 """Maximum number of tiles that share the prefetch of the next panel."""
 
@@ -33,6 +36,17 @@ class ConvKernel(ConvLoops):
         return True
 
     @property
+    def exists(self) -> bool:
+        """Whether this form can compute the convolution, whether it pays or not."""
+        return self.applies
+
+    @property
+    def unroll(self) -> int:
+        """Steps in the body of the inner loop."""
+        chosen = None if self.chosen is None else self.chosen.unroll
+        return UNROLL if chosen is None else chosen
+
+    @property
     def windows_overlap(self) -> bool:
         """Whether neighbouring pixels of a tile read the same bytes within one run."""
         g = self.geometry
@@ -41,8 +55,19 @@ class ConvKernel(ConvLoops):
     @property
     def streams_weights(self) -> bool:
         """Whether weights come from far away panel by panel, each used by several tiles."""
+        return self.weights_are_far and self.prefetching != NO_PREFETCH
+
+    @property
+    def weights_are_far(self) -> bool:
+        """Whether the next panel's weights can be prefetched."""
         far = self.panels_outer and likely(self.pixel_tiles) > 1
         return far and self.target.isa.prefetches
+
+    @property
+    def prefetching(self) -> str:
+        """One of ``PREFETCHES``."""
+        chosen = None if self.chosen is None else self.chosen.prefetch
+        return chosen or (EVEN if self.target.core.even_prefetch else EARLY)
 
     @property
     def panel_nbytes(self) -> int:
@@ -53,8 +78,8 @@ class ConvKernel(ConvLoops):
     def asks_evenly(self) -> bool:
         """Whether all tiles of a panel share the prefetch of the next one, so that it comes as fast
         as it will be used; else each prefetches all of it, and the first one waits."""
-        rolled = self.geometry.runs.steps >= 2 * UNROLL
-        return self.target.core.even_prefetch and self.streams_weights and rolled
+        rolled = self.geometry.runs.steps >= 2 * self.unroll
+        return self.prefetching == EVEN and self.streams_weights and rolled
 
     @property
     def shares(self) -> int:
@@ -130,26 +155,27 @@ class ConvKernel(ConvLoops):
         sums: list[Value],
         ahead: Value = "",
     ) -> list[Value]:
-        """Add the steps of one run: a rolled loop of ``UNROLL`` steps, then the rest.
+        """Add the steps of one run: a rolled loop of ``unroll`` steps, then the rest.
 
         ``ahead``: the address to prefetch meanwhile.
         """
         b, steps = self.b, self.geometry.runs.steps
-        rounds, rest = divmod(steps, UNROLL)
+        unroll = self.unroll
+        rounds, rest = divmod(steps, unroll)
         step_nbytes = vectors * self.dot.weight_nbytes
         if rounds <= 1:
             return self.steps(x, w, offsets, vectors, sums, steps)
         loop = b.begin_loop(rounds, [(self.dot.kind, s) for s in sums])
-        row = b.opaque(b.at(x, b.mul(loop.index, UNROLL * STEP_NBYTES)))
-        weights = b.opaque(b.at(w, b.mul(loop.index, UNROLL * step_nbytes)))
+        row = b.opaque(b.at(x, b.mul(loop.index, unroll * STEP_NBYTES)))
+        weights = b.opaque(b.at(w, b.mul(loop.index, unroll * step_nbytes)))
         if ahead:
-            ahead = b.opaque(b.at(ahead, b.mul(loop.index, UNROLL * self.share_nbytes)))
-        sums = self.steps(row, weights, offsets, vectors, loop.carried, UNROLL, ahead)
+            ahead = b.opaque(b.at(ahead, b.mul(loop.index, unroll * self.share_nbytes)))
+        sums = self.steps(row, weights, offsets, vectors, loop.carried, unroll, ahead)
         sums = b.end_loop(loop, sums)
         if not rest:
             return sums
-        x = b.at(x, rounds * UNROLL * STEP_NBYTES)
-        w = b.at(w, rounds * UNROLL * step_nbytes)
+        x = b.at(x, rounds * unroll * STEP_NBYTES)
+        w = b.at(w, rounds * unroll * step_nbytes)
         return self.steps(x, w, offsets, vectors, sums, rest)
 
     def steps(

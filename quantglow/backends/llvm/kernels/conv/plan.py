@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.contraction.dot_choice import dot_of
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
@@ -20,7 +21,11 @@ from quantglow.backends.llvm.kernels.contraction.packing import (
     pack_weights,
     panel_channels,
 )
-from quantglow.backends.llvm.kernels.contraction.tiling import Tile, choose_tile
+from quantglow.backends.llvm.kernels.contraction.tiling import (
+    Tile,
+    candidates,
+    choose_tile,
+)
 from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
@@ -37,11 +42,15 @@ MANY_ROUNDS = 64
 
 @dataclass
 class ConvPlan:
-    """Sizes, order and constants of one convolution kernel."""
+    """Sizes, order and constants of one convolution kernel.
+
+    ``chosen``: what was tuned; what it leaves open is decided by the cost model and by rules.
+    """
 
     step: Compute
     conv: Conv
     target: Target
+    chosen: Choice | None = None
 
     def __post_init__(self) -> None:
         x, w = self.step.inputs[:2]
@@ -55,12 +64,29 @@ class ConvPlan:
     @cached_property
     def tile(self) -> Tile:
         """Pixels and vectors of channels whose sums stay in registers."""
-        return choose_tile(
-            *self.image_size,
-            -(-self.channels // self.dot.lanes),
-            self.geometry.runs.total_steps,
-            self.dot.cost,
-        )
+        if self.chosen is not None and self.chosen.tile is not None:
+            return Tile(*self.chosen.tile)
+        return self.modelled_tile
+
+    @property
+    def modelled_tile(self) -> Tile:
+        """The tile with the fewest modelled cycles."""
+        return choose_tile(*self.image_size, self.vectors, self.total_steps, self.dot.cost)
+
+    @property
+    def possible_tiles(self) -> list[Tile]:
+        """All tiles that this form may have."""
+        return candidates(*self.image_size, self.vectors, self.dot.cost)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a pixel's channels, in one group."""
+        return -(-self.channels // self.dot.lanes)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all runs."""
+        return self.geometry.runs.total_steps
 
     @cached_property
     def image_size(self) -> tuple[int, int]:
@@ -146,6 +172,8 @@ class ConvPlan:
     def panels_outer(self) -> bool:
         """Whether panels are the outer loop (and shared by threads): weights larger than the image
         are better read once."""
+        if self.chosen is not None and self.chosen.panels_outer is not None:
+            return self.chosen.panels_outer
         if likely(self.pixel_tiles) < 4:
             return self.all_panels > 1
         x = self.geometry.x

@@ -17,6 +17,7 @@ from quantglow.backends.llvm.kernels.contraction.tiling import (
     all_cycles,
     choose_shared_tile,
     choose_tile,
+    shared_candidates,
 )
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.loops import Place
@@ -36,27 +37,30 @@ class SharedConvKernel(ConvKernel):
     @property
     def applies(self) -> bool:
         """Whether the form exists and the model prefers it."""
-        spare = -self.channels % self.dot.lanes
-        plain = self.conv.group == 1 and self.dot.mixes_pixels
-        if not plain or not 1 < self.vectors <= MOST_VECTORS or 2 * spare < self.dot.lanes:
+        if not self.exists:
             return False
-        steps, cost = self.geometry.runs.total_steps, self.dot.cost
-        work = (*self.image_size, self.vectors, steps, cost)
+        work = (*self.image_size, self.vectors, self.total_steps, self.dot.cost)
         return self._shared_tile[1] < all_cycles(choose_tile(*work), *work)
 
     @property
-    def vectors(self) -> int:
-        """Vectors of a pixel's channels."""
-        return -(-self.channels // self.dot.lanes)
+    def exists(self) -> bool:
+        spare = -self.channels % self.dot.lanes
+        plain = self.conv.group == 1 and self.dot.mixes_pixels
+        return plain and 1 < self.vectors <= MOST_VECTORS and 2 * spare >= self.dot.lanes
 
     @cached_property
     def _shared_tile(self) -> tuple[Tile, float]:
-        steps = self.geometry.runs.total_steps
-        return choose_shared_tile(*self.image_size, self.vectors, steps, self.dot.cost)
+        return choose_shared_tile(*self.image_size, self.vectors, self.total_steps, self.dot.cost)
 
-    @cached_property
-    def tile(self) -> Tile:
+    @property
+    def modelled_tile(self) -> Tile:
         return self._shared_tile[0]
+
+    @property
+    def possible_tiles(self) -> list[Tile]:
+        _, width = self.image_size
+        columns = shared_candidates(width, self.vectors, self.dot.cost)
+        return [Tile(1, count, self.vectors) for count in columns]
 
     def channel_lanes(self) -> list[Array]:
         """As for all convolutions, but the last vector holds its channels in both halves."""

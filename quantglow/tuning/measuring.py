@@ -1,0 +1,189 @@
+"""Choices measured in child processes: one that crashes or hangs costs only itself.
+
+A child compiles the kernels of some choices, compares the bytes of their results with those of the
+default, and times all in turns with it.  Where a child gives no result, the halves of its choices
+are measured apart, down to the one that is at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from quantglow.backends.llvm.isa.choices import Choice, Choices
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.jit.machine import core_of, core_to_json
+from quantglow.backends.llvm.targets import resolve
+from quantglow.deadline import NEVER, Deadline
+from quantglow.graph.attributes import ArrayMark
+from quantglow.graph.graph import Graph
+from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
+from quantglow.instr.program import Program
+from quantglow.isolation import IsolationError, called
+from quantglow.runtime.build import ProgramBackend
+from quantglow.tuning.tasks import tasks_of
+from quantglow.tuning.trial import LoadedKernel, Trial, timed
+from quantglow.types import Array
+
+CHILD = "quantglow.tuning.measuring:measured_here"
+START_SECONDS = 60.0
+"""Time limit of a child beside that of its choices: it plans the program anew."""
+CHOICE_SECONDS = 5.0
+"""Time limit for each choice."""
+TOGETHER = 8
+"""Choices timed in turns; each has its weights in memory several times."""
+MOST_IN_CHILD = 256
+"""Maximum number of choices for one child."""
+
+TIMED, UNKNOWN, WRONG = range(3)
+"""States of a choice: timed; no choice of its task; with other results than the default."""
+
+Progress = Callable[[int], object]
+"""Is told how many choices are done."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One choice of a task to measure; ``weights_nbytes``: see ``Trial``."""
+
+    task: str
+    choice: Choice
+    weights_nbytes: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The seconds of a choice, and of the default in the same rounds: none if it failed, for the
+    reason ``failure``."""
+
+    job: Job
+    seconds: tuple[float, ...] = ()
+    default_seconds: tuple[float, ...] = ()
+    failure: str = ""
+
+    @property
+    def least(self) -> float:
+        """The least time: others can only have been disturbed; infinite if it failed."""
+        return min(self.seconds, default=float("inf"))
+
+    @property
+    def ratio(self) -> float:
+        """The median of the ratios to the default; infinite if it failed."""
+        if not self.seconds:
+            return float("inf")
+        return float(np.median(np.divide(self.seconds, self.default_seconds)))
+
+
+@dataclass(frozen=True)
+class Measurer:
+    """Measures choices of the tasks of a graph's program."""
+
+    graph: Graph
+    target: Target
+    threads: int = 1
+    samples: int = 5
+    deadline: Deadline = NEVER
+
+    def run(self, jobs: Sequence[Job], progress: Progress = lambda done: None) -> list[Measured]:
+        """The measurements of jobs, in order; those for which no time was left are missing."""
+        found: list[Measured] = []
+        for first in range(0, len(jobs), MOST_IN_CHILD):
+            if self.deadline.is_over:
+                break
+            found += self._outcomes(list(jobs[first : first + MOST_IN_CHILD]))
+            progress(len(found))
+        return found
+
+    def _outcomes(self, jobs: list[Job]) -> list[Measured]:
+        try:
+            return self._by_child(jobs)
+        except IsolationError as error:
+            if len(jobs) == 1:
+                return [Measured(jobs[0], failure=str(error))]
+            middle = len(jobs) // 2
+            return [*self._outcomes(jobs[:middle]), *self._outcomes(jobs[middle:])]
+
+    def _by_child(self, jobs: list[Job]) -> list[Measured]:
+        """All of them.  Raises ``IsolationError``."""
+        constants, scales = constants_of(self.graph), scales_of(self.graph)
+        native = resolve("native")
+        facts = {
+            "text": print_without_scales(self.graph),
+            "constants": list(constants),
+            "target": "native"
+            if self.target == replace(native, core=self.target.core)
+            else (self.target.name),
+            "core": core_to_json(self.target.core),
+            "threads": self.threads,
+            "samples": self.samples,
+            "jobs": [[job.task, job.choice.to_json(), job.weights_nbytes] for job in jobs],
+        }
+        seconds, defaults, states = called(
+            CHILD,
+            [*constants.values(), *scales.values()],
+            facts,
+            seconds=START_SECONDS + CHOICE_SECONDS * len(jobs),
+        )
+        return [
+            Measured(job, tuple(own), tuple(default))
+            if state == TIMED
+            else Measured(job, failure=FAILURES[int(state)])
+            for job, own, default, state in zip(
+                jobs, seconds.tolist(), defaults.tolist(), states, strict=True
+            )
+        ]
+
+
+FAILURES = {
+    UNKNOWN: "the task has no such choice",
+    WRONG: "its results are not those of the default: a defect of quantglow, please report it",
+}
+
+
+def planned_for(graph: Graph, target: Target, threads: int) -> tuple[Program, int]:
+    """The program of a graph, as it would be compiled, and the bytes of its constants."""
+    plain = replace(target, choices=Choices())
+    planned, _ = ProgramBackend(plain).planned(graph, threads)
+    return planned.program, planned.figures.constant_nbytes
+
+
+def measured_here(
+    arrays: Sequence[Array],
+    text: str,
+    constants: Sequence[str],
+    target: str,
+    core: Mapping[str, Any],
+    threads: int,
+    samples: int,
+    jobs: Sequence[tuple[str, Any, int]],
+) -> list[Array]:
+    """In the child: seconds [jobs, samples], those of the default, and states [jobs]."""
+    scales = {ArrayMark.of(array): array for array in arrays[len(constants) :]}
+    graph = parse_graph(text, dict(zip(constants, arrays, strict=False)), scales)
+    found = replace(resolve(target), core=core_of(core))
+    tasks = {task.key: task for task in tasks_of(planned_for(graph, found, threads)[0], found)}
+    seconds, defaults = np.zeros((2, len(jobs), samples))
+    states = np.full(len(jobs), UNKNOWN, np.int8)
+    numbered = sorted(enumerate(jobs), key=lambda pair: (pair[1][0], pair[1][2], pair[0]))
+    for (key, nbytes), group in groupby(numbered, key=lambda pair: (pair[1][0], pair[1][2])):
+        if key not in tasks:
+            continue
+        trial, chosen = Trial(tasks[key], nbytes), list(group)
+        for first in range(0, len(chosen), TOGETHER):
+            kernels: dict[int, LoadedKernel] = {}
+            for number, (_, choice, _) in chosen[first : first + TOGETHER]:
+                if (kernel := trial.loaded(Choice.of(choice))) is not None:
+                    right = kernel.results() == trial.expected
+                    states[number] = TIMED if right else WRONG
+                    if right:
+                        kernels[number] = kernel
+            default = trial.loaded(tasks[key].default)
+            assert default is not None
+            times = timed([default, *kernels.values()], samples)
+            defaults[list(kernels)] = times[0]
+            seconds[list(kernels)] = times[1:]
+    return [seconds, defaults, states]
