@@ -43,8 +43,12 @@ class Deadline:
     @property
     def halfway(self) -> Deadline:
         """The deadline after half of the time that is left."""
+        return self.part(0.5)
+
+    def part(self, share: float) -> Deadline:
+        """The deadline after a share of the time that is left."""
         now = time.monotonic()
-        return Deadline(now + (self.at - now) / 2)
+        return Deadline(now + share * (self.at - now))
 
     def check(self) -> None:
         """Raise ``TimeUp`` if there is no time left."""

@@ -25,12 +25,17 @@ from quantglow.options import (
 from quantglow.quantization.accuracy_control.control import DROP_TYPES
 from quantglow.runtime.saved_models.included_code import CODE_MODES
 
+RECORDS = "records"
 AUTO, NONE = "auto", "none"
 """All techniques that are worth their time, and no technique."""
 
 
 def model_argument(parser: argparse.ArgumentParser, what: str = "ONNX model") -> None:
     parser.add_argument("model", help=f"{what}, or - for stdin")
+    shapes_argument(parser)
+
+
+def shapes_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input-shapes",
         nargs="+",
@@ -229,6 +234,14 @@ def schedule_argument(parser: argparse.ArgumentParser, default: str | None) -> N
         default=default,
         help="memory: search for the order of execution with the smallest arena "
         f"(default: {shown})",
+    )
+
+
+def tune_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tune",
+        choices=[RECORDS],
+        help="use the forms and tiles of kernels that `quantglow tune` measured on this machine",
     )
 
 

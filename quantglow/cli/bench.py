@@ -20,6 +20,7 @@ from quantglow.cli.arguments import (
     model_argument,
     shapes_of,
     trace_argument,
+    tune_argument,
 )
 from quantglow.cli.files import SAVED, is_saved
 from quantglow.cli.models import opened
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps_arguments(parser)
     machine_arguments(parser)
     code_argument(parser)
+    tune_argument(parser)
     parser.add_argument(
         "--seconds",
         type=float,

@@ -24,6 +24,7 @@ from quantglow.cli.arguments import (
     quantization_options,
     shapes_of,
     trace_argument,
+    tune_argument,
     validation_argument,
     weight_arguments,
     weight_options,
@@ -229,6 +230,7 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
     steps_arguments(parser)
     machine_arguments(parser)
     code_argument(parser)
+    tune_argument(parser)
     parser.add_argument(
         "--inputs", required=True, metavar="FILE", help=".npz with an array for each input"
     )

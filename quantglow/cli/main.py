@@ -147,10 +147,10 @@ COMMANDS: dict[str, Command] = {
         "quantglow bundle net.onnx --calibration-data samples.npz --target neon --output net",
     ),
     "tune": Command(
-        "measure the costs of this processor's core",
+        "measure this processor's core, or the kernels of a model, to compile faster programs",
         tune.add_arguments,
         tune.run,
-        "quantglow tune --machine",
+        "quantglow tune net.qgm --max-minutes 5",
     ),
     "completion": Command(
         "print a script that completes commands and flags in bash, zsh or fish",

@@ -18,6 +18,7 @@ from quantglow.runtime.fallback_model import FallbackModel
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
     code: Any = getattr(options, "code", "ignore")
+    tune: Any = getattr(options, "tune", None)
     if is_saved(options.model):
         refuse_steps(options)
         return load(
@@ -26,6 +27,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
             options.num_threads,
             schedule=options.schedule,
             code=code,
+            tune=tune,
         )
     if code != "ignore":
         raise OptionError(
@@ -37,6 +39,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         options.num_threads,
         input_shapes=shapes_of(options),
         schedule=options.schedule,
+        tune=tune,
         **steps_of(options),
     )
 

@@ -1,45 +1,126 @@
-"""``quantglow tune``: measure this machine's core."""
+"""``quantglow tune``: measure this machine's core, or the kernels of a model."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.jit.machine import core_to_json
+from quantglow.cli.arguments import machine_arguments, shapes_argument
+from quantglow.cli.bench import drawn_feeds
+from quantglow.cli.models import opened
+from quantglow.cli.timing import medians
 from quantglow.errors import OptionError
 from quantglow.report.busy import busy_note
 from quantglow.report.tables import Table
+from quantglow.runtime.build import Compiler
+from quantglow.runtime.compiled import CompiledModel
 from quantglow.tuning.core_fit import CoreFit, measure_core, stored
+from quantglow.tuning.networks import MAX_MINUTES, tune_network
+from quantglow.tuning.records import Record, check_minutes
+from quantglow.tuning.tuner import DEFAULT_SEARCHER, SEARCHERS
+
+COMPARED_SECONDS = 2.0
+"""Duration of the comparison of the network before and after, in seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", help="ONNX or .qgm model, or - for stdin")
+    shapes_argument(parser)
+    machine_arguments(parser)
     parser.add_argument(
         "--machine",
         action="store_true",
         help="measure the costs of this processor's core for about a minute; every compilation "
         "after it chooses tiles, forms and order by them",
     )
+    parser.add_argument(
+        "--max-minutes",
+        type=float,
+        default=MAX_MINUTES,
+        help="time for the kernels of a model (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--searcher",
+        choices=list(SEARCHERS),
+        default=DEFAULT_SEARCHER,
+        help="which kernels are measured next (default: in the order of the cost model)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    """Measure, store and show."""
-    if not options.machine:
-        raise OptionError("there is nothing to tune. Remedy: --machine")
+    """Measure, store and show.  Raises ``OptionError`` if there is nothing to tune."""
+    if not options.machine and options.model is None:
+        raise OptionError("there is nothing to tune. Remedy: name a model, or give --machine.")
     if busy := busy_note():
-        console.print(f"warning: {busy}", highlight=False)
-    found = stored(measure_core())
+        print(f"warning: {busy}", file=sys.stderr)
+    found: dict[str, Any] = {}
+    if options.machine:
+        fit = stored(measure_core())
+        found["machine"] = machine_json(fit)
+        if not options.json:
+            console.print(table_of(fit).rich())
+            console.print(summary(fit), highlight=False, markup=False)
+    if options.model is not None:
+        found |= tune_model(options, console)
     if options.json:
-        console.file.write(json.dumps(to_json(found)) + "\n")
-        return
-    console.print(table_of(found).rich())
-    console.print(summary(found), highlight=False, markup=False)
+        console.file.write(json.dumps(found) + "\n")
 
 
-def to_json(found: CoreFit) -> dict[str, object]:
+def tune_model(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Measure the kernels of a model, and the whole model before and after."""
+    minutes = check_minutes(options.max_minutes, "measure")
+    compiled = opened(options)
+    compiler = Compiler.of(options.target, options.num_threads, schedule=options.schedule)
+    made = tune_network(compiled, compiler, minutes, options.searcher, told)
+    assert isinstance(compiled, CompiledModel)
+    tuned = made.compiler.compile(compiled.graph).executable
+    plain, feeds = compiled.build.executable, drawn_feeds(compiled, {})
+    times = medians(
+        {"before": lambda: plain.run(feeds), "after": lambda: tuned.run(feeds)}, COMPARED_SECONDS
+    )
+    if not options.json:
+        console.print(choices_table(made.records).rich())
+        console.print(
+            f"{len(made.records)} convolutions measured. One call takes {times['after'] * 1e3:.3f} "
+            f"ms, before {times['before'] * 1e3:.3f} ms. Load the model with tune='records'.",
+            highlight=False,
+        )
+    records = [json.loads(record.line()) for record in made.records]
+    return {"records": records, "seconds": times}
+
+
+def told(line: str) -> None:
+    """Say on stderr how far the work is."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def choices_table(records: Sequence[Record]) -> Table:
+    """The choices that are faster than the default, the best first."""
+    better = [record for record in records if record.choice is not None]
+    better.sort(key=ratio)
+    rows = [
+        (record.task[:8], str(record.choice), f"{ratio(record):.2f}", str(record.tried))
+        for record in better
+    ]
+    columns = ("task", "choice", "of the default's time", "tried")
+    return Table("Faster choices", columns, rows, frozenset(columns[2:]))
+
+
+def ratio(record: Record) -> float:
+    """The median of a choice's time over that of the default."""
+    return float(np.median(np.divide(record.seconds, record.default_seconds)))
+
+
+def machine_json(found: CoreFit) -> dict[str, object]:
     """The figures in types that ``json`` writes."""
     return {
         "path": str(found.path),

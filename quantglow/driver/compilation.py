@@ -29,6 +29,7 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.shapes.specialisations import Specialisation
+from quantglow.tuning.records import Tune, check_minutes, check_tune, with_records
 
 
 @options_named()
@@ -44,6 +45,8 @@ def compile(
     samples: Any = None,
     before: Any = None,
     after: Any = None,
+    tune: Tune | None = None,
+    max_minutes: float | None = None,
 ) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
@@ -67,13 +70,28 @@ def compile(
     before, after steps of ``quantglow.steps`` that become part of the model: from the data that is
                   fed to its input, and from its output to the result; with several inputs or
                   outputs, a dict from name to steps
+    tune          "records": convolutions have the forms and tiles that were measured on this
+                  machine; "measure": those without a record are measured first, for
+                  ``max_minutes`` (default: 5).  Results are equal, bit for bit
     """
     compiler = Compiler.of(target, num_threads, backend, backends, schedule)
+    check_tune(tune, backend)
+    max_minutes = check_minutes(max_minutes, tune)
     input_shapes = shapes("input_shapes", input_shapes)
     model = with_steps(model_as_onnx(model, samples), before, after)
-    if isinstance(model, Graph):
-        return compile_family(family_of(model), compiler)
-    return compile_source(settled(frontend.open_model(model), model), input_shapes, compiler)
+    source = None if isinstance(model, Graph) else settled(frontend.open_model(model), model)
+
+    def made(compiler: Compiler) -> CompiledModel | FallbackModel:
+        if source is None:
+            return compile_family(family_of(model), compiler)
+        return compile_source(source, input_shapes, compiler)
+
+    if tune == "measure":
+        # Only here: most programs are compiled without it.
+        from quantglow.tuning.networks import tune_network
+
+        return made(tune_network(made(compiler), compiler, max_minutes).compiler)
+    return made(with_records(compiler) if tune else compiler)
 
 
 def compile_source(

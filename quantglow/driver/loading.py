@@ -38,6 +38,7 @@ from quantglow.runtime.saved_models.saving import Freedom, SavedModel, Tail
 from quantglow.runtime.shapes.fallbacks import Fallback, FallbackOnUse
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
 from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
+from quantglow.tuning.records import check_tune, with_records
 from quantglow.types import Array
 
 MOST_FILES = 8
@@ -57,6 +58,7 @@ def load(
     backends: Sequence[Backend] = (),
     schedule: Schedule = "fast",
     code: Literal["ignore", "use", "require"] = "ignore",
+    tune: Literal["records"] | None = None,
 ) -> CompiledModel | PartlyCompiledModel:
     """A model that ``save`` of a compiled model wrote, compiled for this processor.
 
@@ -67,20 +69,25 @@ def load(
            else the model is compiled here.  ``"require"``: it runs, or ``FileFormatError`` says why
            it does not fit.  Shapes that it does not cover are compiled in any case.  Code can do
            anything that this process can: use it from files that you trust only.
+    tune   ``"records"``: convolutions have the forms and tiles that ``quantglow tune`` measured on
+           this machine.  Results are equal, bit for bit
 
     Raises ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments
     that are none.
     """
     file = file_path("path", path)
+    check_tune(tune, backend, ("records",))
     if choice("code", code, CODE_MODES) == "ignore":
         compiler = Compiler.of(target, num_threads, backend, backends, schedule)
-        return model_of(saving.load(file), compiler)
+        return model_of(saving.load(file), with_records(compiler) if tune else compiler)
     instance("target", target, str, "the name of a target")
     threads, saved = thread_count(num_threads), saving.load(file, with_code=True)
     brought, target = carried_by(
         saved, file, (target, threads, schedule), must_fit=code == "require"
     )
     compiler = Compiler.of(target, threads, backend, backends, schedule)
+    if tune and brought is None:
+        compiler = with_records(compiler)
     return model_of(saved, replace(compiler, carried=brought))
 
 

@@ -83,6 +83,16 @@ class PrivateFolder:
                     os.unlink(temporary, dir_fd=folder)
                 raise
 
+    def append(self, name: str, content: bytes) -> None:
+        """Add to the end of a file at once; folder and file are made if they do not exist."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._opened() as folder:
+            how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags("O_NONBLOCK") | _OPEN
+            file = os.open(self._name(name), how, 0o600, dir_fd=folder)
+            with open(file, "wb", buffering=0) as stream:
+                check_private(os.fstat(file), self.path / name)
+                stream.write(content)
+
     def touch(self, name: str) -> None:
         """Give an existing file the date of now."""
         with self._opened() as folder:

@@ -1,0 +1,65 @@
+"""Whole networks: a compiled model is tuned, and a compiler with its choices comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quantglow.deadline import Deadline
+from quantglow.errors import OptionError
+from quantglow.runtime.build import Compiler
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.tuning.records import (
+    Record,
+    hints,
+    keep_records,
+    of_this_machine,
+    read_records,
+    tuned_target,
+)
+from quantglow.tuning.tuner import DEFAULT_SEARCHER, Say, Tuner, quiet
+
+MAX_MINUTES = 5.0
+"""Time of a tuning if none is given."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A compiler with the choices of this machine; ``records``: those that are new."""
+
+    compiler: Compiler
+    records: tuple[Record, ...]
+
+
+def tune_network(
+    model: object,
+    compiler: Compiler,
+    max_minutes: float | None = None,
+    searcher: str = DEFAULT_SEARCHER,
+    say: Say = quiet,
+) -> Tuning:
+    """Measure the convolutions of a compiled model that have no record on this machine, and keep
+    the records.
+
+    Raises ``OptionError`` for a model that is no single program, ``BackendError`` if nothing could
+    be measured.
+    """
+    if not isinstance(model, CompiledModel):
+        raise OptionError(f"tune={MEASURE!r}: onnxruntime runs a part of this model. {LEAVE_OUT}")
+    if model.specialisations.is_empty:
+        raise OptionError(
+            f"tune={MEASURE!r}: the model leaves dimensions free. Remedy: give input_shapes."
+        )
+    graph, target = model.graph, compiler.target
+    if target is None or not compiler.is_one_program(graph):
+        raise OptionError(f"tune={MEASURE!r}: this model is no single program. {LEAVE_OUT}")
+    deadline = Deadline.after(MAX_MINUTES if max_minutes is None else max_minutes)
+    known = read_records()
+    tuner = Tuner(graph, target, compiler.num_threads, deadline, searcher, say=say)
+    found = tuner.run(of_this_machine(known), hints(known))
+    keep_records(found)
+    made = replace(compiler, target=tuned_target(target, [*known, *found]))
+    return Tuning(made, tuple(found))
+
+
+MEASURE = "measure"
+LEAVE_OUT = "Remedy: leave tune out."

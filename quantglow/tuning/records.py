@@ -1,0 +1,171 @@
+"""Records of tuned tasks: lines of JSON in ``$QUANTGLOW_CACHE_DIR/tuning/records.jsonl``.
+
+A record is used on the machine that measured it; on others it is a hint, measured first.  Lines
+that are damaged, and choices that a task does not have, are not used.
+
+A process that loads a model imports this: it imports nothing that compiles.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from quantglow import debug
+from quantglow.arguments import choice as one_of
+from quantglow.arguments import positive
+from quantglow.backends.llvm.isa.choices import Choice, Choices
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.jit.cache import cache_folder, unused
+from quantglow.backends.llvm.jit.machine import machine_identity
+from quantglow.backends.llvm.jit.private_folder import PrivateFolder
+from quantglow.errors import OptionError
+from quantglow.runtime.build import Compiler
+from quantglow.version import __version__
+
+FOLDER, NAME = "tuning", "records.jsonl"
+VERSION = 1
+MOST_NBYTES = 2**26
+"""Maximum size of a file of records; a larger one is not read."""
+
+Tune = Literal["records", "measure"]
+TUNES: tuple[Tune, ...] = get_args(Tune)
+"""``records``: choices measured before; ``measure``: also measure those that are missing."""
+
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Record:
+    """Result of tuning a task on a machine.
+
+    ``choice``: None where nothing was faster than the default.  Seconds of the choice and of the
+    default are those of the same rounds.
+    """
+
+    task: str
+    host: str
+    choice: Choice | None
+    seconds: tuple[float, ...] = ()
+    default_seconds: tuple[float, ...] = ()
+    tried: int = 0
+    date: str = field(default_factory=lambda: datetime.date.today().isoformat())
+    version: str = __version__
+
+    def line(self) -> bytes:
+        """The record as a line of JSON."""
+        data = {
+            "v": VERSION,
+            "task": self.task,
+            "host": self.host,
+            "choice": None if self.choice is None else self.choice.to_json(),
+            "seconds": self.seconds,
+            "default_seconds": self.default_seconds,
+            "tried": self.tried,
+            "date": self.date,
+            "quantglow": self.version,
+        }
+        return json.dumps(data).encode() + b"\n"
+
+    @staticmethod
+    def of(line: bytes) -> Record:
+        """The record of a line.  Raises one of ``DAMAGED``."""
+        data: Any = json.loads(line)
+        if data["v"] != VERSION:
+            raise ValueError(f"version {data['v']!r}")
+        seconds, default = (tuple(map(float, data[k])) for k in ("seconds", "default_seconds"))
+        found = data["choice"]
+        choice = None if found is None else Choice.of(found)
+        names = (data["task"], data["host"], data["date"], data["quantglow"])
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError("names are no texts")
+        task, host, date, version = names
+        return Record(task, host, choice, seconds, default, int(data["tried"]), date, version)
+
+
+def read_records() -> list[Record]:
+    """All intact records of the cache, the oldest first."""
+    folder = cache_folder(FOLDER)
+    if folder is None or not folder.exists():
+        return []
+    try:
+        content, _ = PrivateFolder(folder).read(NAME)
+    except OSError as error:
+        unused(error)
+        return []
+    if len(content) > MOST_NBYTES:
+        debug.log(1, f"tuning: {folder / NAME} is too large to be read")
+        return []
+    found = []
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            found.append(Record.of(line))
+        except DAMAGED as error:
+            debug.log(1, f"tuning: line {number} of {folder / NAME} is damaged: {error}")
+    return found
+
+
+def keep_records(records: Sequence[Record]) -> None:
+    """Add records to the cache; without a cache, or on a full disk, none are kept."""
+    folder = cache_folder(FOLDER)
+    if folder is None or not records:
+        return
+    try:
+        PrivateFolder(folder).append(NAME, b"".join(record.line() for record in records))
+    except OSError as error:
+        unused(error)
+
+
+def of_this_machine(records: Iterable[Record]) -> dict[str, Record]:
+    """The newest record of each task that was measured here."""
+    here = machine_identity()
+    return {record.task: record for record in records if record.host == here}
+
+
+def hints(records: Iterable[Record]) -> dict[str, list[Choice]]:
+    """Choices that other machines found for each task."""
+    here = machine_identity()
+    found: dict[str, dict[Choice, None]] = {}
+    for record in records:
+        if record.host != here and record.choice is not None:
+            found.setdefault(record.task, {})[record.choice] = None
+    return {task: list(choices) for task, choices in found.items()}
+
+
+def tuned_target(target: Target, records: Iterable[Record]) -> Target:
+    """A target with the choices that were measured on this machine."""
+    own = of_this_machine(records)
+    chosen = {task: record.choice for task, record in own.items() if record.choice is not None}
+    return replace(target, choices=Choices(chosen))
+
+
+def with_records(compiler: Compiler) -> Compiler:
+    """A compiler whose target has the choices that were measured on this machine."""
+    if compiler.target is None:
+        return compiler
+    return replace(compiler, target=tuned_target(compiler.target, read_records()))
+
+
+def check_tune(tune: Tune | None, backend: str, allowed: Sequence[str] = TUNES) -> None:
+    """Raise ``OptionError`` unless the argument ``tune`` makes sense."""
+    if tune is None:
+        return
+    one_of("tune", tune, tuple(allowed))
+    if backend == "reference":
+        raise OptionError(
+            "tune is for compiled kernels, and backend='reference' has none. Remedy: leave one of "
+            "them out."
+        )
+
+
+def check_minutes(max_minutes: float | None, tune: Tune | None) -> float | None:
+    """The argument ``max_minutes``.  Raises ``OptionError``."""
+    if max_minutes is None:
+        return None
+    minutes = positive("max_minutes", max_minutes)
+    if tune != "measure":
+        raise OptionError("max_minutes is the time of tune='measure'. Remedy: give both.")
+    return minutes

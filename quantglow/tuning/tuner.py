@@ -1,0 +1,202 @@
+"""The tuner: the choices of a network's convolutions, measured within a time.
+
+Rounds ask the searcher of each task for choices, those first on which the network spends most time;
+the best ones are compared with the default once more, in turns.  A choice counts if it is faster by
+``FASTER`` in the median, and in three quarters of the rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.arguments import choice as one_of
+from quantglow.backends.llvm.isa.choices import Choice
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.jit.machine import machine_identity
+from quantglow.backends.llvm.kernels.conv.forms import kernel_of, modelled_cycles
+from quantglow.deadline import Deadline
+from quantglow.errors import BackendError
+from quantglow.graph.graph import Graph
+from quantglow.tuning.learned import OptunaSearch, XGBoostSearch
+from quantglow.tuning.measuring import Job, Measured, Measurer, planned_for
+from quantglow.tuning.na2c import NA2C
+from quantglow.tuning.records import Record
+from quantglow.tuning.searchers import GBFS, Annealing, Maker, ModelOrder, RandomSearch, Searcher
+from quantglow.tuning.space import Space
+from quantglow.tuning.tasks import Task, tasks_of
+
+SEARCHERS: dict[str, Maker] = {
+    "model": ModelOrder,
+    "random": RandomSearch,
+    "annealing": Annealing,
+    "g-bfs": GBFS,
+    "n-a2c": NA2C,
+    "xgboost": XGBoostSearch,
+    "optuna": OptunaSearch,
+}
+"""``model`` takes the order of the cost model."""
+DEFAULT_SEARCHER = "model"
+
+FASTER = 0.98
+"""Ratio to the default's time below which a choice is used."""
+ASKED = 8
+"""Choices of a task in one round."""
+TASKS_TOGETHER = 24
+"""Tasks of one round."""
+FINALISTS = 3
+FINAL_SAMPLES = 25
+SEARCH_SHARE = 0.8
+"""Share of the time for the search; the rest is for the comparison."""
+MOST_TRIED = 400
+"""Choices of a task after which its search ends."""
+
+Say = Callable[[str], object]
+"""Is told in one line how far the work is."""
+
+
+def quiet(line: str) -> None:
+    """Say nothing."""
+
+
+@dataclass
+class Tuned:
+    """The search of one task."""
+
+    task: Task
+    searcher: Searcher
+    places: dict[Choice, int]
+    hinted: list[Choice] = field(default_factory=list)
+    found: dict[Choice, Measured] = field(default_factory=dict)
+    is_done: bool = False
+
+    @staticmethod
+    def of(task: Task, make: Maker, hinted: Sequence[Choice], seed: int) -> Tuned:
+        """A search that has not begun."""
+        places = {choice: number for number, choice in enumerate(task.choices)}
+        kernels = (kernel_of(task.step, task.target, choice) for choice in task.choices)
+        modelled = [modelled_cycles(kernel) for kernel in kernels if kernel is not None]
+        searcher = make(Space.of(task.choices, modelled), seed)
+        return Tuned(task, searcher, places, [c for c in hinted if c in places])
+
+    def asked(self) -> list[Choice]:
+        """The next choices to measure: first those that other machines found."""
+        if self.hinted:
+            hinted, self.hinted = self.hinted, []
+            return [self.task.default, *(c for c in hinted if c != self.task.default)]
+        states = self.searcher.ask(ASKED)
+        self.is_done = not states or len(self.found) >= MOST_TRIED
+        return [self.task.choices[state] for state in states]
+
+    def told(self, measured: Measured) -> None:
+        """Note a measurement."""
+        choice = measured.job.choice
+        self.found[choice] = measured
+        self.searcher.tell(self.places[choice], self.time_of(measured))
+
+    @staticmethod
+    def time_of(measured: Measured) -> float:
+        """The least time of a choice over that of the default in the same rounds, so that what
+        slows the machine between rounds has no part in it."""
+        if not measured.seconds:
+            return math.inf
+        return measured.least / min(measured.default_seconds)
+
+    @property
+    def share(self) -> float:
+        """Seconds that the network spends in the default of this task."""
+        least = [min(m.default_seconds) for m in self.found.values() if m.default_seconds]
+        return self.task.uses * min(least, default=math.inf)
+
+    @property
+    def finalists(self) -> list[Choice]:
+        """The fastest choices, the default left out."""
+        timed = [m for m in self.found.values() if m.seconds and m.job.choice != self.task.default]
+        timed.sort(key=self.time_of)
+        return [m.job.choice for m in timed[:FINALISTS] if self.time_of(m) < 1.0]
+
+    def record(self, finals: Sequence[Measured], host: str) -> Record:
+        """The record of the best finalist; of none if no one is faster than the default."""
+        better = [m for m in finals if m.seconds and is_faster(m)]
+        best = min(better, key=lambda m: m.ratio, default=None)
+        tried = len(self.found)
+        if best is None:
+            return Record(self.task.key, host, None, tried=tried)
+        times = (best.seconds, best.default_seconds)
+        return Record(self.task.key, host, best.job.choice, *times, tried=tried)
+
+
+def is_faster(measured: Measured) -> bool:
+    """Whether a choice is faster than the default in the median, and in most rounds."""
+    ratios = np.divide(measured.seconds, measured.default_seconds)
+    return measured.ratio < FASTER and float(np.quantile(ratios, 0.75)) < 1.0
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Measures the tasks of a graph's program; ``weights_nbytes``: see ``Trial``."""
+
+    graph: Graph
+    target: Target
+    threads: int
+    deadline: Deadline
+    searcher: str = DEFAULT_SEARCHER
+    seed: int = 0
+    say: Say = quiet
+
+    def run(self, known: Mapping[str, Record], hinted: Mapping[str, list[Choice]]) -> list[Record]:
+        """New records, of the tasks that are not known.
+
+        Raises ``BackendError`` if there are such tasks and nothing of them could be measured.
+        """
+        make = SEARCHERS[one_of("searcher", self.searcher, tuple(SEARCHERS))]
+        program, nbytes = planned_for(self.graph, self.target, self.threads)
+        tasks = [task for task in tasks_of(program, self.target) if task.key not in known]
+        searches = [
+            Tuned.of(task, make, hinted.get(task.key, ()), self.seed + number)
+            for number, task in enumerate(tasks)
+        ]
+        self._search(searches, nbytes)
+        measured = [search for search in searches if search.found]
+        if searches and not any(m.seconds for s in measured for m in s.found.values()):
+            reasons = {m.failure for s in measured for m in s.found.values()}
+            why = "; ".join(sorted(reasons)) or "no time was left"
+            raise BackendError(
+                f"none of {len(searches)} kernels could be measured: {why}. Remedy: a larger "
+                "max_minutes, or compile without tune."
+            )
+        return self._records(measured, nbytes)
+
+    def _search(self, searches: Sequence[Tuned], nbytes: int) -> None:
+        """Rounds of measurements until all searches or the time are over."""
+        by_task = {search.task.key: search for search in searches}
+        deadline = self.deadline.part(SEARCH_SHARE)
+        measurer = Measurer(self.graph, self.target, self.threads, deadline=deadline)
+        while not deadline.is_over:
+            going = [search for search in searches if not search.is_done]
+            going.sort(key=lambda search: len(search.found) / search.share)
+            jobs = [
+                Job(search.task.key, choice, nbytes)
+                for search in going[:TASKS_TOGETHER]
+                for choice in search.asked()
+            ]
+            if not jobs and all(search.is_done for search in searches):
+                return
+            for measured in measurer.run(jobs):
+                by_task[measured.job.task].told(measured)
+            tried = sum(len(search.found) for search in searches)
+            self.say(f"{tried} kernels measured for {len(searches)} convolutions")
+
+    def _records(self, searches: Sequence[Tuned], nbytes: int) -> list[Record]:
+        """The records of finals between the best choices and the default."""
+        jobs = [Job(s.task.key, choice, nbytes) for s in searches for choice in s.finalists]
+        measurer = Measurer(self.graph, self.target, self.threads, FINAL_SAMPLES)
+        finals: dict[str, list[Measured]] = {}
+        for measured in measurer.run(jobs):
+            finals.setdefault(measured.job.task, []).append(measured)
+        host = machine_identity() or ""
+        self.say(f"{len(jobs)} of them compared once more")
+        return [search.record(finals.get(search.task.key, ()), host) for search in searches]

@@ -1,0 +1,117 @@
+"""Choices measured in children: those that fail cost only themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from quantglow.backends.llvm.isa.choices import Choice
+from quantglow.backends.llvm.jit.machine import core_to_json
+from quantglow.backends.llvm.targets import resolve
+from quantglow.deadline import Deadline
+from quantglow.graph.text import constants_of, print_without_scales, scales_of
+from quantglow.tuning import measuring
+from quantglow.tuning.core_fit import Shape, graph_of
+from quantglow.tuning.measuring import TIMED, UNKNOWN, WRONG, Job, Measured, Measurer, planned_for
+from quantglow.tuning.tasks import Task, tasks_of
+from quantglow.tuning.trial import LoadedKernel
+from quantglow.types import Array
+
+GRAPH = graph_of([Shape(5, 24, 40), Shape(6, 20, 17, 3)])
+TARGET = resolve("native")
+TASKS = tasks_of(planned_for(GRAPH, TARGET, 1)[0], TARGET)
+FAULTY = [Job("task", Choice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 8, 4, 8)]
+
+
+def outcomes(jobs: Sequence[Job], child: str, monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
+    monkeypatch.setattr(measuring, "CHILD", f"tests.unit.tuning.faulty_children:{child}")
+    return Measurer(GRAPH, TARGET, samples=2).run(jobs)
+
+
+def test_a_crash_costs_only_the_choice_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = outcomes(FAULTY, "crashing", monkeypatch)
+    assert [m.job for m in found] == FAULTY
+    assert [m.seconds for m in found] == [(1.0, 1.0), (), (1.0, 1.0), (), (1.0, 1.0)]
+    assert "SIGSEGV" in found[1].failure and "no such instruction" in found[3].failure
+    assert (found[0].ratio, found[1].ratio) == (0.5, float("inf"))
+
+
+@pytest.mark.slow
+def test_a_choice_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "START_SECONDS", 1.5)
+    monkeypatch.setattr(measuring, "CHOICE_SECONDS", 0.1)
+    found = outcomes(FAULTY[:2], "hanging", monkeypatch)
+    assert found[0].seconds and "took longer" in found[1].failure
+
+
+def test_nothing_is_begun_after_the_deadline() -> None:
+    measurer = Measurer(GRAPH, TARGET, deadline=Deadline(0.0))
+    assert measurer.run(FAULTY) == []
+
+
+def test_every_choice_is_timed_with_the_default_beside_it() -> None:
+    jobs = [Job(task.key, c, 0) for task in TASKS for c in task.choices[:: len(task.choices) // 3]]
+    told: list[int] = []
+    found = Measurer(GRAPH, TARGET, samples=3).run(jobs, told.append)
+    assert [m.job for m in found] == jobs and told == [len(jobs)]
+    for measured in found:
+        assert not measured.failure
+        assert min(*measured.seconds, *measured.default_seconds) > 0
+        assert len(measured.seconds) == len(measured.default_seconds) == 3
+
+
+def states(jobs: Sequence[Job], task: Task) -> list[int]:
+    """The states of choices, measured in this process."""
+    constants, scales = constants_of(GRAPH), scales_of(GRAPH)
+    found = measuring.measured_here(
+        [*constants.values(), *scales.values()],
+        print_without_scales(GRAPH),
+        list(constants),
+        "native",
+        core_to_json(task.target.core),
+        1,
+        1,
+        [(job.task, job.choice.to_json(), job.weights_nbytes) for job in jobs],
+    )
+    return [int(state) for state in found[2]]
+
+
+def test_choices_and_tasks_that_do_not_exist_are_told() -> None:
+    jobs = [
+        Job(TASKS[0].key, TASKS[0].default, 0),
+        Job(TASKS[0].key, Choice("plain", (1, 500, 1)), 0),
+        Job("another task", TASKS[0].default, 0),
+    ]
+    assert states(jobs, TASKS[0]) == [TIMED, UNKNOWN, UNKNOWN]
+
+
+def test_a_choice_with_other_results_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = LoadedKernel.results
+    kernels: list[LoadedKernel] = []
+
+    def wrong(self: LoadedKernel) -> bytes:
+        kernels.append(self)
+        found = bytearray(results(self))
+        found[0] ^= 1 if len(kernels) == 3 else 0
+        return bytes(found)
+
+    monkeypatch.setattr(LoadedKernel, "results", wrong)
+    jobs = [Job(TASKS[0].key, choice, 0) for choice in TASKS[0].choices[:3]]
+    assert sorted(states(jobs, TASKS[0])) == [TIMED, TIMED, WRONG]
+
+
+def test_weights_are_read_from_as_far_as_in_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[Array] = []
+    monkeypatch.setattr(measuring, "timed", lambda kernels, samples: kept(kernels, samples, rows))
+    states([Job(TASKS[0].key, TASKS[0].default, nbytes) for nbytes in (0, 2**22)], TASKS[0])
+    near, far = rows
+    assert len(near) == 1 < len(far)
+    assert len(np.unique(far[:, 1])) == len(far)
+
+
+def kept(kernels: Sequence[LoadedKernel], samples: int, rows: list[Array]) -> Array:
+    """The tables of kernels noted instead of times."""
+    rows.append(kernels[-1].table)
+    return np.ones((len(kernels), samples))
