@@ -27,6 +27,7 @@ FOLDERS = {
         "resize",
         "scaling",
     ),
+    "search": ("search",),
     "accuracy": (
         "accuracy",
         "unseen",

@@ -1,8 +1,9 @@
 """Kernels tuned for this processor's core over those for the default core, on one instruction set.
 
-If both cores are the same, the ratios show the noise.  The two take turns in many rounds: a virtual
+If both cores are the same, the ratios show the noise.  They take turns in many rounds: a virtual
 processor may lose a third of its speed to others for seconds, so the minimum time and the median of
-the rounds' ratios say more than the median time.
+the rounds' ratios say more than the median time.  With ``--tune-minutes`` a third program has
+kernels that are measured first (``quantglow tune``); its ratio is to the program before it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.targets import resolve
+from quantglow.runtime.build import Compiler
+from quantglow.tuning.networks import tune_network
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -29,27 +32,41 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_samples(command)
     command.add_argument("--threads", type=positive, nargs="+", default=[1])
     command.add_argument("--seconds", type=positive, default=10, help="duration of each comparison")
+    command.add_argument(
+        "--tune-minutes", type=float, help="also tuned kernels, measured for so long"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Print a Markdown table."""
-    print("| network | precision | threads | default core ms | this core ms | ratio |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    tuned = options.tune_minutes is not None
+    print(
+        "| network | precision | threads | default core ms | this core ms | ratio |",
+        "tuned ms | ratio |" if tuned else "",
+    )
+    print("| --- " * (8 if tuned else 6) + "|")
     for name in options.models:
         (feeds,) = registry.network(name).feeds(1, seed=1)
         for precision in PRECISIONS:
             for threads in options.threads:
-                pair = both(name, precision, threads, options.samples)
-                cells = figures([runner(one, feeds) for one in pair], options.seconds)
+                made = programs(name, precision, threads, options.samples, options.tune_minutes)
+                cells = figures([runner(one, feeds) for one in made], options.seconds)
                 print("|", " | ".join([name, precision, str(threads), *cells]), "|", flush=True)
     return 0
 
 
-def both(name: str, precision: str, threads: int, samples: int) -> list[LlvmExecutable]:
-    """The same program for the default core and for this processor's."""
-    (planned,) = compiled_model(name, precision, threads, 1, samples).build.programs
+def programs(
+    name: str, precision: str, threads: int, samples: int, minutes: float | None
+) -> list[LlvmExecutable]:
+    """The same program for the default core and for this processor's, and tuned."""
+    model = compiled_model(name, precision, threads, 1, samples)
+    (planned,) = model.build.programs
     native = resolve("native")
-    targets = (replace(native, core=Core()), native)
+    targets = [replace(native, core=Core()), native]
+    if minutes is not None:
+        tuned = tune_network(model, Compiler.of(num_threads=threads), minutes).compiler.target
+        assert tuned is not None
+        targets.append(tuned)
     return [compile_program(planned.program, planned.plan, t, threads) for t in targets]
 
 
@@ -60,13 +77,17 @@ def runner(executable: LlvmExecutable, feeds: Feeds) -> Callable[[], object]:
 
 
 def figures(runs: list[Callable[[], object]], seconds: int) -> list[str]:
-    """Minimum milliseconds of each, and the median of the ratios to the first one."""
+    """Minimum milliseconds of each, with the median of the ratios to the one before."""
     rounds: list[list[float]] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or not rounds:
         rounds.append([milliseconds(one) for one in runs])
-    least = [f"{min(column):.2f}" for column in zip(*rounds, strict=True)]
-    return [*least, f"{statistics.median(own / default for default, own in rounds):.3f}"]
+    columns = list(zip(*rounds, strict=True))
+    cells = [f"{min(column):.3f}" for column in columns]
+    for number in range(len(columns) - 1, 0, -1):
+        pairs = zip(columns[number], columns[number - 1], strict=True)
+        cells.insert(number + 1, f"{statistics.median(own / before for own, before in pairs):.3f}")
+    return cells
 
 
 def milliseconds(run: Callable[[], object]) -> float:

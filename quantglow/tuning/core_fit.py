@@ -127,21 +127,22 @@ def convolution(shape: Shape, name: str) -> Conv:
 
 @dataclass(frozen=True)
 class Timed:
-    """The times of a shape's tiles; ``work`` and ``cost``: the arguments of ``all_cycles``."""
+    """The times of a shape's tiles, over that of the default in the same rounds; ``work`` and
+    ``cost``: the arguments of ``all_cycles``."""
 
     work: tuple[int, int, int, int]
     cost: StepCost
-    seconds: dict[Tile, float]
+    ratios: dict[Tile, float]
 
     def cycles(self, core: Core) -> Array:
         """The modelled cycles of each tile."""
         cost = replace(self.cost, core=core)
-        return np.array([all_cycles(tile, *self.work, cost) for tile in self.seconds])
+        return np.array([all_cycles(tile, *self.work, cost) for tile in self.ratios])
 
     @cached_property
     def times(self) -> Array:
-        """Seconds of each tile."""
-        return np.array([*self.seconds.values()])
+        """The time of each tile."""
+        return np.array([*self.ratios.values()])
 
     @cached_property
     def slower(self) -> Array:
@@ -197,7 +198,7 @@ def measure_core(progress: Progress = lambda done: None) -> CoreFit:
         large_pages=prefers_large_pages(target),
     )
     losses = [float(np.mean([each.regret(c) for each in judging])) for c in (target.core, core)]
-    points = sum(len(each.seconds) for each in found)
+    points = sum(len(each.ratios) for each in found)
     return CoreFit(target, target.core, core, losses[0], losses[1], points)
 
 
@@ -247,14 +248,13 @@ def timed_tasks(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[Tim
         kernel = kernel_of(task.step, task.target, Choice(PLAIN))
         assert kernel is not None
         own = [m for m in measured if m.job.task == task.key]
-        seconds = {
-            Tile(*m.job.choice.tile): m.least for m in own if m.seconds and m.job.choice.tile
-        }
-        if not seconds:
+        timed = [(m.job.choice.tile, m.ratio) for m in own if m.seconds]
+        ratios = {Tile(*tile): ratio for tile, ratio in timed if tile is not None}
+        if not ratios:
             reasons = "; ".join(sorted({m.failure for m in own}))
             raise BackendError(f"no tile of {task.shape} could be measured: {reasons}")
         work = (*kernel.image_size, kernel.vectors, kernel.total_steps)
-        found.append(Timed(work, kernel.dot.cost, seconds))
+        found.append(Timed(work, kernel.dot.cost, ratios))
     return found
 
 
@@ -358,7 +358,7 @@ def prefers_even(target: Target) -> bool:
         choices = [Choice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]
         jobs += [Job(task.key, choice, FAR_NBYTES) for choice in choices]
     found = Measurer(graph, target, samples=9).run(jobs)
-    pairs = [(early.least, even.least) for early, even in zip(found[::2], found[1::2], strict=True)]
+    pairs = [(early.ratio, even.ratio) for early, even in zip(found[::2], found[1::2], strict=True)]
     ratios = [even / early for early, even in pairs if np.isfinite((early, even)).all()]
     return bool(ratios) and float(np.median(ratios)) < FASTER
 

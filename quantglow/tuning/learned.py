@@ -62,7 +62,7 @@ class XGBoostSearch:
             yield self.known.new()
         if len(self.known.seconds) > self.learned * (1 + SHARE):
             self._learn()
-        yield from self.order.tolist()
+        yield from map(int, self.order)
 
     def _learn(self) -> None:
         states = [s for s, seconds in self.known.seconds.items() if seconds < math.inf]

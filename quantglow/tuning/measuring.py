@@ -66,16 +66,12 @@ class Measured:
     failure: str = ""
 
     @property
-    def least(self) -> float:
-        """The least time: others can only have been disturbed; infinite if it failed."""
-        return min(self.seconds, default=float("inf"))
-
-    @property
     def ratio(self) -> float:
-        """The median of the ratios to the default; infinite if it failed."""
+        """The least time over that of the default: within these rounds others can only have been
+        disturbed, and what slows the machine for longer slows both.  Infinite if it failed."""
         if not self.seconds:
             return float("inf")
-        return float(np.median(np.divide(self.seconds, self.default_seconds)))
+        return min(self.seconds) / min(self.default_seconds)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,6 @@ class NA2C:
         self.start = start
         self.features = space.features
         self.legal = space.moves != NOWHERE
-        self.actions = [np.flatnonzero(legal) for legal in self.legal]
         self.network = Network(self.features.shape[1], space.moves.shape[1], self.known.rng)
         self.steps = STEPS
         self.ladders: dict[int, Array] = {}
@@ -133,7 +132,7 @@ class NA2C:
 
     def _action(self, state: int) -> int | None:
         """A legal move; None where there is none."""
-        legal = self.actions[state]
+        legal = np.flatnonzero(self.legal[state])
         if not len(legal):
             return None
         if self.policy == "uniform" or self.known.rng.random() < EPSILON:

@@ -13,7 +13,7 @@ from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.conv.forms import kernel_of
-from quantglow.backends.llvm.runtime.buffers import aligned_bytes
+from quantglow.backends.llvm.runtime.buffers import Allocate
 from quantglow.backends.llvm.runtime.loaded import allocator
 from quantglow.backends.llvm.runtime.table_runner import SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
@@ -48,6 +48,11 @@ class Trial:
     def __post_init__(self) -> None:
         self._library = KernelLibrary(self.task.target, ObjectCache(None))
 
+    @cached_property
+    def arena(self) -> Allocate:
+        """The allocator of activations, as programs have one."""
+        return allocator(self.task.target)
+
     def loaded(self, choice: Choice) -> LoadedKernel | None:
         """The kernel of a choice, ready to run; None where the task has no such choice."""
         kernel = kernel_of(self.task.step, self.task.target, choice)
@@ -68,7 +73,7 @@ class Trial:
         """The memory of a view's buffer, filled with random values of its type."""
         buffer = view.buffer
         if buffer not in self._memory:
-            made = aligned_bytes(buffer.nbytes + self.task.target.isa.slack_nbytes)
+            made = self.arena(buffer.nbytes + self.task.target.isa.slack_nbytes)
             fill(made, view)
             self._memory[buffer] = made
         return self._memory[buffer]
@@ -145,12 +150,17 @@ class LoadedKernel:
 
     def _copied(self, array: Array) -> int:
         """The address of a new copy, which lives as long as this."""
-        target = self.trial.task.target
-        copy = allocator(target)(array.nbytes + target.isa.slack_nbytes)
+        copy = self._allocate(array.nbytes + self.trial.task.target.isa.slack_nbytes)
         copy[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         copy[array.nbytes :] = 0
         self._copies.append(copy)
         return int(copy.ctypes.data)
+
+    @cached_property
+    def _allocate(self) -> Allocate:
+        """One allocator for all copies: in a network, constants lie together, in large pages where
+        the core wants these."""
+        return allocator(self.trial.task.target)
 
     @cached_property
     def _copies(self) -> list[Array]:

@@ -95,15 +95,7 @@ class Tuned:
         """Note a measurement."""
         choice = measured.job.choice
         self.found[choice] = measured
-        self.searcher.tell(self.places[choice], self.time_of(measured))
-
-    @staticmethod
-    def time_of(measured: Measured) -> float:
-        """The least time of a choice over that of the default in the same rounds, so that what
-        slows the machine between rounds has no part in it."""
-        if not measured.seconds:
-            return math.inf
-        return measured.least / min(measured.default_seconds)
+        self.searcher.tell(self.places[choice], measured.ratio)
 
     @property
     def share(self) -> float:
@@ -115,8 +107,8 @@ class Tuned:
     def finalists(self) -> list[Choice]:
         """The fastest choices, the default left out."""
         timed = [m for m in self.found.values() if m.seconds and m.job.choice != self.task.default]
-        timed.sort(key=self.time_of)
-        return [m.job.choice for m in timed[:FINALISTS] if self.time_of(m) < 1.0]
+        timed.sort(key=lambda m: m.ratio)
+        return [m.job.choice for m in timed[:FINALISTS] if m.ratio < 1.0]
 
     def record(self, finals: Sequence[Measured], host: str) -> Record:
         """The record of the best finalist; of none if no one is faster than the default."""
@@ -132,7 +124,7 @@ class Tuned:
 def is_faster(measured: Measured) -> bool:
     """Whether a choice is faster than the default in the median, and in most rounds."""
     ratios = np.divide(measured.seconds, measured.default_seconds)
-    return measured.ratio < FASTER and float(np.quantile(ratios, 0.75)) < 1.0
+    return float(np.median(ratios)) < FASTER and float(np.quantile(ratios, 0.75)) < 1.0
 
 
 @dataclass(frozen=True)

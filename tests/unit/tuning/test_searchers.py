@@ -133,10 +133,3 @@ def test_searchers_of_other_packages_name_their_extra(
     monkeypatch.setattr(learned, "package", missing)
     with pytest.raises(OptionError, match=f"{module}.*'tune'"):
         SEARCHERS[name](space_of((1, 2, 2)), 0)
-
-
-@pytest.mark.parametrize("name", ["xgboost", "optuna"])
-def test_searchers_of_other_packages_ask_for_every_state_once(name: str) -> None:
-    pytest.importorskip(name)
-    space = space_of((2, 3, 3))
-    assert sorted(visited(SEARCHERS[name], space, 1, 4)) == list(range(len(space)))

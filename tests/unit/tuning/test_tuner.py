@@ -102,7 +102,7 @@ def test_a_choice_counts_if_it_is_faster_in_most_rounds() -> None:
     assert is_faster(Measured(job, (0.9, 0.9, 0.9, 1.5), (1.0,) * 4)) is False
     assert is_faster(Measured(job, (0.9, 0.9, 0.9, 0.9), (1.0,) * 4))
     assert not is_faster(Measured(job, (0.99,) * 4, (1.0,) * 4))
-    assert Measured(job).least == math.inf
+    assert Measured(job).ratio == math.inf
 
 
 def test_nothing_measured_is_an_error() -> None:

@@ -1,0 +1,1 @@
+"""Search for fast kernels, replayed on tables of measured ones."""
