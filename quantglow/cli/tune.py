@@ -16,6 +16,7 @@ from quantglow.backends.llvm.jit.machine import core_to_json
 from quantglow.cli.arguments import machine_arguments, shapes_argument
 from quantglow.cli.bench import drawn_feeds
 from quantglow.cli.models import opened
+from quantglow.cli.steps import steps_arguments
 from quantglow.cli.timing import medians
 from quantglow.errors import OptionError
 from quantglow.report.busy import busy_note
@@ -34,6 +35,7 @@ COMPARED_SECONDS = 2.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="ONNX or .qgm model, or - for stdin")
     shapes_argument(parser)
+    steps_arguments(parser)
     machine_arguments(parser)
     parser.add_argument(
         "--machine",

@@ -109,6 +109,9 @@ QUICK = "--seconds 0.05 --num-threads 1"
         (f"opt net.onnx --bisect {DATA}", "give the results of the reference"),
         ("run net.onnx --inputs one.npz", "scores_indices"),
         (f"bench net.onnx {QUICK}", "x: uint8[1, 6, 6, 2]"),
+        pytest.param(
+            "tune net.onnx --max-minutes 0.01", "convolutions measured", marks=pytest.mark.slow
+        ),
     ],
 )
 @pytest.mark.usefixtures("folder")
