@@ -62,8 +62,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     """Measure, store and show.  Raises ``OptionError`` if there is nothing to tune."""
     if not options.machine and options.model is None:
         raise OptionError("there is nothing to tune. Remedy: name a model, or give --machine.")
-    if busy := busy_note():
-        print(f"warning: {busy}", file=sys.stderr)
+    if (busy := busy_note()) and not options.json:
+        console.print(f"warning: {busy}", highlight=False)
     found: dict[str, Any] = {}
     if options.machine:
         fit = stored(measure_core())

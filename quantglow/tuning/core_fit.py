@@ -195,7 +195,7 @@ def measure_core(progress: Progress = lambda done: None) -> CoreFit:
     core = replace(
         core,
         even_prefetch=prefers_even(target),
-        large_pages=prefers_large_pages(target),
+        large_pages=target.core.large_pages or prefers_large_pages(target),
     )
     losses = [float(np.mean([each.regret(c) for each in judging])) for c in (target.core, core)]
     points = sum(len(each.ratios) for each in found)
@@ -364,7 +364,8 @@ def prefers_even(target: Target) -> bool:
 
 
 def prefers_large_pages(target: Target) -> bool:
-    """Whether memory in large pages is read faster."""
+    """Whether memory in large pages is read faster, in order; kernels, which jump, gain more, so
+    that this switches them on and never off."""
     if not HAS_LARGE_PAGES:
         return False
     kinds: tuple[Allocate, ...] = (aligned_bytes, LargePages())

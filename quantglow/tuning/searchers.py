@@ -71,8 +71,12 @@ class Known:
 
     def new(self) -> int:
         """A random state that was not asked for."""
-        rest = np.setdiff1d(np.arange(len(self.space)), list(self.asked))
-        return int(self.rng.choice(rest))
+        state = int(self.rng.integers(len(self.space) - len(self.asked)))
+        for asked in sorted(self.asked):
+            if asked > state:
+                break
+            state += 1
+        return state
 
 
 class ModelOrder:

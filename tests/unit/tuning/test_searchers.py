@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from quantglow.errors import OptionError
 from quantglow.tuning import learned, na2c
 from quantglow.tuning.na2c import NA2C
-from quantglow.tuning.searchers import GBFS, Annealing, Maker, ModelOrder, RandomSearch
+from quantglow.tuning.searchers import GBFS, Annealing, Known, Maker, ModelOrder, RandomSearch
 from quantglow.tuning.space import NOWHERE, Space
 from quantglow.tuning.tuner import SEARCHERS
 from tests.support.effort import moderate
@@ -71,6 +71,12 @@ def test_every_state_is_asked_for_once(maker: Maker, space: Space, seed: int, as
 @given(maker=makers, space=spaces, seed=st.integers(0, 9), asked=st.integers(1, 9))
 def test_a_seed_gives_the_same_search(maker: Maker, space: Space, seed: int, asked: int) -> None:
     assert visited(maker, space, seed, asked) == visited(maker, space, seed, asked)
+
+
+@given(st.sets(st.integers(0, 11), max_size=11), st.integers(0, 9))
+def test_a_new_state_is_one_of_the_others(asked: set[int], seed: int) -> None:
+    known = Known(space_of((1, 3, 4)), np.random.default_rng(seed), asked)
+    assert known.new() in set(range(12)) - asked
 
 
 @moderate
