@@ -119,15 +119,21 @@ def keep_records(records: Sequence[Record]) -> None:
         unused(error)
 
 
+def this_host() -> str:
+    """The name of this machine in records; empty where the system does not say what it is: then
+    the cache of the user is taken to be of one machine."""
+    return machine_identity() or ""
+
+
 def of_this_machine(records: Iterable[Record]) -> dict[str, Record]:
     """The newest record of each task that was measured here."""
-    here = machine_identity()
+    here = this_host()
     return {record.task: record for record in records if record.host == here}
 
 
 def hints(records: Iterable[Record]) -> dict[str, list[Choice]]:
     """Choices that other machines found for each task."""
-    here = machine_identity()
+    here = this_host()
     found: dict[str, dict[Choice, None]] = {}
     for record in records:
         if record.host != here and record.choice is not None:

@@ -16,7 +16,6 @@ import numpy as np
 from quantglow.arguments import choice as one_of
 from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.jit.machine import machine_identity
 from quantglow.backends.llvm.kernels.conv.forms import kernel_of, modelled_cycles
 from quantglow.deadline import Deadline
 from quantglow.errors import BackendError
@@ -24,7 +23,7 @@ from quantglow.graph.graph import Graph
 from quantglow.tuning.learned import OptunaSearch, XGBoostSearch
 from quantglow.tuning.measuring import Job, Measured, Measurer, planned_for
 from quantglow.tuning.na2c import NA2C
-from quantglow.tuning.records import Record
+from quantglow.tuning.records import Record, this_host
 from quantglow.tuning.searchers import GBFS, Annealing, Maker, ModelOrder, RandomSearch, Searcher
 from quantglow.tuning.space import Space
 from quantglow.tuning.tasks import Task, tasks_of
@@ -189,6 +188,6 @@ class Tuner:
         finals: dict[str, list[Measured]] = {}
         for measured in measurer.run(jobs):
             finals.setdefault(measured.job.task, []).append(measured)
-        host = machine_identity() or ""
+        host = this_host()
         self.say(f"{len(jobs)} of them compared once more")
         return [search.record(finals.get(search.task.key, ()), host) for search in searches]

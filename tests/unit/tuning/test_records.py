@@ -87,6 +87,12 @@ def test_a_default_that_stays_needs_no_choice() -> None:
     assert not tuned_target(resolve("native"), [replace(RECORD, choice=None)]).choices
 
 
+def test_a_machine_without_a_name_uses_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "machine_identity", lambda: None)
+    own = replace(RECORD, host=records.this_host())
+    assert tuned_target(resolve("native"), [own]).choices.by_task == {"a": CHOICE}
+
+
 def test_records_of_other_machines_are_hints() -> None:
     foreign = replace(RECORD, host="another")
     assert hints([foreign, RECORD, foreign, replace(foreign, choice=None)]) == {"a": [CHOICE]}
