@@ -265,7 +265,7 @@ NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "tracing"}
 CALLED = [
     *(
         getattr(qg, name)
-        for name in {*qg.__all__} - NO_OPTIONS
+        for name in sorted({*qg.__all__} - NO_OPTIONS)
         if callable(getattr(qg, name)) and not is_error(getattr(qg, name))
     ),
     *(kind for kind in vars(steps).values() if is_step(kind)),
