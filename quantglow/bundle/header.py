@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantglow.backends.llvm.aot.facts import ABI
-from quantglow.backends.llvm.aot.run_function import MISALIGNED, NULL, OK, OUT_OF_RANGE
+from quantglow.backends.llvm.aot.run_function import (
+    MISALIGNED,
+    NULL,
+    OK,
+    OUT_OF_RANGE,
+    REFUSED,
+)
 from quantglow.bundle.contents import Contents
 from quantglow.bundle.tensors import Tensor
 from quantglow.memory.arena_order import ALIGNMENT
@@ -16,6 +22,7 @@ RESULTS = {
     "NULL": (NULL, "a pointer is null"),
     "MISALIGNED": (MISALIGNED, "memory is not aligned: the arena, the weights, an input or output"),
     "OUT_OF_RANGE": (OUT_OF_RANGE, "an index in an input is out of range; outputs are undefined"),
+    "REFUSED": (REFUSED, "the operating system refuses registers that the code needs"),
 }
 
 

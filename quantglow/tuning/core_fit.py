@@ -13,11 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quantglow.backends.llvm.isa.aarch64.levels import CORE as ARM_CORE
 from quantglow.backends.llvm.isa.choices import Choice, Choices
 from quantglow.backends.llvm.isa.costs import Core, StepCost
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.isa.x86.levels import ICE_LAKE
 from quantglow.backends.llvm.jit.machine import keep_core
 from quantglow.backends.llvm.kernels.contraction.tiling import FAR, Tile, all_cycles
 from quantglow.backends.llvm.kernels.conv.forms import kernel_of
@@ -25,7 +23,7 @@ from quantglow.backends.llvm.kernels.conv.implicit_gemm import EARLY, EVEN
 from quantglow.backends.llvm.runtime.buffers import Allocate, aligned_bytes
 from quantglow.backends.llvm.runtime.huge_pages import HAS_LARGE_PAGES, LargePages
 from quantglow.backends.llvm.runtime.peak import reading_rate
-from quantglow.backends.llvm.targets import resolve
+from quantglow.backends.llvm.targets import KNOWN_CORES, resolve
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
@@ -51,8 +49,6 @@ NEAR = 0.3
 """Share of time by which tiles are slower than the best one and count e times less."""
 FREE_ISSUE = 8.0
 """Instructions in a cycle for cores where they bound nothing."""
-STARTS = (Core(), ICE_LAKE, ARM_CORE)
-"""The cores that are known."""
 FASTER = 0.98
 """Ratio below which a setting that is on or off is taken to be faster."""
 FACTORS = (0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0)
@@ -191,7 +187,7 @@ def measure_core(progress: Progress = lambda done: None) -> CoreFit:
     found = timed_shapes(target, progress)
     fitting = [each for i, each in enumerate(found) if i % HELD_OUT]
     judging = found[::HELD_OUT]
-    core = fit(fitting, (target.core, *STARTS))
+    core = fit(fitting, (target.core, *KNOWN_CORES))
     core = replace(
         core,
         even_prefetch=prefers_even(target),

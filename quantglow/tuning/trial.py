@@ -43,7 +43,7 @@ class Trial:
     task: Task
     weights_nbytes: int
     _memory: dict[Buffer, Array] = field(default_factory=dict)
-    _library: KernelLibrary = field(init=False)
+    _library: KernelLibrary = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._library = KernelLibrary(self.task.target, ObjectCache(None))

@@ -34,6 +34,7 @@ NO_LIMITS = {
 UNUSUAL = {
     "a spatial = 0 of opset 7": r"spatial = 0 normalizes",
     "activations of recurrent cells": r"its activations",
+    "antialiasing of very large images": r"antialiasing of an axis",
     "attributes of Resize": r"keep_aspect_ratio_policy|interpolation mode|coordinate transf",
     "axes that are none": r"(is|are) outside rank|channels do not make",
     "conditions that end growing loops": r"grows until a condition",

@@ -8,6 +8,7 @@ from functools import cache
 from quantglow.backends.llvm.isa import portable
 from quantglow.backends.llvm.isa.aarch64 import levels as aarch64
 from quantglow.backends.llvm.isa.cortex_m import levels as cortex_m
+from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.features import Choice, Detection
 from quantglow.backends.llvm.isa.riscv import levels as riscv
 from quantglow.backends.llvm.isa.target import Family, Host, Level, Target, never_refused
@@ -26,6 +27,9 @@ FAMILIES: tuple[Family, ...] = (
     portable.FAMILY,
 )
 """Instruction sets in the order in which ``native`` tries them; ``portable`` runs everywhere."""
+
+KNOWN_CORES: tuple[Core, ...] = (Core(), x86.ICE_LAKE, aarch64.CORE)
+"""The cores whose costs are listed."""
 
 ALL = ":all"
 """End of the name of all levels of a processor."""

@@ -25,7 +25,7 @@ from quantglow.lazy import cached_property
 SLOT_NBYTES = 8
 """Bytes of an argument of a kernel; a pointer of 32 bits is its lower half."""
 
-OK, NULL, MISALIGNED, OUT_OF_RANGE = range(4)
+OK, NULL, MISALIGNED, OUT_OF_RANGE, REFUSED = range(5)
 """Results of a run."""
 
 Moved = Mapping[tuple[int, int], Value]
@@ -58,6 +58,10 @@ class RunFunction(Concise):
         b = self.b
         b.start_block("entry")
         self._check_callers_memory()
+        permission = self._permission
+        if permission:
+            asked = b.emit(f"call i64 @{self._permission_name}()")
+            self._refuse(REFUSED, [b.compare("ne", I64, asked, "0")])
         self._clear()
         for number in range(self.program.count):
             self._row(number, {})
@@ -66,7 +70,18 @@ class RunFunction(Concise):
         lines = [*b.lines[:1], *self._rooms, *b.rooms, *b.lines[1:]]
         section = self.program.target.object_format.section(f".text.{self.name}")
         head = f"define i32 @{self.name}({self._parameters}) nounwind{section[1:]} {{"
-        return "\n".join([head, *lines, "}", ""])
+        return "\n".join([permission, head, *lines, "}", ""])
+
+    @property
+    def _permission_name(self) -> str:
+        return f"{self.name}_permission"
+
+    @property
+    def _permission(self) -> str:
+        """A function that asks for registers that the operating system gives on request only."""
+        target = self.program.target
+        tiles = target.isa.tiles
+        return "" if tiles is None else tiles.permission(self._permission_name, target.triple)
 
     @property
     def _parameters(self) -> str:

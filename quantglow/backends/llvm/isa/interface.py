@@ -74,6 +74,10 @@ class MatrixTiles(Protocol):
     def release(self, b: Builder) -> None:
         """Give the registers back to the system."""
 
+    def permission(self, name: str, triple: str) -> str:
+        """A function ``i64 @name()`` that asks the operating system to let this process use the
+        registers and gives 0 if it does; empty where nobody need ask."""
+
     def zero(self, b: Builder, register: int) -> None:
         """Clear a register."""
 

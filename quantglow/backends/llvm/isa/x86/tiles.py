@@ -7,10 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.isa.x86.features import octets
 from quantglow.types import Array
 
 CONFIG_NBYTES, WIDTHS_AT, HEIGHTS_AT = 64, 16, 48
 """Operand of ``ldtilecfg`` (palette 1): 16-bit widths in bytes, 8-bit numbers of rows."""
+
+REQUEST = octets("B8 9E000000 BF 23100000 BE 12000000 0F05 C3")
+"""``mov eax, 158; mov edi, 0x1023; mov esi, 18; syscall; ret``: see ``tile_permission``."""
 
 
 class AmxTiles:
@@ -33,6 +37,12 @@ class AmxTiles:
 
     def release(self, b: Builder) -> None:
         b.call("llvm.x86.tilerelease", "void")
+
+    def permission(self, name: str, triple: str) -> str:
+        """Linux wants to be asked, once in each process: then it answers in a microsecond."""
+        if "linux" not in triple:
+            return ""
+        return f"define internal i64 @{name}() nounwind {REQUEST} {{\n  unreachable\n}}\n"
 
     def zero(self, b: Builder, register: int) -> None:
         b.call("llvm.x86.tilezero", "void", ("i8", str(register)))
