@@ -186,3 +186,17 @@ def test_equal_constants_of_levels_are_there_once(compiled: Any) -> None:
 def test_wrong_choices_are_named(compiled: Any, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="unknown processor"):
         compiled.export_bundle(tmp_path, target="z80:all")
+
+
+REQUEST = bytes.fromhex("B89E000000 BF23100000 BE12000000 0F05 C3")
+"""``arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)``"""
+
+
+@pytest.mark.parametrize(("target", "asks"), [("amx-int8", True), ("avx512vnni", False)])
+def test_bundles_ask_for_matrix_registers(
+    compiled: Any, tmp_path: Path, target: str, asks: bool
+) -> None:
+    compiled.export_bundle(tmp_path, name="net", target=target)
+    code = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert (REQUEST in code) == asks
+    assert b"NET_REFUSED" in code
