@@ -17,7 +17,7 @@ MOST_PIXELS = 1024
 class Choice:
     """How one convolution is computed.
 
-    form          name of the kernel, see ``kernels.conv.conv.FORMS``
+    form          name of the kernel, see ``kernels.conv.forms.FORMS``
     tile          rows and columns of pixels, and vectors of channels
     panels_outer  whether panels of channels are the outer loop
     unroll        steps in the body of the inner loop

@@ -76,7 +76,7 @@ class MatrixTiles(Protocol):
 
     def permission(self, name: str, triple: str) -> str:
         """A function ``i64 @name()`` that asks the operating system to let this process use the
-        registers and gives 0 if it does; empty where nobody need ask."""
+        registers and gives 0 if it does; empty where no system wants to be asked."""
 
     def zero(self, b: Builder, register: int) -> None:
         """Clear a register."""

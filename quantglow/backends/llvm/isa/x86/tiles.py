@@ -39,7 +39,7 @@ class AmxTiles:
         b.call("llvm.x86.tilerelease", "void")
 
     def permission(self, name: str, triple: str) -> str:
-        """Linux wants to be asked, once in each process: then it answers in a microsecond."""
+        """Linux wants to be asked once in each process; to ask again does no harm."""
         if "linux" not in triple:
             return ""
         return f"define internal i64 @{name}() nounwind {REQUEST} {{\n  unreachable\n}}\n"
