@@ -7,7 +7,7 @@ thread is in a library.  So the call moves to another thread, and the main threa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -72,10 +72,15 @@ def ending(helpers: Sequence[Future[Any]]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        while wait(helpers, PATIENCE / 10).not_done:
+        while wait(_begun(helpers), PATIENCE / 10).not_done:
             for end in tuple(calls):
                 end()
         raise
     finally:
         _CALLS.reset(token)
-    wait(helpers)
+    wait(_begun(helpers))
+
+
+def _begun(helpers: Iterable[Future[Any]]) -> list[Future[Any]]:
+    """The helpers that were not cancelled: of those ``wait`` waits until their thread is free."""
+    return [helper for helper in helpers if not helper.cancelled()]

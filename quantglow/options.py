@@ -48,6 +48,13 @@ FAST: Effort = "fast"
 DEFAULT: Effort = "default"
 BEST: Effort = "best"
 
+ProfileWith = Literal["compiled", "interpreter"]
+PROFILES_WITH: tuple[ProfileWith, ...] = get_args(ProfileWith)
+"""Layers are computed on samples by machine code, or by the reference interpreter in NumPy: their
+results are equal up to the rounding of float sums."""
+
+COMPILED: ProfileWith = "compiled"
+
 FAST_EQUALIZATIONS: tuple[Equalization, ...] = ("align-inputs", "fuse-functions")
 FAST_RECOVERIES: tuple[Recovery, ...] = ("round-weights", "correct-bias")
 """Meaning of "auto" in ``fast``: techniques that need no trials, and few samples."""
@@ -134,6 +141,7 @@ class QuantizationConfig(Concise):
     equalization          techniques of ``EQUALIZATIONS``, or "auto"; they need samples, too
     effort                one of ``EFFORTS``
     seed                  draws the samples that decide what is kept of these
+    profile_with          one of ``PROFILES_WITH``
     weights               one of ``WEIGHTS``: products with constant weights take these in groups,
                           and nothing else is quantized; None: weights and activations are int8
     group_size            weights with a scale of their own, see ``GROUP_SIZES``
@@ -155,6 +163,7 @@ class QuantizationConfig(Concise):
     equalization: Any = "auto"
     effort: Effort = DEFAULT
     seed: int = 0
+    profile_with: ProfileWith = COMPILED
     weights: WeightType | None = None
     group_size: int = 64
     activations: ActivationType = "dynamic"
@@ -163,6 +172,7 @@ class QuantizationConfig(Concise):
     def __post_init__(self) -> None:
         choice("preset", self.preset, PRESETS)
         choice("effort", self.effort, EFFORTS)
+        choice("profile_with", self.profile_with, PROFILES_WITH)
         normal: dict[str, Any] = {
             "calibrate_method": method_name(self.calibrate_method),
             "percentile": number("percentile", self.percentile),

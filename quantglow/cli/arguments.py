@@ -12,12 +12,14 @@ from quantglow.errors import OptionError
 from quantglow.memory.schedules import SCHEDULES
 from quantglow.options import (
     ACTIVATIONS,
+    COMPILED,
     DEFAULT,
     EFFORTS,
     EQUALIZATIONS,
     GROUP_SIZES,
     METHODS,
     PRESETS,
+    PROFILES_WITH,
     RECOVERIES,
     WEIGHTS,
     QuantizationConfig,
@@ -104,6 +106,12 @@ def quantization_arguments(parser: argparse.ArgumentParser) -> None:
         choices=EFFORTS,
         default=DEFAULT,
         help="fast: no search on samples; best: a longer one",
+    )
+    parser.add_argument(
+        "--profile-with",
+        choices=PROFILES_WITH,
+        default=COMPILED,
+        help="layers are computed on samples by machine code or NumPy (default: %(default)s)",
     )
     parser.add_argument("--ignored-scope", nargs="+", metavar="NODE", help="nodes kept float")
     parser.add_argument("--nodes-to-exclude", nargs="+", metavar="NODE", help="the same")
@@ -282,6 +290,7 @@ def quantization_options(options: argparse.Namespace) -> dict[str, Any]:
         "per_channel",
         "ignored_scope",
         "effort",
+        "profile_with",
     )
     given = vars(options)
     names += ("nodes_to_exclude", "op_types_to_quantize", "int16_activations", "quantize_output")

@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_info
 
 from quantglow import profiling
 from quantglow.arguments import brief
+from quantglow.driver.computing import computing
 from quantglow.driver.models import float_family_of
 from quantglow.driver.pipeline.imported import Imported
 from quantglow.errors import BackendError, CalibrationError, OptionError
@@ -31,6 +32,7 @@ from quantglow.frontend import open_model
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.interrupts import is_interrupted
+from quantglow.options import COMPILED, ProfileWith
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Located, feeds_of
 from quantglow.profiling.recording import NO_SAMPLES, note_early_end, shown_batches
@@ -55,7 +57,7 @@ Environment = dict[str, str]
 
 Part = tuple[Environment, Profile]
 
-Asked = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...]]
+Asked = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...], ProfileWith]
 """Input shapes by name, and the inputs whose values decide, see ``Family``."""
 
 LOCAL = "start workers, or profile without client."
@@ -70,6 +72,7 @@ def profile_on(
     input_shapes: Mapping[str, tuple[int, ...]],
     subset_size: int,
     progress: bool | str,
+    profile_with: ProfileWith = COMPILED,
 ) -> Profile:
     """The profile of ``source`` over the first batches of its data, by the workers of ``client``.
 
@@ -80,7 +83,7 @@ def profile_on(
     tasks = tasks_of(shown_batches(islice(batches, subset_size), source.data, progress))
     model = open_model(source.model).to_bytes()
     with large_messages():
-        asked = tuple(sorted(input_shapes.items())), source.family.deciding
+        asked = tuple(sorted(input_shapes.items())), source.family.deciding, profile_with
         work = _Work(client, client.submit(received, model, pure=False), asked)
         try:
             for samples in tasks:
@@ -225,14 +228,14 @@ def received(model: bytes) -> bytes:
 
 def part_of_profile(model: bytes, asked: Asked, samples: list[Located]) -> Part:
     """In a worker: the profile of some samples, and where it was recorded."""
-    with _one_at_a_time:
+    with _one_at_a_time, computing(asked[2]):
         return environment(), profiling.profile(family_of(model, asked), samples, progress=False)
 
 
 @lru_cache(2)
 def family_of(model: bytes, asked: Asked) -> Family:
     """The float graphs of a model, imported once in each worker."""
-    shapes, deciding = asked
+    shapes, deciding, _ = asked
     family = float_family_of(model, dict(shapes) or None)
     family.deciding = deciding
     return family

@@ -28,6 +28,7 @@ from quantglow.frontend import open_model
 from quantglow.graph.graph import Graph
 from quantglow.interrupts import keeping_best
 from quantglow.options import (
+    COMPILED,
     ActivationType,
     DropType,
     Effort,
@@ -35,6 +36,7 @@ from quantglow.options import (
     IgnoredNodes,
     Method,
     Preset,
+    ProfileWith,
     Progress,
     QuantizationConfig,
     Recovery,
@@ -89,6 +91,7 @@ def quantize_and_compile(
     equalization: Literal["auto"] | Iterable[Equalization] = "auto",
     before: Any = None,
     after: Any = None,
+    profile_with: ProfileWith = COMPILED,
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -120,6 +123,8 @@ def quantize_and_compile(
                       or "float".  No calibration data is needed (None); samples round better
     before, after     steps of ``quantglow.steps`` that become part of the model, see ``compile``;
                       all data is what the model with these steps takes, as uint8 images
+    profile_with      "compiled": layers are computed on samples by machine code; "interpreter": in
+                      NumPy, with the same values up to the rounding of float sums
     target, num_threads, schedule  see ``compile``; the other options: see ``QuantizationConfig``
 
     Ctrl-C ends what is under way and keeps the best so far, in every stage after the import; a
@@ -149,6 +154,7 @@ def quantize_and_compile(
             symmetric_weights=symmetric_weights,
             quantize_output=quantize_output,
             effort=effort,
+            profile_with=profile_with,
             percentile=percentile,
             recovery=recovery,
             equalization=equalization,

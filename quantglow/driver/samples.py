@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,6 +19,7 @@ from quantglow.graph.graph import Graph
 from quantglow.interpreter import Listener, interpret
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, Located, feeds_of
+from quantglow.profiling.recording import MOST_AT_ONCE
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization.recovery import MAX_NBYTES, Reservoir, capacity, sample_nbytes
 from quantglow.quantization.shape_variants import ShapeVariant, are_alike, sharing
@@ -58,7 +59,7 @@ class Samples:
     kept: list[Feeds] = field(default_factory=list)
     drawn: Reservoir | None = None
     seed: int = 0
-    latest: Feeds = field(default_factory=dict)
+    recent: deque[Located] = field(default_factory=lambda: deque(maxlen=MOST_AT_ONCE))
     runs: quantization.FloatRuns | None = None
     held: HeldOut | None = None
     seen: Seen = field(default_factory=Seen)
@@ -70,7 +71,7 @@ class Samples:
             if self.drawn is None:
                 self.drawn = Reservoir(self._capacity(own), self.seed)
             self.drawn.add(own)
-            self.latest = own
+            self.recent.append(own)
             yield own
 
     def _read(self) -> Iterator[Located]:
@@ -95,10 +96,12 @@ class Samples:
         return [s for s in held if Case.fitting(s, self.family.deciding) == case]
 
     def run(self, graph: Graph, feeds: Mapping[str, Array], listeners: Sequence[Listener]) -> None:
-        """``interpret`` the latest sample; what comes next finds its values in ``runs``."""
+        """``interpret`` one of these samples; what comes next finds its values in ``runs``."""
         self.runs = self.runs or quantization.FloatRuns(graph)
         if self.runs.graph is graph:
-            self.runs.run(self.latest, listeners)
+            place = feeds.place if isinstance(feeds, Located) else ""
+            own = next((sample for sample in self.recent if sample.place == place), dict(feeds))
+            self.runs.run(own, listeners)
         else:
             interpret(graph, feeds, listeners)
 

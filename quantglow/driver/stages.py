@@ -11,6 +11,7 @@ from warnings import warn
 from quantglow import frontend, interpreter, passes, profiling, quantization
 from quantglow.arguments import (
     brief,
+    choice,
     count,
     elements,
     flag,
@@ -20,6 +21,7 @@ from quantglow.arguments import (
     shapes,
 )
 from quantglow.converters import as_onnx, model_as_onnx
+from quantglow.driver.computing import computing
 from quantglow.driver.distributed import checked_client, profile_on
 from quantglow.driver.models import (
     InputShapes,
@@ -41,7 +43,13 @@ from quantglow.errors import BackendError, CalibrationError, OptionError
 from quantglow.graph.border import entering, leaving
 from quantglow.graph.graph import Graph
 from quantglow.interrupts import keeping_best
-from quantglow.options import Progress, QuantizationConfig
+from quantglow.options import (
+    COMPILED,
+    PROFILES_WITH,
+    ProfileWith,
+    Progress,
+    QuantizationConfig,
+)
 from quantglow.profiling import Profile
 from quantglow.report import diagnosis
 from quantglow.report.accuracy import WORST
@@ -97,6 +105,7 @@ def profile(
     client: Any = None,
     before: Any = None,
     after: Any = None,
+    profile_with: ProfileWith = COMPILED,
 ) -> Profile:
     """Histograms of every tensor of a model or graph over calibration data.
 
@@ -109,7 +118,11 @@ def profile(
     ``BackendError`` where the workers are not, or give no result.
 
     ``before``, ``after``: steps that become part of the model, see ``compile``.
+
+    ``profile_with``: "compiled" computes layers by machine code, "interpreter" in NumPy; the values
+    are equal up to the rounding of float sums.
     """
+    choice("profile_with", profile_with, PROFILES_WITH)
     subset_size = count("subset_size", subset_size)
     progress = progress_mode("progress", progress)
     if profile_in(calibration_data) is not None:
@@ -123,10 +136,11 @@ def profile(
     source = imported(model, calibration_data, given)
     with keeping_best():
         if workers is not None:
-            return profile_on(workers, source, given or {}, subset_size, progress)
-        return profiling.profile(
-            source.family, source.data, subset_size=subset_size, progress=progress
-        )
+            return profile_on(workers, source, given or {}, subset_size, progress, profile_with)
+        with computing(profile_with):
+            return profiling.profile(
+                source.family, source.data, subset_size=subset_size, progress=progress
+            )
 
 
 @options_named()
@@ -151,8 +165,9 @@ def quantize(
             "Remedy: record one with quantglow.profile"
         )
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
-    with keeping_best():
-        return quantization.quantize(float_graph_of(graph), known, config_of(config), data=data)
+    chosen = config_of(config)
+    with keeping_best(), computing(chosen.profile_with):
+        return quantization.quantize(float_graph_of(graph), known, chosen, data=data)
 
 
 @options_named()

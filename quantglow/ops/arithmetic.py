@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantglow.ops.native import native_ops
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
 from quantglow.workers import each
 
@@ -121,10 +122,14 @@ def rounded_reals(x: Array, element: ElementType) -> Array:
     params, (low, high) = quant_of(element), element.dtype.limits
     scale, zero_point = F32(params.scale), params.zero_point
     flat = np.ascontiguousarray(x, np.float32).reshape(-1)
-    result = np.empty_like(flat)
+    result, native = np.empty_like(flat), native_ops()
 
     def round_part(start: int) -> None:
         steps = result[start : start + PART]
+        if native is not None:
+            bounds = (low - zero_point, high - zero_point)
+            native.rounded_reals(flat[start : start + PART], params.scale, *bounds, steps)
+            return
         with np.errstate(over="ignore", invalid="ignore"):
             np.divide(flat[start : start + PART], scale, out=steps)
         clip_steps(steps, F32(low - zero_point), F32(high - zero_point))

@@ -10,11 +10,14 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from quantglow.graph.node import Node
 from quantglow.ops.activation import Activation
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier, saturate_over
+from quantglow.ops.native import Ends
 from quantglow.ops.samples import if_constant
+from quantglow.ops.windows import Pads
 from quantglow.types import Array, DType, ElementType, TensorType
 
 EXACT = 2**24
@@ -95,6 +98,12 @@ class Contraction(Node):
         bounds = integer_bounds(self.out, self.low, self.high)
         return saturate_over(values, self.out, *bounds)
 
+    def ends(self, b: Array | None) -> Ends | None:
+        """``finish`` without a residual as data; None where it is more than a bias and bounds."""
+        if is_integer(self.x.type) or self.activation is not None:
+            return None
+        return Ends(b, self.low, self.high)
+
     def finished(self, values: Array) -> Array:
         """Activation and bounds of real sums.  May overwrite them."""
         if self.activation is not None:
@@ -135,19 +144,41 @@ def float_sums(sums: Array, b: Array | None) -> Array:
     return whole.astype(np.int32).astype(np.float32)
 
 
-def exact_operands(kind: TensorType, x: Array, w: Array) -> tuple[Array, Array]:
-    """Operands ready for BLAS, in the least precision that carries all integer sums exactly.
+def exact_operands(
+    kind: TensorType, x: Array, w: Array, pads: Pads = (0, 0, 0, 0)
+) -> tuple[Array, Array]:
+    """Operands ready for BLAS, in the least precision that carries all integer sums exactly; images
+    with zeros around them.
 
     float32 does below 2**24, in any order of summation, and takes half the time of float64.
     """
     if not is_integer(kind):
+        if any(pads):
+            padded = room_for(x, pads, x.dtype)
+            inside(padded, pads)[...] = x
+            x = padded
         return x, w
     zero_point = kind.params.zero_point
     ends = (int(x.min(initial=zero_point)), int(x.max(initial=zero_point)))
     largest = max(abs(end - zero_point) for end in ends)
     dtype = np.float32 if largest * _largest_sum(w) < EXACT else np.float64
-    values: Array = np.subtract(x, zero_point, dtype=dtype)
+    values = room_for(x, pads, dtype)
+    np.subtract(x, zero_point, out=inside(values, pads) if any(pads) else values, dtype=dtype)
     return values, w.astype(dtype)
+
+
+def room_for(x: Array, pads: Pads, dtype: npt.DTypeLike) -> Array:
+    """An array for ``x``; images [N, H, W, C] with zeros at the pads."""
+    if not any(pads):
+        return np.empty(x.shape, dtype)
+    (n, h, w, c), (top, left, bottom, right) = x.shape, pads
+    return np.zeros((n, top + h + bottom, left + w + right, c), dtype)
+
+
+def inside(padded: Array, pads: Pads) -> Array:
+    """The images without their pads."""
+    top, left, bottom, right = pads
+    return padded[:, top : padded.shape[1] - bottom, left : padded.shape[2] - right]
 
 
 def _largest_sum(w: Array) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from quantglow.graph.node import Node, op
 from quantglow.ops.activation import Activation
 from quantglow.ops.arithmetic import centred, is_integer, multiplier, saturate
-from quantglow.ops.contraction import Contraction, exact_operands
+from quantglow.ops.contraction import Contraction, exact_operands, inside, room_for
 from quantglow.ops.window_products import Part, conv2d
 from quantglow.ops.windows import Pads, Pair, check_windows, window_count
 from quantglow.symbolic.shapes import broadcast_shapes
@@ -66,16 +66,13 @@ class Conv(Contraction):
         return self.group == self.x.type.shape[3] == self.w.type.shape[3] and self.group > 1
 
     def reference(self, x: Array, w: Array, b: Array | None, residual: Array | None) -> Array:
-        values, weights = exact_operands(self.x.type, x, w)
-        top, left, bottom, right = self.pads
-        padded = values
-        if any(self.pads):
-            padded = np.pad(values, ((0, 0), (top, bottom), (left, right), (0, 0)))
+        padded, weights = exact_operands(self.x.type, x, w, self.pads)
 
         def finish(sums: Array, part: Part) -> Array:
             return self.finish(sums, b, None if residual is None else residual[part])
 
-        return conv2d(padded, weights, self.strides, self.dilations, self.group, finish)
+        ends = self.ends(b) if residual is None else None
+        return conv2d(padded, weights, self.strides, self.dilations, self.group, finish, ends)
 
     def residual_steps(self, residual: Array) -> Array:
         assert self.residual is not None
@@ -133,7 +130,8 @@ class ConvTranspose(Contraction):
         def finish(sums: Array, part: Part) -> Array:
             return self.finish(sums, b, None)
 
-        return conv2d(padded, flipped, (1, 1), self.dilations, self.group, finish)
+        ends = self.ends(b)
+        return conv2d(padded, flipped, (1, 1), self.dilations, self.group, finish, ends)
 
     def equivalent_pads(self) -> tuple[Pair, Pair]:
         """(top, left), (bottom, right) pads of the equal Conv on the spread-out x; may be < 0."""
@@ -158,9 +156,11 @@ def spread_out(x: Array, strides: Pair) -> Array:
 
 def pad_or_crop(x: Array, before: Pair, after: Pair) -> Array:
     """Zero-pad H and W; negative pads cut."""
-    widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
-    if any(map(any, widths)):
-        x = np.pad(x, ((0, 0), *widths, (0, 0)))
+    pads = (max(before[0], 0), max(before[1], 0), max(after[0], 0), max(after[1], 0))
+    if any(pads):
+        padded = room_for(x, pads, x.dtype)
+        inside(padded, pads)[...] = x
+        x = padded
     (top, left), (bottom, right) = ((max(-v, 0) for v in pair) for pair in (before, after))
     return x[:, top : x.shape[1] - bottom, left : x.shape[2] - right]
 

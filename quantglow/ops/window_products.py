@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from quantglow.ops.native import Ends, native_ops
 from quantglow.ops.windows import Pair
 from quantglow.types import Array
 from quantglow.workers import each
@@ -22,6 +23,10 @@ Part = tuple[slice, slice]
 PART_NBYTES, PART_PIXELS = 2**20, 256
 """Minimum size of a part, in bytes and pixels: parts should stay in the second-level cache, but a
 product of few rows reads all weights for each of them."""
+
+NATIVE_PART_NBYTES = 2**22
+"""The same for native code, which keeps no columns: a call takes as long as some 100,000
+multiply-accumulates."""
 
 MANY_CHANNELS = 32
 """Minimum number of channels from which einsum computes a depthwise convolution faster: they are
@@ -35,12 +40,15 @@ def conv2d(
     dilations: Pair,
     group: int,
     finish: Callable[[Array, Part], Array] | None = None,
+    ends: Ends | None = None,
 ) -> Array:
     """Convolution of padded NHWC ``x`` with HWIO ``w``, in the operands' precision.
 
     ``finish`` gets the sums of a ``Part`` of the result, which it may overwrite, and gives what
-    stands in their place.
+    stands in their place.  ``ends``: the same as data, if that is all of it.
     """
+    if native_ops() is not None and x.dtype == w.dtype == np.float32:
+        return _native_conv2d(x, w, strides, dilations, finish, ends)
     kh, kw, _, o = w.shape
     span = (dilations[0] * (kh - 1) + 1, dilations[1] * (kw - 1) + 1)
     windows = sliding_window_view(x, span, axis=(1, 2))
@@ -66,10 +74,49 @@ def conv2d(
     return result
 
 
-def parts_of(shape: tuple[int, int, int], pixel_nbytes: int) -> list[Part]:
+def _native_conv2d(
+    x: Array,
+    w: Array,
+    strides: Pair,
+    dilations: Pair,
+    finish: Callable[[Array, Part], Array] | None,
+    ends: Ends | None,
+) -> Array:
+    """``conv2d`` by native code."""
+    native = native_ops()
+    assert native is not None
+    (n, h, width, c), (kh, kw, _, o) = x.shape, w.shape
+    oh = (h - dilations[0] * (kh - 1) - 1) // strides[0] + 1
+    ow = (width - dilations[1] * (kw - 1) - 1) // strides[1] + 1
+    x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
+    sums = np.empty((n, oh, ow, o), np.float32)
+
+    def computed(part: Part) -> Array:
+        own = sums[part]
+        first = (part[0].start * oh + part[1].start) * ow
+        pixels = slice(first, first + own.size // max(o, 1))
+        native.conv2d(x, w, strides, dilations, pixels, ends, sums)
+        return own if ends is not None or finish is None else finish(own, part)
+
+    pixel_nbytes = (strides[0] * strides[1] * c + o) * x.itemsize
+    parts = parts_of((n, oh, ow), pixel_nbytes, NATIVE_PART_NBYTES)
+    made = each(computed, parts)
+    if made[0].dtype == np.float32:
+        return sums
+    if len(parts) == 1:
+        return made[0]
+    result = np.empty(sums.shape, made[0].dtype)
+    for part, values in zip(parts, made, strict=True):
+        result[part] = values
+    return result
+
+
+def parts_of(
+    shape: tuple[int, int, int], pixel_nbytes: int, nbytes: int = PART_NBYTES
+) -> list[Part]:
     """Parts of N images of OH rows of OW pixels, each with so many bytes of columns and sums."""
     n, oh, ow = shape
-    pixels = max(PART_PIXELS, PART_NBYTES // max(pixel_nbytes, 1))
+    pixels = max(PART_PIXELS, nbytes // max(pixel_nbytes, 1))
     images, rows = max(1, pixels // max(oh * ow, 1)), max(1, pixels // max(ow, 1))
     return [
         (slice(first, first + images), slice(top, top + rows))

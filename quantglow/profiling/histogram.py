@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from quantglow.ops.native import native_ops
 from quantglow.types import Array
 
 BINS = 2048
@@ -50,7 +51,7 @@ class Histogram:
         flat = np.asarray(values, np.float32).reshape(-1)
         if not flat.size:
             return Histogram()
-        low, high = float(flat.min()), float(flat.max())
+        low, high = _extremes(flat)
         if math.isfinite(low) and math.isfinite(high):
             return _of_finite(flat, low, high)
         finite = flat[np.isfinite(flat)]
@@ -148,6 +149,14 @@ def bin_index(x: float, exponent: int) -> int:
     return math.floor(math.ldexp(x, -exponent))
 
 
+def _extremes(flat: Array) -> tuple[float, float]:
+    """The smallest and the largest value; not finite where one is not."""
+    native = native_ops()
+    if native is not None:
+        return native.extremes(np.ascontiguousarray(flat))
+    return float(flat.min()), float(flat.max())
+
+
 def _of_finite(flat: Array, low: float, high: float) -> Histogram:
     exponent = bin_exponent(low, high)
     start, stop = bin_index(low, exponent), bin_index(high, exponent) + 1
@@ -155,6 +164,10 @@ def _of_finite(flat: Array, low: float, high: float) -> Histogram:
     # Indices are below 2**24, and float32 scales up exactly; scaling down needs float64.
     kind = np.float32 if FLOAT32_SCALES <= exponent <= 0 else np.float64
     per_bin = kind(2.0**-exponent)
+    native = native_ops()
+    if native is not None and kind is np.float32:
+        zeros = native.count(np.ascontiguousarray(flat), float(per_bin), start, counts)
+        return Histogram(exponent, start, counts, low + 0.0, high + 0.0, zeros)
     for begin in range(0, flat.size, CHUNK):
         part = flat[begin : begin + CHUNK]
         index = np.floor(part * per_bin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -31,7 +32,13 @@ from quantglow.profiling.profiles import Profile
 from quantglow.profiling.progress import shown
 from quantglow.profiling.specials import ABSENT, Specials, brought, specials_of, text_of
 from quantglow.types import Array
-from quantglow.workers import later, side_by_side
+from quantglow.workers import at_once, each, later, side_by_side
+
+TOGETHER_NBYTES = 2**27
+"""Maximum size of the values of batches that run side by side, in bytes."""
+
+MOST_AT_ONCE = 4
+"""Maximum number of batches that run side by side."""
 
 MOST_WAITING = 4
 """Maximum number of values that are held for counting while a run continues."""
@@ -76,20 +83,51 @@ def profile(
     recorded: dict[str, Histogram] = {}
     cases: Counter[Case] = Counter()
     family = Family.of(graph)
-    batches = islice(feeds_of(data, family.signature), subset_size)
-    for feeds in shown_batches(batches, data, progress):
-        with np.errstate(all="ignore"), side_by_side():
-            fitting = graph_for(feeds, family)
-            recorder = _Recorder(recorded, feeds.place)
-            run(fitting, feeds, [taken_only(fitting, recorder)])
-            recorder.finish()
-        cases[Case.fitting(feeds, family.deciding)] += 1
-        if is_interrupted():
-            note_early_end(cases.total())
-            break
+    batches = shown_batches(islice(feeds_of(data, family.signature), subset_size), data, progress)
+    with side_by_side():
+        for some in _together(batches, family):
+            found = each(partial(_recorded, run), some)
+            for (feeds, _), histograms in zip(some, found, strict=True):
+                _merge(recorded, histograms)
+                cases[Case.fitting(feeds, family.deciding)] += 1
+            if is_interrupted():
+                note_early_end(cases.total())
+                break
     if not cases:
         raise CalibrationError(NO_SAMPLES)
     return Profile(family.source_hash, recorded, cases.total(), cases)
+
+
+def _together(batches: Iterable[Located], family: Family) -> Iterator[list[tuple[Located, Graph]]]:
+    """Batches to run side by side, with their graphs: few, so that their values fit memory."""
+    some: list[tuple[Located, Graph]] = []
+    for feeds in batches:
+        graph = graph_for(feeds, family)
+        # The caller may fill the same array again for the next sample.
+        own = Located({name: array.copy() for name, array in feeds.items()}, feeds.place)
+        some.append((own, graph))
+        nbytes = sum(node.type.nbytes for node in graph.compute_nodes())
+        if len(some) >= min(at_once(), MOST_AT_ONCE, TOGETHER_NBYTES // max(nbytes, 1)):
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _recorded(run: Runner, batch: tuple[Located, Graph]) -> dict[str, Histogram]:
+    """The histograms of one batch."""
+    feeds, graph = batch
+    recorder = _Recorder(feeds.place)
+    with np.errstate(all="ignore"):
+        run(graph, feeds, [taken_only(graph, recorder)])
+    recorder.finish()
+    return recorder.recorded
+
+
+def _merge(recorded: dict[str, Histogram], histograms: Mapping[str, Histogram]) -> None:
+    for name, seen in histograms.items():
+        before = recorded.get(name)
+        recorded[name] = seen if before is None else before.merge(seen)
 
 
 def note_early_end(batches: int) -> None:
@@ -111,14 +149,14 @@ def graph_for(feeds: Located, family: Family) -> Graph:
 
 @dataclass
 class _Recorder:
-    """A listener that merges each float value into ``recorded``.
+    """A listener that counts each float value of one batch into ``recorded``.
 
     It refuses NaN and Inf that the model does not bring itself (see ``specials``).  Values are
-    counted while the next ones are computed.
+    counted while the next ones are computed, where a batch runs alone.
     """
 
-    recorded: dict[str, Histogram]
     place: str
+    recorded: dict[str, Histogram] = field(default_factory=dict)
     waiting: deque[tuple[Node, Callable[[], Histogram]]] = field(default_factory=deque)
 
     def __call__(self, node: Node, value: Array) -> None:
@@ -142,8 +180,7 @@ class _Recorder:
                 f"{self.place} leads to {seen.nans} NaN and {seen.infinities} Inf value(s) "
                 f"in {node.name!r} ({node.op}). {self._remedy(node, seen)}"
             )
-        before = self.recorded.get(node.name)
-        self.recorded[node.name] = seen if before is None else before.merge(seen)
+        _merge(self.recorded, {node.name: seen})
 
     def _specials(self, value: Node) -> Specials:
         known = None if isinstance(value, Constant) else self.recorded.get(value.name)

@@ -7,12 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from quantglow.backends.llvm.array_kernels.native import array_kernels
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import Add, Relu
+from quantglow.ops.native import computing_with
 from quantglow.profiling import RANGE_METHODS, Histogram, Profile, choose_range, profile
 from quantglow.profiling.histogram import BINS, bin_exponent
 from quantglow.types import Array, f32
+from tests.generators.float_graphs.networks import networks
 from tests.support.effort import moderate
 
 values = st.one_of(
@@ -89,3 +92,28 @@ def test_a_profile_does_not_depend_on_batch_split_order_or_machine(
     whole = profile(network(), data, progress=False)
     parts = [profile(network(), [batch], progress=False) for batch in batches]
     assert profile(network(), batches, progress=False) == whole == Profile.merged(parts)
+
+
+@moderate
+@given(networks(), st.integers(0, 99))
+def test_a_compiled_profile_is_the_interpreted_one_up_to_float_sums(
+    graph: Graph, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    samples = [
+        {
+            node.name: rng.standard_normal(node.type.shape).astype(np.float32)
+            for node in graph.inputs
+        }
+        for _ in range(3)
+    ]
+    interpreted = profile(graph, samples, progress=False)
+    with computing_with(array_kernels()):
+        compiled = profile(graph, samples, progress=False)
+    assert interpreted.histograms.keys() == compiled.histograms.keys()
+    for name, wanted in interpreted.histograms.items():
+        found = compiled.histograms[name]
+        assert found.count == wanted.count
+        reach = max(abs(wanted.minimum), abs(wanted.maximum))
+        ends = [(found.minimum, wanted.minimum), (found.maximum, wanted.maximum)]
+        assert all(abs(one - other) <= 1e-4 * reach + 1e-5 for one, other in ends), name

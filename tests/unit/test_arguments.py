@@ -80,6 +80,7 @@ CONFIG: dict[str, list[Any]] = {
     "recovery": [*NO_STRINGS, *TEXTS],
     "equalization": [*NO_STRINGS, *TEXTS],
     "effort": [*NOTHING, *NO_NAME, 0],
+    "profile_with": [*NOTHING, *NO_NAME, 0],
     "weights": [*NO_NAME, 4],
     "group_size": [*NOTHING, *NO_NAME, 0, 24],
     "activations": [*NOTHING, *NO_NAME, 0],
@@ -204,7 +205,12 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     Profile.load: {"path": NO_PATH},
     PROFILE.merge: {"other": [*NOTHING, *OBJECTS, *COLLECTIONS, 1]},
     Profile.merged: {"profiles": [*NOTHING, *OBJECTS, *COLLECTIONS, 1]},
-    profiled: {**DATA, **STEPS, "client": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]},
+    profiled: {
+        **DATA,
+        **STEPS,
+        "client": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS],
+        "profile_with": [*NOTHING, *NO_NAME, 0],
+    },
     bisected: STEPS,
     beside_others: STEPS,
     diagnosed: {

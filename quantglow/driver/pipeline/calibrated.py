@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantglow import debug, frontend, profiling
+from quantglow.driver.computing import computing
 from quantglow.driver.pipeline.imported import Imported
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.driver.samples import Samples, profile_in
@@ -94,7 +95,7 @@ def calibrated(imported: Imported, request: QuantizationRequest) -> Calibrated:
         holds_out=request.holds_out and validation is None,
         seed=request.config.seed,
     )
-    with debug.timed("profile", imported.seconds):
+    with debug.timed("profile", imported.seconds), computing(request.config.profile_with):
         profile = known or profiling.profile(
             family,
             samples,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from quantglow import debug, quantization
 from quantglow.deadline import Deadline
+from quantglow.driver.computing import computing
 from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.graph.graph import Graph
@@ -42,7 +43,8 @@ def prepared(calibrated: Calibrated, request: QuantizationRequest) -> Prepared:
     """Decide equalization and ranges; ``max_minutes`` begins here."""
     deadline = Deadline.after(request.max_minutes)
     graph, samples = calibrated.float_graph, calibrated.samples
-    with debug.timed("prepare", calibrated.seconds):
+    profile_with = request.config.profile_with
+    with debug.timed("prepare", calibrated.seconds), computing(profile_with):
         found = quantization.prepare(
             graph,
             calibrated.profile,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from quantglow import debug, quantization
 from quantglow.deadline import Deadline
+from quantglow.driver.computing import computing
 from quantglow.driver.origins import CaseValues, Decided, DecidedByValues
 from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.prepared import Prepared, for_another_case
@@ -53,7 +54,8 @@ class Quantized:
         for case in calibrated.profile.main_cases if calibrated.case.values else ():
             if case.values in found:
                 continue
-            with debug.timed("quantize", calibrated.seconds):
+            profile_with = self.prepared.config.profile_with
+            with debug.timed("quantize", calibrated.seconds), computing(profile_with):
                 graph = calibrated.family.at(case.shape_map, case.value_map)
                 samples = calibrated.samples
                 found[case.values] = quantization.quantize_for_all_shapes(
@@ -93,7 +95,8 @@ def quantized(
         converted=converted,
         deadline=end,
     )
-    with debug.timed("quantize", prepared.calibrated.seconds):
+    profile_with = prepared.config.profile_with
+    with debug.timed("quantize", prepared.calibrated.seconds), computing(profile_with):
         found = quantized_by(quantizer)
     return Quantized(prepared, overrides, found, end)
 

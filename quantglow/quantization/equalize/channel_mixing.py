@@ -33,6 +33,7 @@ from quantglow.ops import Add, AveragePool, Conv, Gemm, ReduceMean
 from quantglow.quantization.equalize.channel_groups import channel_groups, takes_factors
 from quantglow.quantization.equalize.float_runs import Values
 from quantglow.types import Array
+from quantglow.workers import each
 
 NORM = 12
 ROWS = 2**14
@@ -95,15 +96,21 @@ class Streams:
     def mixtures(self) -> dict[str, Array]:
         """Value name -> F [C, C] float32, for each value whose channels are worth mixing."""
         rows = {name: np.concatenate(parts) for name, parts in self.kept.items() if parts}
-        found: dict[str, Array] = {}
-        for group in self.groups:
-            if any(len(rows.get(node.name, ())) < MIN_ROWS for node in group):
-                continue
+        whole = [
+            group
+            for group in self.groups
+            if all(len(rows.get(node.name, ())) >= MIN_ROWS for node in group)
+        ]
+
+        def mixture(group: Sequence[Node]) -> Array | None:
             x = np.concatenate([rows[node.name] for node in group])
             noise = np.mean([m for n in group for m in _metrics(self.graph, n, rows)], axis=0)
-            mixture = descended(x, noise)
-            if mixture is not None:
-                found |= {node.name: mixture for node in group}
+            return descended(x, noise)
+
+        found: dict[str, Array] = {}
+        for group, made in zip(whole, each(mixture, whole), strict=True):
+            if made is not None:
+                found |= {node.name: made for node in group}
         return found
 
 
@@ -220,9 +227,11 @@ def _norms(y: Array) -> Array:
 
 def _even_power(values: Array, exponent: int) -> Array:
     """By squaring: ``**`` takes a logarithm of each value."""
-    squares = values * values
-    result, rest = np.ones((), np.float32), exponent // 2
-    while rest:
+    squares, rest = values * values, exponent // 2
+    while not rest & 1:
+        squares, rest = np.square(squares, out=squares), rest >> 1
+    result = squares
+    while rest := rest >> 1:
+        squares = squares * squares
         result = result * squares if rest & 1 else result
-        squares, rest = squares * squares if rest > 1 else squares, rest >> 1
     return np.asarray(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -45,6 +46,7 @@ class FloatRuns:
     graph: Graph
     kept: list[tuple[Feeds, Values]] = field(default_factory=list)
     nbytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def values(self, feeds: Feeds) -> Values:
         """All values of one sample."""
@@ -93,10 +95,11 @@ class FloatRuns:
     def _keep(self, feeds: Feeds, values: Values) -> None:
         """Keep the values if there is room."""
         nbytes = sum(value.nbytes for value in values.values())
-        room = len(self.kept) < KEPT_SAMPLES and self.nbytes + nbytes <= KEPT_NBYTES
-        if room and self._known(feeds) is None:
-            self.kept.append((feeds, values))
-            self.nbytes += nbytes
+        with self.lock:  # Several samples may run side by side.
+            room = len(self.kept) < KEPT_SAMPLES and self.nbytes + nbytes <= KEPT_NBYTES
+            if room and self._known(feeds) is None:
+                self.kept.append((feeds, values))
+                self.nbytes += nbytes
 
 
 def _recorder(found: dict[str, Array]) -> Listener:

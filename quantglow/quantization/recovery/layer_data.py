@@ -13,6 +13,8 @@ from quantglow.graph.node import Node
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import PART, dequantize, is_integer
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.native import Ends, NativeOps, native_ops
+from quantglow.ops.window_products import conv2d
 from quantglow.quantization.recovery.adapt_weights import adaptable
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.moments import Moments, Statistics
@@ -89,9 +91,16 @@ class LayerData:
         if stride > 1:
             together = 1  # Each sample contributes other lines, since lines, as of text, differ.
 
+        native = native_ops()
+        is_depthwise = isinstance(self.node, Conv) and self.node.depthwise
+        takes_native = second and is_depthwise and self.node.x.type.dtype.nbytes == 1
+
         def counted(half: range) -> Moments:
+            parts = self.evaluator.parts(half, together)
+            if native is not None and takes_native:
+                return self._depthwise(native, terms, parts, stride)
             moments = Moments.zeros(product.shape, second)
-            for first, part in enumerate(self.evaluator.parts(half, together)):
+            for first, part in enumerate(parts):
                 self._add(moments, terms, part, stride, first)
             return moments
 
@@ -112,19 +121,53 @@ class LayerData:
         """Count some samples: the int8 input, and the float results less those of the real weights
         and bias (``terms``, by group) and less the int8 residual.
         """
-        node: Any = self.evaluator.counterpart(self.node, part[0])
-        given = self.evaluator.given(node, self.operands, part)
-        values = dict(zip(node.operands, given, strict=True))
-        x = np.subtract(values[node.x], node.x.type.params.zero_point, dtype=np.float32)
-        others: tuple[Array, ...] = (np.concatenate([self.wanted[s] for s in part]),)
-        if isinstance(node, Conv) and node.residual is not None:
-            others = (*others, real_values(node.residual, values[node.residual]))
+        node, x, others = self._given(part)
         weights, bias = terms
         for columns, y, *residuals in Product(node).bands(x, *others, every=stride, first=first):
             now = columns @ weights
             for term in (bias, *residuals):
                 now += term
             moments.add(columns, missing_sums(node, y, now))
+
+    def _given(self, part: Sequence[int]) -> tuple[Any, Array, tuple[Array, ...]]:
+        """The layer at the shapes of some samples; their int8 inputs less the zero point, float32;
+        the sums that are wanted and the real values of the residual, if there is one.
+        """
+        node: Any = self.evaluator.counterpart(self.node, part[0])
+        given = self.evaluator.given(node, self.operands, part)
+        values = dict(zip(node.operands, given, strict=True))
+        x = np.subtract(values[node.x], node.x.type.params.zero_point, dtype=np.float32)
+        wanted = np.concatenate([self.wanted[s] for s in part])
+        if isinstance(node, Conv) and node.residual is not None:
+            return node, x, (wanted, real_values(node.residual, values[node.residual]))
+        return node, x, (wanted,)
+
+    def _depthwise(
+        self,
+        native: NativeOps,
+        terms: tuple[Array, Array],
+        parts: Sequence[Sequence[int]],
+        stride: int,
+    ) -> Moments:
+        """The moments of a depthwise layer over some parts, by native code."""
+        kernel, channels = self.node.w.type.shape[:2], self.node.w.type.shape[-1]
+        product = Product(self.node)
+        weights, bias = product.weights(terms[0]), terms[1].reshape(-1)
+        ends = Ends(bias, -math.inf, math.inf)
+        sums, count = native.no_moments(kernel, channels), 0
+        for first, part in enumerate(parts):
+            node, x, others = self._given(part)
+            images, strides, start = Product(node).thinned(x, stride, first)
+            y, *residuals = (np.ascontiguousarray(other[:, start::stride]) for other in others)
+            now = conv2d(images, weights, strides, node.dilations, node.group, None, ends)
+            for residual in residuals:
+                now += residual
+            rest = missing_sums(node, y, now)
+            native.add_moments(sums, images, rest, kernel, strides, node.dilations)
+            count += rest.size // channels
+        moments = Moments.zeros(product.shape)
+        moments.add_products(count, native.products_of(sums, kernel, channels))
+        return moments
 
 
 def real_values(node: Node, value: Array) -> Array:

@@ -60,6 +60,16 @@ class Moments:
             self.gram += turned @ part
             self.cross += turned @ rest[:, rows]
 
+    def add_products(self, count: int, products: Array) -> None:
+        """Count rows whose sums of products are known: [G, K + 2, K + 2] of any two of x, rest
+        [G, rows, 1] and 1.
+        """
+        self.count += count
+        self.x_sum += products[:, :-2, -1]
+        self.rest_sum += products[:, -2, -1:]
+        self.gram += products[:, :-2, :-2]
+        self.cross += products[:, :-2, -2, None]
+
     def __add__(self, other: Moments) -> Moments:
         return Moments(
             self.second,

@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from quantglow.ops import Conv, ConvTranspose
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import pad_or_crop, spread_out
+from quantglow.ops.windows import Pair
 from quantglow.types import Array
 
 BAND_NBYTES = 2**25
@@ -76,6 +77,18 @@ class Product:
         for start in range(0, oh, step):
             part = slice(start, start + step)
             yield self._columns(windows[:, part]), *(self.by_group(r[:, part]) for r in results)
+
+    def thinned(self, x: Array, every: int, first: int) -> tuple[Array, Pair, int]:
+        """Padded float32 images and the strides with which a Conv gives one of ``every`` lines of
+        its result, and the first one of these; ``first`` modulo ``every``.
+        """
+        node = self.node
+        assert isinstance(node, Conv)
+        top, left, bottom, right = node.pads
+        padded = pad_or_crop(np.asarray(x, np.float32), (top, left), (bottom, right))
+        start = first % max(min(every, node.type.shape[1]), 1)
+        strides = (node.strides[0] * every, node.strides[1])
+        return np.ascontiguousarray(padded[:, start * node.strides[0] :]), strides, start
 
     def _windows(self, x: Array, every: int) -> Array:
         """View [N, OH, OW, C, KH, KW] of the padded input; one of ``every`` rows will be read."""

@@ -33,7 +33,9 @@ from quantglow.ops import Concat, Conv
 from quantglow.ops.arithmetic import quant_of
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.native import native_ops
 from quantglow.ops.unary import Unary
+from quantglow.ops.window_products import conv2d
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Histogram, Profile, Range, squared_error
 from quantglow.profiling.data import Feeds
@@ -206,16 +208,20 @@ class RangeTrial:
         rows = max(MIN_ROWS, WORK // row)
 
         grids = Grids.of(types)
+        is_depthwise = isinstance(reader, Conv) and reader.depthwise
 
         def measured(sample: int) -> tuple[Energies, Array]:
             own: Any = self.evaluator.counterpart(reader, sample)
+            if is_depthwise and native_ops() is not None:
+                lines = _some_lines(Product(own), values.of(sample), rows, sample / count)
+                return _of_lines(own, lines, grids)
             columns = _some_rows(Product(own), values.of(sample), rows, sample / count)
             some = some_groups(group, MIN_ROWS * row, sample)
             columns, own_weights = columns[some], weights[some]
-            errors = grids.errors(columns)
+            errors, squares = grids.measured(columns)
             signal = products(columns[None], own_weights)[0]
             found = Energies.of(signal, products(errors, own_weights))
-            return found, energies(errors, centred=False) / columns.size
+            return found, squares / columns.size
 
         found = each(measured, range(count))
         rounding = sum((part for _, part in found), np.zeros(len(types)))
@@ -249,8 +255,8 @@ class RangeTrial:
             apart = min(every, results[sample].shape[1]) if every > 1 else 1
             lines = slice(sample * apart // count, None, apart)
             value, wanted = (_part(v, lines) for v in (given[x].of(sample), results[sample]))
-            errors = grids.errors(value)
-            rounding = energies(_as_rows(errors), centred=False) / max(value.size, 1)
+            errors, squares = grids.measured(value)
+            rounding = squares / max(value.size, 1)
             if not isinstance(reader, Contraction):
                 changed = (
                     self._computed(reader, given, {x: value + error}, sample, lines) - wanted
@@ -259,7 +265,7 @@ class RangeTrial:
                 own = [energies(_as_rows(error[None]), centred=False) for error in changed]
                 sums = np.concatenate(own)
             else:
-                sums = energies(_as_rows(errors), centred=False)
+                sums = squares
             signal = _as_rows(wanted[None])
             return Energies(float(energies(signal, signal.shape[2] > 1)[0]), sums), rounding
 
@@ -323,6 +329,31 @@ def _as_rows(values: Array) -> Array:
 
 def _residual(reader: Contraction) -> Node | None:
     return reader.residual if isinstance(reader, Conv) else None
+
+
+def _of_lines(reader: Any, lines: Array, grids: Grids) -> tuple[Energies, Array]:
+    """``_of_product`` of a depthwise layer for the input ``lines`` of some of its own, by native
+    code.
+    """
+    errors, squares = grids.measured(lines)
+    weights = reader.w.value.astype(np.float32)
+    images = np.concatenate([lines[None], errors]).reshape(-1, *lines.shape[1:])
+    found = conv2d(images, weights, (1, reader.strides[1]), reader.dilations, reader.group)
+    signal, *changes = found.reshape(len(errors) + 1, 1, -1, found.shape[-1])
+    return Energies.of(signal, np.stack(changes)), squares / max(lines.size, 1)
+
+
+def _some_lines(product: Product, value: Array, rows: int, offset: float) -> Array:
+    """float32 [lines, span, W, C]: what some lines of a Conv's result read, about ``rows`` pixels,
+    as ``_some_rows`` has them.
+    """
+    padded, (stride, _), _ = product.thinned(value, 1, 0)
+    node: Any = product.node
+    span = node.dilations[0] * (node.w.type.shape[0] - 1) + 1
+    images, height, width, _ = node.type.shape
+    apart = max(1, height // max(1, min(height, -(-rows // max(images * width, 1)))))
+    tops = range(int(offset * apart) * stride, height * stride, apart * stride)
+    return np.concatenate([padded[:, top : top + span] for top in tops])
 
 
 def _some_rows(product: Product, value: Array, rows: int, offset: float) -> Array:

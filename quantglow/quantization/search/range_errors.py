@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.ops.arithmetic import clip_steps, quant_of
+from quantglow.ops.native import native_ops
 from quantglow.types import Array, ElementType
 
 TINY = 1e-30
@@ -34,6 +35,8 @@ class Grids:
 
     def errors(self, values: Array) -> Array:
         """float32 [candidates, *values.shape]: ``rounded_reals(values) - values``."""
+        if native_ops() is not None:
+            return self.measured(values)[0]
         flat = np.ascontiguousarray(values, np.float32).reshape(1, -1)
         with np.errstate(over="ignore", invalid="ignore"):
             found = flat / self.steps
@@ -41,6 +44,14 @@ class Grids:
             found *= self.steps
             found -= flat
         return np.asarray(found.reshape(len(self.steps), *values.shape))
+
+    def measured(self, values: Array) -> tuple[Array, Array]:
+        """``errors``, and their sums of squares, float64 [candidates]."""
+        if (native := native_ops()) is not None:
+            grids = np.concatenate([self.steps, self.lows, self.highs], axis=1)
+            return native.rounding_errors(np.ascontiguousarray(values, np.float32), grids)
+        found = self.errors(values)
+        return found, energies(found, centred=False)
 
 
 def products(columns: Array, weights: Array) -> Array:
@@ -58,6 +69,12 @@ def energies(values: Array, centred: bool) -> Array:
     """float64 [candidates]: sums of squares of [candidates, G, rows, O]; ``centred``: less the mean
     of each column.
     """
+    if (native := native_ops()) is not None and values.dtype == np.float32:
+        count, group, rows, columns = values.shape
+        parts = np.ascontiguousarray(values).reshape(count * group, rows, columns)
+        squares, sums = native.energies(parts)
+        found = squares - sums / rows if centred and rows else squares
+        return np.asarray(found.reshape(count, group).sum(axis=1))
     if centred:
         values = values - values.mean(axis=2, keepdims=True)
     exact = values.reshape(len(values), -1).astype(np.float64)

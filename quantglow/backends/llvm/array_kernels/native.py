@@ -1,0 +1,193 @@
+"""Array kernels called on NumPy arrays: the ``NativeOps`` of calibration."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+
+from quantglow.backends.llvm.array_kernels import counting, energies, moments, rounding, windows
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.targets import resolve
+from quantglow.ops.native import Ends, Pair
+from quantglow.types import Array
+
+INFINITY_BITS = 0x7F800000
+"""The bits of infinity; those of finite numbers are less."""
+
+Kernel = Callable[[object, int, int], None]
+SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+POINTERS = [ctypes.c_void_p * count for count in range(10)]
+"""Arrays of so many pointers."""
+
+KERNELS = {
+    "dense": windows.dense,
+    "depthwise": windows.depthwise,
+    "rounded_reals": rounding.rounded_reals,
+    "rounding_errors": energies.rounding_errors,
+    "energies": energies.energies,
+    "extremes": counting.extremes,
+    "counts": counting.counts,
+    "depthwise_moments": moments.depthwise_moments,
+}
+"""The text of each kernel for a target."""
+
+TABLES_KEPT = 256
+"""Number of tables of offsets that are kept: a network has some ten shapes of windows."""
+
+
+@dataclass(frozen=True)
+class ArrayKernels:
+    """The kernels of a target, loaded."""
+
+    target: Target
+    kernels: dict[str, Kernel]
+
+    def conv2d(
+        self,
+        x: Array,
+        w: Array,
+        strides: Pair,
+        dilations: Pair,
+        pixels: slice,
+        ends: Ends | None,
+        result: Array,
+    ) -> None:
+        """``NativeOps.conv2d``"""
+        channels, (kh, kw, inputs, outputs) = x.shape[3], w.shape
+        groups = channels // inputs
+        offsets, taps = offsets_of(x.shape, (kh, kw), strides, dilations, result.shape[1:3])
+        ends = ends or Ends(None, -math.inf, math.inf)
+        given = np.zeros(outputs, np.float32) if ends.bias is None else ends.bias
+        bias = np.ascontiguousarray(given, np.float32)
+        bounds = np.array([ends.low, ends.high], np.float32)
+        is_depthwise = inputs == 1 and outputs == groups
+        own = outputs if is_depthwise else outputs // groups
+        sizes = np.array(
+            [kh * kw, inputs, 4 * outputs, 4 * outputs, own, pixels.start, pixels.stop], np.int64
+        )
+        lanes = self.target.f32_lanes
+        if is_depthwise:
+            arrays = (x, w, bias, bounds, result, offsets, taps, sizes)
+            self._run("depthwise", arrays, -(-outputs // lanes))
+            return
+        width = windows.VECTORS * lanes
+        panel = np.empty(kh * kw * inputs * width, np.float32)
+        for group in range(groups):
+            some = slice(group * own, (group + 1) * own)
+            read = x[..., group * inputs : (group + 1) * inputs]
+            parts = (read, w[..., some], bias[some], bounds, result[..., some])
+            self._run("dense", (*parts, offsets, taps, sizes, panel), -(-own // width))
+
+    def rounded_reals(self, x: Array, scale: float, low: float, high: float, result: Array) -> None:
+        """``NativeOps.rounded_reals``"""
+        grid = np.array([scale, low, high], np.float32)
+        self._run("rounded_reals", (x, result, grid), x.size)
+
+    def rounding_errors(self, x: Array, grids: Array) -> tuple[Array, Array]:
+        """``NativeOps.rounding_errors``"""
+        errors = np.empty((len(grids), *x.shape), np.float32)
+        squares = np.zeros((len(grids), self.target.f32_lanes))
+        size = np.array([x.size], np.int64)
+        self._run("rounding_errors", (x, errors, grids, squares, size), len(grids))
+        return errors, squares.sum(axis=1)
+
+    def energies(self, x: Array) -> tuple[Array, Array]:
+        """``NativeOps.energies``"""
+        items, rows, columns = x.shape
+        found = np.zeros((items, 2, self.target.f32_lanes))
+        self._run("energies", (x, np.array([rows, columns], np.int64), found), items)
+        squares, sums = found.sum(axis=2).T
+        return squares, sums
+
+    def extremes(self, x: Array) -> tuple[float, float]:
+        """``NativeOps.extremes``"""
+        lanes = self.target.f32_lanes
+        whole = x.size // lanes
+        low, high = math.inf, -math.inf
+        if whole:
+            found = np.empty((3, lanes), np.float32)
+            self._run("extremes", (x, found), whole)
+            if found[2].view(np.int32).max() >= INFINITY_BITS:
+                return math.nan, math.nan
+            low, high = float(found[0].min()), float(found[1].max())
+        rest = x[whole * lanes :]
+        if not rest.size:
+            return low, high
+        if not np.isfinite(rest).all():
+            return math.nan, math.nan
+        return min(low, float(rest.min())), max(high, float(rest.max()))
+
+    def count(self, x: Array, per_bin: float, start: int, counts: Array) -> int:
+        """``NativeOps.count``"""
+        lanes = self.target.f32_lanes
+        whole = x.size // lanes
+        tables = np.zeros((counting.TABLES, len(counts)), np.int32)
+        zeros, scaling = np.zeros(lanes, np.int32), np.array([per_bin, start], np.float32)
+        sizes = np.array([len(counts)], np.int64)
+        self._run("counts", (x, tables, scaling, sizes, zeros), whole)
+        rest = x[whole * lanes :]
+        index = np.floor(rest * np.float32(per_bin)) - np.float32(start)
+        counts += tables.sum(axis=0, dtype=np.int64)
+        counts += np.bincount(index.astype(np.int32), minlength=len(counts))
+        return int(zeros.sum(dtype=np.int64)) + int(np.count_nonzero(rest == 0))
+
+    def _run(self, name: str, arrays: tuple[Array, ...], items: int) -> None:
+        """Run a kernel on all its items; the arrays are held until it ends."""
+        pointers = POINTERS[len(arrays)](*[array.ctypes.data for array in arrays])
+        self.kernels[name](pointers, 0, items)
+
+    def no_moments(self, kernel: Pair, channels: int) -> Array:
+        """``NativeOps.no_moments``"""
+        lanes, side = self.target.f32_lanes, moments.SIDE
+        terms = -(-(kernel[0] * kernel[1] + 2) // side) * side
+        return np.zeros((terms, terms, -(-channels // lanes) * lanes))
+
+    def add_moments(
+        self, sums: Array, x: Array, beside: Array, kernel: Pair, strides: Pair, dilations: Pair
+    ) -> None:
+        """``NativeOps.add_moments``"""
+        lanes, (terms, _, width) = self.target.f32_lanes, sums.shape
+        offsets, taps = offsets_of(x.shape, kernel, strides, dilations, beside.shape[1:3])
+        sizes = np.array([len(taps), terms, x.shape[3], width, len(offsets)], np.int64)
+        room = np.zeros((moments.PART, terms, lanes), np.float32)
+        arrays = (x, beside, offsets, taps, sizes, room, sums)
+        self._run("depthwise_moments", arrays, width // lanes)
+
+    def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
+        """``NativeOps.products_of``"""
+        count = kernel[0] * kernel[1] + 2
+        found = sums[:count, :count, :channels].transpose(2, 0, 1)
+        # Blocks below the diagonal were left out.
+        return np.asarray(np.triu(found) + np.triu(found, 1).transpose(0, 2, 1))
+
+
+@cache
+def array_kernels(level: str = "native") -> ArrayKernels:
+    """The kernels for a target that runs here, compiled or taken from the cache of kernels."""
+    target = resolve(level)
+    found = addresses(target, [text(target) for text in KERNELS.values()])
+    return ArrayKernels(target, dict(zip(KERNELS, map(SIGNATURE, found), strict=True)))
+
+
+@lru_cache(TABLES_KEPT)
+def offsets_of(
+    shape: tuple[int, ...],
+    kernel: Pair,
+    strides: Pair,
+    dilations: Pair,
+    size: tuple[int, ...],
+) -> tuple[Array, Array]:
+    """Offsets in bytes of the windows in images of a shape [N, H, W, C], and of taps in them."""
+    n, h, w, c = shape
+    image, line, pixel = (np.arange(count, dtype=np.int64) for count in (n, *size))
+    rows = (image[:, None] * h + line * strides[0])[:, :, None] * w
+    offsets = (rows + pixel * strides[1]) * (4 * c)
+    i, j = (np.arange(k, dtype=np.int64) * d for k, d in zip(kernel, dilations, strict=True))
+    return offsets.reshape(-1), ((i[:, None] * w + j) * (4 * c)).reshape(-1)

@@ -1,0 +1,76 @@
+"""Vectors, indices and ranges of all array kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernels.vector.vectors import Piece, first_lanes, suffix
+
+FLOAT_NBYTES = 4
+POINTER_NBYTES = 8
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors of float32 of a target, under construction by ``b``."""
+
+    b: Builder
+    target: Target
+
+    @property
+    def lanes(self) -> int:
+        """Numbers of a vector."""
+        return self.target.f32_lanes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a vector."""
+        return self.target.vector_nbytes
+
+    @property
+    def kind(self) -> str:
+        """The type of a vector."""
+        return vector(self.lanes, "float")
+
+    def multiply_add(self, x: Value, y: Value, z: Value) -> Value:
+        """``x * y + z``, rounded once where that is an instruction."""
+        kind = (self.kind, self.target.isa.has_fma)
+        if kind[1]:
+            name = f"llvm.fma.{suffix(self.lanes, 'float')}"
+            return self.b.call(name, kind[0], *((kind[0], value) for value in (x, y, z)))
+        return self.b.op("fadd", kind[0], self.b.op("fmul", kind[0], x, y), z)
+
+    def number(self, pointer: Value) -> Value:
+        """A float32 of memory in all lanes."""
+        return self.b.broadcast(self.lanes, "float", self.b.load("float", pointer, align=4))
+
+    def bounded(self, value: Value, low: Value, high: Value) -> Value:
+        """A vector within bounds, which are vectors; NaN stays."""
+        b, kind = self.b, self.kind
+        value = b.select(kind, b.compare("olt", kind, value, low), low, value)
+        return b.select(kind, b.compare("ogt", kind, value, high), high, value)
+
+    def within(self, left: Value) -> Piece:
+        """The first ``left`` lanes of a vector, an index that may exceed their number."""
+        return Piece(0, self.lanes, first_lanes(self.b, self.lanes, left))
+
+    @contextmanager
+    def pieces(self, begin: Value, end: Value) -> Iterator[tuple[Value, Piece]]:
+        """Vectors of the numbers from ``begin`` to ``end``: the index of the first of each, and
+        which are there."""
+        with self.b.loop(begin, end, self.lanes) as index:
+            yield index, self.within(self.b.op("sub", self.b.index, end, index))
+
+
+def indices(b: Builder, pointer: Value, count: int) -> list[Value]:
+    """The first ``count`` indices of an int64 array."""
+    return [b.load_index(b.at(pointer, POINTER_NBYTES * place)) for place in range(count)]
+
+
+def smaller(b: Builder, x: Value, y: Value) -> Value:
+    """The smaller of two indices."""
+    return b.select(b.index, b.compare("slt", b.index, x, y), x, y)

@@ -1,0 +1,93 @@
+"""Native code for work on arrays at which NumPy is slow: an interface, and what is in use.
+
+NumPy defines the results.  Native code gives the same ones where they are integers or counts, and
+float sums up to their rounding: it adds in one order on every processor.  It is used inside of
+``computing_with`` only, which calibration enters; the interpreter alone never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+from quantglow.types import Array
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The end of a float32 sum: a bias [O] is added, then bounds apply."""
+
+    bias: Array | None
+    low: float
+    high: float
+
+
+class NativeOps(Protocol):
+    """Operations on C-contiguous float32 arrays; several threads may call them at once."""
+
+    def conv2d(
+        self,
+        x: Array,
+        w: Array,
+        strides: Pair,
+        dilations: Pair,
+        pixels: slice,
+        ends: Ends | None,
+        result: Array,
+    ) -> None:
+        """Some pixels of a convolution of padded NHWC ``x`` with HWIO ``w``, into ``result``
+        [N, OH, OW, O]; groups follow from the channels."""
+
+    def no_moments(self, kernel: Pair, channels: int) -> Array:
+        """The sums of ``add_moments`` over no data."""
+
+    def add_moments(
+        self, sums: Array, x: Array, beside: Array, kernel: Pair, strides: Pair, dilations: Pair
+    ) -> None:
+        """Add to ``sums`` the products, channel by channel, of any two of these in each pixel: the
+        taps of the windows of padded NHWC ``x``, ``beside`` [N, OH, OW, C], and 1.  Exact for
+        integers below 256 in magnitude."""
+
+    def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
+        """The sums as float64 [C, taps + 2, taps + 2]."""
+
+    def rounded_reals(self, x: Array, scale: float, low: float, high: float, result: Array) -> None:
+        """``clip(rint(x / scale), low, high) * scale``, NaN as ``low``; arrays of one shape."""
+
+    def rounding_errors(self, x: Array, grids: Array) -> tuple[Array, Array]:
+        """Errors [grids, *shape] of ``rounded_reals`` with each of the float32 ``grids`` [grids,
+        (scale, low, high)], and their sums of squares, float64."""
+
+    def energies(self, x: Array) -> tuple[Array, Array]:
+        """Sums over each [rows, columns] of ``x`` [items, rows, columns], in float64: of squares,
+        and over columns of the squared sum of rows."""
+
+    def extremes(self, x: Array) -> tuple[float, float]:
+        """The smallest and the largest of some numbers; NaN for both if one is not finite."""
+
+    def count(self, x: Array, per_bin: float, start: int, counts: Array) -> int:
+        """Add the finite values to int64 ``counts`` of bins: ``floor(x * per_bin) - start``, a
+        power of two times a number, is the index.  Returns the number of zeros."""
+
+
+_NATIVE: ContextVar[NativeOps | None] = ContextVar("quantglow_native", default=None)
+
+
+def native_ops() -> NativeOps | None:
+    """The native code in use here; None: NumPy."""
+    return _NATIVE.get()
+
+
+@contextmanager
+def computing_with(ops: NativeOps | None) -> Iterator[None]:
+    """Inside, operators use this code; None: NumPy."""
+    token = _NATIVE.set(ops)
+    try:
+        yield
+    finally:
+        _NATIVE.reset(token)

@@ -1,0 +1,181 @@
+"""Native code of calibration, beside NumPy: at every level that runs here, and at guard pages."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from quantglow.backends.llvm.array_kernels.native import array_kernels
+from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
+from quantglow.ops.arithmetic import rounded_reals
+from quantglow.ops.native import Ends, computing_with
+from quantglow.ops.window_products import conv2d
+from quantglow.profiling import Histogram
+from quantglow.quantization.search.range_errors import Grids, energies
+from quantglow.types import Array, DType, ElementType, QuantParams
+from tests.support.effort import moderate
+from tests.support.guarded import guarded
+
+HERE = [level for level in LEVELS if runs_here(level)]
+FUSED = [level for level in HERE if resolve(level).isa.has_fma]
+CHANNELS = [1, 2, 3, 7, 15, 16, 17, 31, 33, 65]
+
+levels = st.sampled_from(HERE)
+
+
+class Windows(NamedTuple):
+    """A convolution: padded images, weights, strides, dilations, groups."""
+
+    x: Array
+    w: Array
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    group: int
+
+
+@st.composite
+def windows(draw: st.DrawFn, depthwise: bool | None = None, integers: bool = True) -> Windows:
+    """Windows of any geometry; groups are single channels, all channels, or between."""
+    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    kernel, strides, dilations = draw(pair), draw(pair), draw(pair)
+    extra = draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))
+    size = [d * (k - 1) + 1 + e for d, k, e in zip(dilations, kernel, extra, strict=True)]
+    is_depthwise = draw(st.booleans()) if depthwise is None else depthwise
+    group = draw(st.sampled_from(CHANNELS if is_depthwise else [1, 1, 2, 3]))
+    inputs, outputs = (1, 1) if is_depthwise else draw(st.tuples(*2 * [st.sampled_from(CHANNELS)]))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    shapes = (draw(st.integers(1, 3)), *size, group * inputs), (*kernel, inputs, group * outputs)
+    x, w = (
+        rng.integers(-9, 10, shape) if integers else rng.standard_normal(shape) for shape in shapes
+    )
+    return Windows(x.astype(np.float32), w.astype(np.float32), strides, dilations, group)
+
+
+@moderate
+@given(levels, windows(), st.booleans())
+def test_sums_of_integers_are_exact(level: str, given_: Windows, at_end: bool) -> None:
+    x, w, *geometry = given_
+    wanted = conv2d(x.astype(np.float64), w.astype(np.float64), *geometry)
+    bias = np.arange(w.shape[-1], dtype=np.float32)
+    ends = Ends(guarded(bias, at_end), -20.0, 50.0)
+    with computing_with(array_kernels(level)):
+        found = conv2d(guarded(x, at_end), guarded(w, at_end), *geometry)
+        ended = conv2d(guarded(x, at_end), guarded(w, at_end), *geometry, None, ends)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(ended, np.clip(wanted + bias, -20, 50))
+
+
+@moderate
+@given(windows(integers=False))
+def test_sums_are_the_same_at_every_level_with_fused_multiply_add(given_: Windows) -> None:
+    found = []
+    for level in FUSED:
+        with computing_with(array_kernels(level)):
+            found.append(conv2d(*given_))
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+    exact = conv2d(given_.x.astype(np.float64), given_.w.astype(np.float64), *given_[2:])
+    for sums in found:
+        np.testing.assert_allclose(sums, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("level", HERE)
+def test_results_end_at_a_guard_page(level: str) -> None:
+    rng, ops = np.random.default_rng(0), array_kernels(level)
+    for channels, count in ((1, 1), (17, 3), (33, 9)):
+        x = rng.standard_normal((1, 1, count, channels)).astype(np.float32)
+        w = rng.standard_normal((1, 1, channels, channels)).astype(np.float32)
+        result = guarded(np.empty_like(x), at_end=True)
+        ops.conv2d(x, w, (1, 1), (1, 1), slice(0, count), None, result)
+        np.testing.assert_allclose(result, x @ w[0, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_not_a_number_stays_in_sums_and_bounds() -> None:
+    x, w = np.full((1, 1, 3, 5), np.nan, np.float32), np.ones((1, 1, 5, 4), np.float32)
+    with computing_with(array_kernels()):
+        assert np.isnan(conv2d(x, w, (1, 1), (1, 1), 1, None, Ends(None, 0.0, 6.0))).all()
+
+
+reals = st.one_of(
+    st.floats(-300, 300, width=32),
+    st.floats(width=32),
+    st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 2.0**-149, 3.4e38]),
+)
+arrays = hnp.arrays(np.float32, st.integers(0, 100), elements=reals)
+elements = st.builds(
+    lambda scale, zero, kind: ElementType(kind, QuantParams.per_tensor(scale, zero)),
+    st.floats(2.0**-10, 10, width=32),
+    st.integers(-100, 100),
+    st.sampled_from([DType.I8, DType.I16]),
+)
+
+
+@given(levels, arrays, elements)
+def test_rounding_is_that_of_numpy(level: str, x: Array, element: ElementType) -> None:
+    wanted = rounded_reals(x, element)
+    with computing_with(array_kernels(level)):
+        np.testing.assert_array_equal(rounded_reals(guarded(x, at_end=True), element), wanted)
+
+
+@given(levels, arrays)
+def test_histograms_are_those_of_numpy(level: str, x: Array) -> None:
+    wanted = Histogram.of(x)
+    with computing_with(array_kernels(level)):
+        assert Histogram.of(guarded(x, at_end=True)) == wanted
+
+
+@given(levels, hnp.arrays(np.float32, st.integers(1, 100), elements=st.floats(-99, 99, width=32)))
+def test_errors_of_rounding_are_those_of_numpy(level: str, x: Array) -> None:
+    types = [ElementType(DType.I8, QuantParams.per_tensor(s, z)) for s, z in ((0.3, 7), (1.5, -90))]
+    grids = Grids.of(types)
+    wanted, squares = grids.measured(x)
+    with computing_with(array_kernels(level)):
+        found, sums = grids.measured(x)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_allclose(sums, squares, rtol=1e-9)
+
+
+@given(
+    levels,
+    st.tuples(*[st.sampled_from(sizes) for sizes in ([1, 3], [1, 2], [1, 5, 40], CHANNELS)]),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_energies_are_those_of_numpy(
+    level: str, shape: tuple[int, ...], centred: bool, seed: int
+) -> None:
+    x = (np.random.default_rng(seed).standard_normal(shape) + 1).astype(np.float32)
+    wanted = energies(x.astype(np.float64), centred)
+    with computing_with(array_kernels(level)):
+        np.testing.assert_allclose(energies(x, centred), wanted, rtol=1e-5, atol=1e-9)
+
+
+@moderate
+@given(levels, windows(depthwise=True), st.integers(1, 3))
+def test_moments_of_integers_are_exact(level: str, given_: Windows, times: int) -> None:
+    x, w, strides, dilations, group = given_
+    x = x * 28  # Up to 252, as of 8 bits less a zero point.
+    kernel, ops = w.shape[:2], array_kernels(level)
+    shape = conv2d(x, w, strides, dilations, group).shape
+    beside = np.random.default_rng(1).integers(-99, 99, shape).astype(np.float32)
+    sums = ops.no_moments(kernel, group)
+    for _ in range(times):
+        ops.add_moments(sums, guarded(x, True), guarded(beside, True), kernel, strides, dilations)
+    found = ops.products_of(sums, kernel, group)
+    taps = [conv2d(x, one_tap(w, i, j), strides, dilations, group) for i, j in np.ndindex(*kernel)]
+    terms = np.stack([*taps, beside, np.ones_like(beside)]).reshape(len(taps) + 2, -1, group)
+    wanted = np.einsum("apc,bpc->cab", terms.astype(np.float64), terms.astype(np.float64))
+    np.testing.assert_array_equal(found, times * wanted)
+
+
+def one_tap(w: Array, i: int, j: int) -> Array:
+    """Weights that give the values of one tap."""
+    found = np.zeros_like(w)
+    found[i, j] = 1
+    return found
