@@ -30,6 +30,7 @@ FOLDERS = {
     "search": ("search",),
     "accuracy": (
         "accuracy",
+        "calibration",
         "unseen",
         "ranking",
         "detector",

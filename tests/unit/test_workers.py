@@ -71,6 +71,22 @@ def test_the_error_is_that_of_the_first_item_that_has_one() -> None:
             each(fail, range(20))
 
 
+def test_nobody_waits_for_a_helper_that_never_began() -> None:
+    held, began = threading.Event(), threading.Event()
+
+    def hold(_: int) -> bool:
+        began.set()
+        return held.wait(30)
+
+    with blas_threads(2), side_by_side():
+        busy = later(hold, 0)
+        assert began.wait(30)
+        assert each(abs, [-1, -2, -3]) == [1, 2, 3]
+        assert not held.is_set()
+        held.set()
+        assert busy()
+
+
 def test_an_interrupt_ends_the_work() -> None:
     done: list[int] = []
 
