@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,6 +63,7 @@ class Samples:
     recent: deque[Located] = field(default_factory=lambda: deque(maxlen=MOST_AT_ONCE))
     runs: quantization.FloatRuns | None = None
     held: HeldOut | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
     seen: Seen = field(default_factory=Seen)
 
     def __iter__(self) -> Iterator[Located]:
@@ -97,7 +99,8 @@ class Samples:
 
     def run(self, graph: Graph, feeds: Mapping[str, Array], listeners: Sequence[Listener]) -> None:
         """``interpret`` one of these samples; what comes next finds its values in ``runs``."""
-        self.runs = self.runs or quantization.FloatRuns(graph)
+        with self.lock:  # Several samples may run side by side.
+            self.runs = self.runs or quantization.FloatRuns(graph)
         if self.runs.graph is graph:
             place = feeds.place if isinstance(feeds, Located) else ""
             own = next((sample for sample in self.recent if sample.place == place), dict(feeds))

@@ -146,7 +146,7 @@ def test_the_profiling_run_serves_the_next_stage(calls: Calls) -> None:
     family = Family.of(graph)
     samples = Samples(samples_for(graph, 3), family)
     profile(family, samples, progress=False, run=samples.run)
-    runs = samples.taken_runs(family.fitting(samples.latest))
+    runs = samples.taken_runs(family.fitting(samples.recent[-1]))
     assert runs is not None
     runs.collect(samples.kept, Seen())
     assert len(calls) == 3
