@@ -15,7 +15,7 @@ from quantglow.ops.native import computing_with
 from quantglow.profiling import RANGE_METHODS, Histogram, Profile, choose_range, profile
 from quantglow.profiling.histogram import BINS, bin_exponent
 from quantglow.types import Array, f32
-from tests.generators.float_graphs.networks import networks
+from tests.generators.float_graphs.networks import fused_networks, networks
 from tests.support.effort import moderate
 
 values = st.one_of(
@@ -95,7 +95,7 @@ def test_a_profile_does_not_depend_on_batch_split_order_or_machine(
 
 
 @moderate
-@given(networks(), st.integers(0, 99))
+@given(st.one_of(networks(), fused_networks()), st.integers(0, 99))
 def test_a_compiled_profile_is_the_interpreted_one_up_to_float_sums(
     graph: Graph, seed: int
 ) -> None:

@@ -13,12 +13,18 @@ from hypothesis.extra import numpy as hnp
 
 from quantglow.backends.llvm.array_kernels.native import array_kernels
 from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input
+from quantglow.interpreter import interpret
+from quantglow.ops import Conv, HardSwish
 from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.native import Ends, computing_with
 from quantglow.ops.window_products import conv2d
+from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Histogram
 from quantglow.quantization.search.range_errors import Grids, energies
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import Array, DType, ElementType, QuantParams, f32
+from tests.generators.quantized_graphs.convolutions import Case, cases, floats, integers
 from tests.support.effort import moderate
 from tests.support.guarded import guarded
 
@@ -94,6 +100,43 @@ def test_results_end_at_a_guard_page(level: str) -> None:
         result = guarded(np.empty_like(x), at_end=True)
         ops.conv2d(x, w, (1, 1), (1, 1), slice(0, count), None, result)
         np.testing.assert_allclose(result, x @ w[0, 0], rtol=1e-4, atol=1e-5)
+
+
+@moderate
+@given(st.sampled_from([False, True]).flatmap(lambda wide: cases(wide=wide)))
+def test_int8_convolutions_are_those_of_numpy(case: Case) -> None:
+    graph, feeds = integers(case)
+    with computing_with(array_kernels()):
+        found = interpret(graph, feeds)
+    for one, other in zip(found, interpret(graph, feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@moderate
+@given(cases())
+def test_float_convolutions_are_those_of_numpy_up_to_rounding(case: Case) -> None:
+    graph, feeds = floats(case)
+    with computing_with(array_kernels()):
+        found = interpret(graph, feeds)
+    for one, other in zip(found, interpret(graph, feeds), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_functions_of_layers_are_applied(has_residual: bool) -> None:
+    rng = np.random.default_rng(0)
+    x, r = (Input(name=name, tensor=f32(1, 5, 6, 7)) for name in "xr")
+    w = Constant(name="w", value=rng.standard_normal((3, 3, 7, 7)).astype(np.float32))
+    layer = Conv(name="c", x=x, w=w, residual=r if has_residual else None, pads=(1, 1, 1, 1))
+    inputs = (x, r) if has_residual else (x,)
+    graph = Graph(inputs, (("y", HardSwish(name="y", x=layer)),), source_hash="layer")
+    fused = fuse_functions(graph, {"y"})
+    (made,) = (node for node in fused.nodes if isinstance(node, Conv))
+    assert made.activation is not None
+    feeds = {node.name: rng.standard_normal((1, 5, 6, 7)).astype(np.float32) for node in inputs}
+    with computing_with(array_kernels()):
+        (found,) = interpret(fused, feeds)
+    np.testing.assert_allclose(found, interpret(graph, feeds)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_not_a_number_stays_in_sums_and_bounds() -> None:
