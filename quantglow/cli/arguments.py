@@ -25,6 +25,7 @@ from quantglow.options import (
     QuantizationConfig,
 )
 from quantglow.quantization.accuracy_control.control import DROP_TYPES
+from quantglow.runtime.answers import ONNXRUNTIME, WAIT
 from quantglow.runtime.saved_models.included_code import CODE_MODES
 
 RECORDS = "records"
@@ -250,6 +251,16 @@ def tune_argument(parser: argparse.ArgumentParser) -> None:
         "--tune",
         choices=[RECORDS],
         help="use the forms and tiles of kernels that `quantglow tune` measured on this machine",
+    )
+
+
+def while_compiling_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--while-compiling",
+        choices=[WAIT, ONNXRUNTIME],
+        default=WAIT,
+        help="what answers at new shapes of a model with free dimensions; onnxruntime: at once, "
+        "with the float model, also where the compiled one is int8 (default: %(default)s)",
     )
 
 

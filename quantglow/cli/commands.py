@@ -28,6 +28,7 @@ from quantglow.cli.arguments import (
     validation_argument,
     weight_arguments,
     weight_options,
+    while_compiling_argument,
 )
 from quantglow.cli.files import (
     ARRAYS,
@@ -55,6 +56,8 @@ from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.types import Array
 
 TRANSFORMER = "transformer"
+
+MEANWHILE = "onnxruntime answered with the float model: the program was still being compiled"
 
 DEFAULT_ENDING = f".int8{SAVED}"
 """Suffix of the model that ``quantize`` writes to the current folder if no name is given."""
@@ -231,6 +234,7 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
     machine_arguments(parser)
     code_argument(parser)
     tune_argument(parser)
+    while_compiling_argument(parser)
     parser.add_argument(
         "--inputs", required=True, metavar="FILE", help=".npz with an array for each input"
     )
@@ -248,6 +252,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     outputs = compiled.run(None, feeds)
     named = dict(zip((info.name for info in compiled.get_outputs()), outputs, strict=True))
     console.print(outputs_table(named).rich())
+    if any(calls.onnxruntime for calls in compiled.answers):
+        console.print(MEANWHILE)
     if options.output:
         write_arrays(options.output, named)
 

@@ -11,6 +11,7 @@ from quantglow.cli.steps import steps_of, words_of
 from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.errors import OptionError
+from quantglow.runtime.answers import WAIT
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 
@@ -19,6 +20,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
     code: Any = getattr(options, "code", "ignore")
     tune: Any = getattr(options, "tune", None)
+    while_compiling: Any = getattr(options, "while_compiling", WAIT)
     if is_saved(options.model):
         refuse_steps(options)
         return load(
@@ -28,6 +30,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
             schedule=options.schedule,
             code=code,
             tune=tune,
+            while_compiling=while_compiling,
         )
     if code != "ignore":
         raise OptionError(
@@ -40,6 +43,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         input_shapes=shapes_of(options),
         schedule=options.schedule,
         tune=tune,
+        while_compiling=while_compiling,
         **steps_of(options),
     )
 

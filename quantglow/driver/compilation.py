@@ -24,6 +24,7 @@ from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.options import Schedule
 from quantglow.report.report import report_of
+from quantglow.runtime.answers import AnswerLog, WhileCompiling
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
@@ -47,6 +48,7 @@ def compile(
     after: Any = None,
     tune: Tune | None = None,
     max_minutes: float | None = None,
+    while_compiling: WhileCompiling = "wait",
 ) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
@@ -73,8 +75,14 @@ def compile(
     tune          "records": convolutions have the forms and tiles that were measured on this
                   machine; "measure": those without a record are measured first, for
                   ``max_minutes`` (default: 5).  Results are equal, bit for bit
+    while_compiling  "onnxruntime": it answers calls at a shape whose program is still being
+                  compiled, in a thread, so that no call waits for the compiler.  It runs the float
+                  model: answers of an int8 model change when the program is ready.  ``answers`` of
+                  the model counts both; an error of the compiler is raised by the next call at the
+                  shape.  "wait": calls wait
     """
     compiler = Compiler.of(target, num_threads, backend, backends, schedule)
+    compiler = replace(compiler, answers=AnswerLog.of(while_compiling))
     check_tune(tune, backend)
     max_minutes = check_minutes(max_minutes, tune)
     input_shapes = shapes("input_shapes", input_shapes)

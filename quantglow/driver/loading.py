@@ -28,6 +28,7 @@ from quantglow.lazy import cached_property
 from quantglow.ops.external import External
 from quantglow.options import Schedule
 from quantglow.report.report import Report, report_of
+from quantglow.runtime.answers import AnswerLog, WhileCompiling
 from quantglow.runtime.build import Compiler, thread_count
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
@@ -59,6 +60,7 @@ def load(
     schedule: Schedule = "fast",
     code: Literal["ignore", "use", "require"] = "ignore",
     tune: Literal["records"] | None = None,
+    while_compiling: WhileCompiling = "wait",
 ) -> CompiledModel | PartlyCompiledModel:
     """A model that ``save`` of a compiled model wrote, compiled for this processor.
 
@@ -71,14 +73,19 @@ def load(
            anything that this process can: use it from files that you trust only.
     tune   ``"records"``: convolutions have the forms and tiles that ``quantglow tune`` measured on
            this machine.  Results are equal, bit for bit
+    while_compiling  ``"onnxruntime"``: it answers calls at a new shape while the program for it is
+           compiled, see ``compile``.  It runs the float model of the file, whose weights are those
+           of the int8 model: answers change when the program is ready
 
     Raises ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments
     that are none.
     """
     file = file_path("path", path)
     check_tune(tune, backend, ("records",))
+    answers = AnswerLog.of(while_compiling)
     if choice("code", code, CODE_MODES) == "ignore":
         compiler = Compiler.of(target, num_threads, backend, backends, schedule)
+        compiler = replace(compiler, answers=answers)
         return model_of(saving.load(file), with_records(compiler) if tune else compiler)
     instance("target", target, str, "the name of a target")
     threads, saved = thread_count(num_threads), saving.load(file, with_code=True)
@@ -88,7 +95,7 @@ def load(
     compiler = Compiler.of(target, threads, backend, backends, schedule)
     if tune and brought is None:
         compiler = with_records(compiler)
-    return model_of(saved, replace(compiler, carried=brought))
+    return model_of(saved, replace(compiler, carried=brought, answers=answers))
 
 
 def carried_by(

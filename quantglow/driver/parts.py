@@ -113,6 +113,30 @@ class WholeExecutable:
             ) from error
 
 
+WHILE_COMPILING = "it answers while the program is compiled"
+
+
+@dataclass(frozen=True, eq=False)
+class WholeModel:
+    """A model of free shapes that onnxruntime runs whole, whatever the case."""
+
+    source: Source
+    num_threads: int
+
+    def at(self, case: Case, reasons: tuple[str, ...] = (WHILE_COMPILING,)) -> Specialisation:
+        """One program for all cases; its graph shows the inputs only.  Raises ``FallbackError``."""
+        shapes = case.shape_map
+        ports = self.source.signature.inputs
+        inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
+        executable = WholeExecutable(self._session)
+        build = Build(executable, (), NAME, self.num_threads, rest=whole_model(reasons))
+        return Specialisation(Graph(tuple(inputs), ()), build, case)
+
+    @cached_property
+    def _session(self) -> Session:
+        return opened(self.source.serialized(), self.num_threads)
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """The programs of a head, and its tail; ``names``: the outputs of both, ``rest``: the operators
@@ -191,6 +215,11 @@ class ModelFallback:
         found = self.settled.get(kind_of(case))
         return None if found is None else self._at(*found, case)
 
+    def meanwhile(self, case: Case) -> Served:
+        """The whole model in onnxruntime, for a case whose program is not ready.  Raises
+        ``FallbackError``."""
+        return self._whole.at(case)
+
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of all heads, and an entry for what runs whole."""
         entries = [entry for parts in list(self._cuts.values()) for entry in parts.served()]
@@ -204,7 +233,7 @@ class ModelFallback:
         if parts is not None:
             return parts.at(case)
         self.whole.update(dict.fromkeys(reasons))
-        return self._whole(case, reasons)
+        return self._whole.at(case, reasons)
 
     def _cut(self, case: Case) -> Split | None:
         """The model as it is cut at a case; None where it is not."""
@@ -252,18 +281,9 @@ class ModelFallback:
             return Parts(head, tail, names, tail_of(cut))
         return Parts(head, staged, names, staged.nodes)
 
-    def _whole(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
-        """One program for all cases; its graph shows the inputs only."""
-        shapes = case.shape_map
-        ports = self.source.signature.inputs
-        inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
-        executable, threads = WholeExecutable(self._session), self.compiler.num_threads
-        build = Build(executable, (), NAME, threads, rest=whole_model(reasons))
-        return Specialisation(Graph(tuple(inputs), ()), build, case)
-
     @cached_property
-    def _session(self) -> Session:
-        return opened(self.source.serialized(), self.compiler.num_threads)
+    def _whole(self) -> WholeModel:
+        return WholeModel(self.source, self.compiler.num_threads)
 
 
 def model_programs(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any, Literal
@@ -45,6 +47,7 @@ from quantglow.options import (
 )
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.accuracy_control import control
+from quantglow.runtime.answers import AnswerLog, WhileCompiling
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
@@ -92,6 +95,7 @@ def quantize_and_compile(
     before: Any = None,
     after: Any = None,
     profile_with: ProfileWith = COMPILED,
+    while_compiling: WhileCompiling = "wait",
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -126,6 +130,8 @@ def quantize_and_compile(
     profile_with      "compiled": layers are computed on samples by machine code; "interpreter": in
                       NumPy, with the same values up to the rounding of float sums
     target, num_threads, schedule  see ``compile``; the other options: see ``QuantizationConfig``
+    while_compiling   "onnxruntime": it runs the float model at new shapes while their int8 program
+                      is compiled, see ``compile``; answers change when that is ready
 
     Ctrl-C ends what is under way and keeps the best so far, in every stage after the import; a
     second one aborts.  The report says what was cut.
@@ -170,9 +176,21 @@ def quantize_and_compile(
         measure_speed=flag("measure_speed", measure_speed),
         measure_latency=flag("measure_latency", measure_latency),
     )
-    compiler = Compiler.of(target, num_threads, schedule=schedule)
+    answers = AnswerLog.of(while_compiling, is_on=False)
+    compiler = replace(Compiler.of(target, num_threads, schedule=schedule), answers=answers)
     model, samples = as_onnx(model, calibration_data)
-    return quantized_and_compiled(with_steps(model, before, after), samples, request, compiler)
+    with answering_afterwards(answers):
+        return quantized_and_compiled(with_steps(model, before, after), samples, request, compiler)
+
+
+@contextmanager
+def answering_afterwards(answers: AnswerLog | None) -> Iterator[None]:
+    """Inside, calls wait for the compiler: accuracy is that of the int8 model."""
+    try:
+        yield
+    finally:
+        if answers is not None:
+            answers.is_on = True
 
 
 def quantized_and_compiled(

@@ -25,6 +25,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.memory.schedules import FAST, SCHEDULES
 from quantglow.ops.external import External
+from quantglow.runtime.answers import AnswerLog
 from quantglow.runtime.branches import branches_apart
 from quantglow.runtime.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
 from quantglow.runtime.partition import Segment, partition
@@ -85,7 +86,8 @@ class Compiler:
 
     ``backends`` are asked for each node before quantglow's own; onnxruntime comes last.
     ``schedule`` is one of ``SCHEDULES``.  ``carried``: code that a file brought, which is found as
-    long as this is in use.
+    long as this is in use.  ``answers``: calls that onnxruntime answers while a program is
+    compiled; None where they wait.
     """
 
     target: Target | None
@@ -93,6 +95,7 @@ class Compiler:
     backends: tuple[Backend, ...] = ()
     schedule: str = FAST
     carried: Carried | None = None
+    answers: AnswerLog | None = None
 
     @staticmethod
     def of(

@@ -20,12 +20,13 @@ from quantglow.graph.signature import DECLARED, Dim, Port
 from quantglow.lazy import cached_property
 from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.pages import release_pages
+from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS, Build
 from quantglow.runtime.feeds import as_array, check_mapping, chosen_outputs, feeds_by_name
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Freedom, Tail, save
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.served_shapes import ServedShapes
+from quantglow.runtime.shapes.served_shapes import ServedShapes, served_meanwhile
 from quantglow.runtime.shapes.specialisations import Specialisations
 from quantglow.runtime.states.caches import Caches, pairs_of
 from quantglow.runtime.states.state import State
@@ -155,8 +156,16 @@ class CompiledModel:
         If a model is compiled on first use, its figures are those of the program that was compiled
         first; ``programs`` lists all.
         """
-        found = self.reporter().serving(self.specialisations.served())
+        late = map(served_meanwhile, (calls for calls in self.answers if calls.onnxruntime))
+        found = self.reporter().serving((*self.specialisations.served(), *late))
         return found if self.specialisations.is_empty else found.showing(self.graph)
+
+    @property
+    def answers(self) -> tuple[Answers, ...]:
+        """The calls at each shape by what answered them, with ``while_compiling="onnxruntime"``;
+        else none are counted.  Calls of the parts of a model count, too.
+        """
+        return tuple(self.specialisations.compiler.answers or ())
 
     @property
     def graph(self) -> Graph:

@@ -12,6 +12,7 @@ from quantglow.arguments import file_path, integer, strings
 from quantglow.errors import OptionError
 from quantglow.files import writing
 from quantglow.lazy import cached_property
+from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS
 from quantglow.runtime.compiled import (
     CompiledModel,
@@ -50,6 +51,11 @@ class FallbackModel:
         ``CompiledModel.report``.
         """
         return self.reporter()
+
+    @property
+    def answers(self) -> tuple[Answers, ...]:
+        """As ``CompiledModel.answers``; none: onnxruntime answers all calls."""
+        return ()
 
     @cached_property
     def session(self) -> Behind:
@@ -149,6 +155,11 @@ class PartlyCompiledModel(FallbackModel):
         """The report of both parts; its page draws the first one."""
         found, programs = self.reporter(), self.head.specialisations
         return found if programs.is_empty else found.showing(self.head.graph)
+
+    @property
+    def answers(self) -> tuple[Answers, ...]:
+        """As ``CompiledModel.answers``, of the compiled parts."""
+        return self.head.answers
 
     @cached_property
     def session(self) -> Behind:

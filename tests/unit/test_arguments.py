@@ -98,6 +98,7 @@ MACHINE = {
     "num_threads": [*NO_NAME, 0],
     "schedule": [*NOTHING, *NO_NAME, 0],
 }
+MEANWHILE = {"while_compiling": [*NOTHING, *NO_NAME, 0]}
 NO_SAMPLES = [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS, *FLAGS]
 OWN = {"backend": [*NOTHING, *NO_NAME, 0], "backends": NO_BACKENDS}
 STEPS = {"before": NO_STEPS, "after": NO_STEPS}
@@ -116,6 +117,7 @@ MAIN = {
     "measure_speed": NO_FLAG,
     "measure_latency": NO_FLAG,
     **STEPS,
+    **MEANWHILE,
 }
 
 
@@ -189,6 +191,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     contract: {name: SEARCH[name] for name in ("drop_type", "validation_fn", "max_minutes")},
     compiled: {
         **MACHINE,
+        **MEANWHILE,
         **OWN,
         "input_shapes": NO_SHAPES,
         "samples": NO_SAMPLES,
@@ -197,7 +200,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "max_minutes": [*NO_NUMBER, 0],
     },
     qg.load: {"path": NO_PATH},
-    loaded: {"code": [*NOTHING, *NO_NAME, 0], "tune": [*NO_NAME, "measure"]},
+    loaded: {"code": [*NOTHING, *NO_NAME, 0], "tune": [*NO_NAME, "measure"], **MEANWHILE},
     COMPILED.save: {"path": NO_PATH},
     saved: {"include_code": NO_STRINGS},
     COMPILED.export_onnx: {"path": NO_PATH},

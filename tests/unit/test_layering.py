@@ -16,7 +16,7 @@ LAYERS = (
     ("concise", "errors", "interrupts", "timeline", "workers", "lazy", "parsing", "system"),
     ("symbolic",),
     ("types", "debug", "arguments", "files"),
-    ("pages", "deadline", "extras", "foreign_types"),
+    ("pages", "deadline", "extras", "foreign_types", "background"),
     ("options", "steps", "isolation", "fourier", "pass_manager", "webpage"),
     ("graph",),
     ("ops",),

@@ -8,8 +8,9 @@ from typing import Any
 
 from quantglow import debug, interrupts
 from quantglow.driver.origins import Built, programs_of
-from quantglow.driver.parts import ModelFallback
+from quantglow.driver.parts import ModelFallback, WholeModel
 from quantglow.driver.pipeline.quantized import Quantized
+from quantglow.frontend import Source
 from quantglow.graph.border import leaving
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
@@ -67,7 +68,9 @@ def model_of(
     calibrated = quantized.calibrated
     first = Specialisation(quantized.found.graph, build, calibrated.case)
     built = Built(calibrated.family, quantized.decisions)
-    whole = FallbackOnUse(lambda: ModelFallback(built.source, compiler))
+    source = calibrated.family.source
+    exact = WholeModel(source, compiler.num_threads).at if isinstance(source, Source) else None
+    whole = FallbackOnUse(lambda: ModelFallback(built.source, compiler), exact)
     programs = programs_of(built, first, compiler, whole)
     return CompiledModel(programs, lambda: report, calibrated.profile)
 

@@ -20,22 +20,37 @@ class Fallback(Protocol):
     def known(self, case: Case) -> Served | None:
         """The program for a case like one that could not be compiled; None for other cases."""
 
+    def meanwhile(self, case: Case) -> Served:
+        """The whole model in onnxruntime, for a case whose program is not ready.  Raises
+        ``FallbackError``."""
+
     def served(self) -> tuple[ServedShapes, ...]:
         """Entries of the programs of its parts."""
 
 
 @dataclass(frozen=True)
 class FallbackOnUse:
-    """The fallback that ``make`` makes for the first case that needs it."""
+    """The fallback that ``make`` makes for the first case that needs it.
+
+    ``exact``: the whole model by ``meanwhile``, if another than that of the fallback is at hand.
+    """
 
     make: Callable[[], Fallback]
+    exact: Callable[[Case], Served] | None = None
     _made: list[Fallback] = field(default_factory=list)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons."""
+        return self._first()(case, reasons)
+
+    def _first(self) -> Fallback:
         if not self._made:
             self._made.append(self.make())
-        return self._made[0](case, reasons)
+        return self._made[0]
+
+    def meanwhile(self, case: Case) -> Served:
+        """The whole model in onnxruntime, for a case whose program is not ready."""
+        return self._first().meanwhile(case) if self.exact is None else self.exact(case)
 
     def known(self, case: Case) -> Served | None:
         """The program for a case like one that could not be compiled; None for other cases."""

@@ -7,7 +7,8 @@ depend on the values of small inputs (a sampling rate), these belong to the case
 ``MOST_VALUES`` of them at the same shapes, one program serves all further values, with onnxruntime
 at the operators that they decide.
 
-A shape that comes often gets a program of its own in the background (``often_used``).
+A shape that comes often gets a program of its own in the background (``often_used``).  If the user
+asks for it, onnxruntime answers while the program of a new case is compiled (``meanwhile``).
 
 The last used programs are kept: at most ``MOST_PROGRAMS``, and as many as fit ``MOST_NBYTES`` (the
 first one always stays).  Their kernels and constants are shared.
@@ -43,6 +44,7 @@ from quantglow.runtime.protocol import Executable
 from quantglow.runtime.saved_models.saving import Freedom
 from quantglow.runtime.shapes.fallbacks import Fallback
 from quantglow.runtime.shapes.general_programs import GeneralPrograms
+from quantglow.runtime.shapes.meanwhile import Meanwhile
 from quantglow.runtime.shapes.often_used import Check, OftenUsed
 from quantglow.runtime.shapes.served_shapes import ServedShapes, served_by_general, served_by_own
 from quantglow.runtime.shapes.specialisations import (
@@ -121,6 +123,8 @@ class FreeShapes(Concise):
         self._lock = threading.Lock()
         self.generals.forget_threads()
         self._often.forget_threads()
+        if self._meanwhile is not None:
+            self._meanwhile.forget_threads()
         self._pending = {}
 
     @property
@@ -230,11 +234,44 @@ class FreeShapes(Concise):
             self._keep(case_of(found), found)
 
     def at(self, feeds: Mapping[str, Array]) -> Served:
+        """The program for the case of ``feeds``, compiled if it is new: now, or in a thread while
+        this is the whole model in onnxruntime.
+        """
+        check_names([port.name for port in self.signature.inputs], feeds)
+        meanwhile = self._meanwhile
+        if meanwhile is None or not meanwhile.log.is_on:
+            return self.compiled_at(feeds)
+        return meanwhile.at(feeds)
+
+    @cached_property
+    def _meanwhile(self) -> Meanwhile | None:
+        log = self.compiler.answers
+        return Meanwhile(self, log) if log is not None and self.fallback is not None else None
+
+    def case_at(self, feeds: Mapping[str, Array]) -> Case:
+        """The case of feeds, as far as it is known which values decide."""
+        return Case.fitting(feeds, self.deciding)
+
+    def ready(self, case: Case) -> Served | None:
+        """The program of a case; None if it is not compiled."""
+        with self._lock:
+            return self._looked_up(case)[1]
+
+    def check(self, case: Case, feeds: Mapping[str, Array]) -> None:
+        """Raise ``InputError`` for feeds that the model does not take."""
+        check_types(self.signature, feeds)
+        self.signature.check(case.shape_map, 0 if self.fallback else 1)
+
+    def in_onnxruntime(self, case: Case) -> Served:
+        """The whole model in onnxruntime.  Raises ``FallbackError``."""
+        assert self.fallback is not None
+        return self.fallback.meanwhile(case)
+
+    def compiled_at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the case of ``feeds``, compiled now if it is new.
 
         Threads that ask for the same new case wait for one of them; others continue.
         """
-        check_names([port.name for port in self.signature.inputs], feeds)
         while True:
             deciding = self.deciding
             try:
@@ -248,13 +285,8 @@ class FreeShapes(Concise):
     def _at(self, case: Case, feeds: Mapping[str, Array] | None = None) -> Served:
         """The program of a case; ``feeds`` are checked before it is compiled."""
         with self._lock:
-            if case not in self._ready and self._made[case.whatever_values] >= self.most_values:
-                case = case.whatever_values
-            found = self._ready.get(case)
+            case, found = self._looked_up(case)
             if found is not None:
-                self._ready.move_to_end(case)
-                if isinstance(found, Bound) and not found.is_in_parts:
-                    self._often.called(case)
                 return found
             pending = self._pending.get(case)
             is_mine = pending is None
@@ -263,6 +295,18 @@ class FreeShapes(Concise):
         if is_mine:
             self._fulfil(pending, case, feeds)
         return pending.result()
+
+    def _looked_up(self, case: Case) -> tuple[Case, Served | None]:
+        """The case that has a program for this one, and that, if it is there; the caller holds the
+        lock."""
+        if case not in self._ready and self._made[case.whatever_values] >= self.most_values:
+            case = case.whatever_values
+        found = self._ready.get(case)
+        if found is not None:
+            self._ready.move_to_end(case)
+            if isinstance(found, Bound) and not found.is_in_parts:
+                self._often.called(case)
+        return case, found
 
     def _fulfil(
         self, pending: Future[Served], case: Case, feeds: Mapping[str, Array] | None

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from weakref import WeakSet
+from functools import partial
 
+from quantglow import background
 from quantglow.graph.case import Case
 from quantglow.runtime.build import physical_cores
-from quantglow.system import at_fork
 
 OFTEN = 500
 """After so many calls a case gets a program of its own."""
-PATIENCE_SECONDS = 10.0
-"""Longest time for which the end of the process waits for one kernel that is being compiled."""
 
 Check = Callable[[], None]
 """It is called between kernels, and raises ``CancelledError`` when the process ends."""
-
-_ending = threading.Event()
-_threads: WeakSet[threading.Thread] = WeakSet()
 
 
 @dataclass(eq=False)
@@ -47,7 +40,7 @@ class OftenUsed:
             return
         self._calls[case] += 1
         is_free = self._thread is None or not self._thread.is_alive()
-        if self._calls[case] >= OFTEN and is_free and not _ending.is_set():
+        if self._calls[case] >= OFTEN and is_free:
             del self._calls[case]
             self._tried.add(case)
             if physical_cores() > 1:
@@ -64,27 +57,5 @@ class OftenUsed:
         self._tried.clear()
 
     def _start(self, case: Case) -> None:
-        self._thread = threading.Thread(
-            target=self.make, args=(case, _check), name="quantglow-often-used", daemon=True
-        )
-        try:
-            self._thread.start()
-        except RuntimeError:  # no thread can be started, as at the end of the process
-            return
-        _threads.add(self._thread)
-
-
-def _check() -> None:
-    if _ending.is_set():
-        raise CancelledError
-
-
-def _end() -> None:
-    """Wait for what is being compiled: LLVM must not run while its memory is given back."""
-    _ending.set()
-    for thread in list(_threads):
-        thread.join(PATIENCE_SECONDS)
-
-
-atexit.register(_end)
-at_fork(child=_threads.clear)
+        work = partial(self.make, case, background.check_not_ending)
+        self._thread = background.started("quantglow-often-used", work)

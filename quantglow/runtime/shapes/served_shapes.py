@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow.graph.signature import Dim
+from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import Build
 from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.shapes.general import GeneralProgram
 from quantglow.runtime.shapes.general_segments import SegmentedProgram
 
 FOR_ONE, FOR_ALL, WHOLE = "for this shape", "for all shapes", "where it cannot be compiled"
+MEANWHILE = "while it is compiled"
 """How programs were made."""
 
 MOST_CONDITIONS = 6
@@ -51,6 +53,14 @@ def served_by_own(shapes: Iterable[tuple[str, Iterable[Dim]]], build: Build) -> 
 def served_by_onnxruntime(shapes: Iterable[tuple[str, Iterable[Dim]]], why: str) -> ServedShapes:
     """The entry of a model that runs whole in onnxruntime where it cannot be compiled."""
     return ServedShapes(shapes_text(shapes), WHOLE, elsewhere=why)
+
+
+def served_meanwhile(calls: Answers) -> ServedShapes:
+    """The entry of calls that onnxruntime answered."""
+    number = f"{calls.onnxruntime} call{'s' if calls.onnxruntime > 1 else ''}"
+    return ServedShapes(
+        calls.shapes, MEANWHILE, elsewhere=f"{number} of the whole model in onnxruntime"
+    )
 
 
 def with_elsewhere(program: ServedShapes, rest: Iterable[FallbackNode]) -> ServedShapes:

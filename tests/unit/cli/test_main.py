@@ -18,10 +18,12 @@ import pytest
 import quantglow as qg
 from quantglow.cli import commands
 from quantglow.cli.arguments import config_of
+from quantglow.cli.commands import MEANWHILE
 from quantglow.cli.main import COMMANDS, main, parser
 from quantglow.cli.timing import loaded_latencies, medians
 from quantglow.report import Report, busy, peers
 from quantglow.report.metrics import sqnr_db
+from quantglow.runtime.shapes import meanwhile
 from tests.support.free_network import free_model, image, wide_model
 from tests.support.small_network import small_model, small_samples
 
@@ -460,9 +462,10 @@ def test_flags_are_the_keywords_of_the_function() -> None:
 
 
 def test_every_keyword_of_the_function_is_a_flag() -> None:
-    """Functions alone have none; defaults are the same, but a terminal shows the latency."""
+    """Functions alone have none, and options of later calls are flags of commands that make these;
+    defaults are the same, but a terminal shows the latency."""
     parameters = dict(inspect.signature(qg.quantize_and_compile).parameters)
-    for name in ("model", "calibration_data", "validation_fn"):
+    for name in ("model", "calibration_data", "validation_fn", "while_compiling"):
         del parameters[name]
     options = vars(parser().parse_args(["quantize", "net.onnx"]))
     assert parameters.keys() <= options.keys()
@@ -511,6 +514,19 @@ def test_usage_has_the_model_before_the_flags(
     needs_nothing = command in ("demo", "opt", "help", "completion", "tune")
     assert needs_nothing or names[0] in ("model", "recipe")
     assert needs_nothing or not words[3].startswith("-")
+
+
+def test_run_says_that_onnxruntime_answered(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(folder / "image.npz", x=image((1, 3, 8, 8)))
+    line = "run free.onnx --inputs image.npz --while-compiling"
+    monkeypatch.setattr(meanwhile, "QUICK_SECONDS", 60.0)
+    assert run(folder, f"{line} wait") == run(folder, f"{line} onnxruntime") == 0
+    assert MEANWHILE not in capsys.readouterr().out
+    monkeypatch.setattr(meanwhile, "QUICK_SECONDS", 0.0)
+    assert run(folder, f"{line} onnxruntime") == 0
+    assert MEANWHILE in capsys.readouterr().out
 
 
 def test_a_profile_is_no_data_to_profile(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import llvmlite
 
-from quantglow import debug
+from quantglow import background, debug
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.budget import CompileMeter
 from quantglow.backends.llvm.jit.cache import ObjectCache, user_cache
@@ -88,6 +88,7 @@ class KernelLibrary:
                 if symbol not in self._addresses and symbol not in coming:
                     module = text.replace(f"@{entry}(", f"@{symbol}(")
                     meter.check()
+                    background.check_not_ending()
                     coming[symbol] = submit(symbol, module)
             objects = {symbol: future.result() for symbol, future in coming.items()}
             if objects:
