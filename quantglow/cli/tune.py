@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from quantglow.cli.bench import drawn_feeds
 from quantglow.cli.models import opened
 from quantglow.cli.steps import steps_arguments
 from quantglow.cli.timing import medians
+from quantglow.clusters import dask
 from quantglow.errors import OptionError
 from quantglow.report.busy import busy_note
 from quantglow.report.tables import Table
@@ -28,8 +30,9 @@ from quantglow.tuning.networks import MAX_MINUTES, tune_network
 from quantglow.tuning.records import Record, check_minutes
 from quantglow.tuning.tuner import DEFAULT_SEARCHER, SEARCHERS
 
+CONNECT_SECONDS = 10.0
 COMPARED_SECONDS = 2.0
-"""Duration of the comparison of the network before and after, in seconds."""
+"""Time to reach a scheduler, and of the comparison of the network before and after, in seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(SEARCHERS),
         default=DEFAULT_SEARCHER,
         help="which kernels are measured next (default: in the order of the cost model)",
+    )
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="of a Dask cluster, as tcp://host:8786: its machines measure, each on one core",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
@@ -82,7 +90,8 @@ def tune_model(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     minutes = check_minutes(options.max_minutes, "measure")
     compiled = opened(options)
     compiler = Compiler.of(options.target, options.num_threads, schedule=options.schedule)
-    made = tune_network(compiled, compiler, minutes, options.searcher, told)
+    with client_of(options.scheduler) as client:
+        made = tune_network(compiled, compiler, minutes, options.searcher, told, client)
     assert isinstance(compiled, CompiledModel)
     tuned = made.compiler.compile(compiled.graph).executable
     plain, feeds = compiled.build.executable, drawn_feeds(compiled, {})
@@ -98,6 +107,24 @@ def tune_model(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         )
     records = [json.loads(record.line()) for record in made.records]
     return {"records": records, "seconds": times}
+
+
+@contextmanager
+def client_of(address: str | None) -> Iterator[Any]:
+    """A client of the Dask scheduler at an address; None where none is given.  Raises
+    ``OptionError``."""
+    if address is None:
+        yield None
+        return
+    try:
+        client = dask("distributed").Client(address, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise OptionError(
+            f"scheduler: cannot reach {address!r}: {error}. Remedy: give the address that "
+            "`dask scheduler` prints."
+        ) from error
+    with client:
+        yield client
 
 
 def told(line: str) -> None:

@@ -30,7 +30,13 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.shapes.specialisations import Specialisation
-from quantglow.tuning.records import Tune, check_minutes, check_tune, with_records
+from quantglow.tuning.records import (
+    Tune,
+    check_client,
+    check_minutes,
+    check_tune,
+    with_records,
+)
 
 
 @options_named()
@@ -49,6 +55,7 @@ def compile(
     tune: Tune | None = None,
     max_minutes: float | None = None,
     while_compiling: WhileCompiling = "wait",
+    client: Any = None,
 ) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
@@ -75,6 +82,9 @@ def compile(
     tune          "records": convolutions have the forms and tiles that were measured on this
                   machine; "measure": those without a record are measured first, for
                   ``max_minutes`` (default: 5).  Results are equal, bit for bit
+    client        with tune="measure": a ``dask.distributed.Client``, whose workers' machines
+                  measure, each on one core at a time.  Choices of machines of this kind are used
+                  here; those of others are hints
     while_compiling  "onnxruntime": it answers calls at a shape whose program is still being
                   compiled, in a thread, so that no call waits for the compiler.  It runs the float
                   model: answers of an int8 model change when the program is ready.  ``answers`` of
@@ -85,6 +95,7 @@ def compile(
     compiler = replace(compiler, answers=AnswerLog.of(while_compiling))
     check_tune(tune, backend)
     max_minutes = check_minutes(max_minutes, tune)
+    client = check_client(client, tune)
     input_shapes = shapes("input_shapes", input_shapes)
     model = with_steps(model_as_onnx(model, samples), before, after)
     source = None if isinstance(model, Graph) else settled(frontend.open_model(model), model)
@@ -98,7 +109,8 @@ def compile(
         # Only here: most programs are compiled without it.
         from quantglow.tuning.networks import tune_network
 
-        return made(tune_network(made(compiler), compiler, max_minutes).compiler)
+        found = tune_network(made(compiler), compiler, max_minutes, client=client)
+        return made(found.compiler)
     return made(with_records(compiler) if tune else compiler)
 
 

@@ -22,12 +22,18 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from quantglow import profiling
-from quantglow.arguments import brief
+from quantglow.clusters import (
+    ABSENT_SECONDS,
+    POLL_SECONDS,
+    checked_client,
+    dask,
+    large_messages,
+    received,
+)
 from quantglow.driver.computing import computing
 from quantglow.driver.models import float_family_of
 from quantglow.driver.pipeline.imported import Imported
 from quantglow.errors import BackendError, CalibrationError, OptionError
-from quantglow.extras import package
 from quantglow.frontend import open_model
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
@@ -47,10 +53,6 @@ TASKS = 3
 LIVES = 4
 """Number of times that a task is submitted: Dask gives one up when several workers that had it
 died, whatever they died of."""
-
-POLL_SECONDS = 1.0
-ABSENT_SECONDS = 60.0
-"""Time without any worker after which profiling ends."""
 
 Environment = dict[str, str]
 """Facts on which the last bits of float results depend."""
@@ -95,29 +97,15 @@ def profile_on(
             work.cancel()
 
 
-def checked_client(client: Any, model: Any) -> Any:
+def checked_for_model(client: Any, model: Any) -> Any:
     """The client.  Raises ``OptionError`` unless it can send the model to workers."""
-    if not isinstance(client, dask("distributed").Client) or client.asynchronous:
-        raise OptionError(
-            f"client must be a dask.distributed.Client that is not asynchronous, got "
-            f"{brief(client)}"
-        )
+    checked_client(client)
     if isinstance(model, Graph):
         raise OptionError(
             "client: workers import the model themselves. Remedy: pass its path or bytes instead "
             "of a Graph."
         )
     return client
-
-
-def dask(name: str) -> Any:
-    """A module of Dask.  Raises ``OptionError`` where it is not installed."""
-    return package(name, "distributed", "client")
-
-
-def large_messages() -> Any:
-    """Inside, Dask does not warn of the model's size: it is sent once for each worker."""
-    return dask("dask.config").set({"distributed.admin.large-graph-warning-threshold": "4GB"})
 
 
 def tasks_of(batches: Iterable[Located]) -> Iterator[list[Located]]:
@@ -219,11 +207,6 @@ def places(samples: list[Located]) -> str:
     """The samples of a task in the user's data."""
     first, last = samples[0].place, samples[-1].place
     return first if first == last else f"{first} to {last}"
-
-
-def received(model: bytes) -> bytes:
-    """The model, as a task of which Dask keeps the result and repeats it where it is lost."""
-    return model
 
 
 def part_of_profile(model: bytes, asked: Asked, samples: list[Located]) -> Part:

@@ -22,7 +22,7 @@ from quantglow.arguments import (
 )
 from quantglow.converters import as_onnx, model_as_onnx
 from quantglow.driver.computing import computing
-from quantglow.driver.distributed import checked_client, profile_on
+from quantglow.driver.distributed import checked_for_model, profile_on
 from quantglow.driver.models import (
     InputShapes,
     InputValues,
@@ -132,7 +132,7 @@ def profile(
     model, calibration_data = as_onnx(model, calibration_data)
     model = with_steps(model, before, after)
     given = shapes("input_shapes", input_shapes)
-    workers = None if client is None else checked_client(client, model)
+    workers = None if client is None else checked_for_model(client, model)
     source = imported(model, calibration_data, given)
     with keeping_best():
         if workers is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -46,6 +46,10 @@ Progress = Callable[[int], object]
 """Is told how many choices are done."""
 
 
+def untold(done: int) -> None:
+    """Say nothing."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One choice of a task to measure; ``weights_nbytes``: see ``Trial``."""
@@ -74,6 +78,13 @@ class Measured:
         return min(self.seconds) / min(self.default_seconds)
 
 
+class Measuring(Protocol):
+    """Measures choices of the tasks of a graph's program."""
+
+    def run(self, jobs: Sequence[Job], progress: Progress = untold) -> list[Measured]:
+        """The measurements of jobs, in order; those for which no time was left are missing."""
+
+
 @dataclass(frozen=True)
 class Measurer:
     """Measures choices of the tasks of a graph's program."""
@@ -84,7 +95,7 @@ class Measurer:
     samples: int = 5
     deadline: Deadline = NEVER
 
-    def run(self, jobs: Sequence[Job], progress: Progress = lambda done: None) -> list[Measured]:
+    def run(self, jobs: Sequence[Job], progress: Progress = untold) -> list[Measured]:
         """The measurements of jobs, in order; those for which no time was left are missing."""
         found: list[Measured] = []
         for first in range(0, len(jobs), MOST_IN_CHILD):
@@ -105,14 +116,11 @@ class Measurer:
 
     def _by_child(self, jobs: list[Job]) -> list[Measured]:
         """All of them.  Raises ``IsolationError``."""
-        constants, scales = constants_of(self.graph), scales_of(self.graph)
-        native = resolve("native")
+        text, constants, arrays = printed(self.graph)
         facts = {
-            "text": print_without_scales(self.graph),
-            "constants": list(constants),
-            "target": "native"
-            if self.target == replace(native, core=self.target.core)
-            else (self.target.name),
+            "text": text,
+            "constants": constants,
+            "target": name_of(self.target),
             "core": core_to_json(self.target.core),
             "threads": self.threads,
             "samples": self.samples,
@@ -120,7 +128,7 @@ class Measurer:
         }
         seconds, defaults, states = called(
             CHILD,
-            [*constants.values(), *scales.values()],
+            arrays,
             facts,
             seconds=START_SECONDS + CHOICE_SECONDS * len(jobs),
         )
@@ -138,6 +146,24 @@ FAILURES = {
     UNKNOWN: "the task has no such choice",
     WRONG: "its results are not those of the default: a defect of quantglow, please report it",
 }
+
+
+def name_of(target: Target) -> str:
+    """The name by which another process of this machine finds a target, whatever its costs."""
+    is_native = target == replace(resolve("native"), core=target.core)
+    return "native" if is_native else target.name
+
+
+def printed(graph: Graph) -> tuple[str, list[str], list[Array]]:
+    """A graph for another process: its text, the names of its constants, and all arrays."""
+    constants, scales = constants_of(graph), scales_of(graph)
+    return print_without_scales(graph), list(constants), [*constants.values(), *scales.values()]
+
+
+def parsed(text: str, constants: Sequence[str], arrays: Sequence[Array]) -> Graph:
+    """The graph from the result of ``printed``."""
+    scales = {ArrayMark.of(array): array for array in arrays[len(constants) :]}
+    return parse_graph(text, dict(zip(constants, arrays, strict=False)), scales)
 
 
 def planned_for(graph: Graph, target: Target, threads: int) -> tuple[Program, int]:
@@ -158,8 +184,7 @@ def measured_here(
     jobs: Sequence[tuple[str, Any, int]],
 ) -> list[Array]:
     """In the child: seconds [jobs, samples], those of the default, and states [jobs]."""
-    scales = {ArrayMark.of(array): array for array in arrays[len(constants) :]}
-    graph = parse_graph(text, dict(zip(constants, arrays, strict=False)), scales)
+    graph = parsed(text, constants, arrays)
     found = replace(resolve(target), core=core_of(core))
     tasks = {task.key: task for task in tasks_of(planned_for(graph, found, threads)[0], found)}
     seconds, defaults = np.zeros((2, len(jobs), samples))

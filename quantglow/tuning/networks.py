@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from quantglow.deadline import Deadline
 from quantglow.errors import OptionError
@@ -12,7 +13,7 @@ from quantglow.tuning.records import (
     Record,
     hints,
     keep_records,
-    of_this_machine,
+    of_machine,
     read_records,
     tuned_target,
 )
@@ -36,9 +37,12 @@ def tune_network(
     max_minutes: float | None = None,
     searcher: str = DEFAULT_SEARCHER,
     say: Say = quiet,
+    client: Any = None,
 ) -> Tuning:
     """Measure the convolutions of a compiled model that have no record on this machine, and keep
     the records.
+
+    ``client``: of a Dask cluster, whose machines measure instead; the records name them.
 
     Raises ``OptionError`` for a model that is no single program, ``BackendError`` if nothing could
     be measured.
@@ -55,7 +59,13 @@ def tune_network(
     deadline = Deadline.after(MAX_MINUTES if max_minutes is None else max_minutes)
     known = read_records()
     tuner = Tuner(graph, target, compiler.num_threads, deadline, searcher, say=say)
-    found = tuner.run(of_this_machine(known), hints(known))
+    if client is None:
+        found = tuner.run(of_machine(known, tuner.host), hints(known, tuner.host))
+    else:
+        # Only here: most programs are tuned without a cluster.
+        from quantglow.tuning.cluster import tuned_on
+
+        found = tuned_on(client, tuner, known)
     keep_records(found)
     made = replace(compiler, target=tuned_target(target, [*known, *found]))
     return Tuning(made, tuple(found))

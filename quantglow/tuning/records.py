@@ -125,25 +125,23 @@ def this_host() -> str:
     return machine_identity() or ""
 
 
-def of_this_machine(records: Iterable[Record]) -> dict[str, Record]:
-    """The newest record of each task that was measured here."""
-    here = this_host()
-    return {record.task: record for record in records if record.host == here}
+def of_machine(records: Iterable[Record], host: str) -> dict[str, Record]:
+    """The newest record of each task that was measured on a machine."""
+    return {record.task: record for record in records if record.host == host}
 
 
-def hints(records: Iterable[Record]) -> dict[str, list[Choice]]:
-    """Choices that other machines found for each task."""
-    here = this_host()
+def hints(records: Iterable[Record], host: str) -> dict[str, list[Choice]]:
+    """Choices that other machines than ``host`` found for each task."""
     found: dict[str, dict[Choice, None]] = {}
     for record in records:
-        if record.host != here and record.choice is not None:
+        if record.host != host and record.choice is not None:
             found.setdefault(record.task, {})[record.choice] = None
     return {task: list(choices) for task, choices in found.items()}
 
 
 def tuned_target(target: Target, records: Iterable[Record]) -> Target:
     """A target with the choices that were measured on this machine."""
-    own = of_this_machine(records)
+    own = of_machine(records, this_host())
     chosen = {task: record.choice for task, record in own.items() if record.choice is not None}
     return replace(target, choices=Choices(chosen))
 
@@ -175,3 +173,15 @@ def check_minutes(max_minutes: float | None, tune: Tune | None) -> float | None:
     if tune != "measure":
         raise OptionError("max_minutes is the time of tune='measure'. Remedy: give both.")
     return minutes
+
+
+def check_client(client: Any, tune: Tune | None) -> Any:
+    """The argument ``client``.  Raises ``OptionError``."""
+    if client is not None:
+        # Only here: a process that loads a model needs no cluster.
+        from quantglow.clusters import checked_client
+
+        checked_client(client)
+        if tune != "measure":
+            raise OptionError("client is for tune='measure'. Remedy: give both.")
+    return client

@@ -17,11 +17,11 @@ from quantglow.arguments import choice as one_of
 from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.conv.forms import kernel_of, modelled_cycles
-from quantglow.deadline import Deadline
+from quantglow.deadline import NEVER, Deadline
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.tuning.learned import OptunaSearch, XGBoostSearch
-from quantglow.tuning.measuring import Job, Measured, Measurer, planned_for
+from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, planned_for
 from quantglow.tuning.na2c import NA2C
 from quantglow.tuning.records import Record, this_host
 from quantglow.tuning.searchers import GBFS, Annealing, Maker, ModelOrder, RandomSearch, Searcher
@@ -47,7 +47,8 @@ ASKED = 8
 TASKS_TOGETHER = 24
 """Tasks of one round."""
 FINALISTS = 3
-FINAL_SAMPLES = 25
+SEARCH_SAMPLES, FINAL_SAMPLES = 5, 25
+"""Rounds in which a choice is timed."""
 SEARCH_SHARE = 0.8
 """Share of the time for the search; the rest is for the comparison."""
 MOST_TRIED = 400
@@ -128,7 +129,11 @@ def is_faster(measured: Measured) -> bool:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Measures the tasks of a graph's program; ``weights_nbytes``: see ``Trial``."""
+    """Measures the tasks of a graph's program, by default on this machine.
+
+    ``measure`` makes an object that measures, given the number of samples and the deadline;
+    ``host``: the machine that does, for the records.
+    """
 
     graph: Graph
     target: Target
@@ -137,6 +142,14 @@ class Tuner:
     searcher: str = DEFAULT_SEARCHER
     seed: int = 0
     say: Say = quiet
+    measure: Callable[[int, Deadline], Measuring] | None = None
+    host: str = field(default_factory=this_host)
+
+    def measuring(self, samples: int, deadline: Deadline) -> Measuring:
+        """The object that measures."""
+        if self.measure is not None:
+            return self.measure(samples, deadline)
+        return Measurer(self.graph, self.target, self.threads, samples, deadline)
 
     def run(self, known: Mapping[str, Record], hinted: Mapping[str, list[Choice]]) -> list[Record]:
         """New records, of the tasks that are not known.
@@ -165,7 +178,7 @@ class Tuner:
         """Rounds of measurements until all searches or the time are over."""
         by_task = {search.task.key: search for search in searches}
         deadline = self.deadline.part(SEARCH_SHARE)
-        measurer = Measurer(self.graph, self.target, self.threads, deadline=deadline)
+        measurer = self.measuring(SEARCH_SAMPLES, deadline)
         while not deadline.is_over:
             going = [search for search in searches if not search.is_done]
             going.sort(key=lambda search: len(search.found) / search.share)
@@ -184,10 +197,9 @@ class Tuner:
     def _records(self, searches: Sequence[Tuned], nbytes: int) -> list[Record]:
         """The records of finals between the best choices and the default."""
         jobs = [Job(s.task.key, choice, nbytes) for s in searches for choice in s.finalists]
-        measurer = Measurer(self.graph, self.target, self.threads, FINAL_SAMPLES)
+        measurer = self.measuring(FINAL_SAMPLES, NEVER)
         finals: dict[str, list[Measured]] = {}
         for measured in measurer.run(jobs):
             finals.setdefault(measured.job.task, []).append(measured)
-        host = this_host()
         self.say(f"{len(jobs)} of them compared once more")
-        return [search.record(finals.get(search.task.key, ()), host) for search in searches]
+        return [search.record(finals.get(search.task.key, ()), self.host) for search in searches]

@@ -198,6 +198,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         **STEPS,
         "tune": NO_NAME,
         "max_minutes": [*NO_NUMBER, 0],
+        "client": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS],
     },
     qg.load: {"path": NO_PATH},
     loaded: {"code": [*NOTHING, *NO_NAME, 0], "tune": [*NO_NAME, "measure"], **MEANWHILE},

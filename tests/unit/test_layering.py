@@ -17,7 +17,7 @@ LAYERS = (
     ("symbolic",),
     ("types", "debug", "arguments", "files"),
     ("pages", "deadline", "extras", "foreign_types", "background"),
-    ("options", "steps", "isolation", "fourier", "pass_manager", "webpage"),
+    ("options", "steps", "isolation", "fourier", "pass_manager", "webpage", "clusters"),
     ("graph",),
     ("ops",),
     ("interpreter",),

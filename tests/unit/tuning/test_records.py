@@ -95,4 +95,4 @@ def test_a_machine_without_a_name_uses_its_records(monkeypatch: pytest.MonkeyPat
 
 def test_records_of_other_machines_are_hints() -> None:
     foreign = replace(RECORD, host="another")
-    assert hints([foreign, RECORD, foreign, replace(foreign, choice=None)]) == {"a": [CHOICE]}
+    assert hints([foreign, RECORD, foreign, replace(foreign, choice=None)], HERE) == {"a": [CHOICE]}
