@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from quantglow.backends.llvm.builder import I64
 from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place, Pointer
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.identity import step_parts
@@ -38,9 +39,11 @@ Own = Callable[[Array], Array]
 """Keeps a constant: returns the bytes that the emitted program refers to."""
 
 
-ENTRY = "entry:\n"
+KERNEL, ENTRY = "@kernel(", "entry:\n"
 SIZE_IN_TEXT = re.compile(r"\{[^{}\s]+\}")
 """A size in the text of a kernel, see ``symbolic.guards.Guards.named``."""
+INTEGER = re.compile(r"\bi(?:32|64)\b")
+"""The type of an operand, which stands before it."""
 
 
 def emit_program(
@@ -57,27 +60,41 @@ def emit_free_program(
     """Emit every kernel of a program whose sizes depend on free dimensions: its kernels take them
     as operands, and ``guards`` has the conditions on which the program serves a shape.
     """
-    layout = _FreeLayout(program, order, own, guards=guards)
+    layout = _FreeLayout(program, order, own, guards=guards, index=target.isa.index)
     return replace(layout.emitted(target, 0), order=order)
 
 
-def with_operands(text: str, first: int) -> tuple[str, list[str]]:
+def with_operands(text: str, first: int, index: str) -> tuple[str, list[str]]:
     """The text of a kernel that loads the sizes in it from its arguments, ``first`` being the
     position of the first of them; and these sizes.
+
+    ``index``: the type of most sizes; kernels that read indices of a model have i64, too.
     """
-    head, entry, body = text.partition(ENTRY)
+    begin = text.index(ENTRY, text.index(KERNEL)) + len(ENTRY)  # functions may come before it
+    body = text[begin:]
     names: dict[str, str] = {}
 
     def operand(found: re.Match[str]) -> str:
-        return names.setdefault(found[0], f"%size{len(names)}")
+        name = names.setdefault(found[0], f"%size{len(names)}")
+        if index == I64:
+            return name
+        line = body.rfind("\n", 0, found.start()) + 1
+        is_wide = INTEGER.findall(body, line, found.start())[-1] == I64
+        return f"{name}.wide" if is_wide else name
 
-    body = SIZE_IN_TEXT.sub(operand, body)
-    loads = "".join(
-        f"  {name}.at = getelementptr i8, ptr %args, i64 {8 * (first + index)}\n"
-        f"  {name} = load i64, ptr {name}.at, align 8\n"
-        for index, name in enumerate(names.values())
+    own = SIZE_IN_TEXT.sub(operand, body)
+    loads = (loaded(name, first + number, index) for number, name in enumerate(names.values()))
+    return "".join([text[:begin], *loads, own]), list(names)
+
+
+def loaded(name: str, position: int, index: str) -> str:
+    """Instructions that load a size, an int64 among the arguments of a kernel."""
+    wide = name if index == I64 else f"{name}.wide"
+    narrowed = "" if index == I64 else f"  {name} = trunc i64 {wide} to {index}\n"
+    return (
+        f"  {name}.at = getelementptr i8, ptr %args, i64 {8 * position}\n"
+        f"  {wide} = load i64, ptr {name}.at, align 8\n{narrowed}"
     )
-    return f"{head}{entry}{loads}{body}", list(names)
 
 
 def kernel_calls(program: Program, target: Target) -> Iterator[tuple[Instruction, KernelCall]]:
@@ -182,6 +199,7 @@ class _FreeLayout(_Layout):
     """The same where sizes are free: they are operands, and the arena has buffers, not offsets."""
 
     guards: Guards = field(kw_only=True)
+    index: str = field(kw_only=True)
     _texts: dict[tuple[object, ...], tuple[str, list[str]]] = field(default_factory=dict)
 
     def placed(self, step: Instruction, call: KernelCall) -> EmittedCall:
@@ -198,11 +216,11 @@ class _FreeLayout(_Layout):
         Parts of calls without ``facts`` have all constants: they take longer than most texts.
         """
         if call.facts is None:
-            return with_operands(call.ir, first)
+            return with_operands(call.ir, first, self.index)
         key = (first, *step_parts(step, call.facts, {}))
         found = self._texts.get(key)
         if found is None:
-            found = self._texts[key] = with_operands(call.ir, first)
+            found = self._texts[key] = with_operands(call.ir, first, self.index)
         return found
 
     def _in_arena(self, view: View) -> Pointer:
