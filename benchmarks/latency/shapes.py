@@ -3,7 +3,8 @@
 Networks with free dimensions, in float and int8, beside onnxruntime and OpenVINO.  Each runtime
 loads a model in a process of its own, with an empty cache, and runs every shape twice; the second
 call shows what the first one cost beside the computation.  ``--kept``: the cache of an equal
-process before; ``--code``: quantglow's file brings machine code.
+process before; ``--code``: quantglow's file brings machine code; ``--while-compiling onnxruntime``:
+it answers calls of quantglow's model until programs are ready.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from benchmarks.support.runtime import PRECISIONS
 
 OURS = "quantglow"
 PEERS = ("onnxruntime", "openvino")
+ANSWERING = ("wait", "onnxruntime")
 COMPILING = 2
 """Number of shapes whose first calls may compile programs."""
 COLUMNS = (
@@ -108,6 +110,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--kept", action="store_true", help="programs on disk: an equal process ran before"
     )
+    command.add_argument("--while-compiling", choices=ANSWERING, default=ANSWERING[0])
     add_samples(command)
 
 
@@ -153,8 +156,9 @@ def measured(network: FreeNetwork, runtime: str, options: argparse.Namespace) ->
             include = module_command("latency.shapes_code", network.name, path, *numbers)
             subprocess.run(include, cwd=ROOT, check=True)
         for _ in range(1 + options.kept):
+            given = (runtime, network.name, path, *numbers, options.while_compiling)
             done = subprocess.run(
-                module_command("latency.shapes_process", runtime, network.name, path, *numbers),
+                module_command("latency.shapes_process", *given),
                 cwd=ROOT,
                 env=environment_with(Path(folder) / "cache"),
                 text=True,

@@ -1,7 +1,8 @@
 """Run one saved model at many shapes, each twice, in a process of its own.
 
-Arguments: RUNTIME NETWORK MODEL THREADS SHAPES.  Prints as JSON the seconds of loading, those of
-the first and the second call at each shape, and the peak of resident bytes after each shape.
+Arguments: RUNTIME NETWORK MODEL THREADS SHAPES WHILE_COMPILING.  Prints as JSON the seconds of
+loading, those of the first and the second call at each shape, and the peak of resident bytes after
+each shape.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +35,13 @@ class Timing:
     peaks: list[int] = field(default_factory=list)
 
 
-def opened(runtime: str, path: Path, threads: int) -> Run:
+def opened(runtime: str, path: Path, threads: int, while_compiling: Any) -> Run:
     """A function that runs the model in a file; every shape is left free."""
     if runtime.startswith("quantglow"):
         import quantglow as qg
 
-        compiled = qg.load(path, num_threads=threads, code="use")
+        options: dict[str, Any] = {"code": "use", "while_compiling": while_compiling}
+        compiled = qg.load(path, num_threads=threads, **options)
         return lambda feeds: compiled.run(None, feeds)
     from benchmarks.support import peer_runtimes
 
@@ -53,11 +56,13 @@ def seconds_of(run: Run, feeds: Feeds) -> float:
     return time.perf_counter() - start
 
 
-def timing(runtime: str, name: str, path: Path, threads: int, count: int) -> Timing:
+def timing(
+    runtime: str, name: str, path: Path, threads: int, count: int, while_compiling: str
+) -> Timing:
     """The timing of one process; all runtimes get the same inputs in the same order."""
     network, rng, found = NETWORKS[name], np.random.default_rng(SEED), Timing()
     start = time.perf_counter()
-    run = opened(runtime, path, threads)
+    run = opened(runtime, path, threads, while_compiling)
     found.load = time.perf_counter() - start
     for sizes in drawn(network.ranges, count):
         feeds = network.feeds(sizes, rng)
@@ -70,5 +75,6 @@ def timing(runtime: str, name: str, path: Path, threads: int, count: int) -> Tim
 if __name__ == "__main__":
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # keeps the output of libraries out of the reply
-    chosen, model, file, *numbers = sys.argv[1:]
-    print(json.dumps(asdict(timing(chosen, model, Path(file), *map(int, numbers)))), file=replies)
+    chosen, model, file, threads, count, answering = sys.argv[1:]
+    found = timing(chosen, model, Path(file), int(threads), int(count), answering)
+    print(json.dumps(asdict(found)), file=replies)

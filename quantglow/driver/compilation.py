@@ -12,7 +12,7 @@ from quantglow.arguments import options_named, shapes
 from quantglow.converters import model_as_onnx
 from quantglow.driver.fallback import fallback_model, partly_compiled
 from quantglow.driver.models import InputShapes, family_of, settled, with_steps
-from quantglow.driver.on_use import compiled_on_use
+from quantglow.driver.on_use import compiled_on_use, ready_to_answer
 from quantglow.driver.origins import Built, programs_of
 from quantglow.driver.parts import ModelFallback, staged_tail
 from quantglow.errors import (
@@ -103,7 +103,7 @@ def compile(
     def made(compiler: Compiler) -> CompiledModel | FallbackModel:
         if source is None:
             return compile_family(family_of(model), compiler)
-        return compile_source(source, input_shapes, compiler)
+        return ready_to_answer(compile_source(source, input_shapes, compiler))
 
     if tune == "measure":
         # Only here: most programs are compiled without it.

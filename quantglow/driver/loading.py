@@ -75,7 +75,7 @@ def load(
            this machine.  Results are equal, bit for bit
     while_compiling  ``"onnxruntime"``: it answers calls at a new shape while the program for it is
            compiled, see ``compile``.  It runs the float model of the file, whose weights are those
-           of the int8 model: answers change when the program is ready
+           of the int8 model: answers change when the program is ready.  Both are loaded here
 
     Raises ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments
     that are none.
@@ -156,6 +156,8 @@ def model_of(
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
     programs = programs_in(saved, compiler)
+    if compiler.answers is not None and isinstance(programs, FreeShapes):
+        programs.load_other()
     compiled = CompiledModel(programs, lambda: report_now(report, programs, saved.tail))
     return compiled if saved.tail is None else with_tail(compiled, saved.tail, compiler, depth)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from quantglow import quantization
 from quantglow.report import MemoryFigures, Report
 from quantglow.report.report import report_of
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specialisations import Specialisations
+
+AnyModel = TypeVar("AnyModel", bound=CompiledModel | FallbackModel)
 
 ON_USE = "the model leaves dimensions free: it is compiled on first use"
 FIRST = "all that is said here is said of the shapes that came first"
@@ -26,3 +31,12 @@ def compiled_on_use(programs: Specialisations, known: tuple[str, ...]) -> Compil
         return replace(report_of(found.build, {}), notes=notes)
 
     return CompiledModel(programs, report)
+
+
+def ready_to_answer(model: AnyModel) -> AnyModel:
+    """The model; onnxruntime has loaded it if it answers calls while programs are compiled."""
+    if isinstance(model, CompiledModel | PartlyCompiledModel):
+        programs = model.specialisations
+        if isinstance(programs, FreeShapes):
+            programs.load_other()
+    return model

@@ -16,6 +16,7 @@ from quantglow.driver.fallback import check_tail, fallback_model, partly_compile
 from quantglow.driver.int8_rest import int8_tail
 from quantglow.driver.latency import with_latency
 from quantglow.driver.models import InputShapes, with_steps
+from quantglow.driver.on_use import ready_to_answer
 from quantglow.driver.pipeline.calibrated import Calibrated, calibrated
 from quantglow.driver.pipeline.compiled import compiled
 from quantglow.driver.pipeline.imported import Cut, imported
@@ -180,7 +181,8 @@ def quantize_and_compile(
     compiler = replace(Compiler.of(target, num_threads, schedule=schedule), answers=answers)
     model, samples = as_onnx(model, calibration_data)
     with answering_afterwards(answers):
-        return quantized_and_compiled(with_steps(model, before, after), samples, request, compiler)
+        found = quantized_and_compiled(with_steps(model, before, after), samples, request, compiler)
+    return ready_to_answer(found)
 
 
 @contextmanager

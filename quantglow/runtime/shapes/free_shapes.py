@@ -36,7 +36,7 @@ from quantglow.errors import (
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import SharedArrays
-from quantglow.graph.signature import Shape, Shapes, Signature
+from quantglow.graph.signature import Dim, Shape, Shapes, Signature
 from quantglow.interpreter import check_names, check_types
 from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build, Compiler
@@ -267,6 +267,18 @@ class FreeShapes(Concise):
         assert self.fallback is not None
         return self.fallback.meanwhile(case)
 
+    def load_other(self) -> None:
+        """Load the model in onnxruntime, if it answers calls while a program is compiled: no call
+        waits for that.  Where onnxruntime does not take the model, calls wait for the compiler."""
+        if self._meanwhile is None:
+            return
+        ports = self.signature.inputs
+        sizes = {port.name: tuple(least(dim) for dim in port.dims or ()) for port in ports}
+        try:
+            self.in_onnxruntime(Case.of(sizes))
+        except FallbackError as error:
+            debug.log(1, f"onnxruntime does not answer: {error}")
+
     def compiled_at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the case of ``feeds``, compiled now if it is new.
 
@@ -431,6 +443,11 @@ def _forget_threads() -> None:
 
 
 at_fork(child=_forget_threads)
+
+
+def least(dim: Dim) -> int:
+    """The dimension, or the smallest size of a free one."""
+    return dim if isinstance(dim, int) else 1
 
 
 def nbytes_of(build: Build) -> int:

@@ -17,6 +17,7 @@ import pytest
 
 import quantglow as qg
 from quantglow import background
+from quantglow.driver import parts
 from quantglow.driver.parts import WholeModel
 from quantglow.graph.case import Case
 from quantglow.runtime.answers import MOST_CASES, AnswerLog, Answers
@@ -242,6 +243,24 @@ def test_calls_wait_if_onnxruntime_does_not_take_the_model(
     threading.Timer(0.1, gate.opened.set).start()
     assert is_int8(compiled(image(NEW)), NEW)
     assert compiled.answers == (Answers("x [2, 3, 13, 18]", 0, 1, "ready"),)
+
+
+def test_no_call_loads_the_session(
+    folder: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [image(FIRST, seed) for seed in range(4)]
+    options: dict[str, Any] = {"num_threads": 1, "while_compiling": "onnxruntime"}
+    gate.opened.set()
+    models = [
+        qg.load(folder / FILE, **options),
+        qg.compile(MODEL, **options),
+        qg.quantize_and_compile(MODEL, samples, **options, progress=False),
+    ]
+    gate.opened.clear()
+    monkeypatch.setattr(parts, "opened", lambda *operands: pytest.fail("a session was loaded"))
+    for model in models:
+        assert len(model(image(NEW))) == 2
+        assert [calls.onnxruntime for calls in model.answers] == [1]
 
 
 def test_calls_wait_if_no_thread_can_be_started(
