@@ -186,14 +186,14 @@ LIMITS = (
     Limit(
         "Loop",
         "values that grow until a condition ends them, or of which more than the last rows are "
-        f"read in more than {MOST_UNROLLED} trips",
+        f"read in more than {MOST_UNROLLED} trips: the body is compiled as a model of its own",
         "a value that it carries",
         lambda: loop("Concat", MOST_UNROLLED),
         lambda: loop("Concat", MOST_UNROLLED + 1),
     ),
     Limit(
         "Loop",
-        "results of each trip where a computed condition ends it",
+        "results of each trip where a computed condition ends it: the same",
         "it stacks the values of a number of trips that it computes",
         lambda: loop("Add"),
         lambda: loop("Add", condition=True),

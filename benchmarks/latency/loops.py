@@ -1,10 +1,10 @@
-"""Recurrent networks, a selective scan and a stack of Mamba blocks, beside onnxruntime.
+"""Recurrent networks, a selective scan, a stack of Mamba blocks and a decoder, beside onnxruntime.
 
 All weights are drawn.  ``lstm`` and ``gru`` have 256 inputs and 256 hidden values, ``scan`` is the
 recurrence of a state space model of 256 channels with 16 states each: ``h' = exp(d A) h + d x B``,
-``y = h C``, and ``mamba`` has the layers of mamba-130m.  The runtimes take turns in one process;
-int8 is quantglow's, and is compared with onnxruntime's float model, and for ``lstm`` with its
-DynamicQuantizeLSTM.
+``y = h C``, ``mamba`` has the layers of mamba-130m, and ``decoder`` attends in each trip to the
+states of all trips before.  The runtimes take turns in one process; int8 is quantglow's, and is
+compared with onnxruntime's float model, and for ``lstm`` with its DynamicQuantizeLSTM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from benchmarks.latency.weight_groups import onnxruntime_of
-from benchmarks.networks import mamba
+from benchmarks.networks import attending, mamba
 from benchmarks.support.arguments import positive
 from quantglow.types import Array
 
@@ -36,7 +36,7 @@ Call = Callable[[Feeds], Any]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    names = [*GATES, "scan", "mamba"]
+    names = [*GATES, "scan", "mamba", "decoder"]
     command.add_argument("--networks", nargs="+", choices=names, default=names)
     command.add_argument("--steps", nargs="+", type=positive, default=[50, 500])
     command.add_argument("--threads", nargs="+", type=positive, default=[1, 2])
@@ -67,6 +67,8 @@ def network(
         inputs["c"] = (steps, STATES)
     if name == "mamba":
         inputs = {"x": (steps, mamba.MODEL)}
+    if name == "decoder":
+        inputs = attending.INPUTS
     rng = np.random.default_rng(0)
 
     def drawn(name: str, shape: tuple[int, ...]) -> Array:
@@ -78,6 +80,8 @@ def network(
     ]
     if name == "mamba":
         return mamba.model(steps, layers), feeds
+    if name == "decoder":
+        return attending.model(steps), feeds
     return (selective_scan(inputs) if name == "scan" else recurrent(name, inputs)), feeds
 
 
@@ -156,7 +160,8 @@ def compared(
     if name == "lstm":
         makers["onnxruntime int8"] = lambda: onnxruntime_of(dynamic(made), threads)
     if name != "scan":
-        makers["quantglow int8"] = lambda: quantglow_of(int8_of(made, feeds, threads))
+        by_profile = name != "decoder"
+        makers["quantglow int8"] = lambda: quantglow_of(int8_of(made, feeds, threads, by_profile))
     calls, ready = {}, {}
     for runtime, make in makers.items():
         start = time.perf_counter()
@@ -181,10 +186,11 @@ def quantglow_of(compiled: Any) -> Call:
     return lambda given: compiled.run(None, given)
 
 
-def int8_of(made: onnx.ModelProto, feeds: Sequence[Feeds], threads: int) -> Any:
-    """The model in int8, from ranges alone: its weights are drawn."""
-    profile = qg.profile(made, list(feeds), progress=False)
-    return qg.quantize_and_compile(made, profile, num_threads=threads, verify=False, progress=False)
+def int8_of(made: onnx.ModelProto, feeds: Sequence[Feeds], threads: int, by_profile: bool) -> Any:
+    """The model in int8, from ranges alone, since its weights are drawn; a part that is compiled
+    later needs samples."""
+    data = qg.profile(made, list(feeds), progress=False) if by_profile else list(feeds)
+    return qg.quantize_and_compile(made, data, num_threads=threads, verify=False, progress=False)
 
 
 def dynamic(made: onnx.ModelProto) -> onnx.ModelProto:

@@ -243,7 +243,7 @@ def with_batch(feeds: Mapping[str, Array], size: int | None) -> dict[str, Array]
 
 def kernel_times(compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array]) -> CallReport:
     """The time of every kernel.  Raises ``OptionError`` if the model has no kernels."""
-    if isinstance(compiled, FallbackModel) or compiled.build.segments or compiled.build.rest:
+    if isinstance(compiled, FallbackModel) or compiled.build.segments or compiled.build.is_part:
         raise OptionError(
             "layers: this model is no single program of quantglow. Remedy: omit the flag."
         )

@@ -74,7 +74,7 @@ def partly_compiled(
             known,
             fallback=(*known.fallback, *behind),
             programs=(*known.programs, *programs),
-            notes=(*known.notes, *([staged.note] if staged else [])),
+            notes=(*known.notes, *(staged.notes if staged else [])),
         )
 
     return loaded(

@@ -29,6 +29,7 @@ from quantglow.ops.external import External
 from quantglow.options import Schedule
 from quantglow.report.report import Report, report_of
 from quantglow.runtime.answers import AnswerLog, WhileCompiling
+from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.build import Compiler, thread_count
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
@@ -202,27 +203,32 @@ def with_tail(
     from quantglow.driver.parts import staged_tail
     from quantglow.frontend import open_model
 
-    def rest(behind: object) -> CompiledModel | PartlyCompiledModel | str:
-        return rest_in(tail, compiler, depth) if tail.rest else ""
+    def int8(behind: object) -> tuple[AnyModel | str, AnyModel | str]:
+        body, rest = (
+            model_in_bytes(data, compiler, depth) if data else "" for data in (tail.body, tail.rest)
+        )
+        return body, rest
 
     try:
         whole = open_model(tail.model).whole
     except ModelError as error:
         raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
-    staged = staged_tail(whole, tail.late, tail.reasons, compiler, rest)
+    staged = staged_tail(whole, tail.late, tail.reasons, compiler, int8)
     threads = head.specialisations.num_threads
     return PartlyCompiledModel(
         b"", tail.reasons, threads, head.reporter, head, tail.model, tail.output_names, staged
     )
 
 
-def rest_in(tail: Tail, compiler: Compiler, depth: int) -> CompiledModel | PartlyCompiledModel:
+def model_in_bytes(
+    data: bytes, compiler: Compiler, depth: int
+) -> CompiledModel | PartlyCompiledModel:
     """The int8 model in the file of another one.  Raises ``FileFormatError``."""
     if depth == MOST_FILES:
         raise FileFormatError(f"more than {MOST_FILES} files inside of each other. Remedy: none.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rest.qgm"
-        path.write_bytes(tail.rest)
+        path.write_bytes(data)
         return model_in(path, compiler, depth + 1)
 
 

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from quantglow.backends.onnxruntime.session import NAME, Session
@@ -24,16 +25,20 @@ from quantglow.errors import (
     QuantglowError,
     UnsupportedOpError,
 )
-from quantglow.frontend import Behind, Source, Split, divided, split
+from quantglow.frontend import Behind, LateLoop, Source, Split, divided, split
 from quantglow.graph.border import is_float
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.graph.signature import Signature
 from quantglow.lazy import cached_property
+from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import TensorInfo
 from quantglow.runtime.fallback import FallbackNode, whole_model
+from quantglow.runtime.loops.bodies import Bodies, Shapes
+from quantglow.runtime.loops.compiled_loop import CompiledLoop
+from quantglow.runtime.loops.progress import TripSession
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
 from quantglow.runtime.shapes.served_shapes import (
@@ -42,7 +47,7 @@ from quantglow.runtime.shapes.served_shapes import (
     with_elsewhere,
 )
 from quantglow.runtime.shapes.specialisations import Served, Specialisation
-from quantglow.runtime.staged_tails import AnyModel, StagedTail, Tail
+from quantglow.runtime.staged_tails import StagedTail, Tail
 from quantglow.symbolic.expression import SMALLEST
 from quantglow.types import Array, TensorType
 
@@ -129,7 +134,8 @@ class WholeModel:
         ports = self.source.signature.inputs
         inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
         executable = WholeExecutable(self._session)
-        build = Build(executable, (), NAME, self.num_threads, rest=whole_model(reasons))
+        rest, threads = whole_model(reasons), self.num_threads
+        build = Build(executable, (), NAME, threads, rest=rest, is_part=True)
         return Specialisation(Graph(tuple(inputs), ()), build, case)
 
     @cached_property
@@ -140,7 +146,7 @@ class WholeModel:
 @dataclass(frozen=True, eq=False)
 class Parts:
     """The programs of a head, and its tail; ``names``: the outputs of both, ``rest``: the operators
-    of the tail that onnxruntime runs."""
+    of the tail that onnxruntime runs, if none of it is compiled."""
 
     head: FreeShapes
     tail: Tail
@@ -165,18 +171,21 @@ class Parts:
     def at(self, case: Case) -> Served:
         """The program of the head at a case, which runs both parts."""
         found = self.head.prepare(case)
-        build = replace(found.build, executable=self, rest=self.rest, later=self.later)
+        build = replace(
+            found.build, executable=self, rest=self.rest, later=self.later, is_part=True
+        )
         return replace(found, build=build)
 
     def later(self) -> tuple[FallbackNode, ...]:
-        """The operators that onnxruntime runs in the compiled part of the tail, as far as they are
-        known."""
-        return self.tail.later if isinstance(self.tail, StagedTail) else ()
+        """The operators that onnxruntime runs in a tail that is compiled in part, as far as they
+        are known."""
+        return self.tail.fallback if isinstance(self.tail, StagedTail) else ()
 
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of the head with what the tail leaves to onnxruntime, and of the tail."""
-        late = self.tail.served if isinstance(self.tail, StagedTail) else ()
-        return (*(with_elsewhere(program, self.rest) for program in self.head.served()), *late)
+        staged = self.tail if isinstance(self.tail, StagedTail) else None
+        rest, late = (self.rest, ()) if staged is None else (staged.own_fallback, staged.served)
+        return (*(with_elsewhere(program, rest) for program in self.head.served()), *late)
 
 
 @dataclass(frozen=True)
@@ -279,7 +288,7 @@ class ModelFallback:
         if staged is None:
             tail = opened(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
             return Parts(head, tail, names, tail_of(cut))
-        return Parts(head, staged, names, staged.nodes)
+        return Parts(head, staged, names, ())
 
     @cached_property
     def _whole(self) -> WholeModel:
@@ -294,38 +303,65 @@ def model_programs(
     return free_programs(Built(family_of(source)), compiler, fallback, most_values)
 
 
+Int8Models = Callable[[Behind], tuple[AnyModel | str, AnyModel | str]]
+"""Makes int8 models of a loop's body and of the rest of a tail, or says why they stay float."""
+
+
+def all_float(behind: Behind) -> tuple[str, str]:
+    """No int8 models, which nobody asked for."""
+    return "", ""
+
+
 def staged_tail(
     tail: Any,
     late: Collection[str],
     reasons: Sequence[str],
     compiler: Compiler,
-    int8: Callable[[Behind], AnyModel | str] | None = None,
+    int8: Int8Models = all_float,
 ) -> StagedTail | None:
-    """The tail of a ``Split`` with the part of it compiled whose shapes are known late; None where
-    nothing of that is worth it, or can be.
-
-    ``int8`` makes an int8 model of that part, or says why it stays float.
-    """
+    """The tail of a ``Split`` with the parts of it compiled whose shapes are known late; None where
+    nothing of that is worth it, or can be."""
     behind = divided(tail, late)
     if behind is None:
         return None
     with suppress(ModelError, FallbackError):
-        first = opened(bytes(behind.first.SerializeToString()), compiler.num_threads)
-        whole = bytes(tail.SerializeToString())
-        nodes = nodes_in(behind.first.graph.node, reasons)
-        found = "" if int8 is None else int8(behind)
-        why = found if isinstance(found, str) else ""
-        is_int8 = not isinstance(found, str)
-        rest = (
-            compiled_on_use(float_programs(behind, compiler), ())
-            if isinstance(found, str)
-            else found
-        )
         threads = compiler.num_threads
-        return StagedTail(first, rest, whole, nodes, threads, frozenset(late), is_int8, why)
+        session = opened(bytes(behind.first.SerializeToString()), threads)
+        nodes = nodes_in(behind.first.graph.node, reasons)
+        body, rest = int8(behind)
+        loop = behind.loop and compiled_loop(behind.loop, session, compiler, body)
+        whole, names = bytes(tail.SerializeToString()), frozenset(late)
+        made = partial(StagedTail, loop or session, whole=whole, nodes=nodes, num_threads=threads)
+        if not behind.rest.graph.output:
+            return made(rest=None, late=names)
+        if not isinstance(rest, str):
+            return made(rest=rest, late=names, is_int8=True)
+        on_use = compiled_on_use(float_programs(behind.rest, compiler), ())
+        return made(rest=on_use, late=names, why=rest)
     return None
 
 
-def float_programs(behind: Behind, compiler: Compiler) -> FreeShapes:
+def compiled_loop(
+    loop: LateLoop, session: Session, compiler: Compiler, int8: AnyModel | str
+) -> CompiledLoop:
+    """A loop that runs in programs of its body; ``int8``: the quantized body, or why there is
+    none."""
+    threads = compiler.num_threads
+
+    def programs(trips: Sequence[Shapes]) -> FreeShapes:
+        source = Source.of(loop.body_for(trips))
+        return free_programs(Built(family_of(source)), compiler, None, most_values=0)
+
+    operands = bytes(loop.operands.SerializeToString())
+    given = opened(operands, threads) if loop.operands.graph.output else None
+    body = bytes(loop.body.SerializeToString())
+    trip = TripSession(lambda: opened(body, threads))
+    if isinstance(int8, str):
+        return CompiledLoop(loop.names, session, given, trip, Bodies(programs), not_int8=int8)
+    bodies = Bodies(None, int8.specialisations)
+    return CompiledLoop(loop.names, session, given, trip, bodies, int8)
+
+
+def float_programs(model: Any, compiler: Compiler) -> FreeShapes:
     """Programs of the part of a tail whose shapes are known late, none for values of its inputs."""
-    return model_programs(Source.of(behind.rest), compiler, most_values=0)
+    return model_programs(Source.of(model), compiler, most_values=0)

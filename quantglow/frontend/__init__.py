@@ -2,6 +2,7 @@
 
 from quantglow.frontend.behind import Behind, divided
 from quantglow.frontend.export.model import export_onnx
+from quantglow.frontend.late_loops import LateLoop
 from quantglow.frontend.packed_weights import with_packed_weights
 from quantglow.frontend.source import Source, import_model, open_model
 from quantglow.frontend.split import Split, reason_of, reasons, split
@@ -17,6 +18,7 @@ from quantglow.frontend.weight_products import (
 
 __all__ = [
     "Behind",
+    "LateLoop",
     "Places",
     "Source",
     "Split",

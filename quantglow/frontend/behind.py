@@ -2,7 +2,8 @@
 
 Behind NonZero, NonMaxSuppression and their like, shapes are those of the arrays that arrive.  The
 nodes behind them are a model of its own whose inputs have free dimensions.  It is worth compiling
-where it has products or recurrences; else onnxruntime runs the whole tail.
+where it has products or recurrences; else onnxruntime runs the whole tail.  A Loop alone at the
+beginning has a body that may be compiled, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import onnx
 from quantglow.frontend.external import read_names
 from quantglow.frontend.folding import INFERENCE_FAILURES
 from quantglow.frontend.inference import inferred
+from quantglow.frontend.late_loops import LateLoop, LoopNode
 from quantglow.frontend.proto import all_nodes
 from quantglow.frontend.values import held_dtype
 from quantglow.lazy import cached_property
@@ -35,17 +37,25 @@ class Behind:
     """The parts of a tail.
 
     first     ONNX model for onnxruntime: nodes that decide shapes, and those of other types
-    rest      ONNX model of the others, which reads values of the first and inputs of the tail
+    rest      ONNX model of the others, which reads values of the first and inputs of the tail;
+              without outputs where there are none
+    loop      the first part, if that is a Loop whose body is a model
     """
 
     first: onnx.ModelProto
     rest: onnx.ModelProto
+    loop: LateLoop | None = None
 
 
 def divided(tail: onnx.ModelProto, late: Collection[str]) -> Behind | None:
-    """The parts of the tail of a ``Split``, whose ``late`` values are given; None where nothing
-    behind its first nodes is worth compiling."""
+    """The parts of the tail of a ``Split``, whose ``late`` values are given; None where it begins
+    with no Loop, and nothing behind its first nodes is worth compiling."""
     return _Tail(tail, frozenset(late)).divided()
+
+
+def begins_with_loop(tail: onnx.ModelProto, late: Collection[str]) -> bool:
+    """Whether all of a tail is a Loop whose body is a model, and what comes behind it."""
+    return _Tail(tail, frozenset(late)).loop is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,9 +127,9 @@ class _Tail:
 
     def divided(self) -> Behind | None:
         """The two models."""
-        rest = self.late - self.first
+        rest, loop = self.late - self.first, self.loop
         nodes = [self.nodes[number] for number in rest]
-        if not any(node.op_type in HEAVY for node in all_nodes(nodes)):
+        if loop is None and not any(node.op_type in HEAVY for node in all_nodes(nodes)):
             return None
         border = self.border(rest)
         if not all(name in self.tensors for name in border):
@@ -133,7 +143,19 @@ class _Tail:
         return Behind(
             self.model(self.first, self.graph.input, ends),
             self.model(rest, [*self.graph.input, *map(opened, between)], late),
+            loop,
         )
+
+    @cached_property
+    def loop(self) -> LateLoop | None:
+        """The Loop that alone comes before all other late nodes, if its body is a model."""
+        found = [self.nodes[number] for number in self.first]
+        if len(found) != 1 or found[0].op_type != "Loop" or found[0].domain not in ("", "ai.onnx"):
+            return None
+        infos = {info.name: info for info in self.graph.input}
+        known = (n for n in range(len(self.nodes)) if n not in self.late)
+        makers = {str(name): self.nodes[n] for n in known for name in self.nodes[n].output if name}
+        return LoopNode(self.tail, found[0], infos, makers).apart()
 
     def border(self, rest: frozenset[int]) -> list[str]:
         """Values of the first part that the other one reads."""

@@ -45,6 +45,10 @@ class Unsupported(Exception):
     """Why a node cannot be imported; becomes one line of an ``UnsupportedOpError``."""
 
 
+class OfLateShapes(Unsupported):
+    """Why a loop is no part of a graph.  Its body may be a model of its own."""
+
+
 class AlreadyReported(Exception):
     """The node reads the result of a refused node: nothing new to say."""
 
@@ -54,8 +58,9 @@ class Scope:
     """Everything named so far.  ``reserved`` holds the value names of the model's main graph.
 
     ``fallback``: nodes without an importer become External nodes, where ``declared``, the types
-    that the model states, or inference give them concrete types.  ``placeholders`` are nodes that
-    stand for values nobody made, ``missed`` those whose values an importer had to know.
+    that the model states, or inference give them concrete types; ``cuts``: but not loops whose
+    bodies may be models of their own.  ``placeholders`` are nodes that stand for values nobody
+    made, ``missed`` those whose values an importer had to know.
     ``has_free_inputs``: the model leaves dimensions free, and is compiled for all of them.
     ``unrolls``: recurrences are steps, as in files that were saved before there were loops.
     ``conditions``: values, and what each must be for the branch that is imported to be taken.
@@ -67,6 +72,7 @@ class Scope:
     reserved: frozenset[str]
     used: frozenset[str]
     fallback: bool = False
+    cuts: bool = False
     has_free_inputs: bool = False
     unrolls: bool = False
     declared: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)

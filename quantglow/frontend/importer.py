@@ -15,6 +15,7 @@ from quantglow.frontend.context import (
     IMPORTERS,
     AlreadyReported,
     Call,
+    OfLateShapes,
     Result,
     Scope,
     Unsupported,
@@ -156,7 +157,7 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
             results = import_node(proto, scope)
             del scope.missed[missed:]  # the importer found another way
         except Unsupported as reason:
-            results = refused(proto, scope, str(reason))
+            results = refused(proto, scope, reason)
         except AlreadyReported:
             results = placeholders(proto, scope)
         except (TypeRuleError, *FAILURES) as error:
@@ -172,11 +173,11 @@ def import_body(graph: onnx.GraphProto, scope: Scope) -> None:
     import_nodes(live_nodes(graph), scope)
 
 
-def refused(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value]:
+def refused(proto: onnx.NodeProto, scope: Scope, reason: Unsupported) -> dict[str, Value]:
     """Stand-ins for a node that cannot be compiled: External nodes, or a problem of the model."""
-    if scope.fallback:
+    if scope.fallback and not (scope.cuts and isinstance(reason, OfLateShapes)):
         scope.claimed.difference_update(proto.output)  # by the importer, before it gave up
-        results = left_to_fallback(proto, scope, reason)
+        results = left_to_fallback(proto, scope, str(reason))
         if results is not None:
             return results
     scope.problems.append(f"{described(proto)}: {reason}")

@@ -109,11 +109,12 @@ class Source:
         return {k: v for k, v in entries if isinstance(k, str) and isinstance(v, str)}
 
     def at(self, case: Case) -> Graph:
-        """The graph for a case; what cannot be compiled is left to the fallback.
+        """The graph for a case; what cannot be compiled is left to the fallback, but for loops
+        behind which the model is cut.
 
         Raises ``UndecidedError`` where more values would help, unless the case is for all values.
         """
-        return self.graph(case.shape_map, case.value_map, fallback=True)
+        return self.graph(case.shape_map, case.value_map, fallback=True, cuts=True)
 
     def graph(
         self,
@@ -121,12 +122,13 @@ class Source:
         input_values: Mapping[str, int | Sequence[int]] | None = None,
         *,
         fallback: bool = False,
+        cuts: bool = False,
     ) -> Graph:
-        """The graph at these shapes and values, see ``import_model``.
+        """The graph at these shapes and values, see ``import_model``; ``cuts``: see ``Scope``.
 
         Where ``input_values`` are given, the fallback takes nothing for the lack of more of them.
         """
-        scope = self.scope(input_shapes, input_values, fallback=fallback)
+        scope = self.scope(input_shapes, input_values, fallback=fallback, cuts=cuts)
         if scope.deciding and (scope.problems or input_values is not None):
             decided = [f"input {n!r}: its values decide shapes or branches" for n in scope.deciding]
             raise UndecidedError([*scope.problems, *decided], scope.deciding)
@@ -142,6 +144,7 @@ class Source:
         input_values: Mapping[str, int | Sequence[int]] | None = None,
         *,
         fallback: bool = False,
+        cuts: bool = False,
     ) -> Scope:
         """Every value at these shapes and values of inputs, and what cannot be imported."""
         check_age(self.proto)
@@ -150,7 +153,7 @@ class Source:
         shapes = resolve_shapes(self.fed, input_shapes or {})
         has_elements = all(chain.from_iterable(shapes.values()))
         scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback and has_elements)
-        scope.unrolls = self.unrolls
+        scope.unrolls, scope.cuts = self.unrolls, cuts
         add_initializers(self.proto.graph, known, scope)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 
+from quantglow.frontend.behind import begins_with_loop
 from quantglow.frontend.budget import described
 from quantglow.frontend.context import Scope
 from quantglow.frontend.external import read_names
@@ -60,25 +61,31 @@ def split(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     input_values: Mapping[str, Sequence[int]] | None = None,
 ) -> Split | None:
-    """The two parts, None where nothing worth compiling comes before the tail.
+    """The two parts, None where nothing worth compiling comes before the tail, which does not begin
+    with a Loop.  A head that computes nothing gives its first input.
 
     Raises ``ModelError`` as importing does.
     """
     source = replace(source, proto=with_label_codes(source.proto))
-    cut = _Cut(source, source.scope(input_shapes, input_values, fallback=True))
-    if not cut.late or not cut.is_worth_it:
+    cut = _Cut(source, source.scope(input_shapes, input_values, fallback=True, cuts=True))
+    if not cut.late:
         return None
     late = [o for o in source.proto.graph.output if o.name in cut.late_outputs]
     early = [name for name in cut.outputs if name not in cut.late_outputs]
-    wanted = dict.fromkeys([*early, *cut.border])
     read = cut.read_by_tail
     inputs = [i for i in source.fed if i.name in read] + [cut.info(n) for n in cut.border]
-    return Split(
-        part_of(source, cut.head, source.fed, [cut.info(n) for n in wanted]),
-        part_of(source, cut.tail, inputs, late),
-        tuple(cut.scope.problems),
-        frozenset(name for number in cut.late for name in cut.nodes[number].output if name),
-    )
+    tail = part_of(source, cut.tail, inputs, late)
+    names = frozenset(name for number in cut.late for name in cut.nodes[number].output if name)
+    wanted = dict.fromkeys([*early, *cut.border])
+    if not cut.is_worth_it and not begins_with_loop(tail, names):
+        return None
+    wanted = wanted or dict.fromkeys(info.name for info in source.fed[:1])
+    if not wanted:
+        return None
+    head = part_of(source, cut.head, source.fed, [cut.info(n) for n in wanted])
+    known = cut.computed - wanted.keys()
+    head.graph.value_info.extend(i for i in source.proto.graph.value_info if i.name in known)
+    return Split(head, tail, tuple(cut.scope.problems), names)
 
 
 def reasons(

@@ -52,7 +52,8 @@ class Build(Concise):
     ``seconds`` is the time of each stage of the compiler, ``plans`` are those of the programs that
     quantglow's own backends compiled or read, ``segments`` the parts of a partitioned graph,
     ``rest`` the operators of the model that run behind the graph and are not in it, ``later`` gives
-    those that are known once what is behind the graph is compiled, too.
+    those that are known once what is behind the graph is compiled, too.  ``is_part``: more of the
+    model is behind the graph.
     """
 
     executable: Executable
@@ -63,6 +64,7 @@ class Build(Concise):
     segments: tuple[Segment, ...] = ()
     rest: tuple[FallbackNode, ...] = ()
     later: Callable[[], tuple[FallbackNode, ...]] = tuple
+    is_part: bool = False
 
     @property
     def programs(self) -> tuple[PlannedProgram, ...]:

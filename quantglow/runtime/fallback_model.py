@@ -193,10 +193,10 @@ class PartlyCompiledModel(FallbackModel):
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that
         of the first part."""
-        late, rest = tuple[str, ...](), b""
-        if self.staged is not None:
-            late, rest = tuple(sorted(self.staged.late)), self.staged.rest_file()
-        tail = Tail(self.tail, self.output_names, self.reasons, late, rest)
+        tail = Tail(self.tail, self.output_names, self.reasons)
+        if (staged := self.staged) is not None:
+            late, files = tuple(sorted(staged.late)), (staged.rest_file(), staged.body_file())
+            tail = replace(tail, late=late, rest=files[0], body=files[1])
         graph, freedom = self.head.specialisations.contents()
         save_with_code(
             file_path("path", path),

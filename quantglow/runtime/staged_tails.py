@@ -1,15 +1,14 @@
 """Tails of which onnxruntime computes the beginning only: what decides shapes.
 
-The rest is compiled as a model of its own, once its shapes are known.  A tail has the methods of a
-``Session``.
+The rest is compiled as a model of its own, once its shapes are known; so is the body of a Loop at
+the beginning.  A tail has the methods of a ``Session``.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,35 +17,12 @@ import numpy as np
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.concise import Concise
 from quantglow.lazy import cached_property
-from quantglow.runtime.compiled import ReportLike, TensorInfo
+from quantglow.runtime.any_model import AnyModel
+from quantglow.runtime.compiled import TensorInfo
 from quantglow.runtime.fallback import FallbackNode
+from quantglow.runtime.loops.compiled_loop import CompiledLoop
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.shapes.served_shapes import ServedShapes
-from quantglow.runtime.shapes.specialisations import Specialisations
-
-
-class AnyModel(Protocol):
-    """A compiled model, or one that is cut again."""
-
-    @property
-    def specialisations(self) -> Specialisations:
-        """Its programs, or those of its first part."""
-
-    @property
-    def report(self) -> ReportLike:
-        """Its report."""
-
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """The named outputs."""
-
-    def get_inputs(self) -> list[TensorInfo]:
-        """Name, shape and type of each input."""
-
-    def get_outputs(self) -> list[TensorInfo]:
-        """The same of each output."""
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a ``.qgm`` file."""
 
 
 class Tail(Protocol):
@@ -70,7 +46,8 @@ class Tail(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StagedTail(Concise):
-    """A session, and a compiled model that reads its results.
+    """A session or a compiled loop, and a compiled model that reads its results; None where nothing
+    does.
 
     ``whole``: the ONNX model of both, which runs in onnxruntime where an array between them has no
     elements, as if nothing was detected.  ``nodes``: the operators of the first, ``late``: values
@@ -78,8 +55,8 @@ class StagedTail(Concise):
     ``why`` it is not, if quantization was asked for.
     """
 
-    first: Session
-    rest: AnyModel
+    first: Session | CompiledLoop
+    rest: AnyModel | None
     whole: bytes
     nodes: tuple[FallbackNode, ...]
     num_threads: int
@@ -100,14 +77,19 @@ class StagedTail(Concise):
     @cached_property
     def inputs(self) -> list[Any]:
         """Name, type and shape of each input."""
-        own = [info for info in self.rest.get_inputs() if info.name not in self.given]
+        own = [info for info in self._rest_inputs if info.name not in self.given]
         infos = [*map(TensorInfo.of_node, self.first.inputs), *own]
         return list({info.name: info for info in infos}.values())
+
+    @property
+    def _rest_inputs(self) -> list[TensorInfo]:
+        return [] if self.rest is None else self.rest.get_inputs()
 
     @cached_property
     def outputs(self) -> list[Any]:
         """The same of each output."""
-        return [*map(TensorInfo.of_node, self.first.outputs), *self.rest.get_outputs()]
+        behind = [] if self.rest is None else self.rest.get_outputs()
+        return [*map(TensorInfo.of_node, self.first.outputs), *behind]
 
     def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
         """The named outputs (None: all); the rest runs if it is asked for one of its own."""
@@ -120,8 +102,8 @@ class StagedTail(Concise):
         return [values[name] for name in wanted]
 
     def _rest(self, values: Mapping[str, Any], late: list[str]) -> list[Any]:
-        reads = {info.name: values[info.name] for info in self.rest.get_inputs()}
-        if all(map(np.size, reads.values())):
+        reads = {info.name: values[info.name] for info in self._rest_inputs}
+        if self.rest is not None and all(map(np.size, reads.values())):
             return self.rest.run(late, reads)
         return self._session.run({n: values[n] for n in self._session.input_names}, late)
 
@@ -130,33 +112,65 @@ class StagedTail(Concise):
         return opened(self.whole, self.num_threads)
 
     @property
+    def loop(self) -> CompiledLoop | None:
+        """The loop whose body is compiled."""
+        return self.first if isinstance(self.first, CompiledLoop) else None
+
+    @property
     def fallback(self) -> tuple[FallbackNode, ...]:
         """The operators that onnxruntime runs, as far as they are known."""
-        return (*self.nodes, *self.later)
+        return (*self.own_fallback, *self.later)
+
+    @property
+    def own_fallback(self) -> tuple[FallbackNode, ...]:
+        """The operators of the first part that onnxruntime runs."""
+        if self.loop is None:
+            return self.nodes
+        reasons = self.loop.reasons
+        return tuple(replace(node, reason=why) for node in self.nodes for why in reasons)
 
     @property
     def later(self) -> tuple[FallbackNode, ...]:
         """Operators of the rest that onnxruntime runs."""
-        return tuple(getattr(self.rest.report, "fallback", ()))
+        return () if self.rest is None else tuple(getattr(self.rest.report, "fallback", ()))
 
     @property
-    def note(self) -> str:
-        """A sentence about the rest, for a report."""
-        kind = "int8, calibrated on what the samples lead to" if self.is_int8 else "float"
-        why = f": {self.why}" if self.why else ""
+    def notes(self) -> list[str]:
+        """Sentences about what is compiled, for a report."""
         names = ", ".join(node.name for node in self.nodes if node.name in self.late)
-        return f"the part behind {names} is compiled as a model of its own, in {kind}{why}"
+        found = []
+        if self.loop is not None and not self.loop.is_left:
+            kind = kind_of(self.loop.is_int8, self.loop.not_int8)
+            found.append(f"the body of the loop {names} is compiled as a model of its own, {kind}")
+        if self.rest is not None:
+            kind = kind_of(self.is_int8, self.why)
+            found.append(f"the part behind {names} is compiled as a model of its own, {kind}")
+        return found
 
     def rest_file(self) -> bytes:
         """The bytes of a ``.qgm`` file of the rest, if a file needs it: else none."""
-        if not self.is_int8:
-            return b""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "rest.qgm"
-            self.rest.save(path)
-            return path.read_bytes()
+        return file_of(self.rest) if self.is_int8 and self.rest is not None else b""
+
+    def body_file(self) -> bytes:
+        """The same of the body of the loop."""
+        return b"" if self.loop is None or self.loop.int8 is None else file_of(self.loop.int8)
 
     @property
     def served(self) -> tuple[ServedShapes, ...]:
-        """The programs of the rest."""
-        return self.rest.specialisations.served()
+        """The programs of the loop's body, and of the rest."""
+        body = () if self.loop is None else self.loop.bodies.served
+        return (*body, *(() if self.rest is None else self.rest.specialisations.served()))
+
+
+def kind_of(is_int8: bool, why: str) -> str:
+    """The numbers of a part; ``why`` it is not int8, if that was asked for."""
+    kind = "in int8, calibrated on what the samples lead to" if is_int8 else "in float"
+    return f"{kind}: {why}" if why else kind
+
+
+def file_of(model: AnyModel) -> bytes:
+    """The bytes of a ``.qgm`` file of a model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rest.qgm"
+        model.save(path)
+        return path.read_bytes()

@@ -39,6 +39,7 @@ UNUSUAL = {
     "axes that are none": r"(is|are) outside rank|channels do not make",
     "conditions that end growing loops": r"grows until a condition",
     "conditions and numbers of trips that are no scalars": r"no scalar of",
+    "loops behind others that are refused": r"subgraphs were not looked at",
     "empty results": r"nothing is left|would have shape",
     "Scan of opset 8": r"before opset 9 it has a batch axis",
     "no signal": r"of length|of a signal|frames of|onesided is",
@@ -51,11 +52,14 @@ UNUSUAL = {
 """Other refusals, too rare for a list, or of malformed models.  Reports have each of them."""
 
 
+REFUSALS = ("Unsupported", "OfLateShapes")
+
+
 def refusals() -> Iterator[tuple[str, str]]:
     """Module and text of every reason in the code, with * for its parameters."""
     for path in sorted(OPERATORS.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Unsupported":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in REFUSALS:
                 yield path.stem, text_of(node.args[0])
 
 

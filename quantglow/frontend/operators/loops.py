@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quantglow.frontend.bodies import closed
-from quantglow.frontend.context import Call, Unsupported
+from quantglow.frontend.context import Call, OfLateShapes, Unsupported
 from quantglow.frontend.operators.branches import ImportBody, inner_values
 from quantglow.frontend.operators.carried import Carried, zeros_of
 from quantglow.frontend.operators.growing import Growing, growing_values
@@ -43,7 +43,7 @@ READS_LAST_ROWS = (
 )
 
 
-class Changing(Unsupported):
+class Changing(OfLateShapes):
     """A carried value has another type after a trip."""
 
 
@@ -176,6 +176,8 @@ def _stacked(call: Call, loop: Results, number: int, name: str) -> Node:
 
 def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """ONNX Loop: for a number of trips, while a condition holds, or both."""
+    if call.scope.problems:
+        raise OfLateShapes("its subgraphs were not looked at")
     try:
         return widened(call, import_body)
     except Unsupported as reason:
@@ -186,7 +188,7 @@ def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
             with suppress(Unsupported):
                 return widened(call, import_body, growing)
         if isinstance(reason, Changing):
-            raise Unsupported(f"{reason}; {READS_LAST_ROWS}") from None
+            raise OfLateShapes(f"{reason}; {READS_LAST_ROWS}") from None
         raise
 
 
@@ -201,7 +203,7 @@ def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
         values.update(zip(names[2:], carried, strict=True))
         holds, *ends = body_values(call, import_body)
         if any(by_value(call, holds)):
-            raise Unsupported("a value that it carries grows until a condition ends it")
+            raise OfLateShapes("a value that it carries grows until a condition ends it")
         carried = [values[output.name] for output in body.output[1 : 1 + len(carried)]]
         for row, end in zip(rows, ends[len(carried) :], strict=True):
             shape = (1, *end.type.shape)
@@ -251,7 +253,7 @@ def looped(
         _drop_unread(parts, given, inputs, ends)
     if conditions:
         if len(ends) > len(given):
-            raise Unsupported("it stacks the values of a number of trips that it computes")
+            raise OfLateShapes("it stacks the values of a number of trips that it computes")
         before, after = (all_of(call, values) for values in zip(*conditions, strict=True))
         operands = replace(operands, carried=(before, number, *given), conditional=True)
         asked = Input(name=call.scope.claim(names[1], derived=True), tensor=before.type)

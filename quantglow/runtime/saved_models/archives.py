@@ -17,11 +17,12 @@ from quantglow.types import Array
 FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
 SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION, REST_VERSION, CODE_VERSION = 5, 6, 7, 8, 9
+BODY_VERSION = 10
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 GENERAL = "general"
 """The entry of the manifest and of free.json about graphs for all shapes."""
-TAIL, TAIL_TEXT, REST = "tail.onnx", "tail.json", "rest.qgm"
+TAIL, TAIL_TEXT, REST, BODY = "tail.onnx", "tail.json", "rest.qgm", "body.qgm"
 CODE, CODE_TEXT = "code.bin", "code.json"
 MAX_TEXT_NBYTES = 256 << 20
 """Maximum size of a text, in bytes; larger ones are refused unread."""
@@ -84,8 +85,8 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
     for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}, {CODE, CODE_TEXT}):
         if not kind.isdisjoint(members):
             expected |= kind
-    if TAIL in members and REST in members:
-        expected.add(REST)
+    if TAIL in members:
+        expected |= {REST, BODY} & members.keys()
     if members.keys() != expected:
         raise ValueError("the manifest does not list the members of a model")
     if set(archive.namelist()) != expected | {MANIFEST}:
@@ -95,6 +96,8 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
 
 def newest_version(members: Collection[str]) -> int:
     """The version that is written for such members."""
+    if BODY in members:
+        return BODY_VERSION
     if CODE in members:
         return CODE_VERSION
     return REST_VERSION if REST in members else GENERAL_VERSION

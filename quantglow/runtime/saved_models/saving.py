@@ -50,7 +50,13 @@ Version 9 may include machine code for some processors, if it was asked for (``i
     code.bin          the entries
 
 It is used where the caller of ``load`` trusts the file; else, and on other processors, loading
-compiles again.  There is no pickle.  Files are not trusted: members are not extracted, their
+compiles again.
+
+Version 10 has the int8 body of a loop that the tail begins with::
+
+    body.qgm          a file like this one
+
+There is no pickle.  Files are not trusted: members are not extracted, their
 expansion is limited, and every byte is checked against its hash before it is parsed.
 """
 
@@ -73,9 +79,10 @@ from quantglow.graph.sharing import arrays_of, in_pages, with_arrays
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.pages import Content, Data
 from quantglow.runtime.saved_models.archives import (
+    BODY,
+    BODY_VERSION,
     CODE,
     CODE_TEXT,
-    CODE_VERSION,
     FORMAT,
     FREE,
     GENERAL,
@@ -114,7 +121,7 @@ class Tail:
     """The ONNX model that runs behind the compiled part.
 
     ``late``: the values that it computes and that can be compiled behind its first nodes; ``rest``:
-    the file of an int8 model of these.
+    the file of an int8 model of these; ``body``: that of the body of a loop before them.
     """
 
     model: bytes
@@ -122,19 +129,21 @@ class Tail:
     reasons: tuple[str, ...]
     late: tuple[str, ...] = ()
     rest: bytes = b""
+    body: bytes = b""
 
     def members(self) -> dict[str, bytes]:
         """The members that store it."""
         text = {"output_names": self.output_names, "reasons": self.reasons, "late": self.late}
         found = {TAIL: self.model, TAIL_TEXT: json.dumps(text).encode()}
-        return {**found, REST: self.rest} if self.rest else found
+        files = {REST: self.rest, BODY: self.body}
+        return {**found, **{name: data for name, data in files.items() if data}}
 
     @staticmethod
-    def of(model: bytes, text: bytes, rest: bytes = b"") -> Tail:
+    def of(model: bytes, text: bytes, rest: bytes = b"", body: bytes = b"") -> Tail:
         """The tail from the contents of ``members``.  Raises one of ``DAMAGED_CONTENT``."""
         found = json.loads(text)
         names, reasons = (tuple(map(str, found[key])) for key in ("output_names", "reasons"))
-        return Tail(model, names, reasons, tuple(map(str, found.get("late", ()))), rest)
+        return Tail(model, names, reasons, tuple(map(str, found.get("late", ()))), rest, body)
 
 
 @dataclass(frozen=True)
@@ -289,7 +298,7 @@ def load(path: str | os.PathLike[str], *, with_code: bool = False) -> SavedModel
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{CODE_VERSION}), or it is truncated or altered: {error}. "
+            f"{BODY_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 
@@ -308,9 +317,10 @@ def read(archive: zipfile.ZipFile, *, with_code: bool = False) -> SavedModel:
         saved = replace(saved, free=free, source=checked_in_pages(archive, manifest, SOURCE))
         saved = replace(saved, general=tuple(general_from(free, general)))
     if TAIL in manifest["members"]:
-        names = (TAIL, TAIL_TEXT, *((REST,) if REST in manifest["members"] else ()))
-        parts = (checked(archive, manifest, name) for name in names)
-        saved = replace(saved, tail=Tail.of(*parts))
+        members = manifest["members"]
+        model, text = (checked(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
+        files = (checked(archive, manifest, n) if n in members else b"" for n in (REST, BODY))
+        saved = replace(saved, tail=Tail.of(model, text, *files))
     if with_code and CODE in manifest["members"]:
         text, content = (checked(archive, manifest, name) for name in (CODE_TEXT, CODE))
         saved = replace(saved, code=IncludedCode.of(text, content))

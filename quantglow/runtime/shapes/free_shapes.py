@@ -453,4 +453,4 @@ def least(dim: Dim) -> int:
 def nbytes_of(build: Build) -> int:
     """Size in bytes of a program beside the constants that it shares; the programs of the parts of
     a model are kept and counted apart."""
-    return 0 if build.rest else sum(plan.figures.peak_nbytes for plan in build.plans)
+    return 0 if build.is_part else sum(plan.figures.peak_nbytes for plan in build.plans)

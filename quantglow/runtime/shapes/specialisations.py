@@ -28,8 +28,8 @@ class Specialisation(Concise):
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether onnxruntime runs a part of the model behind the graph, or all of it."""
-        return bool(self.build.rest)
+        """Whether a part of the model is behind the graph, or onnxruntime runs all of it."""
+        return self.build.is_part
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order.  Raises ``InputError`` for feeds that do not fit."""
@@ -48,8 +48,8 @@ class AtCase(Concise):
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether onnxruntime runs a part of the model behind the graph."""
-        return bool(self.build.rest)
+        """Whether a part of the model is behind the graph."""
+        return self.build.is_part
 
     @cached_property
     def graph(self) -> Graph:

@@ -234,9 +234,9 @@ class LlvmExecutable(Concise):
 
     def take_context(self) -> Context:
         """A context that nobody uses."""
-        arena = self.loaded.arenas.take(self._arena_nbytes)
+        arena = self.loaded.arenas.take(self.arena_nbytes)
         known = self._idle.pop(int(arena.ctypes.data), None)
-        return known or self._context_on(arena)
+        return known or self._new_context(arena)
 
     def give_back(self, context: Context) -> None:
         """Keep a context whose arena another program may use meanwhile."""
@@ -263,16 +263,23 @@ class LlvmExecutable(Concise):
         return list(zip(*(part.tolist() for part in parts), strict=True))
 
     @property
-    def _arena_nbytes(self) -> int:
+    def arena_nbytes(self) -> int:
         """Size of an arena with the slack that kernels may read behind it."""
         return self.binding.arena_nbytes + self.target.isa.slack_nbytes
 
-    def _context_on(self, arena: Array) -> Context:
-        """A table that points into an arena; inputs and outputs are still missing."""
+    def _new_context(self, arena: Array) -> Context:
+        """A context with memory of its own."""
+        arguments = np.empty(len(self.table.places.slots), np.int64)
+        return self.context_on(arena, arguments, np.zeros(len(self.table.indexed), np.int64))
+
+    def context_on(self, arena: Array, arguments: Array, outside: Array) -> Context:
+        """A table that points into an arena; inputs and outputs are still missing.
+
+        ``arguments`` (int64): memory for the pointers of all calls, ``outside`` (int64, zeros) for
+        the checks of indices.
+        """
         binding, places, loaded = self.binding, self.table.places, self.loaded
-        outside = np.zeros(len(self.table.indexed), np.int64)
         table = np.empty((len(loaded.functions), 4), np.int64)
-        arguments = np.empty(len(places.slots), np.int64)
         own = [0, outside.ctypes.data, table.ctypes.data, arguments.ctypes.data]
         arena_bases = binding.buffers + arena.ctypes.data
         bases = np.concatenate([np.array(own, np.int64), loaded.constants, arena_bases])

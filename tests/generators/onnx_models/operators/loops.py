@@ -127,6 +127,44 @@ def growing(d: Drawing) -> object:
     return d.classical("Loop", operands, (FLOAT, shape), (FLOAT, made), domain="", body=body)
 
 
+@draws("Loop", often=2)
+def reading_all(d: Drawing) -> object:
+    """A loop that reads all of a list to which it appends, for few or many trips; their number may
+    be constant or computed, and a condition may end them.
+
+    The state shrinks in each trip, so that roundings do not grow.
+    """
+    state = short(d)
+    shape, axis = state.shape, d.integer(0, state.rank - 1)
+    rows, trips = d.integer(0, 3), growing_trips(d, state)
+    nodes, ends = steps(d, ["state", *captured(d, shape)])
+    if d.opset < 18:
+        nodes.append(helper.make_node("ReduceMax", ["longer"], ["top"], axes=[axis]))
+    else:
+        axes = d.constant(np.array([axis])).name
+        nodes.append(helper.make_node("ReduceMax", ["longer", axes], ["top"]))
+    nodes.insert(-1, helper.make_node("Concat", ["list", ends[1]], ["longer"], axis=axis))
+    nodes += [
+        helper.make_node("Mul", ["top", d.uniform(-0.4, 0.4).name], ["half"]),
+        helper.make_node("Mul", ["state", d.uniform(-0.4, 0.4).name], ["other"]),
+        helper.make_node("Add", ["half", "other"], ["next"]),
+    ]
+    is_ended = d.opset >= 9 and d.chance(0.3)
+    made = d.integer(1, trips) if is_ended else trips
+    last = d.constant(np.asarray(made - 1, np.int64)).name
+    on = ("Less", ["trip", last]) if is_ended else ("Identity", ["holds"])
+    nodes.append(helper.make_node(*on, ["on"]))
+    inputs = [typed("trip", INTEGER, ()), typed("holds", CONDITION, ())]
+    inputs += [typed("state", FLOAT, shape), typed("list", FLOAT, None)]
+    results = [typed("on", CONDITION, ()), *(typed(n, FLOAT, None) for n in ("next", "longer"))]
+    body = helper.make_graph(nodes, "body", inputs, results)
+    first, grown = list(shape), list(shape)
+    first[axis], grown[axis] = rows, rows + made * shape[axis]
+    count = d.constant(np.asarray(trips, np.int64))
+    operands = [count, d.constant(np.bool_(True)), state, d.normal(*first)]
+    return d.classical("Loop", operands, (FLOAT, shape), (FLOAT, grown), domain="", body=body)
+
+
 def growing_trips(d: Drawing, state: Value) -> int:
     """A few trips, or as many as are never unrolled; fewer of large values."""
     many = min(MOST_GROWING, MOST_GROWN // state.size)

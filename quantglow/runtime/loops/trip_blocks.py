@@ -1,0 +1,188 @@
+"""Trips of a loop that run without the interpreter of Python in between.
+
+A carried value has two buffers: each trip reads one and writes the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.runtime.binding import Kind
+from quantglow.backends.llvm.runtime.buffers import aligned_bytes, uninitialised
+from quantglow.backends.llvm.runtime.chain import Chain, Ends
+from quantglow.backends.llvm.runtime.executable import LONG_WORK, LlvmExecutable
+from quantglow.concise import Concise
+from quantglow.errors import BackendError
+from quantglow.graph.trips import Trips
+from quantglow.runtime.loops.progress import Progress
+from quantglow.types import Array
+
+TRIPS = 64
+"""Maximum number of trips of a block, which is even: the buffers of all blocks begin alike."""
+
+ProgramAt = Callable[[Mapping[str, tuple[int, ...]]], LlvmExecutable]
+"""The program of a trip, given the shapes of its inputs."""
+
+
+def nbytes_of(kind: Kind) -> int:
+    """The size of an array in bytes."""
+    shape, dtype = kind
+    return math.prod(shape) * dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TripBlock(Concise):
+    """Programs of trips, one after the other.
+
+    kinds    of the carried values: before the first trip, and after each
+    stacked  shape and type of the values that each trip stacks
+    """
+
+    names: Trips
+    chain: Chain
+    kinds: tuple[tuple[Kind, ...], ...]
+    stacked: tuple[Kind, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of trips."""
+        return len(self.chain.runs)
+
+    @property
+    def room(self) -> list[int]:
+        """Bytes that a buffer of each carried value needs."""
+        return [max(map(nbytes_of, kinds)) for kinds in zip(*self.kinds, strict=True)]
+
+    @staticmethod
+    def of(
+        names: Trips,
+        kinds: tuple[Kind, ...],
+        captured: Mapping[str, tuple[int, ...]],
+        count: int,
+        program_at: ProgramAt,
+    ) -> TripBlock:
+        """So many trips from carried values of these types on.
+
+        Raises ``QuantglowError`` where a trip has no program, or values of other types.
+        """
+        seen, runs, rows = [kinds], list[LlvmExecutable](), list[tuple[Kind, ...]]()
+        for _ in range(count):
+            pairs = zip(names.carried, seen[-1], strict=True)
+            shapes = {carry.given: kind[0] for carry, kind in pairs if carry.given}
+            if names.number:
+                shapes[names.number] = names.dims
+            run = program_at({**shapes, **captured})
+            made = dict(zip(run.output_names, run.binding.outputs, strict=True))
+            seen.append(following(names, seen[-1], made))
+            rows.append(tuple(made[name] for name in names.stacked))
+            runs.append(run)
+        if len(set(rows)) != 1:
+            raise BackendError(f"what its trips stack differs in shape: {sorted(set(rows))}")
+        (stacked,) = set(rows)
+        places = _Places(names, stacked)
+        ends = [places.ends(run, trip) for trip, run in enumerate(runs)]
+        return TripBlock(names, Chain.of(runs, ends), tuple(seen), stacked)
+
+    def run(self, buffers: Sequence[Array], progress: Progress, count: int) -> None:
+        """Make so many trips, or fewer where the condition ends them.
+
+        ``buffers``: two for each carried value, with its value in the first.
+        """
+        rows = [uninitialised((count, *shape), dtype) for shape, dtype in self.stacked]
+        numbers = np.arange(progress.trips, progress.trips + count)
+        holds = np.ones(8, bool)
+        arrays = [*buffers, *progress.captured, *rows, numbers, holds]
+        self.chain.point(np.array([array.ctypes.data for array in arrays], np.int64))
+        step = 1 if self.names.holds else self._most_at_once
+        done = 0
+        while done < count and holds[0]:
+            end = min(done + step, count)
+            self.chain.run(done, end)
+            done = end
+        progress.trips += done
+        progress.holds = bool(holds[0])
+        for found, row in zip(progress.rows, rows, strict=True):
+            found.append(row[:done])
+        progress.carried = tuple(
+            viewed(buffers[2 * n + (done % 2 if carry.after else 0)], self.kinds[done][n])
+            for n, carry in enumerate(self.names.carried)
+        )
+
+    @property
+    def _most_at_once(self) -> int:
+        """Trips between which nobody can end the loop."""
+        work = max(run.shared_work for run in self.chain.runs)
+        return max(1, int(LONG_WORK / max(work, 1)))
+
+
+def following(names: Trips, before: Sequence[Kind], made: Mapping[str, Kind]) -> tuple[Kind, ...]:
+    """The types of the carried values after a trip.  Raises ``BackendError``."""
+    after = [
+        made[carry.after] if carry.after else kind
+        for carry, kind in zip(names.carried, before, strict=True)
+    ]
+    for one, other, carry in zip(before, after, names.carried, strict=True):
+        if one[1] != other[1] or len(one[0]) != len(other[0]):
+            raise BackendError(f"{carry.operand!r} is {one}, then {other}")
+    return tuple(after)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The buffers of a block in their order: two for each carried value, one for each captured one,
+    those of what is stacked, the numbers of the trips, and the condition."""
+
+    names: Trips
+    stacked: tuple[Kind, ...]
+
+    def ends(self, run: LlvmExecutable, trip: int) -> Ends:
+        """The places of the inputs and outputs of a trip."""
+        given, after = self._given(trip), self._after(trip)
+        inputs = [given[name] for name in run.table.input_names]
+        return [*inputs, *(after[name] for name in run.table.output_names)]
+
+    def _given(self, trip: int) -> dict[str, tuple[int, int]]:
+        names, count = self.names, len(self.names.carried)
+        found = {
+            carry.given: (2 * n + (trip % 2 if carry.after else 0), 0)
+            for n, carry in enumerate(names.carried)
+        }
+        found |= {name: (2 * count + n, 0) for n, name in enumerate(names.captured)}
+        found[names.number] = self._first_row + len(self.stacked), 8 * trip
+        return found
+
+    def _after(self, trip: int) -> dict[str, tuple[int, int]]:
+        names = self.names
+        found = {c.after: (2 * n + 1 - trip % 2, 0) for n, c in enumerate(names.carried)}
+        sizes = map(nbytes_of, self.stacked)
+        rows = enumerate(zip(names.stacked, sizes, strict=True), self._first_row)
+        found |= {name: (n, trip * nbytes) for n, (name, nbytes) in rows}
+        found[names.holds] = self._first_row + len(self.stacked) + 1, 0
+        return found
+
+    @property
+    def _first_row(self) -> int:
+        return 2 * len(self.names.carried) + len(self.names.captured)
+
+
+def buffers_for(block: TripBlock, values: Sequence[Array], old: Sequence[Array]) -> list[Array]:
+    """Two buffers for each carried value, with its value in the first: ``old`` ones, which have the
+    values, where they are large enough."""
+    found: list[Array] = []
+    for number, (value, nbytes) in enumerate(zip(values, block.room, strict=True)):
+        pair = list(old[2 * number : 2 * number + 2])
+        if not pair or pair[0].nbytes < nbytes:
+            pair = [aligned_bytes(2 * nbytes if old else nbytes) for _ in range(2)]
+            pair[0][: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        found += pair
+    return found
+
+
+def viewed(buffer: Array, kind: Kind) -> Array:
+    """A value in a buffer."""
+    shape, dtype = kind
+    return buffer[: nbytes_of(kind)].view(dtype).reshape(shape)
