@@ -99,7 +99,7 @@ class Contraction(Node):
         return saturate_over(values, self.out, *bounds)
 
     def ends(self, b: Array | None) -> Ends | None:
-        """``finish`` without a residual as data; None where it is more than a bias and bounds."""
+        """All of ``finish`` without a residual; None where it is more than a bias and bounds."""
         if is_integer(self.x.type) or self.activation is not None:
             return None
         return Ends(b, self.low, self.high)

@@ -71,8 +71,10 @@ class Conv(Contraction):
         def finish(sums: Array, part: Part) -> Array:
             return self.finish(sums, b, None if residual is None else residual[part])
 
-        ends = self.ends(b) if residual is None else None
-        return conv2d(padded, weights, self.strides, self.dilations, self.group, finish, ends)
+        geometry = (self.strides, self.dilations, self.group)
+        if residual is None and (ends := self.ends(b)) is not None:
+            return conv2d(padded, weights, *geometry, ends=ends)
+        return conv2d(padded, weights, *geometry, finish)
 
     def residual_steps(self, residual: Array) -> Array:
         assert self.residual is not None
@@ -130,8 +132,9 @@ class ConvTranspose(Contraction):
         def finish(sums: Array, part: Part) -> Array:
             return self.finish(sums, b, None)
 
-        ends = self.ends(b)
-        return conv2d(padded, flipped, (1, 1), self.dilations, self.group, finish, ends)
+        if (ends := self.ends(b)) is not None:
+            return conv2d(padded, flipped, (1, 1), self.dilations, self.group, ends=ends)
+        return conv2d(padded, flipped, (1, 1), self.dilations, self.group, finish)
 
     def equivalent_pads(self) -> tuple[Pair, Pair]:
         """(top, left), (bottom, right) pads of the equal Conv on the spread-out x; may be < 0."""

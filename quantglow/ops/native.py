@@ -7,11 +7,14 @@ float sums up to their rounding: it adds in one order on every processor.  It is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from quantglow.types import Array
 
@@ -23,8 +26,16 @@ class Ends:
     """The end of a float32 sum: a bias [O] is added, then bounds apply."""
 
     bias: Array | None
-    low: float
-    high: float
+    low: float = -math.inf
+    high: float = math.inf
+
+    def applied(self, sums: Array) -> Array:
+        """The ended sums, in their place."""
+        if self.bias is not None:
+            np.add(sums, self.bias, out=sums)
+        if (self.low, self.high) == (-math.inf, math.inf):
+            return sums
+        return np.clip(sums, np.float32(self.low), np.float32(self.high), out=sums)
 
 
 class NativeOps(Protocol):

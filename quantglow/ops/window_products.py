@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from quantglow.ops.native import Ends, native_ops
+from quantglow.ops.native import Ends, NativeOps, native_ops
 from quantglow.ops.windows import Pair
 from quantglow.types import Array
 from quantglow.workers import each
@@ -44,11 +44,12 @@ def conv2d(
 ) -> Array:
     """Convolution of padded NHWC ``x`` with HWIO ``w``, in the operands' precision.
 
-    ``finish`` gets the sums of a ``Part`` of the result, which it may overwrite, and gives what
-    stands in their place.  ``ends``: the same as data, if that is all of it.
+    ``ends`` ends the sums; then ``finish`` gets those of a ``Part`` of the result, which it may
+    overwrite, and gives what stands in their place.
     """
-    if native_ops() is not None and x.dtype == w.dtype == np.float32:
-        return _native_conv2d(x, w, strides, dilations, finish, ends)
+    native = native_ops()
+    if native is not None and x.dtype == w.dtype == np.float32:
+        return _native_conv2d(native, x, w, strides, dilations, finish, ends)
     kh, kw, _, o = w.shape
     span = (dilations[0] * (kh - 1) + 1, dilations[1] * (kw - 1) + 1)
     windows = sliding_window_view(x, span, axis=(1, 2))
@@ -62,6 +63,8 @@ def conv2d(
 
     def computed(part: Part) -> Array:
         sums = sums_of(windows[part], w)
+        if ends is not None:
+            sums = ends.applied(sums)
         return sums if finish is None else finish(sums, part)
 
     parts = parts_of((n, oh, ow), width * x.itemsize)
@@ -75,6 +78,7 @@ def conv2d(
 
 
 def _native_conv2d(
+    native: NativeOps,
     x: Array,
     w: Array,
     strides: Pair,
@@ -83,8 +87,6 @@ def _native_conv2d(
     ends: Ends | None,
 ) -> Array:
     """``conv2d`` by native code."""
-    native = native_ops()
-    assert native is not None
     (n, h, width, c), (kh, kw, _, o) = x.shape, w.shape
     oh = (h - dilations[0] * (kh - 1) - 1) // strides[0] + 1
     ow = (width - dilations[1] * (kw - 1) - 1) // strides[1] + 1
@@ -96,7 +98,7 @@ def _native_conv2d(
         first = (part[0].start * oh + part[1].start) * ow
         pixels = slice(first, first + own.size // max(o, 1))
         native.conv2d(x, w, strides, dilations, pixels, ends, sums)
-        if ends is not None or finish is None:
+        if finish is None:
             return own
         found = finish(own, part)
         if found.dtype == own.dtype and found is not own:

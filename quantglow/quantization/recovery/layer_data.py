@@ -153,13 +153,13 @@ class LayerData:
         kernel, channels = self.node.w.type.shape[:2], self.node.w.type.shape[-1]
         product = Product(self.node)
         weights, bias = product.weights(terms[0]), terms[1].reshape(-1)
-        ends = Ends(bias, -math.inf, math.inf)
+        ends = Ends(bias)
         sums, count = native.no_moments(kernel, channels), 0
         for first, part in enumerate(parts):
             node, x, others = self._given(part)
             images, strides, start = Product(node).thinned(x, stride, first)
             y, *residuals = (np.ascontiguousarray(other[:, start::stride]) for other in others)
-            now = conv2d(images, weights, strides, node.dilations, node.group, None, ends)
+            now = conv2d(images, weights, strides, node.dilations, node.group, ends=ends)
             for residual in residuals:
                 now += residual
             rest = missing_sums(node, y, now)

@@ -72,9 +72,10 @@ def test_sums_of_integers_are_exact(level: str, given_: Windows, at_end: bool) -
     ends = Ends(guarded(bias, at_end), -20.0, 50.0)
     with computing_with(array_kernels(level)):
         found = conv2d(guarded(x, at_end), guarded(w, at_end), *geometry)
-        ended = conv2d(guarded(x, at_end), guarded(w, at_end), *geometry, None, ends)
+        ended = conv2d(guarded(x, at_end), guarded(w, at_end), *geometry, ends=ends)
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(ended, np.clip(wanted + bias, -20, 50))
+    np.testing.assert_array_equal(ended, conv2d(x, w, *geometry, ends=ends))
 
 
 @moderate
@@ -142,7 +143,7 @@ def test_functions_of_layers_are_applied(has_residual: bool) -> None:
 def test_not_a_number_stays_in_sums_and_bounds() -> None:
     x, w = np.full((1, 1, 3, 5), np.nan, np.float32), np.ones((1, 1, 5, 4), np.float32)
     with computing_with(array_kernels()):
-        assert np.isnan(conv2d(x, w, (1, 1), (1, 1), 1, None, Ends(None, 0.0, 6.0))).all()
+        assert np.isnan(conv2d(x, w, (1, 1), (1, 1), 1, ends=Ends(None, 0.0, 6.0))).all()
 
 
 reals = st.one_of(
