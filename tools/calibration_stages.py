@@ -23,9 +23,11 @@ import numpy as np
 
 import quantglow as qg
 from quantglow import interpreter
+from quantglow.driver.computing import computing
 from quantglow.driver.stages import float_graph_of
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.options import COMPILED, PROFILES_WITH, ProfileWith
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.equalize.float_runs import FloatRuns
@@ -52,7 +54,7 @@ class RecordedTrials(Trials):
         return self.noises[-1]
 
 
-def stages(name: str) -> Iterator[tuple[str, Stage]]:
+def stages(name: str, profile_with: ProfileWith) -> Iterator[tuple[str, Stage]]:
     """The stages of a network's calibration, in their order."""
     network = NETWORKS[name]
     data = network.feeds(network.calibration)
@@ -60,7 +62,7 @@ def stages(name: str) -> Iterator[tuple[str, Stage]]:
     graph = qg.import_model(network.source(), input_shapes=shapes)
     yield "constants of the float graph", constants(graph)
     yield "values of a sample", values(graph, data[0])
-    profile = qg.profile(graph, data, progress=False)
+    profile = qg.profile(graph, data, progress=False, profile_with=profile_with)
     yield "profile", extremes(profile)
     graph = float_graph_of(graph)
     config = qg.QuantizationConfig(quantize_output=True, **network.options)
@@ -150,15 +152,19 @@ def main() -> None:
     files.add_argument("--compare", type=Path, metavar="FILE.json")
     parser.add_argument("--most", type=int, default=3, help="entries shown of each stage")
     parser.add_argument("--until", default="", metavar="STAGE", help="the last one compared")
+    parser.add_argument("--profile-with", choices=PROFILES_WITH, default=COMPILED)
     options = parser.parse_args()
-    if options.write:
-        options.write.write_text(json.dumps(dict(stages(options.name)), indent=1) + "\n")
-        return
-    before = json.loads(options.compare.read_text())
-    for stage, entries in stages(options.name):
-        show(stage, before[stage], entries, options.most)
-        if stage == options.until:
-            break
+    with computing(options.profile_with):
+        if options.write:
+            options.write.write_text(
+                json.dumps(dict(stages(options.name, options.profile_with)), indent=1) + "\n"
+            )
+            return
+        before = json.loads(options.compare.read_text())
+        for stage, entries in stages(options.name, options.profile_with):
+            show(stage, before[stage], entries, options.most)
+            if stage == options.until:
+                break
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def conv2d(
     overwrite, and gives what stands in their place.
     """
     native = native_ops()
-    if native is not None and x.dtype == w.dtype == np.float32:
+    if native is not None and w.size and x.dtype == w.dtype == np.float32:
         return _native_conv2d(native, x, w, strides, dilations, finish, ends)
     kh, kw, _, o = w.shape
     span = (dilations[0] * (kh - 1) + 1, dilations[1] * (kw - 1) + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, HardSwish
+from quantglow.ops import Conv, Gemm, HardSwish
 from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.native import Ends, computing_with
 from quantglow.ops.window_products import conv2d
@@ -138,6 +139,24 @@ def test_functions_of_layers_are_applied(has_residual: bool) -> None:
     with computing_with(array_kernels()):
         (found,) = interpret(fused, feeds)
     np.testing.assert_allclose(found, interpret(graph, feeds)[0], rtol=1e-4, atol=1e-4)
+
+
+@given(levels, st.tuples(*[st.sampled_from([0, 1, 2, 17, 40])] * 3), st.booleans())
+def test_matrix_products_are_those_of_numpy(
+    level: str, size: tuple[int, int, int], biased: bool
+) -> None:
+    rows, inputs, outputs = size
+    rng = np.random.default_rng(0)
+    x, w, b = (
+        rng.integers(-9, 10, shape).astype(np.float32)
+        for shape in ((rows, inputs), (inputs, outputs), (outputs,))
+    )
+    given_, weights = Input(name="x", tensor=f32(rows, inputs)), Constant(name="w", value=w)
+    node = Gemm(name="g", x=given_, w=weights, b=Constant(name="b", value=b) if biased else None)
+    wanted = np.maximum(x @ w + b * biased, -20)
+    with computing_with(array_kernels(level)):
+        found = replace(node, low=-20.0).evaluate(x, w, b if biased else None)
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_not_a_number_stays_in_sums_and_bounds() -> None:
