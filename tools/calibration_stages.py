@@ -54,7 +54,7 @@ class RecordedTrials(Trials):
         return self.noises[-1]
 
 
-def stages(name: str, profile_with: ProfileWith) -> Iterator[tuple[str, Stage]]:
+def stages(name: str, profile_with: ProfileWith = COMPILED) -> Iterator[tuple[str, Stage]]:
     """The stages of a network's calibration, in their order."""
     network = NETWORKS[name]
     data = network.feeds(network.calibration)
