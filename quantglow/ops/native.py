@@ -72,7 +72,7 @@ class NativeOps(Protocol):
 
     def rounding_errors(self, x: Array, grids: Array) -> tuple[Array, Array]:
         """Errors [grids, *shape] of ``rounded_reals`` with each of the float32 ``grids`` [grids,
-        (scale, low, high)], and their sums of squares, float64."""
+        (scale, low, high)], each of which contains 0, and their sums of squares, float64."""
 
     def energies(self, x: Array) -> tuple[Array, Array]:
         """Sums over each [rows, columns] of ``x`` [items, rows, columns], in float64: of squares,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from threadpoolctl import threadpool_limits
 
 from quantglow.backends.llvm.array_kernels.native import array_kernels
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import Add, Relu
-from quantglow.ops.native import computing_with
+from quantglow.ops.native import NativeOps, computing_with
 from quantglow.profiling import RANGE_METHODS, Histogram, Profile, choose_range, profile
 from quantglow.profiling.histogram import BINS, bin_exponent
 from quantglow.types import Array, f32
@@ -92,6 +96,25 @@ def test_a_profile_does_not_depend_on_batch_split_order_or_machine(
     whole = profile(network(), data, progress=False)
     parts = [profile(network(), [batch], progress=False) for batch in batches]
     assert profile(network(), batches, progress=False) == whole == Profile.merged(parts)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("ops", [None, array_kernels()], ids=["interpreter", "compiled"])
+def test_a_profile_does_not_depend_on_threads_or_on_an_array_filled_again(
+    threads: int, ops: NativeOps | None
+) -> None:
+    rows = np.random.default_rng(0).standard_normal((7, 2, 3)).astype(np.float32)
+
+    def refilled() -> Iterator[dict[str, Array]]:
+        array = np.empty((2, 3), np.float32)
+        for row in rows:
+            array[:] = row
+            yield {"x": array}
+
+    with computing_with(ops):
+        wanted = Profile.merged([profile(network(), [row], progress=False) for row in rows])
+        with threadpool_limits(threads, user_api="blas"):
+            assert profile(network(), refilled(), progress=False) == wanted
 
 
 @moderate

@@ -193,6 +193,14 @@ def test_histograms_are_those_of_numpy(level: str, x: Array) -> None:
         assert Histogram.of(guarded(x, at_end=True)) == wanted
 
 
+@given(levels, arrays)
+def test_counts_stay_in_their_tables(level: str, x: Array) -> None:
+    counts = guarded(np.zeros(5, np.int64), at_end=True)
+    some = np.resize(x, 64) if x.size else np.zeros(64, np.float32)
+    array_kernels(level).count(some, 1.0, -2, counts)
+    assert counts.sum() == 64
+
+
 @given(levels, hnp.arrays(np.float32, st.integers(1, 100), elements=st.floats(-99, 99, width=32)))
 def test_errors_of_rounding_are_those_of_numpy(level: str, x: Array) -> None:
     types = [ElementType(DType.I8, QuantParams.per_tensor(s, z)) for s, z in ((0.3, 7), (1.5, -90))]

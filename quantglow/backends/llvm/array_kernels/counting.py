@@ -40,25 +40,30 @@ def extremes(target: Target) -> str:
 
 
 def counts(target: Target) -> str:
-    """Pointers: x, tables of int32 [TABLES, bins], (factor, index of the first bin) in float32, the
-    number of bins, zeros int32 [lanes].  Items: whole vectors."""
+    """Pointers: x, tables of int32 [TABLES, bins], float32 (factor, index of the first bin, bins
+    after it), the number of bins, zeros int32 [lanes].  Items: whole vectors."""
     b = Builder(index=target.isa.index)
     vectors = Vectors(b, target)
     x, tables, scaling, sizes, zeros = b.kernel(5)
     kind, whole = vectors.kind, vector(vectors.lanes, "i32")
-    factor, start = vectors.number(scaling), vectors.number(b.at(scaling, FLOAT_NBYTES))
+    factor, start, last = (vectors.number(b.at(scaling, FLOAT_NBYTES * i)) for i in range(3))
+    none = splat(kind, f32(0.0))
     (bins,) = indices(b, sizes, 1)
     apart = b.mul(bins, FLOAT_NBYTES)
     own = [b.at(tables, b.mul(apart, table)) for table in range(TABLES)]
     loop = b.begin_while("%end", [(whole, b.load(whole, zeros))])
     value = b.load(kind, b.at(x, b.mul(loop.index, vectors.nbytes)))
     place = floor(b, target, vectors.lanes, b.op("fmul", kind, value, factor))
-    place = b.cast("fptosi", kind, b.op("fsub", kind, place, start), whole)
+    place = b.op("fsub", kind, place, start)
+    # Whatever the values are, counts stay within their tables.
+    place = b.select(kind, b.compare("ogt", kind, place, none), place, none)
+    place = b.select(kind, b.compare("olt", kind, place, last), place, last)
+    place = b.cast("fptosi", kind, place, whole)
     for lane in range(vectors.lanes):
         index = b.as_index("i32", b.emit(f"extractelement {whole} {place}, i32 {lane}"))
         entry = b.at(own[lane % TABLES], b.mul(index, FLOAT_NBYTES))
         b.store("i32", b.op("add", "i32", b.load("i32", entry, align=4), "1"), entry, align=4)
-    is_zero = b.compare("oeq", kind, value, splat(kind, f32(0.0)))
+    is_zero = b.compare("oeq", kind, value, none)
     ones = b.cast("zext", f"<{vectors.lanes} x i1>", is_zero, whole)
     (found,) = b.end_while(loop, [b.op("add", whole, loop.carried[0], ones)])
     b.store(whole, found, zeros)

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from quantglow.backends.llvm.array_kernels import counting, energies, moments, rounding, windows
+from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.targets import resolve
@@ -38,8 +39,9 @@ KERNELS = {
 }
 """The text of each kernel for a target."""
 
-TABLES_KEPT = 256
-"""Number of tables of offsets that are kept: a network has some ten shapes of windows."""
+TABLES_KEPT = 32
+"""Number of tables of offsets that are kept: a network has some ten shapes of windows, and an image
+of a page takes a megabyte."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,8 @@ class ArrayKernels:
         bounds = np.array([ends.low, ends.high], np.float32)
         is_depthwise = inputs == 1 and outputs == groups
         own = outputs if is_depthwise else outputs // groups
-        sizes = np.array(
-            [kh * kw, inputs, 4 * outputs, 4 * outputs, own, pixels.start, pixels.stop], np.int64
-        )
+        pitch = FLOAT_NBYTES * outputs
+        sizes = np.array([kh * kw, inputs, pitch, pitch, own, pixels.start, pixels.stop], np.int64)
         lanes = self.target.f32_lanes
         if is_depthwise:
             arrays = (x, w, bias, bounds, result, offsets, taps, sizes)
@@ -129,7 +130,8 @@ class ArrayKernels:
         lanes = self.target.f32_lanes
         whole = x.size // lanes
         tables = np.zeros((counting.TABLES, len(counts)), np.int32)
-        zeros, scaling = np.zeros(lanes, np.int32), np.array([per_bin, start], np.float32)
+        zeros = np.zeros(lanes, np.int32)
+        scaling = np.array([per_bin, start, len(counts) - 1], np.float32)
         sizes = np.array([len(counts)], np.int64)
         self._run("counts", (x, tables, scaling, sizes, zeros), whole)
         rest = x[whole * lanes :]
@@ -188,6 +190,6 @@ def offsets_of(
     n, h, w, c = shape
     image, line, pixel = (np.arange(count, dtype=np.int64) for count in (n, *size))
     rows = (image[:, None] * h + line * strides[0])[:, :, None] * w
-    offsets = (rows + pixel * strides[1]) * (4 * c)
+    offsets = (rows + pixel * strides[1]) * (FLOAT_NBYTES * c)
     i, j = (np.arange(k, dtype=np.int64) * d for k, d in zip(kernel, dilations, strict=True))
-    return offsets.reshape(-1), ((i[:, None] * w + j) * (4 * c)).reshape(-1)
+    return offsets.reshape(-1), ((i[:, None] * w + j) * (FLOAT_NBYTES * c)).reshape(-1)

@@ -38,11 +38,11 @@ class Vectors:
 
     def multiply_add(self, x: Value, y: Value, z: Value) -> Value:
         """``x * y + z``, rounded once where that is an instruction."""
-        kind = (self.kind, self.target.isa.has_fma)
-        if kind[1]:
+        b, kind = self.b, self.kind
+        if self.target.isa.has_fma:
             name = f"llvm.fma.{suffix(self.lanes, 'float')}"
-            return self.b.call(name, kind[0], *((kind[0], value) for value in (x, y, z)))
-        return self.b.op("fadd", kind[0], self.b.op("fmul", kind[0], x, y), z)
+            return b.call(name, kind, (kind, x), (kind, y), (kind, z))
+        return b.op("fadd", kind, b.op("fmul", kind, x, y), z)
 
     def number(self, pointer: Value) -> Value:
         """A float32 of memory in all lanes."""
