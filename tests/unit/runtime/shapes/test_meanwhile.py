@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from quantglow.runtime.shapes import meanwhile
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.meanwhile import THREAD
 from quantglow.types import Array
+from tests.support.ending import outcome
 from tests.support.free_network import SHAPES, free_model, image
 from tests.unit.forking import exit_code_of_child
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats
@@ -363,12 +362,4 @@ print([calls.onnxruntime for calls in compiled.answers])
 
 
 def test_a_process_may_end_while_a_program_is_compiled(tmp_path: Path) -> None:
-    environment = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 1]\n", "")
+    assert outcome(PROGRAM, tmp_path) == (0, "[1, 1]\n", "")

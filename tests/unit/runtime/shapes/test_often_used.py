@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +15,7 @@ from quantglow.graph.case import Case
 from quantglow.runtime.shapes import often_used
 from quantglow.runtime.shapes.often_used import OftenUsed
 from quantglow.runtime.shapes.specialisations import Specialisation
+from tests.support.ending import outcome
 from tests.support.free_network import free_model, image
 from tests.unit.forking import exit_code_of_child
 
@@ -127,12 +126,4 @@ print("ran")
 
 
 def test_a_process_may_end_while_one_is_compiled(tmp_path: Path) -> None:
-    environment = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+    assert outcome(PROGRAM, tmp_path) == (0, "ran\n", "")
