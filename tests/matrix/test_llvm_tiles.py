@@ -27,6 +27,7 @@ from quantglow.backends.llvm.isa.x86.levels import AMX, LEVELS, TRIPLE
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.compiler import target_machine
 from quantglow.backends.llvm.jit.host import host
+from quantglow.backends.llvm.emission import emit_free_program
 from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.runtime import compilation
@@ -36,7 +37,9 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Input
+from quantglow.symbolic.guards import Relation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.matrix.general import general
 from tests.matrix.harness import TARGETS, assert_agree, planned
 from tests.matrix.tile_machine import TileMachine
 from tests.support.effort import moderate
@@ -159,6 +162,20 @@ def test_no_product_of_tiles_is_wasted(
     size: tuple[int, int], c: int, o: int, kernel: tuple[int, int], products: int
 ) -> None:
     assert assert_tiles_agree(convolution(size, c, o, kernel)) == products
+
+
+@pytest.mark.parametrize("batch", [2, 3, 4, 7, 11])
+def test_code_for_a_free_batch_serves_batches_of_any_size(batch: int) -> None:
+    target = level_target(AMX)
+    made = general(
+        lambda sizes: convolution((6, 8), 512, 512, (3, 3), pad=1, batch=sizes["batch"]),
+        {"batch": batch},
+        target,
+    ).made
+    program, guards = made.planned.program, made.guards
+    emitted = emit_free_program(program, made.order, target, guards, np.ascontiguousarray)
+    assert any("prefetch" in row.kernel.ir for row in emitted.rows)
+    assert not [str(guard) for guard in guards.found if guard.relation is Relation.EQUAL]
 
 
 @needs_avx512

@@ -32,6 +32,8 @@ FEW_NBYTES = 32768
 """Bytes of the pixels of four blocks that stay in the first-level cache beside sums."""
 AHEAD_NBYTES = 16384
 """Weights that come from far away are prefetched so many bytes ahead; 8 to 32 KB are as good."""
+FREE_IMAGES = 4
+"""Images of a free batch for which prefetches are spread, so that code serves batches of any size."""
 LEAST_USE = 0.25
 """The share of a tile's products that must be wanted, else vectors are faster.  With 0.12 or 0.4,
 five networks take 3 % more or less; with 0.6, up to 12 % more."""
@@ -268,7 +270,8 @@ class TilesPlan(ConvKernel):
         """Groups of all images."""
         height, width = self.blocks.size
         y = self.geometry.y
-        return y.count * -(-y.height // height) * -(-y.width // width)
+        images = FREE_IMAGES if is_free(y.count) else y.count
+        return images * -(-y.height // height) * -(-y.width // width)
 
     @property
     def share_nbytes(self) -> int:
