@@ -10,12 +10,18 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from quantglow.graph.node import Node
 from quantglow.ops.activation import Activation
-from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier, saturate_over
-from quantglow.ops.native import Ends
+from quantglow.ops.arithmetic import (
+    integer_bounds,
+    is_integer,
+    multiplier,
+    quant_of,
+    saturate_over,
+)
+from quantglow.ops.images import Images
+from quantglow.ops.native import Ends, IntegerEnds, native_ops
 from quantglow.ops.samples import if_constant
 from quantglow.ops.windows import Pads
 from quantglow.types import Array, DType, ElementType, TensorType
@@ -87,6 +93,8 @@ class Contraction(Node):
                 if term is not None:
                     np.add(sums, term, out=sums)
             return self.finished(sums)
+        if (ended := self._natively_finished(sums, b, residual)) is not None:
+            return ended
         values = float_sums(sums, b)
         values *= self.accumulator_scale()
         if residual is not None:
@@ -97,6 +105,34 @@ class Contraction(Node):
             values = self.activation.evaluate(values, self.type.params.scale)
         bounds = integer_bounds(self.out, self.low, self.high)
         return saturate_over(values, self.out, *bounds)
+
+    def _natively_finished(
+        self, sums: Array, b: Array | None, residual: Array | None
+    ) -> Array | None:
+        """``finish`` by native code: from float32 to 8 bits, without an activation; else None."""
+        native, out = native_ops(), self.out
+        if native is None or out is None or out.dtype.nbytes > 1 or self.activation is not None:
+            return None
+        kind = None if residual is None else self.residual_type
+        if sums.dtype != np.float32 or not sums.flags.c_contiguous:
+            return None
+        if kind is not None and (not is_integer(kind) or kind.dtype.nbytes > 1):
+            return None
+        low, high = integer_bounds(out, self.low, self.high)
+        channels, scales = sums.shape[-1:], self.accumulator_scale()
+        ends = IntegerEnds(
+            bias=np.broadcast_to(np.zeros(1, np.int32) if b is None else b, channels),
+            scales=np.broadcast_to(scales, channels),
+            zero_point=quant_of(out).zero_point,
+            low=low,
+            high=high,
+            residual=residual,
+            residual_zero_point=0 if kind is None else kind.params.zero_point,
+            ratio=0.0 if kind is None else self.residual_ratio,
+        )
+        result = np.empty(sums.shape, out.dtype.numpy)
+        native.integers(sums, ends, result)
+        return result
 
     def ends(self, b: Array | None) -> Ends | None:
         """All of ``finish`` without a residual; None where it is more than a bias and bounds."""
@@ -126,9 +162,23 @@ class Contraction(Node):
         scales = self.w.type.params.scales
         return multiplier(scales, self.x.type.params.scale, divisor=self.sum_step)
 
-    def residual_steps(self, residual: Array) -> Array:
-        """The residual operand in steps of the float32 sum, see ``sum_step``."""
+    @property
+    def residual_type(self) -> TensorType:
+        """The type of the residual operand."""
         raise NotImplementedError
+
+    @property
+    def residual_ratio(self) -> float:
+        """float32 steps of the float32 sum, see ``sum_step``, for one of the residual operand."""
+        return float(multiplier(self.residual_type.params.scale, divisor=self.sum_step))
+
+    def residual_steps(self, residual: Array) -> Array:
+        """The residual operand in steps of the float32 sum."""
+        if not is_integer(self.residual_type):
+            return residual if self.sum_step == 1 else multiplier(residual, divisor=self.sum_step)
+        zero_point = self.residual_type.params.zero_point
+        steps: Array = np.subtract(residual, zero_point, dtype=np.float32)
+        return np.multiply(steps, np.float32(self.residual_ratio), out=steps)
 
 
 def float_sums(sums: Array, b: Array | None) -> Array:
@@ -146,46 +196,30 @@ def float_sums(sums: Array, b: Array | None) -> Array:
 
 def exact_operands(
     kind: TensorType, x: Array, w: Array, pads: Pads = (0, 0, 0, 0)
-) -> tuple[Array, Array]:
-    """Operands ready for BLAS, in the least precision that carries all integer sums exactly; images
-    with zeros around them.
+) -> tuple[Images, Array]:
+    """Images and weights, in the least precision that carries all integer sums exactly.
 
     float32 does below 2**24, in any order of summation, and takes half the time of float64.
     """
     if not is_integer(kind):
-        if any(pads):
-            padded = room_for(x, pads, x.dtype)
-            inside(padded, pads)[...] = x
-            x = padded
-        return x, w
+        return Images.of(x, pads), w
     zero_point = kind.params.zero_point
     ends = (int(x.min(initial=zero_point)), int(x.max(initial=zero_point)))
     largest = max(abs(end - zero_point) for end in ends)
-    dtype = np.float32 if largest * _largest_sum(w) < EXACT else np.float64
-    values = room_for(x, pads, dtype)
-    np.subtract(x, zero_point, out=inside(values, pads) if any(pads) else values, dtype=dtype)
-    return values, w.astype(dtype)
+    is_exact = largest * _largest_of(w) < EXACT or largest * _largest_sum(w) < EXACT
+    dtype = np.float32 if is_exact else np.float64
+    return Images(x, dtype, zero_point, pads), w.astype(dtype)
 
 
-def room_for(x: Array, pads: Pads, dtype: npt.DTypeLike) -> Array:
-    """An array for ``x``; images [N, H, W, C] with zeros at the pads."""
-    if not any(pads):
-        return np.empty(x.shape, dtype)
-    (n, h, w, c), (top, left, bottom, right) = x.shape, pads
-    return np.zeros((n, top + h + bottom, left + w + right, c), dtype)
-
-
-def inside(padded: Array, pads: Pads) -> Array:
-    """The images without their pads."""
-    top, left, bottom, right = pads
-    return padded[:, top : padded.shape[1] - bottom, left : padded.shape[2] - right]
+def _largest_of(w: Array) -> float:
+    """A bound of the sum of magnitudes of int8 weights [..., O] for one output."""
+    return float(128 * (w.size // max(w.shape[-1], 1)))
 
 
 def _largest_sum(w: Array) -> float:
     """The largest sum of magnitudes of int8 weights [..., O] for one output, or a bound of it."""
-    inputs = w.size // max(w.shape[-1], 1)
-    if 128 * inputs >= 2**24:
-        return float(128 * inputs)
+    if (bound := _largest_of(w)) >= EXACT:
+        return bound
     magnitudes = np.abs(w.astype(np.float32))
     sums = np.asarray(magnitudes.sum(axis=tuple(range(w.ndim - 1))))
     return float(sums.max(initial=0.0))

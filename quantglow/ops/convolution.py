@@ -10,7 +10,8 @@ import numpy as np
 from quantglow.graph.node import Node, op
 from quantglow.ops.activation import Activation
 from quantglow.ops.arithmetic import centred, is_integer, multiplier, saturate
-from quantglow.ops.contraction import Contraction, exact_operands, inside, room_for
+from quantglow.ops.contraction import Contraction, exact_operands
+from quantglow.ops.images import Images
 from quantglow.ops.native import native_ops
 from quantglow.ops.window_products import Part, conv2d
 from quantglow.ops.windows import Pads, Pair, check_windows, window_count
@@ -67,24 +68,20 @@ class Conv(Contraction):
         return self.group == self.x.type.shape[3] == self.w.type.shape[3] and self.group > 1
 
     def reference(self, x: Array, w: Array, b: Array | None, residual: Array | None) -> Array:
-        padded, weights = exact_operands(self.x.type, x, w, self.pads)
+        images, weights = exact_operands(self.x.type, x, w, self.pads)
 
         def finish(sums: Array, part: Part) -> Array:
             return self.finish(sums, b, None if residual is None else residual[part])
 
         geometry = (self.strides, self.dilations, self.group)
         if residual is None and (ends := self.ends(b)) is not None:
-            return conv2d(padded, weights, *geometry, ends=ends)
-        return conv2d(padded, weights, *geometry, finish)
+            return conv2d(images, weights, *geometry, ends=ends)
+        return conv2d(images, weights, *geometry, finish, dtype=self.type.dtype.numpy)
 
-    def residual_steps(self, residual: Array) -> Array:
+    @property
+    def residual_type(self) -> TensorType:
         assert self.residual is not None
-        if not is_integer(self.residual.type):
-            return residual if self.sum_step == 1 else multiplier(residual, divisor=self.sum_step)
-        ratio = multiplier(self.residual.type.params.scale, divisor=self.sum_step)
-        zero_point = self.residual.type.params.zero_point
-        steps: Array = np.subtract(residual, zero_point, dtype=np.float32)
-        return np.multiply(steps, ratio, out=steps)
+        return self.residual.type
 
 
 @op
@@ -124,10 +121,10 @@ class ConvTranspose(Contraction):
         return self.typed((n, oh, ow, o), o)
 
     def reference(self, x: Array, w: Array, b: Array | None) -> Array:
-        values, weights = exact_operands(self.x.type, x, w)
-        spread = spread_out(values, self.strides)
+        images, weights = exact_operands(self.x.type, x, w)
+        spread = spread_out(images.whole(), self.strides)
         before, after = self.equivalent_pads()
-        padded = pad_or_crop(spread, before, after)
+        padded = Images.of(pad_or_crop(spread, before, after))
         flipped = weights[::-1, ::-1]
 
         def finish(sums: Array, part: Part) -> Array:
@@ -135,7 +132,8 @@ class ConvTranspose(Contraction):
 
         if (ends := self.ends(b)) is not None:
             return conv2d(padded, flipped, (1, 1), self.dilations, self.group, ends=ends)
-        return conv2d(padded, flipped, (1, 1), self.dilations, self.group, finish)
+        kind = self.type.dtype.numpy
+        return conv2d(padded, flipped, (1, 1), self.dilations, self.group, finish, dtype=kind)
 
     def equivalent_pads(self) -> tuple[Pair, Pair]:
         """(top, left), (bottom, right) pads of the equal Conv on the spread-out x; may be < 0."""
@@ -162,9 +160,7 @@ def pad_or_crop(x: Array, before: Pair, after: Pair) -> Array:
     """Zero-pad H and W; negative pads cut."""
     pads = (max(before[0], 0), max(before[1], 0), max(after[0], 0), max(after[1], 0))
     if any(pads):
-        padded = room_for(x, pads, x.dtype)
-        inside(padded, pads)[...] = x
-        x = padded
+        x = Images.of(x, pads).whole()
     (top, left), (bottom, right) = ((max(-v, 0) for v in pair) for pair in (before, after))
     return x[:, top : x.shape[1] - bottom, left : x.shape[2] - right]
 
@@ -190,19 +186,20 @@ class Gemm(Contraction):
         return self.typed((rows, columns), columns)
 
     def reference(self, x: Array, w: Array, b: Array | None) -> Array:
-        values, weights = exact_operands(self.x.type, x, w)
-        is_single = values.dtype == weights.dtype == np.float32
-        if native_ops() is None or not (is_single and values.size and weights.size):
-            return self.finish(values @ weights, b, None)
+        # Each row is an image line of one pixel.
+        images, weights = exact_operands(self.x.type, x[None, :, None], w)
+        is_single = images.dtype == weights.dtype == np.float32
+        if native_ops() is None or not (is_single and x.size and weights.size):
+            return self.finish(images.whole()[0, :, 0] @ weights, b, None)
 
         def finish(sums: Array, part: Part) -> Array:
             return self.finish(sums, b, None)
 
-        # Each row is an image line of one pixel.
-        pixels, taps, once = values[None, :, None], weights[None, None], (1, 1)
+        taps, once = weights[None, None], (1, 1)
         if (ends := self.ends(b)) is not None:
-            return conv2d(pixels, taps, once, once, 1, ends=ends)[0, :, 0]
-        return conv2d(pixels, taps, once, once, 1, finish)[0, :, 0]
+            return conv2d(images, taps, once, once, 1, ends=ends)[0, :, 0]
+        kind = self.type.dtype.numpy
+        return conv2d(images, taps, once, once, 1, finish, dtype=kind)[0, :, 0]
 
 
 @op

@@ -38,6 +38,25 @@ class Ends:
         return np.clip(sums, np.float32(self.low), np.float32(self.high), out=sums)
 
 
+@dataclass(frozen=True)
+class IntegerEnds:
+    """The end of an exact sum of an integer layer:
+    ``rint((sum + bias) * scale + (residual - residual_zero_point) * ratio) + zero_point``, within
+    integers ``low`` and ``high``.  ``sum + bias`` is int32, and wraps around.
+
+    bias int32 [O]; scales float32 [O]; residual: 8-bit integers in the shape of the sums, or None.
+    """
+
+    bias: Array
+    scales: Array
+    zero_point: int
+    low: int
+    high: int
+    residual: Array | None = None
+    residual_zero_point: int = 0
+    ratio: float = 0.0
+
+
 class NativeOps(Protocol):
     """Operations on C-contiguous float32 arrays; several threads may call them at once."""
 
@@ -47,12 +66,14 @@ class NativeOps(Protocol):
         w: Array,
         strides: Pair,
         dilations: Pair,
-        pixels: slice,
         ends: Ends | None,
         result: Array,
     ) -> None:
-        """Some pixels of a convolution of padded NHWC ``x`` with HWIO ``w``, into ``result``
-        [N, OH, OW, O]; groups follow from the channels."""
+        """A convolution of padded NHWC ``x`` with HWIO ``w``, into ``result`` [N, OH, OW, O];
+        groups follow from the channels."""
+
+    def integers(self, sums: Array, ends: IntegerEnds, result: Array) -> None:
+        """The end of sums [..., O] that float32 holds, NaN as ``low``, into an 8-bit ``result``."""
 
     def no_moments(self, kernel: Pair, channels: int) -> Array:
         """The sums of ``add_moments`` over no data."""

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from quantglow.ops.images import Images
 from quantglow.ops.native import Ends, NativeOps, native_ops
 from quantglow.ops.windows import Pair
 from quantglow.types import Array
@@ -24,32 +26,30 @@ PART_NBYTES, PART_PIXELS = 2**20, 256
 """Minimum size of a part, in bytes and pixels: parts should stay in the second-level cache, but a
 product of few rows reads all weights for each of them."""
 
-NATIVE_PART_NBYTES = 2**22
-"""The same for native code, which keeps no columns: a call takes as long as some 100,000
-multiply-accumulates."""
-
 MANY_CHANNELS = 32
 """Minimum number of channels from which einsum computes a depthwise convolution faster: they are
 its innermost loop."""
 
 
 def conv2d(
-    x: Array,
+    images: Images,
     w: Array,
     strides: Pair,
     dilations: Pair,
     group: int,
     finish: Callable[[Array, Part], Array] | None = None,
     ends: Ends | None = None,
+    dtype: npt.DTypeLike = np.float32,
 ) -> Array:
-    """Convolution of padded NHWC ``x`` with HWIO ``w``, in the operands' precision.
+    """Convolution of NHWC images with HWIO ``w``, in the operands' precision.
 
     ``ends`` ends the sums; then ``finish`` gets those of a ``Part`` of the result, which it may
-    overwrite, and gives what stands in their place.
+    overwrite, and gives what stands in their place, of type ``dtype``.
     """
     native = native_ops()
-    if native is not None and w.size and x.dtype == w.dtype == np.float32:
-        return _native_conv2d(native, x, w, strides, dilations, finish, ends)
+    if native is not None and w.size and images.dtype == w.dtype == np.float32:
+        return _native_conv2d(native, images, w, strides, dilations, finish, ends, dtype)
+    x = images.whole()
     kh, kw, _, o = w.shape
     span = (dilations[0] * (kh - 1) + 1, dilations[1] * (kw - 1) + 1)
     windows = sliding_window_view(x, span, axis=(1, 2))
@@ -79,51 +79,41 @@ def conv2d(
 
 def _native_conv2d(
     native: NativeOps,
-    x: Array,
+    images: Images,
     w: Array,
     strides: Pair,
     dilations: Pair,
     finish: Callable[[Array, Part], Array] | None,
     ends: Ends | None,
+    dtype: npt.DTypeLike,
 ) -> Array:
     """``conv2d`` by native code."""
-    (n, h, width, c), (kh, kw, _, o) = x.shape, w.shape
-    oh = (h - dilations[0] * (kh - 1) - 1) // strides[0] + 1
+    (n, h, width, c), (kh, kw, _, o) = images.shape, w.shape
+    span = dilations[0] * (kh - 1) + 1
+    oh = (h - span) // strides[0] + 1
     ow = (width - dilations[1] * (kw - 1) - 1) // strides[1] + 1
-    x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
-    sums = np.empty((n, oh, ow, o), np.float32)
+    w = np.ascontiguousarray(w)
+    result = np.empty((n, oh, ow, o), np.float32 if finish is None else dtype)
 
-    def computed(part: Part) -> Array:
-        own = sums[part]
-        first = (part[0].start * oh + part[1].start) * ow
-        pixels = slice(first, first + own.size // max(o, 1))
-        native.conv2d(x, w, strides, dilations, pixels, ends, sums)
-        if finish is None:
-            return own
-        found = finish(own, part)
-        if found.dtype == own.dtype and found is not own:
+    def compute(part: Part) -> None:
+        own, lines = result[part], range(oh)[part[1]]
+        first, stop = lines.start * strides[0], (lines.stop - 1) * strides[0] + span
+        x = np.ascontiguousarray(images.lines(part[0], first, stop))
+        sums = own if own.dtype == np.float32 else np.empty(own.shape, np.float32)
+        native.conv2d(x, w, strides, dilations, ends, sums)
+        if finish is not None and (found := finish(sums, part)) is not own:
             own[...] = found
-        return found
 
-    pixel_nbytes = (strides[0] * strides[1] * c + o) * x.itemsize
-    parts = parts_of((n, oh, ow), pixel_nbytes, NATIVE_PART_NBYTES)
-    made = each(computed, parts)
-    if made[0].dtype == np.float32:
-        return sums
-    if len(parts) == 1:
-        return made[0]
-    result = np.empty(sums.shape, made[0].dtype)
-    for part, values in zip(parts, made, strict=True):
-        result[part] = values
+    pixel_nbytes = (strides[0] * strides[1] * c + o) * w.itemsize
+    each(compute, parts_of((n, oh, ow), pixel_nbytes))
     return result
 
 
-def parts_of(
-    shape: tuple[int, int, int], pixel_nbytes: int, nbytes: int = PART_NBYTES
-) -> list[Part]:
-    """Parts of N images of OH rows of OW pixels, each with so many bytes of columns and sums."""
+def parts_of(shape: tuple[int, int, int], pixel_nbytes: int) -> list[Part]:
+    """Parts of N images of OH rows of OW pixels, each with so many bytes of columns and sums.  A
+    part has several images, or lines of one, so that it is one piece of memory."""
     n, oh, ow = shape
-    pixels = max(PART_PIXELS, nbytes // max(pixel_nbytes, 1))
+    pixels = max(PART_PIXELS, PART_NBYTES // max(pixel_nbytes, 1))
     images, rows = max(1, pixels // max(oh * ow, 1)), max(1, pixels // max(ow, 1))
     return [
         (slice(first, first + images), slice(top, top + rows))

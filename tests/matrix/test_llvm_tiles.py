@@ -20,6 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm import targets
+from quantglow.backends.llvm.emission import emit_free_program
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Host, Target
 from quantglow.backends.llvm.isa.x86 import tile_permission
@@ -27,7 +28,6 @@ from quantglow.backends.llvm.isa.x86.levels import AMX, LEVELS, TRIPLE
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.compiler import target_machine
 from quantglow.backends.llvm.jit.host import host
-from quantglow.backends.llvm.emission import emit_free_program
 from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.runtime import compilation

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from quantglow.ops.images import Images
 from quantglow.ops.window_products import conv2d
 from quantglow.workers import at_once, each, later, side_by_side
 from tests.unit.forking import exit_code_of_child
@@ -134,9 +135,9 @@ def test_a_convolution_in_parts_does_not_depend_on_the_threads(group: int) -> No
     found = []
     for threads in (1, 2, 3):
         with blas_threads(threads), side_by_side():
-            found.append(conv2d(x, w, (1, 1), (1, 1), group))
+            found.append(conv2d(Images.of(x), w, (1, 1), (1, 1), group))
     assert all(np.array_equal(found[0], other) for other in found[1:])
-    exact = conv2d(x.astype(np.float64), w.astype(np.float64), (1, 1), (1, 1), group)
+    exact = conv2d(Images.of(x.astype(np.float64)), w.astype(np.float64), (1, 1), (1, 1), group)
     np.testing.assert_allclose(found[0], exact, rtol=0, atol=1e-3)
 
 

@@ -28,6 +28,7 @@ from quantglow.graph.node import Node
 from quantglow.ops import Conv, Elementwise, ReduceMax, ReduceMin
 from quantglow.ops.expression import Expr, arg, const
 from quantglow.ops.expression import call as fn
+from quantglow.ops.images import Images
 from quantglow.ops.window_products import conv2d
 from quantglow.types import Array, DType, ElementType
 
@@ -114,7 +115,7 @@ def conv_integer(call: Call) -> Node:
     height, width = image_size(x)
     call.reserve((height + top + bottom, width + left + right, x.type.shape[-1]), 8)
     inside = np.pad(np.ones((1, *x.type.shape[1:])), ((0, 0), (top, bottom), (left, right), (0, 0)))
-    totals = conv2d(inside, weights.astype(np.float64), strides, dilations, group)
+    totals = conv2d(Images.of(inside), weights.astype(np.float64), strides, dilations, group)
     totals = totals if any(pads) else totals[:, :1, :1]
     terms = Terms(totals, less, products(call, codes, product))
     if less.any():

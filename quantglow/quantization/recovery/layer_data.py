@@ -13,6 +13,7 @@ from quantglow.graph.node import Node
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import PART, dequantize, is_integer
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.images import Images
 from quantglow.ops.native import Ends, NativeOps, native_ops
 from quantglow.ops.window_products import conv2d
 from quantglow.quantization.recovery.adapt_weights import adaptable
@@ -159,7 +160,7 @@ class LayerData:
             node, x, others = self._given(part)
             images, strides, start = Product(node).thinned(x, stride, first)
             y, *residuals = (np.ascontiguousarray(other[:, start::stride]) for other in others)
-            now = conv2d(images, weights, strides, node.dilations, node.group, ends=ends)
+            now = conv2d(Images.of(images), weights, strides, node.dilations, node.group, ends=ends)
             for residual in residuals:
                 now += residual
             rest = missing_sums(node, y, now)

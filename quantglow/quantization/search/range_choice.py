@@ -33,6 +33,7 @@ from quantglow.ops import Concat, Conv
 from quantglow.ops.arithmetic import quant_of
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.images import Images
 from quantglow.ops.native import native_ops
 from quantglow.ops.unary import Unary
 from quantglow.ops.window_products import conv2d
@@ -338,7 +339,9 @@ def _of_lines(reader: Any, lines: Array, grids: Grids) -> tuple[Energies, Array]
     errors, squares = grids.measured(lines)
     weights = reader.w.value.astype(np.float32)
     images = np.concatenate([lines[None], errors]).reshape(-1, *lines.shape[1:])
-    found = conv2d(images, weights, (1, reader.strides[1]), reader.dilations, reader.group)
+    found = conv2d(
+        Images.of(images), weights, (1, reader.strides[1]), reader.dilations, reader.group
+    )
     signal, *changes = found.reshape(len(errors) + 1, 1, -1, found.shape[-1])
     return Energies.of(signal, np.stack(changes)), squares / max(lines.size, 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, Gemm, HardSwish
+from quantglow.ops import Conv, Gemm, HardSwish, window_products
 from quantglow.ops.arithmetic import rounded_reals
+from quantglow.ops.images import Images
 from quantglow.ops.native import Ends, computing_with
 from quantglow.ops.window_products import conv2d
 from quantglow.passes.fuse_activation import fuse_functions
@@ -68,15 +70,15 @@ def windows(draw: st.DrawFn, depthwise: bool | None = None, integers: bool = Tru
 @given(levels, windows(), st.booleans())
 def test_sums_of_integers_are_exact(level: str, given_: Windows, at_end: bool) -> None:
     x, w, *geometry = given_
-    wanted = conv2d(x.astype(np.float64), w.astype(np.float64), *geometry)
+    wanted = conv2d(Images.of(x.astype(np.float64)), w.astype(np.float64), *geometry)
     bias = np.arange(w.shape[-1], dtype=np.float32)
     ends = Ends(guarded(bias, at_end), -20.0, 50.0)
     with computing_with(array_kernels(level)):
-        found = conv2d(guarded(x, at_end), guarded(w, at_end), *geometry)
-        ended = conv2d(guarded(x, at_end), guarded(w, at_end), *geometry, ends=ends)
+        found = conv2d(Images.of(guarded(x, at_end)), guarded(w, at_end), *geometry)
+        ended = conv2d(Images.of(guarded(x, at_end)), guarded(w, at_end), *geometry, ends=ends)
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(ended, np.clip(wanted + bias, -20, 50))
-    np.testing.assert_array_equal(ended, conv2d(x, w, *geometry, ends=ends))
+    np.testing.assert_array_equal(ended, conv2d(Images.of(x), w, *geometry, ends=ends))
 
 
 @moderate
@@ -85,10 +87,10 @@ def test_sums_are_the_same_at_every_level_with_fused_multiply_add(given_: Window
     found = []
     for level in FUSED:
         with computing_with(array_kernels(level)):
-            found.append(conv2d(*given_))
+            found.append(conv2d(Images.of(given_.x), *given_[1:]))
     for other in found[1:]:
         np.testing.assert_array_equal(found[0], other)
-    exact = conv2d(given_.x.astype(np.float64), given_.w.astype(np.float64), *given_[2:])
+    exact = conv2d(Images.of(given_.x.astype(np.float64)), given_.w.astype(np.float64), *given_[2:])
     for sums in found:
         np.testing.assert_allclose(sums, exact, rtol=1e-5, atol=1e-4)
 
@@ -100,15 +102,23 @@ def test_results_end_at_a_guard_page(level: str) -> None:
         x = rng.standard_normal((1, 1, count, channels)).astype(np.float32)
         w = rng.standard_normal((1, 1, channels, channels)).astype(np.float32)
         result = guarded(np.empty_like(x), at_end=True)
-        ops.conv2d(x, w, (1, 1), (1, 1), slice(0, count), None, result)
+        ops.conv2d(x, w, (1, 1), (1, 1), None, result)
         np.testing.assert_allclose(result, x @ w[0, 0], rtol=1e-4, atol=1e-5)
 
 
 @moderate
-@given(st.sampled_from([False, True]).flatmap(lambda wide: cases(wide=wide)))
-def test_int8_convolutions_are_those_of_numpy(case: Case) -> None:
+@given(
+    st.sampled_from([False, True]).flatmap(lambda wide: cases(wide=wide)),
+    st.sampled_from([1, 5, window_products.PART_PIXELS]),
+    st.booleans(),
+)
+def test_int8_convolutions_are_those_of_numpy(case: Case, pixels: int, unsigned: bool) -> None:
+    if unsigned:
+        bytes_ = [DType.U8 if dtype is DType.I8 else dtype for dtype in case.dtypes]
+        case = replace(case, dtypes=tuple(bytes_), zero_points=tuple(np.abs(case.zero_points)))
     graph, feeds = integers(case)
-    with computing_with(array_kernels()):
+    parts = {"PART_NBYTES": 0, "PART_PIXELS": pixels}
+    with computing_with(array_kernels()), mock.patch.multiple(window_products, **parts):
         found = interpret(graph, feeds)
     for one, other in zip(found, interpret(graph, feeds), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -162,7 +172,7 @@ def test_matrix_products_are_those_of_numpy(
 def test_not_a_number_stays_in_sums_and_bounds() -> None:
     x, w = np.full((1, 1, 3, 5), np.nan, np.float32), np.ones((1, 1, 5, 4), np.float32)
     with computing_with(array_kernels()):
-        assert np.isnan(conv2d(x, w, (1, 1), (1, 1), 1, ends=Ends(None, 0.0, 6.0))).all()
+        assert np.isnan(conv2d(Images.of(x), w, (1, 1), (1, 1), 1, ends=Ends(None, 0.0, 6.0))).all()
 
 
 reals = st.one_of(
@@ -233,13 +243,16 @@ def test_moments_of_integers_are_exact(level: str, given_: Windows, times: int) 
     x, w, strides, dilations, group = given_
     x = x * 28  # Up to 252, as of 8 bits less a zero point.
     kernel, ops = w.shape[:2], array_kernels(level)
-    shape = conv2d(x, w, strides, dilations, group).shape
+    shape = conv2d(Images.of(x), w, strides, dilations, group).shape
     beside = np.random.default_rng(1).integers(-99, 99, shape).astype(np.float32)
     sums = ops.no_moments(kernel, group)
     for _ in range(times):
         ops.add_moments(sums, guarded(x, True), guarded(beside, True), kernel, strides, dilations)
     found = ops.products_of(sums, kernel, group)
-    taps = [conv2d(x, one_tap(w, i, j), strides, dilations, group) for i, j in np.ndindex(*kernel)]
+    taps = [
+        conv2d(Images.of(x), one_tap(w, i, j), strides, dilations, group)
+        for i, j in np.ndindex(*kernel)
+    ]
     terms = np.stack([*taps, beside, np.ones_like(beside)]).reshape(len(taps) + 2, -1, group)
     wanted = np.einsum("apc,bpc->cab", terms.astype(np.float64), terms.astype(np.float64))
     np.testing.assert_array_equal(found, times * wanted)

@@ -16,8 +16,8 @@ LIMIT = 2**24
 )
 def test_float32_serves_where_no_sum_can_reach_its_limit(inputs: int, precision: type) -> None:
     kind = TensorType(DType.I8, (1, inputs), QuantParams.per_tensor(0.1, -128))
-    x, w = np.full((1, inputs), 127, np.int8), np.full((inputs, 1), 127, np.int8)
-    values, weights = exact_operands(kind, x, w)
-    assert values.dtype == weights.dtype == precision
+    x, w = np.full((1, 1, 1, inputs), 127, np.int8), np.full((inputs, 1), 127, np.int8)
+    images, weights = exact_operands(kind, x, w)
+    assert images.dtype == weights.dtype == precision
     assert (255 * 127 * inputs < LIMIT) == (precision is np.float32)
-    assert int((values @ weights)[0, 0]) == 255 * 127 * inputs
+    assert int((images.whole()[0, 0] @ weights)[0, 0]) == 255 * 127 * inputs

@@ -15,8 +15,11 @@ from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.targets import resolve
-from quantglow.ops.native import Ends, Pair
+from quantglow.ops.native import Ends, IntegerEnds, Pair
 from quantglow.types import Array
+
+SIGN = 0x80
+"""The sign bit of a byte."""
 
 INFINITY_BITS = 0x7F800000
 """The bits of infinity; those of finite numbers are less."""
@@ -30,6 +33,8 @@ POINTERS = [ctypes.c_void_p * count for count in range(10)]
 KERNELS = {
     "dense": windows.dense,
     "depthwise": windows.depthwise,
+    "integers": rounding.integers,
+    "integers_with_residual": rounding.integers_with_residual,
     "rounded_reals": rounding.rounded_reals,
     "rounding_errors": energies.rounding_errors,
     "energies": energies.energies,
@@ -39,9 +44,9 @@ KERNELS = {
 }
 """The text of each kernel for a target."""
 
-TABLES_KEPT = 32
-"""Number of tables of offsets that are kept: a network has some ten shapes of windows, and an image
-of a page takes a megabyte."""
+TABLES_KEPT = 64
+"""Number of tables of offsets that are kept: a network has some twenty shapes of parts of images,
+of up to a hundred kilobytes."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,6 @@ class ArrayKernels:
         w: Array,
         strides: Pair,
         dilations: Pair,
-        pixels: slice,
         ends: Ends | None,
         result: Array,
     ) -> None:
@@ -72,7 +76,7 @@ class ArrayKernels:
         is_depthwise = inputs == 1 and outputs == groups
         own = outputs if is_depthwise else outputs // groups
         pitch = FLOAT_NBYTES * outputs
-        sizes = np.array([kh * kw, inputs, pitch, pitch, own, pixels.start, pixels.stop], np.int64)
+        sizes = np.array([kh * kw, inputs, pitch, pitch, own, len(offsets)], np.int64)
         lanes = self.target.f32_lanes
         if is_depthwise:
             arrays = (x, w, bias, bounds, result, offsets, taps, sizes)
@@ -85,6 +89,24 @@ class ArrayKernels:
             read = x[..., group * inputs : (group + 1) * inputs]
             parts = (read, w[..., some], bias[some], bounds, result[..., some])
             self._run("dense", (*parts, offsets, taps, sizes, panel), -(-own // width))
+
+    def integers(self, sums: Array, ends: IntegerEnds, result: Array) -> None:
+        """``NativeOps.integers``"""
+        zero_point, channels = ends.zero_point, sums.shape[-1]
+        bias = np.ascontiguousarray(ends.bias, np.int32)
+        scales = np.ascontiguousarray(ends.scales, np.float32)
+        bounds = (ends.low - zero_point, ends.high - zero_point, zero_point)
+        sizes, rows = np.array([channels], np.int64), sums.size // max(channels, 1)
+        arrays = (sums, bias, scales, np.array(bounds, np.float32), result, sizes)
+        if ends.residual is None:
+            self._run("integers", arrays, rows)
+            return
+        residual = np.ascontiguousarray(ends.residual)
+        # Bytes are read as unsigned ones: a signed one with its sign bit turned is 128 more.
+        flip = SIGN if residual.dtype == np.int8 else 0
+        turn = np.array([flip], np.uint8)
+        added = np.array([flip + ends.residual_zero_point, ends.ratio], np.float32)
+        self._run("integers_with_residual", (*arrays, residual, turn, added), rows)
 
     def rounded_reals(self, x: Array, scale: float, low: float, high: float, result: Array) -> None:
         """``NativeOps.rounded_reals``"""

@@ -8,7 +8,8 @@ image; the last tile begins earlier and computes some pixels twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from quantglow.backends.llvm.array_kernels.operands import (
     FLOAT_NBYTES,
@@ -26,9 +27,13 @@ PIXELS, FEW_PIXELS = 8, 4
 VECTORS = 2
 MANY_REGISTERS = 32
 
-SIZES = 7
-"""Taps; inputs of a tap; bytes of a row of weights, of a pixel of the result; outputs; the first
-pixel; the end of pixels.  int64."""
+STRETCH = 128
+"""Pixels of which a depthwise kernel computes all channels before the next ones: whole tiles.  So
+images that no cache holds are read once, in whole lines."""
+
+SIZES = 6
+"""Taps; inputs of a tap; bytes of a row of weights, of a pixel of the result; outputs; pixels.
+int64."""
 
 
 def pixels_of(target: Target) -> int:
@@ -49,9 +54,15 @@ class _Tiles:
         self.offsets, self.taps = offsets, taps
         found = indices(b, sizes, SIZES)
         self.tap_count, self.inputs, self.w_pitch, self.pitch = found[:4]
-        self.outputs, self.first, self.end = found[4:]
+        self.outputs, self.end = found[4:]
         self.low = self.vectors.number(bounds)
         self.high = self.vectors.number(b.at(bounds, FLOAT_NBYTES))
+
+    @contextmanager
+    def stretches(self) -> Iterator[tuple[Value, Value]]:
+        """The first pixel of each stretch, and its end."""
+        with self.b.loop("0", self.end, STRETCH) as start:
+            yield start, smaller(self.b, self.b.add(start, STRETCH), self.end)
 
     def rows(self, start: Value) -> list[Value]:
         """The pixels of the tile at ``start``, moved back to end with the last; the last pixel
@@ -60,7 +71,7 @@ class _Tiles:
         last = b.op("sub", b.index, self.end, "1")
         latest = b.op("sub", b.index, self.end, str(self.pixels))
         early = smaller(b, start, latest)
-        early = b.select(b.index, b.compare("slt", b.index, early, self.first), self.first, early)
+        early = b.select(b.index, b.compare("slt", b.index, early, "0"), "0", early)
         return [smaller(b, b.add(early, pixel), last) for pixel in range(self.pixels)]
 
     def addresses(self, base: Value, rows: Sequence[Value]) -> list[Value]:
@@ -102,7 +113,7 @@ def dense(target: Target) -> str:
                 b.store(kind, taken, b.at(b.at(panel, b.mul(row, nbytes)), place))
         source = b.at(tiles.bias, at)
         biases = [load(b, "float", p, b.at(source, o)) for p, o in zip(parts, places, strict=True)]
-        with b.loop(tiles.first, tiles.end, tiles.pixels) as start:
+        with b.loop("0", tiles.end, tiles.pixels) as start:
             rows = tiles.rows(start)
             sums = _dense_sums(tiles, tiles.addresses(tiles.x, rows), panel, places)
             for pixel, row in enumerate(rows):
@@ -143,12 +154,12 @@ def depthwise(target: Target) -> str:
     """``dense`` where each channel is a group, without room.  Items: vectors of channels."""
     tiles = _Tiles(target, 8)
     b, vectors = tiles.b, tiles.vectors
-    with b.loop("%begin", "%end") as block:
+    with tiles.stretches() as (begin, end), b.loop("%begin", "%end") as block:
         channel = b.mul(block, vectors.lanes)
         at = b.mul(channel, FLOAT_NBYTES)
         part = vectors.within(b.op("sub", b.index, tiles.outputs, channel))
         bias = load(b, "float", part, b.at(tiles.bias, at))
-        with b.loop(tiles.first, tiles.end, tiles.pixels) as start:
+        with b.loop(begin, end, tiles.pixels) as start:
             rows = tiles.rows(start)
             windows = tiles.addresses(b.at(tiles.x, at), rows)
             zeros = [(vectors.kind, "zeroinitializer")] * tiles.pixels

@@ -33,7 +33,7 @@ FEW_NBYTES = 32768
 AHEAD_NBYTES = 16384
 """Weights that come from far away are prefetched so many bytes ahead; 8 to 32 KB are as good."""
 FREE_IMAGES = 4
-"""Images of a free batch for which prefetches are spread, so that code serves batches of any size."""
+"""Images for which prefetches are spread where a batch is free: code serves batches of any size."""
 LEAST_USE = 0.25
 """The share of a tile's products that must be wanted, else vectors are faster.  With 0.12 or 0.4,
 five networks take 3 % more or less; with 0.6, up to 12 % more."""
