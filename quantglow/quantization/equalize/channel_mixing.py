@@ -62,6 +62,9 @@ GRID = 64
 """F is rounded to multiples of its largest element over this.  That removes the effects of the
 order in which float32 sums were added, and costs little, since the minimum is flat."""
 
+NEAR_NBYTES = 2**17
+"""Size of rows that are computed together."""
+
 TINY = 1e-12
 
 
@@ -204,8 +207,10 @@ class _Descent:
 
     def direction(self) -> Array:
         """E [C, C] that lowers J at first order, its largest element 1."""
-        powers = self.y * _even_power(self.y, NORM - 2)
-        correlation = (powers.T @ self.y).astype(np.float64) / len(self.y)
+        sums = np.zeros(self.metric.shape)
+        for some in _near(self.y):
+            sums += (some * _even_power(some, NORM - 2)).T @ some
+        correlation = sums / len(self.y)
         gradient = np.diag(self.metric)[:, None] * correlation - self.metric
         return np.asarray(-gradient / max(np.abs(gradient).max(), TINY))
 
@@ -220,9 +225,16 @@ class _Descent:
 
 def _norms(y: Array) -> Array:
     """The 12-norm of each channel over its rows."""
-    reach = np.maximum(np.abs(y).max(axis=0, initial=0.0), TINY).astype(np.float64)
-    shares = _even_power(y / reach.astype(np.float32), NORM)
-    return np.asarray(reach * shares.mean(axis=0, dtype=np.float64) ** (1 / NORM))
+    reach = np.maximum(np.maximum(y.max(axis=0, initial=0.0), -y.min(axis=0, initial=0.0)), TINY)
+    scales, sums = (1 / reach).astype(np.float32), np.zeros(y.shape[1])
+    for some in _near(y):
+        sums += _even_power(some * scales, NORM).sum(axis=0, dtype=np.float64)
+    return np.asarray(reach.astype(np.float64) * (sums / max(len(y), 1)) ** (1 / NORM))
+
+
+def _near(rows: Array) -> list[Array]:
+    """Some rows after the other, so that what is computed of them stays in the cache."""
+    return np.array_split(rows, max(1, rows.nbytes // NEAR_NBYTES)) if len(rows) else []
 
 
 def _even_power(values: Array, exponent: int) -> Array:
