@@ -21,6 +21,8 @@ LOG2_E = math.log2(math.e)
 ROUNDING = 1.5 * 2.0**23
 """Adding it rounds a float32 of magnitude below 2^22 to an integer in the lowest bits."""
 LEAST_POWER = -127.0
+BIAS, MANTISSA_BITS = 127, 23
+"""Of the exponent of float32, and the bits behind it."""
 EXP2 = (1.0, 0.693147, 0.24022241, 0.05550735, 0.009671619, 0.0013264591)
 """2^f for |f| <= 1/2, 1 at 0; error 9e-8."""
 PARTIAL_SUMS = 64
@@ -107,13 +109,17 @@ def shrinking_power(x: Any) -> Any:
     a processor a hundred cycles each, and masked elements are there.  NaN stays NaN, -inf gives 0.
     """
     power = np.asarray(x, np.float32) * np.float32(LOG2_E)
-    power = np.where(np.float32(LEAST_POWER) > power, np.float32(LEAST_POWER), power)
-    whole = (power + np.float32(ROUNDING)) - np.float32(ROUNDING)
+    power = np.maximum(power, np.float32(LEAST_POWER))
+    whole = np.asarray((power + np.float32(ROUNDING)) - np.float32(ROUNDING))
     rest = power - whole
     value = np.full_like(rest, EXP2[-1])
     for coefficient in reversed(EXP2[:-1]):
-        value = value * rest + np.float32(coefficient)
-    scale = np.ldexp(np.float32(1), whole.astype(np.int32))
+        value *= rest
+        value += np.float32(coefficient)
+    with np.errstate(invalid="ignore"):  # NaN has no exponent, and needs none.
+        exponents = whole.astype(np.int32)
+    # The bits of 2^n; 0 where n is -127.
+    scale = ((exponents + BIAS) << MANTISSA_BITS).view(np.float32)
     return value * np.where(whole > LEAST_POWER, scale, np.float32(0))
 
 

@@ -23,7 +23,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Fusible
-from quantglow.options import QuantizationConfig
+from quantglow.options import FAST, QuantizationConfig
 from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
@@ -35,9 +35,9 @@ from quantglow.quantization.search.rounding_sensitivity import most_sensitive
 BUDGET = 0.02
 """Maximum extra time of all fused functions, as a share of the network's estimated time."""
 
-MAX_SAMPLES = 4
-"""Maximum number of samples on which sensitivities are measured: most functions fit the budget in
-any order."""
+MAX_SAMPLES, FAST_SAMPLES = 4, 2
+"""Maximum number of samples on which sensitivities are measured, and the same with
+``effort="fast"``: most functions fit the budget in any order."""
 
 
 def worth_fusing(
@@ -55,11 +55,12 @@ def worth_fusing(
     found = candidates(plan, named_values(graph, config, imported))
     if not samples:
         return frozenset()
+    most = FAST_SAMPLES if config.effort == FAST else MAX_SAMPLES
     worst = most_sensitive(
         plan,
         {x: fused_function_seconds(x) for x in found},
         BUDGET * total_seconds(plan),
-        samples[:: -(-len(samples) // MAX_SAMPLES)],
+        samples[:: -(-len(samples) // most)],
         corrected="correct-bias" in config.recovery,
         deadline=deadline,
     )
