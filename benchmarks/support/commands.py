@@ -11,8 +11,14 @@ import ast
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
+
+REMEDY = (
+    "pip install -e '.[bench,dev]'; benchmarks/README.md and tools/README.md name what single "
+    "commands need beyond that"
+)
 
 
 def parser(
@@ -30,8 +36,16 @@ def parser(
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name in arguments[:1]:
-            importlib.import_module(module).add_arguments(command)
+            imported(module, top).add_arguments(command)
     return top
+
+
+def imported(module: str, asked: argparse.ArgumentParser) -> ModuleType:
+    """The module of a command; a package that it lacks is an error of the command line."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        asked.error(f"{error}, which {module} needs. Remedy: {REMEDY}")
 
 
 def docstring(module: str) -> str:
@@ -42,6 +56,7 @@ def docstring(module: str) -> str:
 
 def run(prog: str, description: str, modules: Mapping[str, str], arguments: Sequence[str]) -> int:
     """Run the command that ``arguments`` name; its exit code, 2 for wrong arguments."""
-    options = parser(prog, description, modules, arguments).parse_args(arguments)
-    code: int = importlib.import_module(modules[options.command]).run(options)
+    top = parser(prog, description, modules, arguments)
+    options = top.parse_args(arguments)
+    code: int = imported(modules[options.command], top).run(options)
     return code

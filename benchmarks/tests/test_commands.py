@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +28,16 @@ def test_only_the_chosen_command_is_imported(monkeypatch: pytest.MonkeyPatch) ->
 def test_wrong_arguments_exit_with_code_2() -> None:
     with pytest.raises(SystemExit, match="2"):
         commands.run("prog", "", {"operators": "tools.operators"}, ["nothing"])
+
+
+def test_a_package_that_is_missing_is_named_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "needing.py").write_text('"""Needs much."""\nimport no_such_package\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        commands.run("python -m x", "text", {"needing": "needing"}, ["needing"])
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert "No module named 'no_such_package', which needing needs. Remedy: pip install" in shown
