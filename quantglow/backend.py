@@ -25,7 +25,7 @@ from quantglow import frontend
 from quantglow.driver import compilation
 from quantglow.driver.fallback import fallback_model
 from quantglow.errors import UnsupportedOpError
-from quantglow.frontend.inference import inferred
+from quantglow.frontend.reading.inference import inferred
 from quantglow.runtime.build import thread_count
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel

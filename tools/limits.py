@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 from quantglow.errors import UnsupportedOpError
 from quantglow.frontend import import_model
-from quantglow.frontend.context import IMPORTERS, ML
+from quantglow.frontend.nodes.context import IMPORTERS, ML
 from quantglow.frontend.operators.loops import MOST_UNROLLED
 from quantglow.frontend.operators.qlinear import CONCAT, FLOAT_PRODUCTS, FORMS, MICROSOFT
 from quantglow.frontend.operators.transforms import MOST_WHOLE

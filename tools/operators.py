@@ -29,7 +29,7 @@ from quantglow.errors import (
     UndecidedError,
     UnsupportedOpError,
 )
-from quantglow.frontend.context import IMPORTERS
+from quantglow.frontend.nodes.context import IMPORTERS
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Gemm, LeakyRelu, Reshape

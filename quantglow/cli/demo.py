@@ -13,7 +13,7 @@ from quantglow.cli.data import EXAMPLES, Example
 from quantglow.cli.timing import medians
 from quantglow.driver.compilation import compile
 from quantglow.driver.quantize_and_compile import quantize_and_compile
-from quantglow.frontend.ort_quantizer_input import quantizer_input
+from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
 from quantglow.report import Report
 from quantglow.report.onnxruntime_quantizer import int8_runner
 from quantglow.report.outputs import Runner

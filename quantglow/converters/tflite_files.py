@@ -22,7 +22,7 @@ def model_of(model: Any) -> Any:
     """The ``ModelProto`` of a TFLite file.  Raises ``ModelError``."""
     package("tflite", "tflite", "a TFLite file")
     from quantglow.converters.tflite import converted
-    from quantglow.frontend.loading import read_file
+    from quantglow.frontend.reading.loading import read_file
 
     if isinstance(model, bytes):
         return converted(model, "the model")

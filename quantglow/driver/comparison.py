@@ -15,7 +15,7 @@ from quantglow.driver.pipeline.imported import imported
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.driver.samples import Samples, profile_in
 from quantglow.errors import CalibrationError, ModelError, OptionError
-from quantglow.frontend.ort_quantizer_input import quantizer_input
+from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.family import Family
 from quantglow.isolation import IsolationError

@@ -305,7 +305,7 @@ def check_externals(graph: Graph) -> None:
     """Check the ONNX nodes inside a graph from a file.  Raises ``FileFormatError``."""
     if found := [node for node in graph.nodes if isinstance(node, External)]:
         # Only here: a process without nodes of the fallback needs no onnx.
-        from quantglow.frontend.external import check_external
+        from quantglow.frontend.resolvers.external import check_external
 
         for node in found:
             check_external(node)

@@ -1,15 +1,15 @@
 """ONNX import and export: the only folders that know ``onnx``.  README.md has the guide."""
 
-from quantglow.frontend.behind import Behind, divided
+from quantglow.frontend.cutting.behind import Behind, divided
+from quantglow.frontend.cutting.late_loops import LateLoop
+from quantglow.frontend.cutting.split import Split, reason_of, reasons, split
 from quantglow.frontend.export.model import export_onnx
-from quantglow.frontend.late_loops import LateLoop
-from quantglow.frontend.packed_weights import with_packed_weights
 from quantglow.frontend.source import Source, import_model, open_model
-from quantglow.frontend.split import Split, reason_of, reasons, split
 from quantglow.frontend.steps import with_steps
-from quantglow.frontend.stored_weights import restored, stored
-from quantglow.frontend.weight_places import Places
-from quantglow.frontend.weight_products import (
+from quantglow.frontend.weights.packed_weights import with_packed_weights
+from quantglow.frontend.weights.stored_weights import restored, stored
+from quantglow.frontend.weights.weight_places import Places
+from quantglow.frontend.weights.weight_products import (
     WeightProduct,
     WeightTable,
     weight_products,

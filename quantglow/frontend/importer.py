@@ -10,7 +10,7 @@ import onnx
 
 from quantglow.errors import ModelError, TypeRuleError
 from quantglow.frontend.budget import Meter, described
-from quantglow.frontend.context import (
+from quantglow.frontend.nodes.context import (
     DOMAINS,
     IMPORTERS,
     AlreadyReported,
@@ -21,19 +21,19 @@ from quantglow.frontend.context import (
     Unsupported,
     qualified,
 )
-from quantglow.frontend.evaluation import evaluated, importer_of, is_ours
-from quantglow.frontend.expansion import expanded
-from quantglow.frontend.external import left_to_fallback
-from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
-from quantglow.frontend.free_sizes import known_value, with_free_sizes
-from quantglow.frontend.light_models import Weights
+from quantglow.frontend.nodes.folding import FAILURES, fold, foldable, inferred_types
+from quantglow.frontend.nodes.values import Foreign, Known, Value, array_of, held_dtype, shape_of
 from quantglow.frontend.operators import quantized
 from quantglow.frontend.operators.branches import import_if
 from quantglow.frontend.operators.loops import import_loop, import_scan
 from quantglow.frontend.operators.qlinear import import_float_product, import_qlinear
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
-from quantglow.frontend.proto import OLDEST_OPSET, all_nodes, opsets_of
-from quantglow.frontend.values import Foreign, Known, Value, array_of, held_dtype, shape_of
+from quantglow.frontend.reading.light_models import Weights
+from quantglow.frontend.reading.proto import OLDEST_OPSET, all_nodes, opsets_of
+from quantglow.frontend.resolvers.evaluation import evaluated, importer_of, is_ours
+from quantglow.frontend.resolvers.expansion import expanded
+from quantglow.frontend.resolvers.external import left_to_fallback
+from quantglow.frontend.resolvers.free_sizes import known_value, with_free_sizes
 from quantglow.graph.case import Values
 from quantglow.graph.node import Input, Node
 from quantglow.graph.signature import Shapes

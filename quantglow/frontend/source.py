@@ -13,8 +13,6 @@ from google.protobuf.message import EncodeError
 
 from quantglow.errors import ModelError, UndecidedError, UnsupportedOpError
 from quantglow.frontend.budget import Meter
-from quantglow.frontend.context import Scope, Unsupported
-from quantglow.frontend.folding import INFERENCE_FAILURES, fold
 from quantglow.frontend.importer import (
     add_initializers,
     declare_inputs,
@@ -24,13 +22,15 @@ from quantglow.frontend.importer import (
     new_scope,
     output_node,
 )
-from quantglow.frontend.inference import inferred
 from quantglow.frontend.input_shapes import declared_dims, resolve_shapes, resolve_values
-from quantglow.frontend.light_models import Weights, light, whole
-from quantglow.frontend.loading import check_age, checked, load_model
-from quantglow.frontend.proto import all_nodes, opsets_of
-from quantglow.frontend.source_hash import source_hash
-from quantglow.frontend.values import OTHER_FLOATS, Known, array_of, dtype_of
+from quantglow.frontend.nodes.context import Scope, Unsupported
+from quantglow.frontend.nodes.folding import INFERENCE_FAILURES, fold
+from quantglow.frontend.nodes.values import OTHER_FLOATS, Known, array_of, dtype_of
+from quantglow.frontend.reading.inference import inferred
+from quantglow.frontend.reading.light_models import Weights, light, whole
+from quantglow.frontend.reading.loading import check_age, checked, load_model
+from quantglow.frontend.reading.proto import all_nodes, opsets_of
+from quantglow.frontend.reading.source_hash import source_hash
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Port, Shapes, Signature

@@ -38,7 +38,7 @@ def int8_runner(model: Any, samples: Iterable[Feeds], num_threads: int = 1) -> R
 def quantize_file(
     source: Path, target: Path, samples: Iterable[Feeds], method: str = "MinMax"
 ) -> None:
-    """``quant_pre_process`` and ``quantize_static`` of a model from ``frontend.quantizer_input``.
+    """``quant_pre_process`` and ``quantize_static`` of a model from ``ort_quantizer_input``.
 
     Its best setting: QDQ, u8 activations, s8 weights per channel; ``method`` is a member of
     ``CalibrationMethod``.

@@ -86,7 +86,7 @@ def model_of(segment: Graph) -> bytes:
     """A segment as an ONNX model.  A segment of the fallback alone keeps their operator set."""
     # Imported here because a process without nodes of the fallback needs no onnx.
     from quantglow.frontend.export.model import export_onnx
-    from quantglow.frontend.external import joined_model
+    from quantglow.frontend.resolvers.external import joined_model
 
     nodes = segment.compute_nodes()
     externals = [node for node in nodes if isinstance(node, External)]

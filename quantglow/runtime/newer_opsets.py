@@ -13,7 +13,7 @@ UNSAFE = (
     *(b"STFT", b"Upsample", b"GRU", b"LSTM", b"FeatureVectorizer"),
     *(b"If", b"Loop", b"Scan"),
 )
-"""Operators for which ``frontend.rank_guards`` has checks, and those with subgraphs."""
+"""Operators for which ``frontend.onnxruntime.rank_guards`` has checks, and those with subgraphs."""
 
 OPERATORS = tuple(b"\x22" + bytes([len(name)]) + name for name in UNSAFE)
 """As they stand in a file: the tag of ``NodeProto.op_type``, a length and the name."""
@@ -31,7 +31,7 @@ def opened(model: bytes, num_threads: int = 1) -> Session:
         return Session(model, num_threads)
     except FallbackError as error:
         # Imported here because a process without nodes of the fallback needs no onnx.
-        from quantglow.frontend.opset_downgrade import downgraded, foreign_nodes
+        from quantglow.frontend.onnxruntime.opset_downgrade import downgraded, foreign_nodes
 
         for older in downgraded(model):
             try:
@@ -52,7 +52,7 @@ def safe(model: bytes) -> bytes:
     if not any(operator in model for operator in OPERATORS):
         return model
     # Imported here because a process without nodes of the fallback needs no onnx.
-    from quantglow.frontend.rank_guards import guarded
+    from quantglow.frontend.onnxruntime.rank_guards import guarded
 
     return guarded(model)
 

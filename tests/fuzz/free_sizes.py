@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 import quantglow as qg
-from quantglow.frontend.context import IMPORTERS, qualified
+from quantglow.frontend.nodes.context import IMPORTERS, qualified
 from quantglow.graph.case import Case as ShapeCase
 from quantglow.graph.graph import Graph
 from quantglow.runtime.compiled import CompiledModel

@@ -18,7 +18,7 @@ from onnx.backend.test.case.test_case import TestCase
 
 from quantglow.errors import UnsupportedOpError
 from quantglow.frontend import import_model
-from quantglow.frontend.proto import OLDEST_OPSET
+from quantglow.frontend.reading.proto import OLDEST_OPSET
 from quantglow.graph.graph import Graph
 from quantglow.types import Array
 

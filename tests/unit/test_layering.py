@@ -112,13 +112,17 @@ def modules_in(room: str) -> dict[str, Path]:
 
 
 def folder_of(name: str) -> str:
-    """The folder of a module of quantization; a module beside the folders is one by itself."""
+    """The folder of a module of a room; a module beside the folders is one by itself."""
     return ".".join(name.split(".")[:3])
 
 
-@pytest.mark.parametrize("part_of", [str, folder_of], ids=["modules", "folders"])
-def test_quantization_has_no_circle(part_of: Callable[[str], str]) -> None:
-    modules = modules_in("quantization")
+@pytest.mark.parametrize(
+    ("room", "part_of"),
+    [("quantization", str), ("quantization", folder_of), ("frontend", folder_of)],
+    ids=["modules of quantization", "folders of quantization", "folders of frontend"],
+)
+def test_a_room_has_no_circle(room: str, part_of: Callable[[str], str]) -> None:
+    modules = modules_in(room)
     edges: dict[str, set[str]] = {}
     for name, path in modules.items():
         targets = {t if t in modules else t.rpartition(".")[0] for t in imports(path)}

@@ -14,8 +14,8 @@ from onnx import helper, numpy_helper
 
 from quantglow import pages
 from quantglow.frontend import Source, open_model
-from quantglow.frontend.light_models import large_initializers
-from quantglow.frontend.source_hash import source_hash
+from quantglow.frontend.reading.light_models import large_initializers
+from quantglow.frontend.reading.source_hash import source_hash
 
 ARRAYS = [
     np.arange(10_000, dtype=np.float32).reshape(100, 100),

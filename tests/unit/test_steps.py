@@ -13,7 +13,7 @@ from onnx.version_converter import convert_version
 import quantglow as qg
 from quantglow import steps
 from quantglow.driver.models import with_steps
-from quantglow.frontend.ort_quantizer_input import quantizer_input
+from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
 from quantglow.ops import Quantize
 from quantglow.report.metrics import sqnr_db
 from quantglow.report.onnxruntime_quantizer import int8_runner

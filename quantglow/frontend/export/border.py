@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import onnx
 
 from quantglow.frontend.export.writer import unused
-from quantglow.frontend.external import renamed
-from quantglow.frontend.values import OTHER_FLOATS
+from quantglow.frontend.nodes.values import OTHER_FLOATS
+from quantglow.frontend.resolvers.external import renamed
 
 CODES = {name: code for code, name in OTHER_FLOATS.items()}
 FLOAT = onnx.TensorProto.FLOAT

@@ -6,9 +6,9 @@ import onnx
 
 from quantglow.errors import ModelError
 from quantglow.frontend.export.writer import Value, Writer, export_rule, identity
-from quantglow.frontend.external import renamed
-from quantglow.frontend.proto import all_nodes, opsets_of
-from quantglow.frontend.values import array_of
+from quantglow.frontend.nodes.values import array_of
+from quantglow.frontend.reading.proto import all_nodes, opsets_of
+from quantglow.frontend.resolvers.external import renamed
 from quantglow.ops.external import External
 
 

@@ -21,7 +21,7 @@ from quantglow.frontend.export.writer import (
     output_value,
     rule_of,
 )
-from quantglow.frontend.external import renamed
+from quantglow.frontend.resolvers.external import renamed
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
 from quantglow.types import TensorType

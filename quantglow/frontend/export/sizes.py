@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from quantglow.frontend.export.writer import unused
-from quantglow.frontend.inference import inferred
+from quantglow.frontend.reading.inference import inferred
 from quantglow.types import Array
 
 LAST = np.iinfo(np.int64).max

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.steps import Steps
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import onnx
 
 from quantglow.errors import ImportBudgetError, ModelError
-from quantglow.frontend.context import Call, Scope, Unsupported
-from quantglow.frontend.values import Value
+from quantglow.frontend.nodes.context import Call, Scope, Unsupported
+from quantglow.frontend.nodes.values import Value
 from quantglow.graph.node import Node
 from quantglow.ops.selection import Where
 from quantglow.ops.shape import Reshape

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.frontend.context import Call
+from quantglow.frontend.nodes.context import Call
+from quantglow.frontend.nodes.values import Value
 from quantglow.frontend.operators.body_names import names_read, originals
 from quantglow.frontend.operators.branches import reranked
 from quantglow.frontend.operators.growing import Growing
-from quantglow.frontend.values import Value
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.signature import Shape
 from quantglow.ops.shape import Expand

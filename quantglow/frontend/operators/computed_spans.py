@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.frontend.context import Call, importer
+from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.operators.shape import normal, sequence
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.binary import Add

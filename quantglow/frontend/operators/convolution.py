@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.frontend.context import Call, importer
+from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
 from quantglow.frontend.operators.volumes import (
     bias,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.convolution import image_kernel, image_size
 from quantglow.frontend.operators.integer_sums import (
     Terms,

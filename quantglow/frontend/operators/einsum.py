@@ -8,7 +8,7 @@ import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from quantglow.frontend.context import Call, importer
+from quantglow.frontend.nodes.context import Call, importer
 from quantglow.graph.node import Node
 from quantglow.ops import Expand, MatMul, Mul, ReduceSum, Reshape, Slice, Transpose
 

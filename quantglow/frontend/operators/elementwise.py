@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from quantglow import ops
-from quantglow.frontend.context import Call, Result, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Result, Unsupported, importer
 from quantglow.frontend.operators.integers import (
     ON_INTEGERS,
     clip_at_run_time,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from quantglow.frontend.context import Call, importer
+from quantglow.frontend.nodes.context import Call, importer
+from quantglow.frontend.nodes.values import as_float32
 from quantglow.frontend.operators.indexing import of_taken_branch
 from quantglow.frontend.operators.steps import Steps
-from quantglow.frontend.values import as_float32
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.expression import arg, const, lconst
 from quantglow.ops.expression import call as fn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from quantglow.frontend.context import Call, importer
+from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.operators.integers import integer_unary, mapped
 from quantglow.graph.node import Node
 from quantglow.ops.expression import Expr, arg, const, if_negative, polynomial

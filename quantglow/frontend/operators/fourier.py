@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.shape import normal
 from quantglow.frontend.operators.slicing import along
 from quantglow.frontend.operators.transforms import Transform, transformed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.steps import Steps
 from quantglow.graph.node import Node
 from quantglow.ops.normalization import LayerNormalization

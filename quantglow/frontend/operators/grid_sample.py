@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.indexing import INT64, coordinates, dotted, iota, reshaped
 from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.graph.node import Node

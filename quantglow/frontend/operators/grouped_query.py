@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.attention import Causal, Scores, attended, looked_up, turned
 from quantglow.frontend.operators.indexing import written
 from quantglow.frontend.operators.steps import Steps

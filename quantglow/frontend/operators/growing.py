@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from quantglow.frontend.context import Call, Unsupported
+from quantglow.frontend.nodes.context import Call, Unsupported
+from quantglow.frontend.nodes.values import Known, Sizes, shape_of
 from quantglow.frontend.operators.body_names import (
     copied_names,
     names_read_by,
@@ -23,7 +24,6 @@ from quantglow.frontend.operators.branches import ImportBody
 from quantglow.frontend.operators.loop_trips import most_trips
 from quantglow.frontend.operators.shape import normal
 from quantglow.frontend.operators.slicing import Span, along_span
-from quantglow.frontend.values import Known, Sizes, shape_of
 from quantglow.graph.node import Node
 from quantglow.lazy import cached_property
 from quantglow.ops.loop import ENDLESS

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.integers import constant_like
 from quantglow.frontend.operators.shape import counting, normal
 from quantglow.graph.node import Constant, Node

@@ -16,8 +16,8 @@ from math import prod
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, recoded
-from quantglow.frontend.values import Quantized
+from quantglow.frontend.nodes.context import Call, Unsupported, recoded
+from quantglow.frontend.nodes.values import Quantized
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Elementwise, Gemm, Reshape, Slice
 from quantglow.ops.expression import Expr, arg, iconst

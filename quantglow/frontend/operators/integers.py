@@ -11,8 +11,8 @@ from functools import reduce
 import numpy as np
 import onnx
 
-from quantglow.frontend.context import Call, Imported, Unsupported, importer
-from quantglow.frontend.values import held_dtype, onnx_type_of, type_in_words
+from quantglow.frontend.nodes.context import Call, Imported, Unsupported, importer
+from quantglow.frontend.nodes.values import held_dtype, onnx_type_of, type_in_words
 from quantglow.graph.node import Node
 from quantglow.ops import Elementwise
 from quantglow.ops.expression import Expr, arg, const, iconst, lconst

@@ -5,7 +5,7 @@ An op on values of rank 3 (one spatial axis) runs as an image of height 1.
 
 from __future__ import annotations
 
-from quantglow.frontend.context import Call, Unsupported
+from quantglow.frontend.nodes.context import Call, Unsupported
 from quantglow.graph.node import Node
 from quantglow.ops.shape import Reshape, Transpose
 

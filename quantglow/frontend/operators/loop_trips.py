@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported
-from quantglow.frontend.values import Known
+from quantglow.frontend.nodes.context import Call, Unsupported
+from quantglow.frontend.nodes.values import Known
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.expression import Expr, arg
 from quantglow.ops.expression import call as fn

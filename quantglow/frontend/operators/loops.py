@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.frontend.bodies import closed
-from quantglow.frontend.context import Call, OfLateShapes, Unsupported
+from quantglow.frontend.nodes.bodies import closed
+from quantglow.frontend.nodes.context import Call, OfLateShapes, Unsupported
+from quantglow.frontend.nodes.values import Known, Value
 from quantglow.frontend.operators.branches import ImportBody, inner_values
 from quantglow.frontend.operators.carried import Carried, zeros_of
 from quantglow.frontend.operators.growing import Growing, growing_values
@@ -24,7 +25,6 @@ from quantglow.frontend.operators.loop_trips import (
 )
 from quantglow.frontend.operators.shape import MAX_ELEMENTS, normal
 from quantglow.frontend.operators.slicing import Span, along_span
-from quantglow.frontend.values import Known, Value
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.signature import Shape

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from quantglow.frontend.context import Call, importer
+from quantglow.frontend.nodes.context import Call, importer
+from quantglow.frontend.nodes.values import Blocked
 from quantglow.frontend.operators.weight_groups import grouped
-from quantglow.frontend.values import Blocked
 from quantglow.graph.node import Node
 from quantglow.ops.binary import Add, Mul
 from quantglow.ops.convolution import Gemm, MatMul

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quantglow.frontend.context import ML, Call, Unsupported, importer
+from quantglow.frontend.nodes.context import ML, Call, Unsupported, importer
 from quantglow.frontend.operators.indexing import INT64, reshaped
 from quantglow.frontend.operators.integers import converted, mapped
 from quantglow.frontend.operators.slicing import few_slices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.attention import (
     Causal,
     Scores,

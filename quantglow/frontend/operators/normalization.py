@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.frontend.operators.shape import normal
 from quantglow.graph.node import Node

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.frontend.context import Call, importer
+from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.operators.convolution import image_size
 from quantglow.frontend.operators.layout import channels_first, channels_last, from_nhwc, to_nhwc
 from quantglow.frontend.operators.volumes import RANK as VOLUME

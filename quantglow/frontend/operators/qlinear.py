@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from quantglow.frontend.context import Call, Scope, Unsupported
+from quantglow.frontend.nodes.context import Call, Scope, Unsupported
+from quantglow.frontend.nodes.values import Coded, Value, as_float32
 from quantglow.frontend.operators.quantized import Run, spread_along
-from quantglow.frontend.values import Coded, Value, as_float32
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from quantglow.frontend.context import Call, Scope, Unsupported, importer, recoded
-from quantglow.frontend.folding import fold
-from quantglow.frontend.values import (
+from quantglow.frontend.nodes.context import Call, Scope, Unsupported, importer, recoded
+from quantglow.frontend.nodes.folding import fold
+from quantglow.frontend.nodes.values import (
     Blocked,
     Coded,
     Known,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.values import as_float32
 from quantglow.frontend.operators.dynamic import dynamically_quantized
 from quantglow.frontend.operators.integer_sums import ZeroPoint, as_whole, rows_times_weights
 from quantglow.frontend.operators.recurrent import LSTM_FUNCTIONS, cells_of, lstm_of
 from quantglow.frontend.operators.recurrent_steps import Cell, lengths_of
-from quantglow.frontend.values import as_float32
 from quantglow.graph.node import Node
 from quantglow.ops.expression import arg
 from quantglow.ops.expression import call as fn

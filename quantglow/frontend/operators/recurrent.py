@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.recurrent_steps import (
     FUNCTIONS,
     Cell,

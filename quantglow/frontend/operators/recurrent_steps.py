@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.frontend.context import Call
+from quantglow.frontend.nodes.context import Call
 from quantglow.frontend.operators.loops import Operands, reversed_steps
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Constant, Node

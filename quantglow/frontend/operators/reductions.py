@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.indexing import iota, reshaped
 from quantglow.frontend.operators.integers import constant_like, wrapped
 from quantglow.frontend.operators.slicing import along

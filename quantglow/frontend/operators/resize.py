@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
 from quantglow.frontend.operators.shape import MAX_ELEMENTS, normal
 from quantglow.graph.node import Node

@@ -3,7 +3,7 @@ elements reach."""
 
 from __future__ import annotations
 
-from quantglow.frontend.context import Call, importer
+from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.operators.integers import wrapped
 from quantglow.frontend.operators.shape import normal
 from quantglow.frontend.operators.slicing import along

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import onnx
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.values import as_element, onnx_type_of
 from quantglow.frontend.operators.layout import channels_first, channels_last
-from quantglow.frontend.values import as_element, onnx_type_of
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.shape import Concat, Expand, Reshape, Slice, Transpose
 from quantglow.symbolic.shapes import broadcast_shapes, has_free, integers

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Result, Unsupported, importer
+from quantglow.frontend.nodes.context import Call, Result, Unsupported, importer
 from quantglow.frontend.operators.computed_spans import computed_slice
 from quantglow.frontend.operators.indexing import check_known, of_taken_branch
 from quantglow.frontend.operators.shape import normal

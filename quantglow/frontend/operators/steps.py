@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported
+from quantglow.frontend.nodes.context import Call, Unsupported
 from quantglow.frontend.operators.indexing import iota
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Elementwise

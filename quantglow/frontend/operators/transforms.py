@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.fourier import as_parts, turns
-from quantglow.frontend.context import Call, Unsupported
+from quantglow.frontend.nodes.context import Call, Unsupported
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
 from quantglow.lazy import cached_property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from quantglow.frontend.context import Call, Unsupported
+from quantglow.frontend.nodes.context import Call, Unsupported
 from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.frontend.operators.slicing import Span, along_span
 from quantglow.frontend.operators.windows import Windows, auto_padded, pair, spatial_pads

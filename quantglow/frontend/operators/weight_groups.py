@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.values import as_float32
+from quantglow.frontend.nodes.context import Call, Unsupported, importer
+from quantglow.frontend.nodes.values import as_float32
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import (
     Elementwise,

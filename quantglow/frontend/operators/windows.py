@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantglow.frontend.context import Call, Unsupported
+from quantglow.frontend.nodes.context import Call, Unsupported
 from quantglow.ops.windows import Pads, Pair
 
 

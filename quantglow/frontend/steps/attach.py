@@ -11,12 +11,12 @@ import onnx
 
 from quantglow import steps
 from quantglow.errors import OptionError
-from quantglow.frontend.folding import INFERENCE_FAILURES
-from quantglow.frontend.inference import inferred
 from quantglow.frontend.input_shapes import declared_dims
-from quantglow.frontend.light_models import whole
-from quantglow.frontend.loading import load_model
-from quantglow.frontend.proto import all_names, all_nodes, opset_of
+from quantglow.frontend.nodes.folding import INFERENCE_FAILURES
+from quantglow.frontend.reading.inference import inferred
+from quantglow.frontend.reading.light_models import whole
+from quantglow.frontend.reading.loading import load_model
+from quantglow.frontend.reading.proto import all_names, all_nodes, opset_of
 from quantglow.frontend.steps.after import following
 from quantglow.frontend.steps.before import preceding
 from quantglow.frontend.steps.chain import Chain, fresh

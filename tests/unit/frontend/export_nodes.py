@@ -13,7 +13,7 @@ import onnx
 import quantglow.runtime.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow import ops
 from quantglow.frontend import import_model
-from quantglow.frontend.context import IMPORTERS
+from quantglow.frontend.nodes.context import IMPORTERS
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops.expression import arg, call, const

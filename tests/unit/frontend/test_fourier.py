@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 import quantglow as qg
 from quantglow.fourier import turns
 from quantglow.frontend import import_model
-from quantglow.frontend.context import Unsupported
+from quantglow.frontend.nodes.context import Unsupported
 from quantglow.frontend.operators import fourier, transforms
 from quantglow.frontend.operators.transforms import Transform
 from quantglow.graph.graph import Graph

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from quantglow.errors import ModelError, QuantglowError, UnsupportedOpError
 from quantglow.frontend import import_model, open_model
-from quantglow.frontend.source_hash import source_hash
+from quantglow.frontend.reading.source_hash import source_hash
 from quantglow.interpreter import interpret
 from tests.unit.frontend.onnx_models import (
     Const,

@@ -11,7 +11,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from quantglow.errors import ModelError
-from quantglow.frontend import external_data, import_model
+from quantglow.frontend import import_model
+from quantglow.frontend.reading import external_data
 from quantglow.interpreter import interpret
 from tests.unit.frontend.onnx_models import (
     floats,

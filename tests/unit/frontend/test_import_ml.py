@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.frontend.label_codes import with_label_codes
+from quantglow.frontend.cutting.label_codes import with_label_codes
 from quantglow.graph.graph import Graph
 from quantglow.ops.external import External
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from quantglow.errors import InputError
 from quantglow.frontend import Source
-from quantglow.frontend.context import IMPORTERS
+from quantglow.frontend.nodes.context import IMPORTERS
 from quantglow.ops import External
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of, single
 

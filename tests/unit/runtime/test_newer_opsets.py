@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 import quantglow as qg
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import FallbackError
-from quantglow.frontend.opset_downgrade import downgraded, means_the_same
+from quantglow.frontend.onnxruntime.opset_downgrade import downgraded, means_the_same
 from quantglow.runtime import newer_opsets
 from quantglow.runtime.newer_opsets import opened
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.frontend import Source, restored, stored
-from quantglow.frontend.values import array_of
+from quantglow.frontend.nodes.values import array_of
 from quantglow.graph.node import Constant
 from quantglow.types import Array, DType, ElementType, QuantParams
 from tests.support.effort import moderate

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.frontend import external, open_model
+from quantglow.frontend import open_model
+from quantglow.frontend.resolvers import external
 from quantglow.graph.attributes import encode
 from quantglow.graph.case import Case
 from quantglow.runtime.shapes import general_programs, general_segments
@@ -24,7 +25,7 @@ from quantglow.types import Array
 from tests.support.deformable import deformable, weights
 from tests.support.free_network import image
 from tests.unit.frontend.onnx_models import by_onnxruntime
-from tests.unit.frontend.test_free_externals import columns
+from tests.unit.frontend.resolvers.test_free_externals import columns
 
 SIZES = [(2, 3, 20, 24), (2, 3, 31, 26), (3, 3, 28, 33)]
 
