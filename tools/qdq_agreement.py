@@ -39,7 +39,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import quantize
-from quantglow.report.metrics import sqnr_db
+from quantglow.report.accuracy.metrics import sqnr_db
 from quantglow.types import f32
 
 Array = NDArray[Any]

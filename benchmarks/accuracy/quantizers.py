@@ -16,7 +16,7 @@ from benchmarks.networks.network import Feeds, Network
 from benchmarks.support import peer_runtimes
 from benchmarks.support.runtime import Runtime, shaped
 from quantglow.options import EQUALIZATIONS
-from quantglow.report import openvino_quantizer
+from quantglow.report.peers import openvino_quantizer
 
 Quantize = Callable[[Network, list[Feeds], int], Runtime]
 """(network, calibration feeds, threads) -> the quantized network, ready to run."""

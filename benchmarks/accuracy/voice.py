@@ -19,7 +19,7 @@ import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_static
 
 import quantglow as qg
-from quantglow.report.onnxruntime_quantizer import SampleReader
+from quantglow.report.peers.onnxruntime_quantizer import SampleReader
 from quantglow.types import Array
 from tools.downloads.silero_vad import CHUNKS, calls, model_file
 

@@ -35,7 +35,7 @@ from quantglow.backends.llvm.runtime.peak import (
 from quantglow.backends.llvm.runtime.table_runner import SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.backends.llvm.targets import resolve
-from quantglow.report.call_report import profile_calls, timed_part
+from quantglow.report.speed.call_report import profile_calls, timed_part
 
 ENTRIES, CHUNKS = 1000, 4
 """Rows of a table that two threads share, and the chunks of each: long enough that both take

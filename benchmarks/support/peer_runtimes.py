@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.networks.network import Feeds, Network
 from benchmarks.support.runtime import Runtime, shaped
 from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
-from quantglow.report import onnxruntime_quantizer, openvino_quantizer
+from quantglow.report.peers import onnxruntime_quantizer, openvino_quantizer
 from tools.downloads.model_cache import cached, content_key
 
 

@@ -32,7 +32,7 @@ from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import OptionError
-from quantglow.report.tables import Table, nbytes_text, number
+from quantglow.report.display.tables import Table, nbytes_text, number
 from quantglow.runtime.bundles import check_target
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel

@@ -19,9 +19,9 @@ from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
-from quantglow.report.metrics import Sums
-from quantglow.report.outputs import reference
-from quantglow.report.tables import Table, number
+from quantglow.report.accuracy.metrics import Sums
+from quantglow.report.accuracy.outputs import reference
+from quantglow.report.display.tables import Table, number
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.types import Array

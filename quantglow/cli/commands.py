@@ -48,9 +48,9 @@ from quantglow.driver import stages
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.report import Report
-from quantglow.report.headline import is_close, verdict
+from quantglow.report.accuracy.headline import is_close, verdict
+from quantglow.report.display.tables import Table
 from quantglow.report.shown import ShownReport
-from quantglow.report.tables import Table
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.types import Array

@@ -19,7 +19,7 @@ from quantglow.cli.files import check_onnx
 from quantglow.cli.samples import samples_of
 from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver.comparison import SECONDS, compare
-from quantglow.report.peer_quantizers import PEER_QUANTIZERS
+from quantglow.report.peers.peer_quantizers import PEER_QUANTIZERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

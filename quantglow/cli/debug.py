@@ -21,7 +21,7 @@ from quantglow.cli.samples import samples_of
 from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver import stages
 from quantglow.files import writing
-from quantglow.report.accuracy import WORST
+from quantglow.report.accuracy.accuracy import WORST
 from quantglow.report.diagnosis import Diagnosis
 
 PAGES = (".json", ".html")

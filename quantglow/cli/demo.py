@@ -15,9 +15,9 @@ from quantglow.driver.compilation import compile
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
 from quantglow.report import Report
-from quantglow.report.onnxruntime_quantizer import int8_runner
-from quantglow.report.outputs import Runner
-from quantglow.report.tables import Table, number
+from quantglow.report.accuracy.outputs import Runner
+from quantglow.report.display.tables import Table, number
+from quantglow.report.peers.onnxruntime_quantizer import int8_runner
 from quantglow.runtime.build import thread_count
 
 CALIBRATION_SAMPLES = 50

@@ -33,7 +33,7 @@ from quantglow.errors import OptionError
 from quantglow.files import writing
 from quantglow.graph.graph import Graph
 from quantglow.report import Report
-from quantglow.report.footprint import Footprint
+from quantglow.report.memory.footprint import Footprint
 from quantglow.runtime.bundles import bundle_target, schedule_for
 from quantglow.runtime.planning import plan_program
 from quantglow.runtime.saved_models import saving

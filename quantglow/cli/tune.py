@@ -21,8 +21,8 @@ from quantglow.cli.steps import steps_arguments
 from quantglow.cli.timing import medians
 from quantglow.clusters import dask
 from quantglow.errors import OptionError
-from quantglow.report.busy import busy_note
-from quantglow.report.tables import Table
+from quantglow.report.display.tables import Table
+from quantglow.report.speed.busy import busy_note
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.tuning.core_fit import CoreFit, measure_core, stored

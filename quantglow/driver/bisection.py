@@ -33,7 +33,7 @@ from quantglow.pass_manager import pass_name, watching
 from quantglow.passes import FLOAT_PASSES
 from quantglow.passes.repeat import single_passes
 from quantglow.profiling.data import Feeds, first_of
-from quantglow.report.onnxruntime_check import running
+from quantglow.report.accuracy.onnxruntime_check import running
 from quantglow.runtime.protocol import Backend
 from quantglow.types import Array
 

@@ -21,15 +21,15 @@ from quantglow.graph.family import Family
 from quantglow.isolation import IsolationError
 from quantglow.profiling.data import Feeds
 from quantglow.report import Report
-from quantglow.report.accuracy import worst_sqnr_db
-from quantglow.report.busy import busy_note
-from quantglow.report.headline import SAME, UNSEEN
-from quantglow.report.metrics import class_like
-from quantglow.report.onnxruntime_check import Outputs, running
-from quantglow.report.outputs import output_accuracy_of
-from quantglow.report.peer_quantizers import PEER_QUANTIZERS, PeerQuantizer, file_nbytes
-from quantglow.report.peers import OURS, Contender, compared, reason_of
-from quantglow.report.quantizer_comparison import FLOAT, QuantizerComparison, QuantizerFigures
+from quantglow.report.accuracy.accuracy import worst_sqnr_db
+from quantglow.report.accuracy.headline import SAME, UNSEEN
+from quantglow.report.accuracy.metrics import class_like
+from quantglow.report.accuracy.onnxruntime_check import Outputs, running
+from quantglow.report.accuracy.outputs import output_accuracy_of
+from quantglow.report.peers.peer_quantizers import PEER_QUANTIZERS, PeerQuantizer, file_nbytes
+from quantglow.report.peers.peers import OURS, Contender, compared, reason_of
+from quantglow.report.peers.quantizer_comparison import FLOAT, QuantizerComparison, QuantizerFigures
+from quantglow.report.speed.busy import busy_note
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.types import DType, TensorType

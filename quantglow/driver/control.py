@@ -26,11 +26,11 @@ from quantglow.quantization.accuracy_control.precision_steps import (
     int16_steps,
     ranked,
 )
-from quantglow.report.metrics import Sums
+from quantglow.report.accuracy.metrics import Sums
+from quantglow.report.accuracy.sensitivity import noise_of_each
+from quantglow.report.accuracy.verification import MAX_SAMPLES
 from quantglow.report.precision_overrides import PrecisionOverride
 from quantglow.report.report import report_of
-from quantglow.report.sensitivity import noise_of_each
-from quantglow.report.verification import MAX_SAMPLES
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
 from quantglow.report import Report
-from quantglow.report.latency import latency_beside_float
+from quantglow.report.peers.latency import latency_beside_float
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.types import Array

@@ -24,8 +24,8 @@ from quantglow.profiling.recording import MOST_AT_ONCE
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization.recovery import MAX_NBYTES, Reservoir, capacity, sample_nbytes
 from quantglow.quantization.shape_variants import ShapeVariant, are_alike, sharing
-from quantglow.report.data_warnings import Seen
-from quantglow.report.verification import MAX_SAMPLES
+from quantglow.report.accuracy.verification import MAX_SAMPLES
+from quantglow.report.samples.data_warnings import Seen
 from quantglow.types import Array
 
 ENOUGH = 4

@@ -52,7 +52,7 @@ from quantglow.options import (
 )
 from quantglow.profiling import Profile
 from quantglow.report import diagnosis
-from quantglow.report.accuracy import WORST
+from quantglow.report.accuracy.accuracy import WORST
 from quantglow.report.diagnosis import Diagnosis
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.feeds import as_array, check_mapping

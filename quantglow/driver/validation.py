@@ -16,7 +16,7 @@ from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
 from quantglow.profiling.data import Feeds, feeds_of, is_one, samples_in
-from quantglow.report.headline import RightAnswers
+from quantglow.report.accuracy.headline import RightAnswers
 from quantglow.types import Array
 
 

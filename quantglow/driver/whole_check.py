@@ -10,12 +10,12 @@ from quantglow.driver.pipeline.calibrated import CheckSamples
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.signature import Signature
 from quantglow.report import Report
-from quantglow.report.accuracy import OutputAccuracy
-from quantglow.report.headline import RightAnswers
-from quantglow.report.metrics import class_like
-from quantglow.report.onnxruntime_check import Outputs, running
-from quantglow.report.outputs import ONNXRUNTIME, output_accuracy_of
-from quantglow.report.verification import Verification, attempted, until_interrupted
+from quantglow.report.accuracy.accuracy import OutputAccuracy
+from quantglow.report.accuracy.headline import RightAnswers
+from quantglow.report.accuracy.metrics import class_like
+from quantglow.report.accuracy.onnxruntime_check import Outputs, running
+from quantglow.report.accuracy.outputs import ONNXRUNTIME, output_accuracy_of
+from quantglow.report.accuracy.verification import Verification, attempted, until_interrupted
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.types import Array, DType, TensorType
 

@@ -12,7 +12,7 @@ from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.profiling import Profile
 from quantglow.quantization import QuantizationReport
-from quantglow.report.accuracy import (
+from quantglow.report.accuracy.accuracy import (
     WORST,
     LayerAccuracy,
     OutputAccuracy,
@@ -21,14 +21,14 @@ from quantglow.report.accuracy import (
     worst,
     worst_tables,
 )
-from quantglow.report.headline import headline
-from quantglow.report.layers import layer_accuracy
-from quantglow.report.outputs import output_accuracy
+from quantglow.report.accuracy.headline import headline
+from quantglow.report.accuracy.layers import layer_accuracy
+from quantglow.report.accuracy.outputs import output_accuracy
+from quantglow.report.accuracy.sensitivity import sensitivities
+from quantglow.report.display.tables import Table, Tabular
 from quantglow.report.page.data import Figures, page_of, without_page
 from quantglow.report.page.source import PageSource
-from quantglow.report.sensitivity import sensitivities
-from quantglow.report.speed import LayerSpeed, speed_table
-from quantglow.report.tables import Table, Tabular
+from quantglow.report.speed.speed import LayerSpeed, speed_table
 from quantglow.types import Array
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from quantglow.report.tables import Table
+from quantglow.report.display.tables import Table
 from quantglow.runtime.fallback import FallbackNode
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantglow.report.tables import Table
+from quantglow.report.display.tables import Table
 
 
 @dataclass(frozen=True)

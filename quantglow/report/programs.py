@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.report.tables import Table
+from quantglow.report.display.tables import Table
 from quantglow.runtime.shapes.served_shapes import ServedShapes
 
 

@@ -11,7 +11,7 @@ from warnings import warn
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError
 from quantglow.graph.graph import Graph
-from quantglow.report.accuracy import (
+from quantglow.report.accuracy.accuracy import (
     LayerAccuracy,
     OutputAccuracy,
     float_table,
@@ -22,18 +22,18 @@ from quantglow.report.accuracy import (
     worst_sqnr_db,
     worst_tables,
 )
+from quantglow.report.accuracy.headline import RightAnswers, headline, is_close, verdict
+from quantglow.report.display.tables import Table, Tabular, nbytes_text
 from quantglow.report.fallback import fallback_table
-from quantglow.report.headline import RightAnswers, headline, is_close, verdict
-from quantglow.report.latency import MeasuredLatency
+from quantglow.report.memory.sizes import WeightSizes
 from quantglow.report.page.data import Figures, TraceLike, page_of, without_page
 from quantglow.report.page.source import PageSource
+from quantglow.report.peers.latency import MeasuredLatency
 from quantglow.report.precision_overrides import PrecisionOverride, overrides_table
 from quantglow.report.programs import programs_table
 from quantglow.report.shown import ShownReport
-from quantglow.report.sizes import WeightSizes
-from quantglow.report.speed import LayerSpeed, speed_table
+from quantglow.report.speed.speed import LayerSpeed, speed_table
 from quantglow.report.summary import Summary
-from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
 from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.shapes.served_shapes import ServedShapes

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quantglow.report.display.tables import Table, Tabular
 from quantglow.report.summary import Summary
-from quantglow.report.tables import Table, Tabular
 
 if TYPE_CHECKING:
     from quantglow.report.report import Report

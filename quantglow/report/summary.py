@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantglow.report.bars import Bar, html_bars
-from quantglow.report.latency import MeasuredLatency
-from quantglow.report.sizes import WeightSizes
+from quantglow.report.display.bars import Bar, html_bars
+from quantglow.report.memory.sizes import WeightSizes
+from quantglow.report.peers.latency import MeasuredLatency
 
 NOT_CHECKED = "Accuracy: not checked."
 NOT_MEASURED = "Speed: not measured."

@@ -16,7 +16,7 @@ from quantglow.profiling import Histogram
 from quantglow.report import CodeUse, LayerAccuracy, OutputAccuracy
 from quantglow.report.page.data import Figures, page_of
 from quantglow.report.page.source import PageSource
-from quantglow.report.speed import LayerSpeed
+from quantglow.report.speed.speed import LayerSpeed
 from quantglow.types import f32
 from quantglow.webpage import framed
 from tests.browser.conftest import Opener

@@ -11,7 +11,7 @@ import pytest
 
 import quantglow as qg
 from quantglow import steps
-from quantglow.report.metrics import sqnr_db
+from quantglow.report.accuracy.metrics import sqnr_db
 from quantglow.types import Array, DType
 from tests.support.equality import assert_equal_values
 from tools.hashed_networks import NETWORKS

@@ -13,13 +13,14 @@ import pytest
 import quantglow as qg
 from quantglow.cli.data import mnist
 from quantglow.cli.main import main
-from quantglow.report import busy, peer_quantizers
-from quantglow.report.peer_quantizers import by_onnxruntime
-from quantglow.report.quantizer_comparison import (
+from quantglow.report.peers import peer_quantizers
+from quantglow.report.peers.peer_quantizers import by_onnxruntime
+from quantglow.report.peers.quantizer_comparison import (
     FLOAT,
     QuantizerComparison,
     QuantizerFigures,
 )
+from quantglow.report.speed import busy
 from tests.support.small_network import small_model, small_samples
 
 QUICK = {"seconds": 0.05, "num_threads": 1, "effort": "fast", "progress": False}

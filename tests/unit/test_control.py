@@ -13,7 +13,7 @@ from quantglow.driver.control import shown_steps
 from quantglow.quantization.accuracy_control.control import Search
 from quantglow.quantization.accuracy_control.precision_steps import INT16, Step
 from quantglow.report import Report
-from quantglow.report.metrics import sqnr_db
+from quantglow.report.accuracy.metrics import sqnr_db
 from tests.unit.quantization.quantization_networks import samples_for
 from tests.unit.quantization.search.test_choose_int16 import network
 

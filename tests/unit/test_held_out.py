@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import quantglow as qg
 from quantglow.driver.held_out import EVERY, FEWEST_SAMPLES, HeldOut, digest_of
 from quantglow.profiling.data import Located
-from quantglow.report.headline import SAME, UNSEEN, VALIDATION
+from quantglow.report.accuracy.headline import SAME, UNSEEN, VALIDATION
 from tests.support.free_network import free_model
 from tests.support.small_network import small_model, small_samples
 

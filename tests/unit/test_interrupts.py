@@ -110,9 +110,9 @@ STAGES = {
         1,
         "{'int16_activations': 'auto'}",
     ),
-    "speed": ("quantglow.report.speed:SpeedSearch.tried", 1, "{'measure_speed': True}"),
+    "speed": ("quantglow.report.speed.speed:SpeedSearch.tried", 1, "{'measure_speed': True}"),
     "control": ("quantglow.driver.control:AccuracyControl.trial", 1, "{'max_drop': 0.5}"),
-    "check": ("quantglow.report.outputs:output_accuracy_of", 1, "{}"),
+    "check": ("quantglow.report.accuracy.outputs:output_accuracy_of", 1, "{}"),
 }
 """A function in the middle of each stage, and the call of it that Ctrl-C comes in."""
 

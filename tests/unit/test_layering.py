@@ -44,7 +44,7 @@ DOORS = {
     "onnx": ("frontend", "backend.py", "converters/tflite"),
     "google": ("frontend",),
     "llvmlite": ("backends/llvm",),
-    "onnxruntime": ("backends/onnxruntime", "report/onnxruntime_"),
+    "onnxruntime": ("backends/onnxruntime", "report/peers/onnxruntime_"),
     "PIL": ("data/images",),
     "pyarrow": ("data/tables",),
     "pickle": (),
@@ -116,10 +116,21 @@ def folder_of(name: str) -> str:
     return ".".join(name.split(".")[:3])
 
 
+def place_of(name: str) -> str:
+    """The folder of a module of a room; the modules beside the folders are one place."""
+    is_folder = (ROOT.parent / name.replace(".", "/")).is_dir()
+    return folder_of(name if is_folder else name.rpartition(".")[0])
+
+
 @pytest.mark.parametrize(
     ("room", "part_of"),
-    [("quantization", str), ("quantization", folder_of), ("frontend", folder_of)],
-    ids=["modules of quantization", "folders of quantization", "folders of frontend"],
+    [
+        ("quantization", str),
+        ("quantization", folder_of),
+        ("frontend", folder_of),
+        ("report", place_of),
+    ],
+    ids=lambda case: case if isinstance(case, str) else case.__name__,
 )
 def test_a_room_has_no_circle(room: str, part_of: Callable[[str], str]) -> None:
     modules = modules_in(room)

@@ -15,8 +15,8 @@ from quantglow import steps
 from quantglow.driver.models import with_steps
 from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
 from quantglow.ops import Quantize
-from quantglow.report.metrics import sqnr_db
-from quantglow.report.onnxruntime_quantizer import int8_runner
+from quantglow.report.accuracy.metrics import sqnr_db
+from quantglow.report.peers.onnxruntime_quantizer import int8_runner
 from quantglow.types import Array
 from tests.support.small_network import small_model
 

@@ -20,17 +20,17 @@ from quantglow.interrupts import say
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import is_shown
-from quantglow.report.data_warnings import unlike_training
-from quantglow.report.headline import SAME, UNSEEN, VALIDATION
-from quantglow.report.input_scale import out_of_scale
-from quantglow.report.verification import affordable
+from quantglow.report.accuracy.headline import SAME, UNSEEN, VALIDATION
+from quantglow.report.accuracy.verification import affordable
+from quantglow.report.samples.data_warnings import unlike_training
+from quantglow.report.samples.input_scale import out_of_scale
 
 
 @dataclass(frozen=True)
 class CheckSamples:
     """Samples on which the result is compared with the float model.
 
-    origin      where they are from: ``report.headline.SAME``, ``UNSEEN`` or ``VALIDATION``
+    origin      where they are from: ``report.accuracy.headline.SAME``, ``UNSEEN`` or ``VALIDATION``
     validation  the user's own, with their labels
     notes       remarks for the report
     """

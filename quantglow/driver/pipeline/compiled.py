@@ -15,12 +15,13 @@ from quantglow.graph.border import leaving
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.profiling.data import Feeds
-from quantglow.report import Report, verification
-from quantglow.report.outputs import Reference, reference
+from quantglow.report import Report
+from quantglow.report.accuracy import verification
+from quantglow.report.accuracy.outputs import Reference, reference
+from quantglow.report.accuracy.verification import Verification, no_labels, until_interrupted
+from quantglow.report.memory.sizes import WeightSizes
 from quantglow.report.page.source import PageSource
 from quantglow.report.report import report_of
-from quantglow.report.sizes import WeightSizes
-from quantglow.report.verification import Verification, no_labels, until_interrupted
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.shapes.fallbacks import FallbackOnUse

@@ -33,10 +33,10 @@ from quantglow.profiling.data import Feeds
 from quantglow.quantization.plan.scope import aliases, known_ops, matching
 from quantglow.quantization.weight_groups import input_moments, packed_weights
 from quantglow.report import LayerAccuracy, Report
-from quantglow.report.headline import SAME, UNSEEN
-from quantglow.report.outputs import output_accuracy, reference
-from quantglow.report.sizes import WeightSizes
-from quantglow.report.verification import MAX_SAMPLES
+from quantglow.report.accuracy.headline import SAME, UNSEEN
+from quantglow.report.accuracy.outputs import output_accuracy, reference
+from quantglow.report.accuracy.verification import MAX_SAMPLES
+from quantglow.report.memory.sizes import WeightSizes
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel

@@ -16,7 +16,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.quantization.plan.int16 import AUTO, value_names
 from quantglow.quantization.plan.scope import matching
 from quantglow.quantization.recovery import Cache
-from quantglow.report.speed import LayerSpeed
+from quantglow.report.speed.speed import LayerSpeed
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 from quantglow import debug
 from quantglow.driver.pipeline.prepared import Prepared, excluding
 from quantglow.driver.pipeline.quantized import Quantized, rounded_to_nearest
-from quantglow.report.call_report import timed_calls
-from quantglow.report.speed import (
+from quantglow.report.speed.call_report import timed_calls
+from quantglow.report.speed.speed import (
     LayerSpeed,
     SpeedSearch,
     layer_speeds,

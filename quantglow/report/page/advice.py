@@ -11,10 +11,10 @@ from typing import Any
 
 from quantglow.graph.node import OPS
 from quantglow.graph.traits import Trait
-from quantglow.report.accuracy import LayerAccuracy, worst
-from quantglow.report.codes import CORE_PERCENT
+from quantglow.report.accuracy.accuracy import LayerAccuracy, worst
+from quantglow.report.accuracy.codes import CORE_PERCENT
 from quantglow.report.page.layers import milliseconds
-from quantglow.report.speed import LayerSpeed
+from quantglow.report.speed.speed import LayerSpeed
 
 SHOWN = 6
 """Maximum number of layers."""

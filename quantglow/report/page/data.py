@@ -14,12 +14,12 @@ import numpy as np
 from quantglow.graph.drawing import DrawnGraph
 from quantglow.graph.graph import Graph
 from quantglow.profiling.drawing import drawn
-from quantglow.report.accuracy import LayerAccuracy, OutputAccuracy, plain
+from quantglow.report.accuracy.accuracy import LayerAccuracy, OutputAccuracy, plain
 from quantglow.report.page.advice import advice
 from quantglow.report.page.layers import layer_rows
 from quantglow.report.page.source import PageSource, clipped_share, ranges_of
 from quantglow.report.page.timeline import timeline, trace_in
-from quantglow.report.speed import LayerSpeed
+from quantglow.report.speed.speed import LayerSpeed
 from quantglow.version import __version__
 from quantglow.webpage import page
 

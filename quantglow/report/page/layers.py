@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quantglow.report.accuracy import LayerAccuracy, plain
-from quantglow.report.codes import CodeUse
-from quantglow.report.speed import LayerSpeed
+from quantglow.report.accuracy.accuracy import LayerAccuracy, plain
+from quantglow.report.accuracy.codes import CodeUse
+from quantglow.report.speed.speed import LayerSpeed
 
 PERCENT = 100
 

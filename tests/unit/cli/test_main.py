@@ -21,8 +21,10 @@ from quantglow.cli.arguments import config_of
 from quantglow.cli.commands import MEANWHILE
 from quantglow.cli.main import COMMANDS, main, parser
 from quantglow.cli.timing import loaded_latencies, medians
-from quantglow.report import Report, busy, peers
-from quantglow.report.metrics import sqnr_db
+from quantglow.report import Report
+from quantglow.report.accuracy.metrics import sqnr_db
+from quantglow.report.peers import peers
+from quantglow.report.speed import busy
 from quantglow.runtime.shapes import meanwhile
 from tests.support.free_network import free_model, image, wide_model
 from tests.support.small_network import small_model, small_samples

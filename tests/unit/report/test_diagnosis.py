@@ -17,10 +17,10 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Conv, Mul, Softmax
 from quantglow.quantization.search.output_noise import logit_outputs
 from quantglow.report import CodeUse, LayerAccuracy
-from quantglow.report.accuracy import worst
-from quantglow.report.metrics import sqnr_db
-from quantglow.report.sensitivity import consequences, sensitivities
-from quantglow.report.speed import LayerSpeed
+from quantglow.report.accuracy.accuracy import worst
+from quantglow.report.accuracy.metrics import sqnr_db
+from quantglow.report.accuracy.sensitivity import consequences, sensitivities
+from quantglow.report.speed.speed import LayerSpeed
 from tests.support.small_network import small_model, small_samples
 
 LARGE = np.float32([50.0])

@@ -16,8 +16,8 @@ from quantglow.driver.stages import float_graph_of
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv
 from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
-from quantglow.report.layers import local_sums, values_by_name
-from quantglow.report.metrics import sqnr_db
+from quantglow.report.accuracy.layers import local_sums, values_by_name
+from quantglow.report.accuracy.metrics import sqnr_db
 from tests.support.small_network import small_model, small_samples
 
 

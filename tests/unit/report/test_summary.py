@@ -12,11 +12,12 @@ import pytest
 
 import quantglow as qg
 from quantglow.graph.node import Constant
-from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report, peers
-from quantglow.report.bars import text_bar
-from quantglow.report.latency import MeasuredLatency
+from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
+from quantglow.report.display.bars import text_bar
+from quantglow.report.memory.sizes import WeightSizes
+from quantglow.report.peers import peers
+from quantglow.report.peers.latency import MeasuredLatency
 from quantglow.report.report import SHOWN
-from quantglow.report.sizes import WeightSizes
 from quantglow.system import busy_processors
 from tests.support.small_network import small_model, small_samples
 

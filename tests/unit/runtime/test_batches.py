@@ -18,7 +18,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
 from quantglow.lowering.split_batch import split_batch
-from quantglow.report.call_report import profile_calls
+from quantglow.report.speed.call_report import profile_calls
 from quantglow.runtime import batches
 from quantglow.runtime.batches import Traffic, pieces_for, shared_evenly
 from quantglow.runtime.planning import plan_program

@@ -14,7 +14,7 @@ import quantglow as qg
 from quantglow.backends.llvm.targets import level_target
 from quantglow.cli.main import main
 from quantglow.graph.graph import Graph
-from quantglow.report.footprint import Footprint
+from quantglow.report.memory.footprint import Footprint
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.planning import plan_program
 from tests.support.branching_network import branching_model

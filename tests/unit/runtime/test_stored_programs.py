@@ -16,7 +16,7 @@ import quantglow as qg
 from quantglow.backends.llvm.jit.cache import MAGIC, sealed
 from quantglow.backends.llvm.runtime.program_store import DAMAGED
 from quantglow.backends.llvm.runtime.stored_table import from_json, to_json
-from quantglow.report.call_report import profile_calls
+from quantglow.report.speed.call_report import profile_calls
 from quantglow.runtime import planning
 from quantglow.runtime.shapes import general_planning
 from tests.support.free_network import SHAPES, free_model, image

@@ -26,7 +26,7 @@ from quantglow.quantization.accuracy_control.precision_steps import (
 )
 from quantglow.quantization.costs import float_seconds, int16_seconds
 from quantglow.quantization.plan.plan import OVERRIDDEN, Plan, make_plan
-from quantglow.report.sensitivity import noise_of_each
+from quantglow.report.accuracy.sensitivity import noise_of_each
 from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
 
 

@@ -24,7 +24,7 @@ from quantglow.report.page.advice import (
     advice,
     flag_of,
 )
-from quantglow.report.speed import LayerSpeed
+from quantglow.report.speed.speed import LayerSpeed
 from tests.support.small_network import small_model, small_samples
 from tests.unit.webpage.test_rendering import data_of
 

@@ -1,0 +1,197 @@
+"""Accuracy figures of outputs and layers, and their tables."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.concise import Concise
+from quantglow.report.accuracy.codes import CodeUse, bars
+from quantglow.report.display.tables import Table, number
+
+WORST = 10
+
+
+@dataclass(frozen=True)
+class OutputAccuracy:
+    """One output against the float model; ``top1_agreement`` is set if it looks like class
+    scores, or has integers: then it is the share of equal answers, and the only figure that counts.
+    """
+
+    name: str
+    sqnr_db: float
+    cosine: float
+    max_error: float
+    top1_agreement: float | None = None
+    is_integer: bool = False
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> OutputAccuracy:
+        rest = {key: value for key, value in data.items() if key != "is_integer"}
+        return OutputAccuracy(**_figures(rest), is_integer=bool(data.get("is_integer", False)))
+
+
+@dataclass(frozen=True, repr=False)
+class LayerAccuracy(Concise):
+    """One operator of the float graph.
+
+    ``sqnr_local_db`` is the SQNR of its integer form alone, on exact operands;
+    ``sqnr_accumulated_db`` includes the errors of all layers before it.  Both are None if its value
+    no longer exists by itself (it was merged into the operator behind it), or if it was not
+    measured.  ``sensitivity_db`` is the SQNR of the outputs if this layer alone had its error, if
+    it was asked for.  ``codes`` are the codes of an integer result, None for a float result.
+    """
+
+    name: str
+    op: str
+    precision: str
+    reason: str = ""
+    sqnr_local_db: float | None = None
+    sqnr_accumulated_db: float | None = None
+    sensitivity_db: float | None = None
+    codes: CodeUse | None = None
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> LayerAccuracy:
+        """The object from the result of ``asdict`` and ``plain``."""
+        codes = data.get("codes")
+        rest = {key: value for key, value in data.items() if key != "codes"}
+        return LayerAccuracy(**_figures(rest), codes=None if codes is None else _code_use(codes))
+
+
+def worst_sqnr_db(outputs: Sequence[OutputAccuracy]) -> float | None:
+    """SQNR of the worst output in dB; None if all have integers, whose values are no quantities."""
+    return min((output.sqnr_db for output in outputs if not output.is_integer), default=None)
+
+
+def worst(layers: Sequence[LayerAccuracy], count: int = WORST) -> tuple[LayerAccuracy, ...]:
+    """The int8 layers with the largest error, worst first: by sensitivity if known, else
+    locally.
+    """
+
+    def by_error(layer: LayerAccuracy) -> tuple[float, float]:
+        local, alone = layer.sqnr_local_db, layer.sensitivity_db
+        return (math.inf if alone is None else alone, math.inf if local is None else local)
+
+    known = [n for n in layers if n.precision != "float" and min(by_error(n)) < math.inf]
+    return tuple(sorted(known, key=by_error)[:count])
+
+
+def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> Table:
+    rows = [
+        (
+            o.name,
+            number(None if o.is_integer else o.sqnr_db),
+            number(None if o.is_integer else o.cosine, "{:.6f}"),
+            number(o.max_error, "{:.4g}"),
+            number(o.top1_agreement, "{:.1%}"),
+        )
+        for o in outputs
+    ]
+    numbers = ("SQNR dB", "cosine", "max error", "top-1 agreement")
+    return Table(title, ("output", *numbers), rows, frozenset(numbers))
+
+
+def layers_table(layers: Sequence[LayerAccuracy]) -> Table:
+    """Table of all operators, with the reason of float ones, and sensitivities if they are
+    known.
+    """
+    alone = any(layer.sensitivity_db is not None for layer in layers)
+    rows = [
+        (
+            layer.name,
+            layer.op,
+            layer.precision,
+            *([number(layer.sensitivity_db)] if alone else []),
+            number(layer.sqnr_local_db),
+            number(layer.sqnr_accumulated_db),
+            layer.reason,
+        )
+        for layer in layers
+    ]
+    counts = Counter(layer.precision for layer in layers)
+    title = "Layers: " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+    numbers = (*(("alone dB",) if alone else ()), "local dB", "accumulated dB")
+    columns = ("layer", "op", "precision", *numbers, "why float")
+    return Table(title, columns, rows, frozenset(numbers))
+
+
+def float_table(layers: Sequence[LayerAccuracy]) -> Table:
+    """Table of operators that stayed float, and why."""
+    rows = [(layer.name, layer.op, layer.reason) for layer in layers]
+    return Table(f"Layers kept in float: {len(rows)}", ("layer", "op", "why float"), rows)
+
+
+def with_figure(layer: LayerAccuracy) -> str:
+    """A layer and the figure that ``worst`` sorts by."""
+    alone = layer.sensitivity_db
+    return f"{layer.name} ({number(layer.sqnr_local_db if alone is None else alone)} dB)"
+
+
+def worst_tables(layers: Sequence[LayerAccuracy]) -> tuple[Table, Table]:
+    """Table of some layers with all that is known of them: their errors, and their codes."""
+    alone = any(layer.sensitivity_db is not None for layer in layers)
+    errors = [
+        (
+            layer.name,
+            layer.op,
+            *([number(layer.sensitivity_db)] if alone else []),
+            number(layer.sqnr_local_db),
+            number(layer.sqnr_accumulated_db),
+        )
+        for layer in layers
+    ]
+    figures = (*(["alone dB"] if alone else []), "local dB", "accumulated dB")
+    uses = [(layer.name, *_code_cells(layer.codes)) for layer in layers if layer.codes]
+    shares = ("limits", "codes", "range seen", "99.9 %")
+    return (
+        Table(
+            f"Worst int8 layers: {len(layers)}",
+            ("layer", "op", *figures),
+            errors,
+            frozenset(figures),
+        ),
+        Table("Their codes", ("layer", *shares, "codes taken"), uses, frozenset(shares)),
+    )
+
+
+def _code_cells(use: CodeUse) -> tuple[str, ...]:
+    return (
+        f"{use.saturation:.2%}",
+        f"{use.used}/{use.levels}",
+        number(use.seen, "{:.0%}"),
+        number(use.core, "{:.0%}"),
+        bars(use.shares),
+    )
+
+
+def plain(value: Any) -> Any:
+    """Nested plain data in which every float is finite: infinite figures become ``"inf"``."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+_TEXTS = ("name", "op", "precision", "reason")
+
+
+def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts unchanged, everything else as a float or None."""
+    return {
+        key: str(value) if key in _TEXTS else None if value is None else float(value)
+        for key, value in entry.items()
+    }
+
+
+def _code_use(data: Mapping[str, Any]) -> CodeUse:
+    whole = {key: int(data[key]) for key in ("levels", "used")}
+    shares = tuple(map(float, data["shares"]))
+    rest = {key: value for key, value in data.items() if key not in {*whole, "shares"}}
+    return CodeUse(**_figures(rest), **whole, shares=shares)

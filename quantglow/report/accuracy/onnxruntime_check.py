@@ -1,0 +1,72 @@
+"""The float results of samples, computed by onnxruntime in a child process.
+
+onnxruntime is foreign code with a graph optimizer that has crashed on valid models; in a child it
+ends that child only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from quantglow.isolation import ChildDied, called, started
+from quantglow.report.accuracy.sample_arrays import arrays_of
+from quantglow.types import Array
+
+PLACE = "quantglow.backends.onnxruntime.apart:outputs"
+"""Name of the function that the child calls."""
+
+MAX_SECONDS = 300.0
+"""Time limit of a child, in seconds."""
+
+Outputs = list[list[Array]]
+"""All outputs of each sample, in order."""
+
+Answer = Callable[[], tuple[Outputs, tuple[str, ...]]]
+"""Function that waits for the outputs; its notes tell of an unusual way to compute them."""
+
+
+@contextmanager
+def running(
+    model: Any, samples: Sequence[Mapping[str, Array]], wanted: Sequence[str] | None = None
+) -> Iterator[Answer]:
+    """Let onnxruntime compute the samples while the block runs, and later if the result is wanted.
+
+    The model is a path, bytes or ModelProto; ``wanted`` are names of its outputs (None: all).
+    Asking for the result raises ``IsolationError``.
+    """
+    path, first = located(model)
+    names = list(samples[0])
+    arrays = [*first, *arrays_of(samples, names)]
+    facts = {"path": path, "names": names, "optimize": True, "wanted": wanted}
+    with started(PLACE, arrays, facts, seconds=MAX_SECONDS) as call:
+
+        def answer() -> tuple[Outputs, tuple[str, ...]]:
+            try:
+                return grouped(call.result(), len(samples)), ()
+            except ChildDied as error:
+                plain = {**facts, "optimize": False}
+                found = called(PLACE, arrays, plain, seconds=MAX_SECONDS)
+                note = f"onnxruntime ran without its graph optimizations: with them {error}"
+                return grouped(found, len(samples)), (note,)
+
+        yield answer
+
+
+def located(model: Any) -> tuple[str | None, list[Array]]:
+    """A model as a path (weights may lie beside the file), or as an array of its bytes."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model), []
+    is_proto = hasattr(model, "SerializeToString")
+    content = model.SerializeToString() if is_proto else model
+    return None, [np.frombuffer(content, np.uint8)]
+
+
+def grouped(arrays: Sequence[Array], samples: int) -> Outputs:
+    """The outputs by sample."""
+    count = len(arrays) // samples
+    return [list(arrays[i * count : (i + 1) * count]) for i in range(samples)]

@@ -1,0 +1,55 @@
+"""Bytes of a model's weights before and after quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant
+from quantglow.report.display.bars import Bar
+from quantglow.report.display.tables import nbytes_text
+
+
+@dataclass(frozen=True)
+class WeightSizes:
+    """Bytes of the constants of the float and of the quantized graph."""
+
+    float_nbytes: int
+    quantized_nbytes: int
+
+    @staticmethod
+    def of(before: Graph, after: Graph) -> WeightSizes:
+        """The sizes of two graphs."""
+        return WeightSizes(constants_nbytes(before), constants_nbytes(after))
+
+    @property
+    def ratio(self) -> float:
+        """Float over quantized: above 1, the weights shrink."""
+        return self.float_nbytes / max(self.quantized_nbytes, 1)
+
+    def __str__(self) -> str:
+        before, after = map(nbytes_text, (self.float_nbytes, self.quantized_nbytes))
+        return f"weights {before} -> {after} ({self.ratio:.1f} times smaller)"
+
+    def bars(self) -> Sequence[Bar]:
+        """A bar for each size."""
+        longest = max(self.float_nbytes, self.quantized_nbytes, 1)
+        pairs = (("weights", self.quantized_nbytes), ("float weights", self.float_nbytes))
+        return [Bar(n, size / longest, nbytes_text(size), n == "weights") for n, size in pairs]
+
+    def to_json(self) -> dict[str, Any]:
+        """The sizes in types that ``json`` writes."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> WeightSizes:
+        """The object from the result of ``to_json``."""
+        return WeightSizes(int(data["float_nbytes"]), int(data["quantized_nbytes"]))
+
+
+def constants_nbytes(graph: Graph) -> int:
+    """Bytes of the constants of a graph; arrays that several share count once."""
+    arrays = {id(n.value): n.value.nbytes for n in graph.nodes if isinstance(n, Constant)}
+    return sum(arrays.values())

@@ -1,0 +1,21 @@
+"""Latency of an ONNX model in onnxruntime; ``report.peers.peers`` calls it in a child process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from quantglow.backends.onnxruntime.session import Session
+from quantglow.report.speed.call_latencies import call_latencies
+from quantglow.types import Array
+
+
+def latencies(
+    arrays: Sequence[Array], path: str, names: Sequence[str], threads: int, seconds: float
+) -> list[Array]:
+    """Seconds of each call, all optimizations on, for about ``seconds``."""
+    session = Session(path, threads)
+    run = partial(session.run, dict(zip(names, arrays, strict=True)))
+    return [np.array(call_latencies(run, seconds))]

@@ -1,0 +1,3 @@
+"""Signs that samples are wrong: ``data_warnings``, that calibration data is unlike training data;
+``input_scale``, that inputs have a wrong scale.
+"""
