@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantglow.errors import FileFormatError
-from quantglow.parsing import undisturbed
+from quantglow.processes.parsing import undisturbed
 
 DAMAGE = (
     zipfile.BadZipFile,

@@ -27,11 +27,11 @@ from quantglow.graph.border import declared_feeds, entering, leaving
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
-from quantglow.isolation import IsolationError
 from quantglow.lowering import LOWERING_PASSES, lower
 from quantglow.pass_manager import pass_name, watching
 from quantglow.passes import FLOAT_PASSES
 from quantglow.passes.repeat import single_passes
+from quantglow.processes.isolation import IsolationError
 from quantglow.profiling.data import Feeds, first_of
 from quantglow.report.accuracy.onnxruntime_check import running
 from quantglow.runtime.protocol import Backend

@@ -18,7 +18,7 @@ from quantglow.errors import CalibrationError, ModelError, OptionError
 from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.family import Family
-from quantglow.isolation import IsolationError
+from quantglow.processes.isolation import IsolationError
 from quantglow.profiling.data import Feeds
 from quantglow.report import Report
 from quantglow.report.accuracy.accuracy import worst_sqnr_db

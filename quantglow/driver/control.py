@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow import debug, interpreter
-from quantglow.deadline import Deadline
 from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.compiled import compiled, compiled_float, model_of
 from quantglow.driver.pipeline.prepared import Prepared
 from quantglow.driver.pipeline.quantized import Quantized, quantized
 from quantglow.driver.pipeline.request import AccuracyContract
 from quantglow.lazy import cached_property
+from quantglow.processes.deadline import Deadline
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.accuracy_control.control import Search, Trial
 from quantglow.quantization.accuracy_control.precision_steps import (

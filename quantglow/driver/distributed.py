@@ -37,8 +37,8 @@ from quantglow.errors import BackendError, CalibrationError, OptionError
 from quantglow.frontend import open_model
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
-from quantglow.interrupts import is_interrupted
 from quantglow.options import COMPILED, ProfileWith
+from quantglow.processes.interrupts import is_interrupted
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Located, feeds_of
 from quantglow.profiling.recording import NO_SAMPLES, note_early_end, shown_batches

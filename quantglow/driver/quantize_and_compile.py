@@ -29,7 +29,6 @@ from quantglow.driver.whole_check import checked_whole
 from quantglow.errors import FallbackError, OptionError, UnsupportedOpError
 from quantglow.frontend import open_model
 from quantglow.graph.graph import Graph
-from quantglow.interrupts import keeping_best
 from quantglow.options import (
     COMPILED,
     ActivationType,
@@ -46,6 +45,7 @@ from quantglow.options import (
     Schedule,
     WeightType,
 )
+from quantglow.processes.interrupts import keeping_best
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.accuracy_control import control
 from quantglow.runtime.answers import AnswerLog, WhileCompiling

@@ -42,7 +42,6 @@ from quantglow.driver.samples import profile_in
 from quantglow.errors import BackendError, CalibrationError, OptionError
 from quantglow.graph.border import entering, leaving
 from quantglow.graph.graph import Graph
-from quantglow.interrupts import keeping_best
 from quantglow.options import (
     COMPILED,
     PROFILES_WITH,
@@ -50,6 +49,7 @@ from quantglow.options import (
     Progress,
     QuantizationConfig,
 )
+from quantglow.processes.interrupts import keeping_best
 from quantglow.profiling import Profile
 from quantglow.report import diagnosis
 from quantglow.report.accuracy.accuracy import WORST

@@ -28,7 +28,7 @@ from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
 from quantglow.graph.printer import graph_text
 from quantglow.graph.signature import DECLARED
 from quantglow.lazy import cached_property
-from quantglow.parsing import undisturbed
+from quantglow.processes.parsing import undisturbed
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""

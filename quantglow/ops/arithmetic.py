@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantglow.ops.native import native_ops
+from quantglow.processes.workers import each
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
-from quantglow.workers import each
 
 F32 = np.float32
 

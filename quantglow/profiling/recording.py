@@ -25,14 +25,14 @@ from quantglow.graph.node import Constant, Node
 from quantglow.graph.traits import Trait
 from quantglow.interpreter import Listener, interpret
 from quantglow.interpreter.choices import taken_only
-from quantglow.interrupts import ended, is_interrupted
+from quantglow.processes.interrupts import ended, is_interrupted
+from quantglow.processes.workers import at_once, each, later, side_by_side
 from quantglow.profiling.data import Located, feeds_of
 from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
 from quantglow.profiling.progress import shown
 from quantglow.profiling.specials import ABSENT, Specials, brought, specials_of, text_of
 from quantglow.types import Array
-from quantglow.workers import at_once, each, later, side_by_side
 
 TOGETHER_NBYTES = 2**27
 """Maximum size of the values of batches that run side by side, in bytes."""

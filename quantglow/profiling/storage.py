@@ -20,7 +20,7 @@ import numpy as np
 from quantglow.errors import FileFormatError
 from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.case import Case
-from quantglow.parsing import undisturbed
+from quantglow.processes.parsing import undisturbed
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.types import Array
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from quantglow import debug
 from quantglow.concise import Concise
-from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.options import FAST, QuantizationConfig
+from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides

@@ -25,6 +25,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.memory.schedules import FAST, SCHEDULES
 from quantglow.ops.external import External
+from quantglow.processes.system import processors
 from quantglow.runtime.answers import AnswerLog
 from quantglow.runtime.branches import branches_apart
 from quantglow.runtime.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
@@ -33,7 +34,6 @@ from quantglow.runtime.plans import PlanFigures, Planning
 from quantglow.runtime.program_keys import key_of_graph
 from quantglow.runtime.protocol import Backend, Executable
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
-from quantglow.system import processors
 
 if TYPE_CHECKING:
     from quantglow.backends.llvm.runtime.compilation import Check

@@ -10,7 +10,7 @@ import keyword
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from quantglow.parsing import undisturbed
+from quantglow.processes.parsing import undisturbed
 from quantglow.symbolic.expression import Expression, number, symbol
 from quantglow.symbolic.guards import Guard, Relation
 from quantglow.symbolic.size import Size, sized

@@ -29,9 +29,9 @@ from quantglow.clusters import (
     large_messages,
     received,
 )
-from quantglow.deadline import NEVER, Deadline
 from quantglow.errors import BackendError, QuantglowError
-from quantglow.interrupts import is_interrupted
+from quantglow.processes.deadline import NEVER, Deadline
+from quantglow.processes.interrupts import is_interrupted
 from quantglow.tuning import leases
 from quantglow.tuning.leases import Machine, Work
 from quantglow.tuning.measuring import Job, Measured, Progress, name_of, printed, untold

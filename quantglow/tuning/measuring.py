@@ -18,12 +18,12 @@ from quantglow.backends.llvm.isa.choices import Choice, Choices
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.machine import core_of, core_to_json
 from quantglow.backends.llvm.targets import resolve
-from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.instr.program import Program
-from quantglow.isolation import IsolationError, called
+from quantglow.processes.deadline import NEVER, Deadline
+from quantglow.processes.isolation import IsolationError, called
 from quantglow.runtime.build import ProgramBackend
 from quantglow.tuning.tasks import tasks_of
 from quantglow.tuning.trial import LoadedKernel, Trial, timed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quantglow.deadline import Deadline
 from quantglow.errors import OptionError
+from quantglow.processes.deadline import Deadline
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.tuning.records import (

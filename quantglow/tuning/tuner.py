@@ -17,9 +17,9 @@ from quantglow.arguments import choice as one_of
 from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.conv.forms import kernel_of, modelled_cycles
-from quantglow.deadline import NEVER, Deadline
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
+from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.tuning.learned import OptunaSearch, XGBoostSearch
 from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, planned_for
 from quantglow.tuning.na2c import NA2C

@@ -68,7 +68,7 @@ def objects(arrays: list[Array], **facts: Any) -> list[Array]:
 
 
 def nested(arrays: list[Array], **facts: Any) -> list[Array]:
-    from quantglow.isolation import called
+    from quantglow.processes.isolation import called
 
     return called("tests.unit.isolated_calls:echoed", arrays, seconds=60)
 

@@ -22,9 +22,9 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Pass, RewritePass
 from quantglow.interpreter import interpret
-from quantglow.isolation import called
 from quantglow.ops import AveragePool, MaxPool
 from quantglow.passes.repeat import repeat
+from quantglow.processes.isolation import called
 from quantglow.types import Array
 from tests.generators.onnx_models.float_types import all_of
 from tests.support.embedded import network

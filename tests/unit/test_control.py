@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.deadline import Deadline, TimeUp
 from quantglow.driver.control import shown_steps
+from quantglow.processes.deadline import Deadline, TimeUp
 from quantglow.quantization.accuracy_control.control import Search
 from quantglow.quantization.accuracy_control.precision_steps import INT16, Step
 from quantglow.report import Report

@@ -12,12 +12,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "quantglow"
 LAYERS = (
-    ("foreign_calls", "version"),
-    ("concise", "errors", "interrupts", "timeline", "workers", "lazy", "parsing", "system"),
+    ("version",),
+    ("concise", "errors", "timeline", "lazy"),
+    ("processes",),
     ("symbolic",),
     ("types", "debug", "arguments", "files"),
-    ("pages", "deadline", "extras", "foreign_types", "background"),
-    ("options", "steps", "isolation", "fourier", "pass_manager", "webpage", "clusters"),
+    ("pages", "extras", "foreign_types"),
+    ("options", "steps", "fourier", "pass_manager", "webpage", "clusters"),
     ("graph",),
     ("ops",),
     ("interpreter",),
@@ -129,6 +130,7 @@ def place_of(name: str) -> str:
         ("quantization", folder_of),
         ("frontend", folder_of),
         ("report", place_of),
+        ("processes", str),
     ],
     ids=lambda case: case if isinstance(case, str) else case.__name__,
 )

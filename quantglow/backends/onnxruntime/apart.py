@@ -1,4 +1,4 @@
-"""A model run by onnxruntime in a process of its own, see ``quantglow.isolation``."""
+"""A model run by onnxruntime in a process of its own, see ``quantglow.processes.isolation``."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from quantglow.errors import FallbackError
-from quantglow.foreign_calls import endable
+from quantglow.processes.foreign_calls import endable
 from quantglow.timeline import FOREIGN, span
 
 NAME = "onnxruntime"

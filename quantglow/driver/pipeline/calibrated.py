@@ -16,7 +16,7 @@ from quantglow.errors import CalibrationError, OptionError
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
-from quantglow.interrupts import say
+from quantglow.processes.interrupts import say
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import is_shown

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quantglow import debug, interrupts
+from quantglow import debug
 from quantglow.driver.origins import Built, programs_of
 from quantglow.driver.parts import ModelFallback, WholeModel
 from quantglow.driver.pipeline.quantized import Quantized
@@ -14,6 +14,7 @@ from quantglow.frontend import Source
 from quantglow.graph.border import leaving
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
+from quantglow.processes import interrupts
 from quantglow.profiling.data import Feeds
 from quantglow.report import Report
 from quantglow.report.accuracy import verification

@@ -29,6 +29,7 @@ from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.ops.weight_groups import PackedWeights
 from quantglow.options import QuantizationConfig
+from quantglow.processes.workers import side_by_side
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.plan.scope import aliases, known_ops, matching
 from quantglow.quantization.weight_groups import input_moments, packed_weights
@@ -41,7 +42,6 @@ from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.types import Array
-from quantglow.workers import side_by_side
 
 Weights = WeightProduct | WeightTable
 

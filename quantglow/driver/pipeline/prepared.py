@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from quantglow import debug, quantization
-from quantglow.deadline import Deadline
 from quantglow.driver.computing import computing
 from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
+from quantglow.processes.deadline import Deadline
 from quantglow.quantization.plan.int16 import AUTO, value_names
 from quantglow.quantization.plan.scope import matching
 from quantglow.quantization.recovery import Cache

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quantglow import debug, quantization
-from quantglow.deadline import Deadline
 from quantglow.driver.computing import computing
 from quantglow.driver.origins import CaseValues, Decided, DecidedByValues
 from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.prepared import Prepared, for_another_case
 from quantglow.lazy import cached_property
 from quantglow.options import QuantizationConfig
+from quantglow.processes.deadline import Deadline
 from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
 from quantglow.quantization.quantizer import Converted, Quantizer, quantized_by
 

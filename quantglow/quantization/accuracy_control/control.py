@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from quantglow.arguments import brief, choice, number, positive
-from quantglow.deadline import NEVER, Deadline, TimeUp
 from quantglow.errors import AccuracyDropError, OptionError
-from quantglow.interrupts import is_interrupted
 from quantglow.lazy import cached_property
+from quantglow.processes.deadline import NEVER, Deadline, TimeUp
+from quantglow.processes.interrupts import is_interrupted
 from quantglow.profiling.progress import shown
 
 DROP_TYPES = ("absolute", "relative")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.node import Node
 from quantglow.options import QuantizationConfig
+from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import float_seconds, int16_seconds

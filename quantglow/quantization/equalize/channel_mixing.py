@@ -30,10 +30,10 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops import Add, AveragePool, Conv, Gemm, ReduceMean
+from quantglow.processes.workers import each
 from quantglow.quantization.equalize.channel_groups import channel_groups, takes_factors
 from quantglow.quantization.equalize.float_runs import Values
 from quantglow.types import Array
-from quantglow.workers import each
 
 NORM = 12
 ROWS = 2**14

@@ -12,11 +12,11 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import Listener, interpret
 from quantglow.interpreter.choices import taken_only
-from quantglow.interrupts import check_interrupt
+from quantglow.processes.interrupts import check_interrupt
+from quantglow.processes.workers import at_once, each
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.shape_variants import graph_for
 from quantglow.types import Array
-from quantglow.workers import at_once, each
 
 KEPT_NBYTES, KEPT_SAMPLES = 2**28, 4
 """Maximum size, in bytes, and number of samples whose values are kept, so that a few samples are

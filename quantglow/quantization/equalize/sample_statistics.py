@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.graph.graph import Graph
+from quantglow.processes.workers import each
 from quantglow.profiling import Histogram
 from quantglow.quantization.equalize.channel_groups import bounded, high_of
 from quantglow.quantization.equalize.equalization import Factors, divided
 from quantglow.quantization.equalize.float_runs import Values
 from quantglow.quantization.smoothing_scales import unscaled_name
 from quantglow.types import Array
-from quantglow.workers import each
 
 
 @dataclass

@@ -16,6 +16,7 @@ from quantglow.ops.contraction import Contraction
 from quantglow.ops.images import Images
 from quantglow.ops.native import Ends, NativeOps, native_ops
 from quantglow.ops.window_products import conv2d
+from quantglow.processes.workers import each
 from quantglow.quantization.recovery.adapt_weights import adaptable
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.moments import Moments, Statistics
@@ -27,7 +28,6 @@ from quantglow.quantization.recovery.sampling import (
     samples_together,
 )
 from quantglow.types import Array
-from quantglow.workers import each
 
 GRAM_NBYTES = 2**24
 """Maximum size of the second moments of one layer, in bytes.  In layers with larger ones only the

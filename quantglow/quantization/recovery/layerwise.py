@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
 from quantglow.ops.arithmetic import is_integer
 from quantglow.ops.contraction import Contraction
+from quantglow.processes.deadline import NEVER, Deadline
+from quantglow.processes.workers import later, side_by_side
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.convert.rules import Operands, integer_operands, renamed
@@ -40,7 +41,6 @@ from quantglow.quantization.recovery.round_weights import round_weights
 from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
 from quantglow.quantization.recovery.search_scales import search_scales
 from quantglow.types import Array
-from quantglow.workers import later, side_by_side
 
 TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
     "adapt-weights": adapt_weights,

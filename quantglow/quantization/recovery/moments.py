@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.lazy import cached_property
+from quantglow.processes.workers import later
 from quantglow.quantization.recovery.factors import Feedback, feedback
 from quantglow.types import Array
-from quantglow.workers import later
 
 
 @dataclass

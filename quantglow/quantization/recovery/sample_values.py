@@ -13,12 +13,12 @@ from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter.choices import in_branches
 from quantglow.ops import Conv
 from quantglow.ops.contraction import Contraction
+from quantglow.processes.workers import each
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.specials import ABSENT, NONE
 from quantglow.quantization.plan.masks import special_values
 from quantglow.quantization.shape_variants import counterpart, graph_for
 from quantglow.types import Array
-from quantglow.workers import each
 
 TOGETHER_ROWS = 2048
 """Target number of result rows of one matrix product.  Samples with few rows are stacked up to it,

@@ -15,9 +15,9 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter.executor import Execution, State
-from quantglow.interrupts import check_interrupt
 from quantglow.ops.arithmetic import quant_of, rounded_reals
 from quantglow.ops.contraction import Contraction
+from quantglow.processes.interrupts import check_interrupt
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.plan.int16 import is_stored
 from quantglow.quantization.plan.params import quantize_weights

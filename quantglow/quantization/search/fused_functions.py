@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Fusible
 from quantglow.options import FAST, QuantizationConfig
 from quantglow.passes.fuse_activation import fuse_functions
+from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import fused_function_seconds, total_seconds

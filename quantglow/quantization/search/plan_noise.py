@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quantglow.processes.workers import each
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.checkpoints import Checkpoints, RunCheckpoints
 from quantglow.quantization.search.fake_quantization import execution, rounded_weights
 from quantglow.quantization.search.output_noise import compared_nodes, noise_to_signal
 from quantglow.types import Array
-from quantglow.workers import each
 
 
 def relative_noise(

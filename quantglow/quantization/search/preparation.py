@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
-from quantglow.interrupts import Interrupted
 from quantglow.options import QuantizationConfig
+from quantglow.processes.deadline import NEVER, Deadline
+from quantglow.processes.interrupts import Interrupted
+from quantglow.processes.workers import side_by_side
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
@@ -23,7 +24,6 @@ from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.search.levers import exact_levers, tried_levers
 from quantglow.quantization.search.prepared import Prepared
 from quantglow.quantization.search.trials import Trials, split
-from quantglow.workers import side_by_side
 
 STAGE = "choosing ranges and scales"
 

@@ -28,7 +28,6 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
-from quantglow.interrupts import check_interrupt
 from quantglow.ops import Concat, Conv
 from quantglow.ops.arithmetic import quant_of
 from quantglow.ops.binary import Binary
@@ -38,6 +37,8 @@ from quantglow.ops.native import native_ops
 from quantglow.ops.unary import Unary
 from quantglow.ops.window_products import conv2d
 from quantglow.options import QuantizationConfig
+from quantglow.processes.interrupts import check_interrupt
+from quantglow.processes.workers import each
 from quantglow.profiling import Histogram, Profile, Range, squared_error
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.plan.params import activation_element
@@ -56,7 +57,6 @@ from quantglow.quantization.search.range_errors import (
     relative,
 )
 from quantglow.types import Array, ElementType
-from quantglow.workers import each
 
 METHODS = ("auto", "percentile", "mse")
 SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0), (0.2, 1.0))

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
@@ -24,6 +23,8 @@ from quantglow.interpreter.executor import Execution
 from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.work import evaluated_macs
+from quantglow.processes.deadline import NEVER, Deadline
+from quantglow.processes.workers import each, side_by_side
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.plan.int16 import group_of, is_stored
@@ -37,7 +38,6 @@ from quantglow.quantization.search.output_noise import (
 )
 from quantglow.quantization.shape_variants import counterpart, graph_for
 from quantglow.types import Array, ElementType
-from quantglow.workers import each, side_by_side
 
 MIN_SAMPLES, MAX_SAMPLES = 2, 8
 """Minimum and maximum number of calibration samples on which errors are measured.  Each costs half

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.options import FAST, FAST_EQUALIZATIONS, QuantizationConfig
+from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.float_runs import FloatRuns

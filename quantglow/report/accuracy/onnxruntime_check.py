@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.isolation import ChildDied, called, started
+from quantglow.processes.isolation import ChildDied, called, started
 from quantglow.report.accuracy.sample_arrays import arrays_of
 from quantglow.types import Array
 

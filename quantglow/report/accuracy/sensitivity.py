@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter import interpret
 from quantglow.interpreter.executor import Execution
+from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.quantization.search.output_noise import logit_outputs
 from quantglow.report.accuracy.layers import local_values
 from quantglow.report.accuracy.metrics import Sums

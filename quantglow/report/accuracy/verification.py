@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from quantglow.graph.graph import Graph
-from quantglow.interrupts import ended, is_interrupted
 from quantglow.ops.work import evaluated_macs
+from quantglow.processes.interrupts import ended, is_interrupted
 from quantglow.profiling import Profile
 from quantglow.quantization import QuantizationReport
 from quantglow.report.accuracy.accuracy import LayerAccuracy, OutputAccuracy

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quantglow.isolation import called
+from quantglow.processes.isolation import called
 from quantglow.report.accuracy.onnxruntime_check import Outputs, grouped
 from quantglow.report.accuracy.sample_arrays import arrays_of
 from quantglow.types import Array

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.isolation import IsolationError, RaisedInChild, called
+from quantglow.processes.isolation import IsolationError, RaisedInChild, called
 from quantglow.report.display.bars import text_bar
 from quantglow.report.display.tables import Table
 from quantglow.report.speed.call_latencies import call_latencies

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.system import busy_processors
+from quantglow.processes.system import busy_processors
 
 BUSY = 0.5
 """Processors in use by other programs from which on figures are doubtful."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from quantglow.backends.llvm.runtime.call_times import CallTime
-from quantglow.deadline import NEVER, Deadline
+from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.report.display.tables import Table, number
 from quantglow.runtime.protocol import Executable
 from quantglow.types import Array

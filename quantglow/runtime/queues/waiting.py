@@ -15,9 +15,9 @@ from typing import Any
 from weakref import WeakSet
 
 from quantglow.errors import QueueError, QueueFullError
+from quantglow.processes.system import at_fork
 from quantglow.runtime.queues.batch_speed import BatchSpeed
 from quantglow.runtime.queues.joining import Call
-from quantglow.system import at_fork
 
 Run = Callable[[Sequence[Call]], None]
 """Runs calls of one kind and settles their futures; it does not raise."""

@@ -17,8 +17,8 @@ from quantglow.backends.llvm.jit.machine import copy_machine
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.signature import Shapes
-from quantglow.isolation import IsolationError, started
 from quantglow.pages import Data
+from quantglow.processes.isolation import IsolationError, started
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.saved_models.included_code import IncludedCode, hashed, versions_here
 

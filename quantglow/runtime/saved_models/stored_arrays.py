@@ -28,7 +28,7 @@ import numpy as np
 
 from quantglow.fourier import FourierMatrix, Windowed, recognised
 from quantglow.pages import PIECE_NBYTES, Content, Data, Parts, pieces_of
-from quantglow.parsing import undisturbed
+from quantglow.processes.parsing import undisturbed
 from quantglow.runtime.saved_models.members import FREE_NBYTES
 from quantglow.types import Array
 

@@ -39,6 +39,7 @@ from quantglow.graph.sharing import SharedArrays
 from quantglow.graph.signature import Dim, Shape, Shapes, Signature
 from quantglow.interpreter import check_names, check_types
 from quantglow.lazy import cached_property
+from quantglow.processes.system import at_fork
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.saved_models.saving import Freedom
@@ -56,7 +57,6 @@ from quantglow.runtime.shapes.specialisations import (
 )
 from quantglow.runtime.shapes.stored_cases import StoredCases
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
-from quantglow.system import at_fork
 from quantglow.types import Array
 
 MOST_PROGRAMS = 32

@@ -17,9 +17,10 @@ from typing import Protocol
 
 import numpy as np
 
-from quantglow import background, debug
+from quantglow import debug
 from quantglow.errors import FallbackError
 from quantglow.graph.case import Case, may_decide
+from quantglow.processes import background
 from quantglow.runtime.answers import (
     COMPILING,
     FAILED,

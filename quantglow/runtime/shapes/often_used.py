@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from quantglow import background
 from quantglow.graph.case import Case
+from quantglow.processes import background
 from quantglow.runtime.build import physical_cores
 
 OFTEN = 500

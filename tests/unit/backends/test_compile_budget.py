@@ -12,7 +12,7 @@ from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.library import QUEUED, KernelLibrary
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import CompileBudgetError, OptionError
-from quantglow.system import processors
+from quantglow.processes.system import processors
 
 
 def after(done: int, spent: float, total: int | None) -> CompileMeter:

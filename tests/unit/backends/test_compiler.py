@@ -16,7 +16,7 @@ from quantglow.backends.llvm.jit.compiler import compiled, object_of, target_mac
 from quantglow.backends.llvm.jit.library import QUEUED, KernelLibrary
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError
-from quantglow.system import processors
+from quantglow.processes.system import processors
 
 
 def text(number: int) -> str:

@@ -12,13 +12,13 @@ import pytest
 
 import quantglow as qg
 from quantglow.graph.node import Constant
+from quantglow.processes.system import busy_processors
 from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
 from quantglow.report.display.bars import text_bar
 from quantglow.report.memory.sizes import WeightSizes
 from quantglow.report.peers import peers
 from quantglow.report.peers.latency import MeasuredLatency
 from quantglow.report.report import SHOWN
-from quantglow.system import busy_processors
 from tests.support.small_network import small_model, small_samples
 
 FAST = {"num_threads": 1, "progress": False, "effort": "fast"}

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import quantglow as qg
-from quantglow.isolation import called
+from quantglow.processes.isolation import called
 from quantglow.types import Array
 from tests.fuzz.free_sizes import fitting, programs_of
 from tests.generators.onnx_models import models

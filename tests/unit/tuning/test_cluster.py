@@ -25,7 +25,7 @@ from quantglow.backends.llvm.jit.cache import ENVIRONMENT
 from quantglow.backends.llvm.targets import resolve
 from quantglow.cli import tune
 from quantglow.cli.main import main
-from quantglow.deadline import NEVER, Deadline
+from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.tuning import cluster, leases
 from quantglow.tuning import tuner as tuning
 from quantglow.tuning.cluster import DIED, LeasedMeasurer, open_cluster, tuned_on

@@ -10,8 +10,8 @@ import pytest
 from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.jit.machine import core_to_json
 from quantglow.backends.llvm.targets import resolve
-from quantglow.deadline import Deadline
 from quantglow.graph.text import constants_of, print_without_scales, scales_of
+from quantglow.processes.deadline import Deadline
 from quantglow.tuning import measuring
 from quantglow.tuning.core_fit import Shape, graph_of
 from quantglow.tuning.measuring import TIMED, UNKNOWN, WRONG, Job, Measured, Measurer, planned_for

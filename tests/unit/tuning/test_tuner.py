@@ -20,7 +20,7 @@ from quantglow.backends.llvm.jit.machine import machine_identity
 from quantglow.backends.llvm.targets import resolve
 from quantglow.cli import tune
 from quantglow.cli.main import main
-from quantglow.deadline import NEVER, Deadline
+from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.runtime.build import Compiler
 from quantglow.tuning import measuring
 from quantglow.tuning.core_fit import Shape, graph_of

@@ -15,7 +15,7 @@ import numpy as np
 from quantglow.backends.llvm.isa.target import Settings, Target
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
-from quantglow.isolation import IsolationError, called
+from quantglow.processes.isolation import IsolationError, called
 from quantglow.types import Array
 
 PATIENCE_SECONDS = 1200.0

@@ -23,7 +23,7 @@ from pathlib import Path
 from quantglow import debug
 from quantglow.backends.llvm.jit.carried import carried_entry
 from quantglow.backends.llvm.jit.private_folder import PrivateFolder
-from quantglow.system import user_caches
+from quantglow.processes.system import user_caches
 
 ENVIRONMENT = "QUANTGLOW_CACHE_DIR"
 MAGIC = b"quantglow-object-1\n"

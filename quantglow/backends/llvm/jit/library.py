@@ -14,13 +14,14 @@ from contextlib import contextmanager
 
 import llvmlite
 
-from quantglow import background, debug
+from quantglow import debug
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.budget import CompileMeter
 from quantglow.backends.llvm.jit.cache import ObjectCache, user_cache
 from quantglow.backends.llvm.jit.linker import UnlinkableError, linked
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.system import at_fork, processors
+from quantglow.processes import background
+from quantglow.processes.system import at_fork, processors
 
 KERNEL = "kernel"
 """The function that a kernel's text defines."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from quantglow.backends.llvm.isa.interface import Linking
 from quantglow.errors import OutOfMemoryError
-from quantglow.system import c_function
+from quantglow.processes.system import c_function
 
 HEADER = np.dtype(
     {

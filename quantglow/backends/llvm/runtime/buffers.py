@@ -19,7 +19,7 @@ from quantglow.concise import Concise
 from quantglow.errors import OutOfMemoryError
 from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.pages import release_pages
-from quantglow.system import c_function
+from quantglow.processes.system import c_function
 from quantglow.types import Array
 
 RELEASE_EVERY_NBYTES = 4 * 2**20

@@ -16,7 +16,7 @@ import numpy as np
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.errors import OutOfMemoryError
 from quantglow.memory.arena_order import ALIGNMENT
-from quantglow.system import at_fork
+from quantglow.processes.system import at_fork
 from quantglow.types import Array
 
 PAGE_NBYTES = 2 * 2**20

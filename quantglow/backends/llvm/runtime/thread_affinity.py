@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quantglow.system import c_function
+from quantglow.processes.system import c_function
 from quantglow.types import Array
 
 PATIENCE = 16

@@ -11,7 +11,7 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.table_runner import CLAIM_WORDS, POOL, entries
 from quantglow.backends.llvm.runtime.thread_affinity import Placement
 from quantglow.errors import BackendError
-from quantglow.system import at_fork
+from quantglow.processes.system import at_fork
 from quantglow.types import Array
 
 

@@ -14,7 +14,7 @@ from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from quantglow.frontend.nodes.folding import INFERENCE_FAILURES
 from quantglow.frontend.reading.inference import inferred
-from quantglow.isolation import called
+from quantglow.processes.isolation import called
 
 ML, FOREIGN = "ai.onnx.ml", "foreign"
 OPSETS = [helper.make_opsetid(d, v) for d, v in (("", 17), (ML, 3), (FOREIGN, 1))]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.deadline import Deadline
 from quantglow.errors import AccuracyDropError, OptionError
-from quantglow.interrupts import keeping_best
+from quantglow.processes.deadline import Deadline
+from quantglow.processes.interrupts import keeping_best
 from quantglow.quantization.accuracy_control.control import (
     INTERRUPTED,
     LATE,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.deadline import Deadline
 from quantglow.graph.graph import Graph
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
+from quantglow.processes.deadline import Deadline
 from quantglow.profiling import Profile, profile
 from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.accuracy_control.precision_steps import (

@@ -12,13 +12,13 @@ from quantglow.driver.samples import Samples
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
+from quantglow.processes.workers import each, side_by_side
 from quantglow.profiling import Histogram, profile
 from quantglow.quantization import FloatRuns
 from quantglow.quantization.equalize import float_runs
 from quantglow.quantization.equalize.equalization import factors_of, rescaled
 from quantglow.quantization.equalize.float_runs import Values
 from quantglow.quantization.equalize.sample_statistics import RescaledValues
-from quantglow.workers import each, side_by_side
 from tests.unit.quantization.quantization_networks import reach_of, samples_for, small_cnn
 
 Calls = list[object]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import quantglow as qg
-from quantglow import deadline
-from quantglow.deadline import Deadline
 from quantglow.graph.graph import Graph
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
+from quantglow.processes import deadline
+from quantglow.processes.deadline import Deadline
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.recovery import Cache, layerwise, recover

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.deadline import Deadline
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
+from quantglow.processes.deadline import Deadline
 from quantglow.profiling import Range, profile
 from quantglow.quantization import FloatRuns, Prepared
 from quantglow.quantization.search import levers

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.deadline import Deadline
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.interpreter.executor import Execution
-from quantglow.interrupts import check_interrupt, keeping_best
 from quantglow.ops import (
     Add,
     Concat,
@@ -29,6 +27,8 @@ from quantglow.ops import (
 )
 from quantglow.ops.arithmetic import quant_of
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
+from quantglow.processes.deadline import Deadline
+from quantglow.processes.interrupts import check_interrupt, keeping_best
 from quantglow.profiling import Range, profile
 from quantglow.quantization import Prepared, prepare, quantize_with_report
 from quantglow.quantization.equalize.channel_groups import channel_groups

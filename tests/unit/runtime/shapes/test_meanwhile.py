@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow import background
 from quantglow.driver import parts
 from quantglow.driver.parts import WholeModel
 from quantglow.graph.case import Case
+from quantglow.processes import background
 from quantglow.runtime.answers import MOST_CASES, AnswerLog, Answers
 from quantglow.runtime.shapes import meanwhile
 from quantglow.runtime.shapes.free_shapes import FreeShapes

@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 
 from quantglow.backends.llvm.isa.target import Host
-from quantglow.system import c_function
+from quantglow.processes.system import c_function
 
 ARCHITECTURES = ("aarch64", "arm64")
 

@@ -16,10 +16,16 @@ from pathlib import Path
 import pytest
 
 import quantglow as qg
-from quantglow.interrupts import MESSAGE, Interrupted, check_interrupt, is_interrupted, keeping_best
+from quantglow.processes.interrupts import (
+    MESSAGE,
+    Interrupted,
+    check_interrupt,
+    is_interrupted,
+    keeping_best,
+)
 from tests.support.small_network import small_model, small_samples
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 CHILD = """
 import select, sys

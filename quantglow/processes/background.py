@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from weakref import WeakSet
 
-from quantglow.system import at_fork
+from quantglow.processes.system import at_fork
 
 PATIENCE_SECONDS = 10.0
 """Longest time for which the end of the process waits for one kernel that is being compiled."""

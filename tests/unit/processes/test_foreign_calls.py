@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node as node
 
 import quantglow as qg
-from quantglow.foreign_calls import PATIENCE, endable
-from quantglow.workers import each, side_by_side
+from quantglow.processes.foreign_calls import PATIENCE, endable
+from quantglow.processes.workers import each, side_by_side
 
 SOON = 0.3
 """Seconds after which the tests press Ctrl-C; by then the call has begun."""

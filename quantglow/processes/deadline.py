@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 
-from quantglow.interrupts import ended, is_first, is_interrupted, say
+from quantglow.processes.interrupts import ended, is_first, is_interrupted, say
 
 INTERRUPTED, LATE = "Ctrl-C", "max_minutes"
 

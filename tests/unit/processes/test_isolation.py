@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantglow.isolation import (
+from quantglow.processes.isolation import (
     ChildDied,
     ChildTimeout,
     IsolationError,
@@ -146,7 +146,7 @@ def test_threads_call_at_the_same_time() -> None:
 CALL = f"""
 import numpy as np
 print("the program runs", __name__)
-from quantglow.isolation import called
+from quantglow.processes.isolation import called
 print(called({PLACE + "echoed"!r}, [np.arange(2)], seconds={SECONDS}))
 """
 
@@ -161,7 +161,7 @@ def test_programs_without_a_main_guard_call_once(form: str, tmp_path: Path) -> N
         [sys.executable, "-P", *arguments],
         input=CALL if form == "stdin" else None,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -171,7 +171,7 @@ def test_programs_without_a_main_guard_call_once(form: str, tmp_path: Path) -> N
 
 
 WAITING = f"""
-from quantglow.isolation import called
+from quantglow.processes.isolation import called
 print("waits", flush=True)
 called({PLACE + "hang_in_silence"!r}, seconds={SECONDS})
 """
@@ -185,7 +185,7 @@ def test_the_child_ends_with_the_program(how: signal.Signals, delay: float) -> N
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
     )
     with program:
         assert program.stdout is not None

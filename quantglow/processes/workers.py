@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-from quantglow.foreign_calls import ending
+from quantglow.processes.foreign_calls import ending
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantglow import isolation, system
 from quantglow.backends.llvm.isa.waiting import polling
 from quantglow.backends.llvm.jit import private_folder
 from quantglow.backends.llvm.jit.private_folder import PrivateFolder
-from quantglow.isolation import ChildDied, ChildTimeout, RaisedInChild, called
+from quantglow.processes import isolation, system
+from quantglow.processes.isolation import ChildDied, ChildTimeout, RaisedInChild, called
 
 WITHOUT = """
 import os, sys, mmap, signal, subprocess, tempfile, asyncio, socket, numpy, scipy, onnx, threading

@@ -13,7 +13,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from quantglow.ops.images import Images
 from quantglow.ops.window_products import conv2d
-from quantglow.workers import at_once, each, later, side_by_side
+from quantglow.processes.workers import at_once, each, later, side_by_side
 from tests.unit.forking import exit_code_of_child
 
 

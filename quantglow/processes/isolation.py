@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantglow.errors import QuantglowError
-from quantglow.parsing import undisturbed
+from quantglow.processes.parsing import undisturbed
 
 Array = NDArray[Any]
 
@@ -53,7 +53,10 @@ SAID = 500
 HAS_DESCRIPTORS = hasattr(os, "O_ASYNC")
 """Whether children may be given descriptors, and signals when their parent ends."""
 
-BEGIN = "import sys; sys.path[:] = {path}; from quantglow.isolation import serve; serve{arguments}"
+BEGIN = (
+    "import sys; sys.path[:] = {path}; "
+    "from quantglow.processes.isolation import serve; serve{arguments}"
+)
 
 
 TIMED_OUT = -int(getattr(signal, "SIGALRM", 14))

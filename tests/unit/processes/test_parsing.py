@@ -16,7 +16,7 @@ import pytest
 
 from quantglow.files import read_arrays
 from quantglow.graph.text import unquote
-from quantglow.parsing import ATTEMPTS, undisturbed
+from quantglow.processes.parsing import ATTEMPTS, undisturbed
 from quantglow.runtime.saved_models.stored_arrays import from_npy, npy
 from quantglow.symbolic.text import tree_of
 

@@ -1,0 +1,1 @@
+"""Processes, threads, signals and operating systems.  README.md has the guide."""
