@@ -16,7 +16,7 @@ from quantglow.driver.pipeline.request import AccuracyContract
 from quantglow.lazy import cached_property
 from quantglow.processes.deadline import Deadline
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.accuracy_control.control import Search, Trial
+from quantglow.quantization.accuracy_control.control import Contract, Search, Trial
 from quantglow.quantization.accuracy_control.precision_steps import (
     FLOAT,
     INT16,
@@ -30,7 +30,7 @@ from quantglow.report.accuracy.metrics import Sums
 from quantglow.report.accuracy.sensitivity import noise_of_each
 from quantglow.report.accuracy.verification import MAX_SAMPLES
 from quantglow.report.precision_overrides import PrecisionOverride
-from quantglow.report.report import report_of
+from quantglow.report.report import Report, report_of
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
@@ -47,6 +47,27 @@ SHOWN = 8
 
 Whole = Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]
 """Completes the compiled part to the model that the user gets."""
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """The part before the cut, or a whole model, as the search left it.
+
+    ``baseline``: the figure of the float model; ``tells_of_the_whole``: whether the contract's
+    figure is that of the whole model; ``deadline``: that of the search.
+    """
+
+    head: CompiledModel
+    report: Report
+    contract: Contract[Any]
+    baseline: float
+    tells_of_the_whole: bool
+    deadline: Deadline
+
+    def noted(self, note: str) -> CompiledModel:
+        """The head, with one more note in its report."""
+        report = replace(self.report, notes=(*self.report.notes, note))
+        return replace(self.head, reporter=lambda: report)
 
 
 @dataclass(frozen=True)
@@ -67,7 +88,7 @@ class AccuracyControl:
         """The profiled model."""
         return self.prepared.calibrated
 
-    def run(self) -> CompiledModel:
+    def run(self) -> Controlled:
         """The model with the fewest steps found that satisfies the contract, checked.
 
         Raises ``AccuracyDropError`` with the best model, made whole, if there is none.
@@ -88,7 +109,9 @@ class AccuracyControl:
             found = search.run(progress)
         made = compiled(self.made[found.steps], self.compiler)
         report = with_steps(made.report, found.steps, noted(search, found) + self.measured_on)
-        return replace(made, reporter=lambda: report)
+        head = replace(made, reporter=lambda: report)
+        is_whole = not self.measured_on
+        return Controlled(head, report, contract, baseline, is_whole, search.deadline)
 
     def quantized(self, steps: Sequence[Step], deadline: Deadline) -> Quantized:
         """The model after these steps; the deadline cuts its recovery short."""

@@ -2,8 +2,8 @@
 
 Calibration samples run through the float model up to that part in onnxruntime; the arrays that
 arrive are its samples.  A body has the inputs of some trips.  A part stays float where
-none arrive (a profile instead of samples, nothing chosen in any), under an accuracy contract, whose
-search does not reach it, and where options name operators that it does not have.
+none arrive (a profile instead of samples, nothing chosen in any), and where options name operators
+that it does not have; under an accuracy contract ``controlled_tail`` decides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from quantglow.types import Array
 Quantize = Callable[[Any, Any, QuantizationRequest], CompiledModel | FallbackModel]
 """Makes an int8 model of an ONNX model, samples and a request."""
 
-UNDER_CONTRACT = "the search of accuracy control ends before it"
+UNDER_CONTRACT = "without validation_fn accuracy control measures the part before it"
 UNREACHED = "no calibration sample leads to values of it"
 """Why a part stays float."""
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from quantglow.arguments import choice, count, flag, options_named, positive, progress_mode, shapes
 from quantglow.converters import as_onnx
 from quantglow.driver.control import AccuracyControl, Whole
+from quantglow.driver.controlled_tail import under_contract
 from quantglow.driver.fallback import check_tail, fallback_model, partly_compiled
 from quantglow.driver.int8_rest import int8_tail
 from quantglow.driver.latency import with_latency
@@ -51,7 +52,7 @@ from quantglow.quantization.accuracy_control import control
 from quantglow.runtime.answers import AnswerLog, WhileCompiling
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import FallbackModel
+from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.precompile import kernels_ahead
 from quantglow.runtime.staged_tails import StagedTail
 
@@ -212,8 +213,7 @@ def quantized_and_compiled(
         ready = prepared(seen, request)
         if request.measure_speed:
             ready = without_slower(ready, compiler)
-        whole = whole_model(source.cut, tail_behind(seen, request, compiler))
-        found = whole(int8_model(ready, compiler, whole))
+        found = int8_model(ready, compiler)
         if source.cut and request.verify and not isinstance(found, CompiledModel):
             found = checked_whole(found, source.family.signature, seen.checks)
     if request.measure_latency:
@@ -238,13 +238,22 @@ def quantized_by(
     return quantized_and_compiled(model, data, request, compiler)
 
 
-def int8_model(prepared: Prepared, compiler: Compiler, whole: Whole) -> CompiledModel:
+def int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
     """The model quantized, compiled and checked, under the request's contract if it has one."""
-    if (contract := prepared.request.contract) is not None:
-        return AccuracyControl(prepared, contract, compiler, whole).run()
-    with kernels_ahead(compiler) as load_kernels:
-        found = quantized(prepared, converted=load_kernels)
-    return compiled(found, compiler)
+    seen, request = prepared.calibrated, prepared.request
+    cut, contract = seen.imported.cut, request.contract
+    tail = tail_behind(seen, request, compiler)
+    whole = whole_model(cut, tail)
+    if contract is None:
+        with kernels_ahead(compiler) as load_kernels:
+            found = quantized(prepared, converted=load_kernels)
+        return whole(compiled(found, compiler))
+    controlled = AccuracyControl(prepared, contract, compiler, whole).run()
+    if tail is None:
+        return whole(controlled.head)
+    plain = replace(request, contract=None)
+    in_int8 = partial(tail_behind, seen, plain, compiler)
+    return under_contract(controlled, tail, in_int8, partial(whole_model, cut))
 
 
 def check_rest(cut: Cut, compiler: Compiler) -> None:
@@ -271,7 +280,9 @@ def quantized_under(
         raise OptionError("recipes are for int8 activations. Remedy: leave weights= out.")
     with keeping_best():
         ready = prepared(calibrated(imported(graph, samples), request), request)
-        return int8_model(ready, compiler, whole_model(None))
+        made = int8_model(ready, compiler)
+        assert isinstance(made, CompiledModel)
+        return made
 
 
 def whole_model(cut: Cut | None, tail: StagedTail | None = None) -> Whole:

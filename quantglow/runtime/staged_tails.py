@@ -117,6 +117,17 @@ class StagedTail(Concise):
         return self.first if isinstance(self.first, CompiledLoop) else None
 
     @property
+    def has_int8(self) -> bool:
+        """Whether any of it is quantized."""
+        return self.is_int8 or (self.loop is not None and self.loop.is_int8)
+
+    def because(self, why: str) -> StagedTail:
+        """The tail in float, and why it is."""
+        loop = self.loop
+        first = self.first if loop is None else replace(loop, not_int8=why)
+        return replace(self, first=first, why="" if self.rest is None else why)
+
+    @property
     def fallback(self) -> tuple[FallbackNode, ...]:
         """The operators that onnxruntime runs, as far as they are known."""
         return (*self.own_fallback, *self.later)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import quantglow as qg
 from quantglow.driver import loading
+from quantglow.processes.deadline import Deadline
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.staged_tails import StagedTail
 from tests.support.choosing_rows import choosing_rows, rows_of
@@ -134,12 +135,36 @@ def test_a_profile_has_no_samples_for_the_rest() -> None:
     assert not tail_of(quantized(data=profile)).is_int8
 
 
-def test_a_contract_leaves_the_rest_float() -> None:
+def test_a_contract_that_holds_with_the_rest_in_int8_keeps_it() -> None:
     figures = itertools.repeat(1.0)
     compiled = quantized(max_drop=0.5, validation_fn=lambda model: next(figures))
+    assert tail_of(compiled).is_int8
+    notes = compiled.report.notes
+    assert any("the part behind the cut in int8 the drop is 0" in note for note in notes)
+    assert not any("before the cut" in note for note in notes)
+
+
+def test_a_rest_that_would_break_the_contract_in_int8_stays_float() -> None:
+    def figure(model: Any) -> float:
+        return 0.0 if tail_of(model).is_int8 else 1.0
+
+    compiled = quantized(max_drop=0.5, validation_fn=figure)
     assert not tail_of(compiled).is_int8
-    assert "in float: the search of accuracy control ends before it" in compiled.report.notes[-1]
-    assert not any("before the cut" in note for note in compiled.report.notes)
+    assert "in float: in int8 the drop would be 1" in compiled.report.notes[-1]
+
+
+def test_time_that_is_up_leaves_the_rest_float() -> None:
+    late = patch.object(Deadline, "reason", property(lambda self: "the time is up"))
+    with late:
+        compiled = quantized(max_drop=0.5, validation_fn=lambda model: 1.0)
+    assert not tail_of(compiled).is_int8
+    assert "in float: the time is up before it was tried" in compiled.report.notes[-1]
+
+
+def test_without_a_figure_of_the_whole_model_a_contract_leaves_the_rest_float() -> None:
+    compiled = quantized(max_drop=0.9)
+    assert not tail_of(compiled).is_int8
+    assert "in float: without validation_fn accuracy control" in compiled.report.notes[-1]
 
 
 def test_the_figure_of_accuracy_control_is_that_of_the_first_part() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -284,11 +284,27 @@ def test_int8_is_near_float() -> None:
     assert any("in int8, calibrated" in n and "loop" in n for n in quantized(1).report.notes)
 
 
-def test_a_contract_leaves_the_body_float() -> None:
+@pytest.mark.parametrize(
+    ("validation", "why"),
+    [
+        (None, "without validation_fn accuracy control measures the part before it"),
+        (lambda model: float(not loop_of(model).is_int8), "in int8 the drop would be 1"),
+        (lambda model: 1.0, ""),
+    ],
+)
+def test_a_contract_decides_on_the_body(
+    validation: Callable[[Any], float] | None, why: str
+) -> None:
     model = attending_loop(70, behind=True)
     compiled = qg.quantize_and_compile(
-        model, [feeds_of(model)], max_drop=0.9, verify=False, progress=False, num_threads=1
+        model,
+        [feeds_of(model)],
+        max_drop=0.9,
+        validation_fn=validation,
+        verify=False,
+        progress=False,
+        num_threads=1,
     )
-    assert not loop_of(compiled).is_int8
-    notes = [note for note in compiled.report.notes if "the body of the loop" in note]
-    assert ["the search of accuracy control ends before it" in note for note in notes] == [True]
+    assert loop_of(compiled).is_int8 == (not why)
+    (note,) = [note for note in compiled.report.notes if "the body of the loop" in note]
+    assert note.endswith(why)
