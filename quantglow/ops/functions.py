@@ -22,7 +22,7 @@ ROUNDING = 1.5 * 2.0**23
 """Adding it rounds a float32 of magnitude below 2^22 to an integer in the lowest bits."""
 LEAST_POWER = -127.0
 BIAS, MANTISSA_BITS = 127, 23
-"""Of the exponent of float32, and the bits behind it."""
+"""float32: what is added to its exponent, and the bits behind that."""
 EXP2 = (1.0, 0.693147, 0.24022241, 0.05550735, 0.009671619, 0.0013264591)
 """2^f for |f| <= 1/2, 1 at 0; error 9e-8."""
 PARTIAL_SUMS = 64
