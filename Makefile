@@ -3,7 +3,8 @@ PYTHON ?= python
 .PHONY: check test test-all test-frameworks test-benchmarks test-serving ways nightly bench fuzz stress
 .PHONY: conformance operators docs
 .PHONY: browser-setup browser-test browser-speed
-.PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm test-arm test-riscv test-wasm
+.PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm
+.PHONY: test-arm test-cortex-m test-riscv test-wasm
 
 check:
 	$(PYTHON) -m ruff check .
@@ -37,7 +38,7 @@ browser-speed:
 cross-setup:
 	$(PYTHON) -m tools.cross_setup
 
-test-arm test-riscv test-wasm:
+test-arm test-cortex-m test-riscv test-wasm:
 	QUANTGLOW_AS=$(@:test-%=%) $(PYTHON) -m pytest -p tests.matrix.as_other tests/matrix
 
 test-cross-quick:

@@ -1,15 +1,17 @@
 """Free sizes in kernels of Cortex-M, whose offsets have 32 bits: indices of a model keep 64, and
-functions may stand before a kernel."""
+functions may stand before a kernel.  Products of bytes have tiles of few rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
 from quantglow.types import DType
 from tests.matrix import test_general_depthwise as depthwise
 from tests.matrix import test_general_indexing as indexing
+from tests.matrix import test_general_matmul as matmul
 from tests.matrix.general import Make, Sizes, assert_serves
 from tests.matrix.plain_ir.translation import plain
 
@@ -20,6 +22,11 @@ CASES = {
         depthwise.OTHERS,
     ),
     "indexing": (indexing.embedding, indexing.HINT, indexing.OTHERS),
+    "products": (
+        partial(matmul.product, "scores", DType.I8, DType.I8),
+        matmul.SMALL,
+        matmul.SMALLER,
+    ),
 }
 
 

@@ -224,6 +224,8 @@ class Tiles:
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tiles]:
     """A processor with AMX whose Linux grants requests for tiles."""
+    if "QUANTGLOW_AS" in os.environ:
+        pytest.skip("`as_other` replaces what asks for tiles")
     found = Tiles()
     monkeypatch.setattr(targets, "host", lambda: processor_of(*(level.name for level in LEVELS)))
     monkeypatch.setattr(tile_permission, "request_tiles", found.request)

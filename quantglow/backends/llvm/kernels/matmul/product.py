@@ -69,14 +69,13 @@ class Product:
 
     @cached_property
     def tile_rows(self) -> int:
+        """Rows of a tile.  Programs serve no fewer, so those of a free number of rows are at most
+        the largest power of two within the hint."""
         if not is_free(self.rows):
             return min(self.rows, self.most_rows)
-        rows = careful(self.rows)
-        is_reduced = rows < self.most_rows <= likely(self.rows)
-        if not is_reduced and self.rows >= self.most_rows:
-            return self.most_rows
-        fewer = 1 << (rows.bit_length() - 1)
-        return fewer if self.rows >= fewer else 1
+        fewer = 1 << (careful(self.rows).bit_length() - 1)
+        tile = min(self.most_rows, fewer)
+        return tile if self.rows >= tile else 1
 
     @property
     def most_vectors(self) -> int:
