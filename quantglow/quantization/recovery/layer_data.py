@@ -15,7 +15,7 @@ from quantglow.ops.arithmetic import PART, dequantize, is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.images import Images
 from quantglow.ops.native import Ends, NativeOps, native_ops
-from quantglow.ops.window_products import conv2d
+from quantglow.ops.window_products import conv2d, products
 from quantglow.processes.workers import each
 from quantglow.quantization.recovery.adapt_weights import adaptable
 from quantglow.quantization.recovery.layer import Layer
@@ -125,7 +125,7 @@ class LayerData:
         node, x, others = self._given(part)
         weights, bias = terms
         for columns, y, *residuals in Product(node).bands(x, *others, every=stride, first=first):
-            now = columns @ weights
+            now = products(columns, weights)
             for term in (bias, *residuals):
                 now += term
             moments.add(columns, missing_sums(node, y, now))

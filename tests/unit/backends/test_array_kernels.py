@@ -22,7 +22,7 @@ from quantglow.ops import Conv, Gemm, HardSwish, window_products
 from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.images import Images
 from quantglow.ops.native import Ends, computing_with
-from quantglow.ops.window_products import conv2d
+from quantglow.ops.window_products import conv2d, products
 from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Histogram
 from quantglow.quantization.search.range_errors import Grids, energies
@@ -167,6 +167,26 @@ def test_matrix_products_are_those_of_numpy(
     with computing_with(array_kernels(level)):
         found = replace(node, low=-20.0).evaluate(x, w, b if biased else None)
     np.testing.assert_array_equal(found, wanted)
+
+
+@given(st.tuples(st.integers(1, 3), *[st.sampled_from([0, 1, 2, 17, 40])] * 3), st.integers(0, 99))
+def test_products_of_groups_are_the_same_at_every_level_with_fused_multiply_add(
+    size: tuple[int, int, int, int], seed: int
+) -> None:
+    groups, rows, inputs, outputs = size
+    rng = np.random.default_rng(seed)
+    x, w = (
+        rng.standard_normal((groups, *shape)).astype(np.float32)
+        for shape in ((rows, inputs), (inputs, outputs))
+    )
+    found = []
+    for level in FUSED:
+        with computing_with(array_kernels(level)):
+            found.append(products(x, w))
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+    for sums in found:
+        np.testing.assert_allclose(sums, x @ w, rtol=1e-4, atol=1e-4)
 
 
 def test_not_a_number_stays_in_sums_and_bounds() -> None:

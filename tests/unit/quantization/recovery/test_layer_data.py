@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantglow.backends.llvm.array_kernels.native import array_kernels
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.ops.images import Images
+from quantglow.ops.native import computing_with
+from quantglow.ops.window_products import conv2d
 from quantglow.options import RECOVERIES, QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
 from quantglow.quantization.recovery import layer_data
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.layer_data import LayerData, missing_sums, real_values
+from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
 from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
@@ -79,6 +84,22 @@ def test_every_row_of_every_sample_counts() -> None:
 def test_nothing_is_missing_where_the_real_weights_give_the_result(has_residual: bool) -> None:
     moments = layer_of(layers(has_residual)).moments
     np.testing.assert_allclose(moments.rest_mean, 0, atol=1e-4)
+
+
+def test_native_code_gives_the_sums_of_the_real_weights_of_a_dense_layer() -> None:
+    """Bit for bit, so that what is missing does not depend on the processor."""
+    graph = layers()
+    with computing_with(array_kernels()):
+        data = data_of(graph)
+        node, real = data.node, graph.by_name("y")
+        weights, missing = real.w.value * np.float32(node.x.type.params.scale), np.zeros(4)
+        for sample, wanted in enumerate(data.wanted):
+            x = data.operands[0].of(sample) - np.float32(node.x.type.params.zero_point)
+            images, strides, _ = Product(node).thinned(x, 1, 0)
+            now = conv2d(Images.of(images), weights, strides, (1, 1), 1) + real.b.value
+            missing += (wanted - now).sum(axis=(0, 1, 2), dtype=np.float64)
+        moments = data.layer(real, per_channel=True).moments
+    np.testing.assert_allclose(moments.rest_sum[0], missing, rtol=1e-9, atol=1e-12)
 
 
 def test_an_offset_of_the_wanted_result_is_the_mean_that_is_missing() -> None:
