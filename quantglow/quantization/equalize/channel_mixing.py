@@ -22,7 +22,7 @@ for wide layers, where a step costs most and noise is spread over many channels 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,6 @@ from quantglow.graph.node import Node
 from quantglow.ops import Add, AveragePool, Conv, Gemm, ReduceMean
 from quantglow.processes.workers import each
 from quantglow.quantization.equalize.channel_groups import channel_groups, takes_factors
-from quantglow.quantization.equalize.float_runs import Values
 from quantglow.types import Array
 
 NORM = 12
@@ -87,12 +86,19 @@ class Streams:
         self.kept: dict[str, list[Array]] = {name: [] for name in self.strides}
         self.seen = dict.fromkeys(self.strides, 0)
 
-    def add(self, values: Values) -> None:
+    @property
+    def names(self) -> Collection[str]:
+        """The values that are read."""
+        return self.strides.keys()
+
+    def part(self, name: str, value: Array) -> Array:
+        """The rows of one value."""
+        return value.reshape(-1, value.shape[-1])
+
+    def add(self, parts: Mapping[str, Array]) -> None:
         """Keep the same share of all rows of each value, however samples are batched."""
-        for name, stride in self.strides.items():
-            if name not in values:  # The branch was not taken.
-                continue
-            rows = values[name].reshape(-1, values[name].shape[-1])
+        for name, rows in parts.items():
+            stride = self.strides[name]
             self.kept[name].append(rows[-self.seen[name] % stride :: stride].copy())
             self.seen[name] += len(rows)
 

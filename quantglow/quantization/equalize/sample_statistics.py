@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
-from quantglow.processes.workers import each
+from quantglow.lazy import cached_property
 from quantglow.profiling import Histogram
 from quantglow.quantization.equalize.channel_groups import bounded, high_of
 from quantglow.quantization.equalize.equalization import Factors, divided
-from quantglow.quantization.equalize.float_runs import Values
 from quantglow.quantization.smoothing_scales import unscaled_name
 from quantglow.types import Array
 
@@ -29,12 +29,14 @@ class ChannelReach:
     names: Collection[str]
     found: dict[str, Array] = field(default_factory=dict)
 
-    def add(self, values: Values) -> None:
+    def part(self, name: str, value: Array) -> Array | None:
+        """The reach of one value."""
+        return _reach(value) if value.ndim and value.dtype.kind == "f" else None
+
+    def add(self, parts: Mapping[str, Array | None]) -> None:
         """Count the values of one more sample."""
-        some = ((name, values[name]) for name in self.names if name in values)
-        reals = {name: v for name, v in some if v.ndim and v.dtype.kind == "f"}
-        for name, now in zip(reals, each(_reach, reals.values()), strict=True):
-            if self.graph.by_name(name).type.shape[-1:] == now.shape:
+        for name, now in parts.items():
+            if now is not None and self.graph.by_name(name).type.shape[-1:] == now.shape:
                 known = self.found.get(name)
                 self.found[name] = now if known is None else np.maximum(known, now)
 
@@ -63,16 +65,33 @@ class RescaledValues:
         known = {name: counts for name, counts in self.histograms.items() if name in names}
         return RescaledValues(self.graph, factors, known)
 
-    def add(self, values: Values) -> None:
-        """Count the values of one more sample; a smoothing scale has those of its operand."""
-        sources = {n: n if n in values else unscaled_name(n) for n in self.factors}
-        entries = [(n, values[source]) for n, source in sources.items() if source in values]
-        for (name, _), seen in zip(entries, each(self._counted, entries), strict=True):
-            known = self.histograms.get(name)
-            self.histograms[name] = seen if known is None else known.merge(seen)
+    @cached_property
+    def read(self) -> dict[str, list[str]]:
+        """The values of the graph that are read, and what has factors there: a smoothing scale has
+        the values of its operand."""
+        own = {node.name for node in self.graph.nodes}
+        found = defaultdict[str, list[str]](list)
+        for name in self.factors:
+            found[name if name in own else unscaled_name(name)].append(name)
+        return dict(found)
 
-    def _counted(self, entry: tuple[str, Array]) -> Histogram:
-        name, value = entry
+    @property
+    def names(self) -> Collection[str]:
+        """The values that are read."""
+        return self.read.keys()
+
+    def part(self, name: str, value: Array) -> dict[str, Histogram]:
+        """The histograms made of one value."""
+        return {target: self._counted(target, value) for target in self.read[name]}
+
+    def add(self, parts: Mapping[str, dict[str, Histogram]]) -> None:
+        """Count the values of one more sample."""
+        for found in parts.values():
+            for name, seen in found.items():
+                known = self.histograms.get(name)
+                self.histograms[name] = seen if known is None else known.merge(seen)
+
+    def _counted(self, name: str, value: Array) -> Histogram:
         value = divided(value, self.factors[name])
         if name in self.highs:  # The bound stays where it is.
             np.minimum(value, self.highs[name], out=value)

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from quantglow.driver.samples import Samples
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant
 from quantglow.interpreter import interpret
 from quantglow.processes.workers import each, side_by_side
 from quantglow.profiling import Histogram, profile
@@ -19,6 +20,7 @@ from quantglow.quantization.equalize import float_runs
 from quantglow.quantization.equalize.equalization import factors_of, rescaled
 from quantglow.quantization.equalize.float_runs import Values
 from quantglow.quantization.equalize.sample_statistics import RescaledValues
+from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import reach_of, samples_for, small_cnn
 
 Calls = list[object]
@@ -27,11 +29,16 @@ Calls = list[object]
 class Seen:
     """Keeps what it sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Graph) -> None:
+        self.names = {node.name for node in graph.nodes if not isinstance(node, Constant)}
         self.values: list[Values] = []
 
-    def add(self, values: Values) -> None:
-        self.values.append(values)
+    def part(self, name: str, value: Array) -> Array:
+        return value
+
+    def add(self, parts: Values) -> None:
+        assert parts.keys() == self.names
+        self.values.append(dict(parts))
 
 
 @pytest.fixture
@@ -51,7 +58,7 @@ def test_a_sample_is_run_once(calls: Calls) -> None:
     graph = small_cnn()
     data = samples_for(graph, 3)
     runs = FloatRuns(graph)
-    runs.collect(data, Seen())
+    runs.collect(data, Seen(graph))
     found = runs.results(data[1], [node for _, node in graph.outputs])
     np.testing.assert_array_equal(found[0], interpret(graph, data[1])[0])
     assert len(calls) == 3
@@ -63,9 +70,10 @@ def test_a_sample_is_run_once_for_all_statistics(
     monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
     graph = small_cnn()
     data = samples_for(graph, 3)
-    FloatRuns(graph).collect(data, one := Seen(), other := Seen())
+    FloatRuns(graph).collect(data, one := Seen(graph), other := Seen(graph))
     assert len(calls) == 3
-    assert all(a is b for a, b in zip(one.values, other.values, strict=True))
+    for a, b in zip(one.values, other.values, strict=True):
+        assert all(a[name] is b[name] for name in a)
 
 
 @pytest.mark.parametrize(("nbytes", "together"), [(2**30, 2), (0, 1)])
@@ -82,13 +90,13 @@ def test_samples_run_side_by_side_where_memory_has_room(
         return each(function, items)
 
     monkeypatch.setattr(float_runs, "each", noted)
-    seen = Seen()
+    seen = Seen(graph)
     with threadpool_limits(2, user_api="blas"), side_by_side():
         FloatRuns(graph).collect(data, seen)
     assert max(sizes) == together
     for feeds, values in zip(data, seen.values, strict=True):
-        wanted = FloatRuns(graph).values(feeds)
-        assert all(np.array_equal(values[name], wanted[name]) for name in wanted)
+        FloatRuns(graph).collect([feeds], alone := Seen(graph))
+        assert all(np.array_equal(values[name], alone.values[0][name]) for name in values)
 
 
 def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
@@ -96,10 +104,10 @@ def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
 ) -> None:
     graph = small_cnn()
     data = samples_for(graph, 3)
-    FloatRuns(graph).collect([*data, *data], kept := Seen())
+    FloatRuns(graph).collect([*data, *data], kept := Seen(graph))
     monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
     runs = FloatRuns(graph)
-    runs.collect([*data, *data], again := Seen())
+    runs.collect([*data, *data], again := Seen(graph))
     for one, other in zip(kept.values, again.values, strict=True):
         assert all(np.array_equal(one[name], other[name]) for name in one)
     assert len(calls) == 3 + 6
@@ -148,6 +156,6 @@ def test_the_profiling_run_serves_the_next_stage(calls: Calls) -> None:
     profile(family, samples, progress=False, run=samples.run)
     runs = samples.taken_runs(family.fitting(samples.recent[-1]))
     assert runs is not None
-    runs.collect(samples.kept, Seen())
+    runs.collect(samples.kept, Seen(graph))
     assert len(calls) == 3
     assert samples.taken_runs(graph) is None
