@@ -11,9 +11,12 @@ from quantglow.types import Array
 UNSAFE = (
     *(b"DFT", b"GridSample", b"Multinomial", b"Resize", b"ReverseSequence", b"RoiAlign"),
     *(b"STFT", b"Upsample", b"GRU", b"LSTM", b"FeatureVectorizer"),
-    *(b"If", b"Loop", b"Scan"),
+    *(b"SequenceAt", b"SequenceErase", b"SequenceInsert"),
+    *(b"If", b"Loop", b"Scan", b"SequenceMap"),
+    *(b"BatchNormalization", b"Split"),
 )
-"""Operators for which ``frontend.onnxruntime.rank_guards`` has checks, and those with subgraphs."""
+"""Operators for which ``frontend.onnxruntime.rank_guards`` has checks, and those whose results
+``frontend.onnxruntime.left_out_results`` changes."""
 
 OPERATORS = tuple(b"\x22" + bytes([len(name)]) + name for name in UNSAFE)
 """As they stand in a file: the tag of ``NodeProto.op_type``, a length and the name."""

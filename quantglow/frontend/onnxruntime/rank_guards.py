@@ -2,8 +2,10 @@
 
 onnxruntime refuses wrong ranks that it knows when it loads a model.  Others only show while it
 runs, as those of values that a Loop carries; in 1.32, some kernels then end the process, those of
-LSTM and GRU do so over empty sequences, and that of FeatureVectorizer over inputs without rows.  In
-front of their operands go nodes that raise an error for them, and else return the operand.
+LSTM and GRU do so over empty sequences, that of FeatureVectorizer over inputs without rows, and
+those of Loop and of SequenceAt and its like where a number of trips, a condition or a position is
+empty.  In front of their operands go nodes that raise an error for them, and else return the
+operand.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
 from quantglow.frontend.nodes.folding import INFERENCE_FAILURES
+from quantglow.frontend.onnxruntime.left_out_results import (
+    copy_shared_results,
+    name_left_out_results,
+)
 from quantglow.frontend.reading.inference import inferred
 from quantglow.frontend.reading.proto import all_nodes, graphs_of, opset_of
 
@@ -115,41 +121,60 @@ class Present:
         ]
 
 
-Check = Need | Filled | Present
+@dataclass(frozen=True)
+class Single:
+    """An operand of any rank whose first element a kernel reads without a look at its size."""
+
+    position: int
+
+    def is_met(self, dims: Dims | None) -> bool:
+        """Whether an operand of this shape, None if it is not known, surely has one element."""
+        return dims is not None and all(size == 1 for size in dims)
+
+    def guard(self, x: str, y: str, opset: int) -> list[onnx.NodeProto]:
+        """``y = x`` as a scalar, or an error."""
+        none = numpy_helper.from_array(np.array([], np.int64))
+        shape = helper.make_node("Constant", [], [f"{y}:shape"], value=none)
+        return [shape, helper.make_node("Reshape", [x, f"{y}:shape"], [y])]
+
+
+Check = Need | Filled | Present | Single
 
 NEEDS: dict[str, tuple[Check, ...]] = {
     "DFT": (Need(0, 1, exact=False),),
     "GRU": (Filled(0, ((-1, 0, 0), (0, 0, -1))),),
     "GridSample": (Need(0, 1, exact=False),),
     "LSTM": (Filled(0, ((-1, 0, 0),)),),
+    "Loop": (Single(0), Single(1)),
     "Multinomial": (Need(0, 2),),
     "ReverseSequence": (Need(0, 2, exact=False),),
     "RoiAlign": (Need(0, 4), Need(1, 2), Need(2, 1)),
     "STFT": (Need(0, 1, exact=False), Need(2, 1)),
+    "SequenceAt": (Single(1),),
+    "SequenceErase": (Single(1),),
+    "SequenceInsert": (Single(2),),
 }
 """Needs that do not depend on other operands."""
 
+GUARDED = frozenset({*NEEDS, "FeatureVectorizer", "Resize", "Upsample"})
+"""Operators that have needs."""
+
 
 def guarded(model: bytes) -> bytes:
-    """The model, with a check where a wrong rank would end the process, and names of all results
-    of operators with subgraphs."""
+    """The model, with a check where a wrong shape would end the process, and with results that
+    onnxruntime takes for granted."""
     try:
         proto = onnx.ModelProto.FromString(model)
     except DecodeError:  # onnxruntime says so
         return model
-    name_left_out_results(proto)
-    with_guards(proto.graph, known_shapes(onnx.ModelProto.FromString(model)), {}, opset_of(proto))
+    is_changed = name_left_out_results(proto) | copy_shared_results(proto)
+    if any(node.op_type in GUARDED for node in all_nodes(proto.graph.node)):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(proto)
+        with_guards(proto.graph, known_shapes(copy), {}, opset_of(proto))
+    elif not is_changed:
+        return model
     return bytes(proto.SerializeToString())
-
-
-def name_left_out_results(proto: onnx.ModelProto) -> None:
-    """Give names to results of operators with subgraphs that nobody reads: where a state of a Loop
-    has none, onnxruntime 1.32 ends the process.
-    """
-    for number, node in enumerate(all_nodes(proto.graph.node)):
-        if any(attribute.g.node for attribute in node.attribute):
-            names = [name or f"left out {number} {i}" for i, name in enumerate(node.output)]
-            node.output[:] = names
 
 
 def known_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
@@ -174,6 +199,8 @@ def with_guards(
         for attribute, equal in zip(node.attribute, same.attribute, strict=True):
             if attribute.HasField("g"):
                 with_guards(attribute.g, equal.g, shapes, opset)
+                if node.op_type == "Loop":
+                    guard_condition(attribute.g, shapes | shapes_of(equal.g), opset)
         for need in needs(node, shapes, opset):
             x = [*node.input, *[""] * need.position][need.position]
             if x and not need.is_met(shapes.get(x)):
@@ -183,6 +210,22 @@ def with_guards(
     made = onnx.GraphProto(node=nodes)
     graph.ClearField("node")
     graph.node.extend(made.node)
+
+
+def guard_condition(body: onnx.GraphProto, shapes: Mapping[str, Dims], opset: int) -> None:
+    """Check that the condition of the next trip, a result of a Loop's body, has one element.
+
+    The condition that a body is given has one, because that of the trip before has.
+    """
+    need, made = Single(0), {node.output[0]: node for node in body.node if node.output}
+    given = [value.name for value in body.input[1:2]]
+    name = body.output[0].name if body.output else ""
+    first = name
+    while first in made and made[first].op_type == "Identity":
+        first = made.pop(first).input[0]
+    if name and first not in given and not need.is_met(shapes.get(name)):
+        body.output[0].name = f"{name}:operand0"
+        body.node.extend(need.guard(name, body.output[0].name, opset))
 
 
 def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:

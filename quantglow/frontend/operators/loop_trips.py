@@ -25,9 +25,10 @@ Condition = tuple[Node, Node]
 
 
 def most_trips(call: Call) -> int:
+    """The known number of trips, 0 for negative ones, or ``ENDLESS``."""
     if not (call.has(0) and call.is_known(0)):
         return ENDLESS
-    return integer(call.array(0, "trip count").reshape(-1)[0])
+    return max(0, integer(call.array(0, "trip count").reshape(-1)[0]))
 
 
 def by_count(call: Call, number: Node, following: Node) -> Iterator[Condition]:

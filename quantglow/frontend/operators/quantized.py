@@ -103,6 +103,8 @@ def parameters_of(
         given = call.array(zero_point, "zero point")
         onnx_type = Known("", given).onnx_type
         zero_points = given.astype(np.int32)
+    if not scales.size:
+        raise Unsupported("the scale has no element")
     if scales.size > 1 and scales.ndim != 1:
         raise Unsupported("run-time values quantized by blocks")
     return Parameters(scales, np.broadcast_to(zero_points, scales.shape), onnx_type, axis)

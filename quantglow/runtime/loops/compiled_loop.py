@@ -20,7 +20,12 @@ from quantglow.graph.trips import Trips
 from quantglow.lazy import cached_property
 from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.loops.bodies import Bodies, Shapes, program_at
-from quantglow.runtime.loops.progress import NamedArrays, Progress, TripSession
+from quantglow.runtime.loops.progress import (
+    NamedArrays,
+    Progress,
+    TripSession,
+    first_element,
+)
 from quantglow.runtime.loops.trip_blocks import TRIPS, TripBlock, buffers_for
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.shapes.specialisations import Specialisations
@@ -138,7 +143,7 @@ class CompiledLoop(Concise):
         names, values = self.names, {**feeds, **self._given(feeds)}
 
         def first(name: str) -> Any:
-            return np.asarray(values[name]).reshape(-1)[0]
+            return first_element(np.asarray(values[name]))
 
         def arrays(wanted: Sequence[str]) -> tuple[Array, ...]:
             return tuple(np.ascontiguousarray(values[name]) for name in wanted)

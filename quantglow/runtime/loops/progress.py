@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.concise import Concise
+from quantglow.errors import InputError
 from quantglow.graph.trips import Trips
 from quantglow.lazy import cached_property
 from quantglow.types import Array
@@ -64,7 +66,7 @@ class Progress:
         self.carried = tuple(made[c.after] if c.after else array for c, array in pairs)
         for rows, name in zip(self.rows, names.stacked, strict=True):
             rows.append(made[name][None])
-        self.holds = not names.holds or bool(made[names.holds].reshape(-1)[0])
+        self.holds = not names.holds or bool(first_element(made[names.holds]))
         self.trips += 1
 
     def copy(self) -> Progress:
@@ -80,6 +82,16 @@ class Progress:
             "stacked": [np.concatenate(rows) for rows in self.rows],
         }
         return {name: found[kind][number] for name, kind, number in self.names.results}
+
+
+def first_element(array: Array) -> Any:
+    """The value of a number of trips or of a condition.  Raises ``InputError``."""
+    if not array.size:
+        raise InputError(
+            f"a number of trips or a condition of a Loop has the shape {array.shape}, so no value. "
+            "Remedy: feed arrays for which the model computes a scalar there."
+        )
+    return array.reshape(-1)[0]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

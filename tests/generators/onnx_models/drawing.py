@@ -195,11 +195,13 @@ class Drawing:
         operands: Sequence[Value | None],
         *results: tuple[int, Sequence[int]],
         domain: str = ML,
+        left_out: Sequence[int] = (),
         **attributes: Any,
     ) -> Value:
         """Add a node of ai.onnx.ml, or of another domain for whose operators ONNX infers no types;
-        its last result."""
-        names = [f"v{self.names + i}" for i in range(len(results))]
+        its last result.  Results ``left_out`` have no name."""
+        numbers = range(len(results))
+        names = ["" if i in left_out else f"v{self.names + i}" for i in numbers]
         proto = helper.make_node(
             op,
             [value.name if value else "" for value in operands],
@@ -209,7 +211,8 @@ class Drawing:
             **attributes,
         )
         types = [helper.make_tensor_type_proto(element, shape) for element, shape in results]
-        made = [value_of(name, kind) for name, kind in zip(names, types, strict=True)]
+        pairs = zip(names, types, strict=True)
+        made = [value_of(name, kind) for name, kind in pairs if name]
         self.names += len(names)
         self.nodes.append(proto)
         self.values.extend(made)

@@ -99,7 +99,8 @@ def decoder(d: Drawing) -> object:
     kept = d.choose((state, d.normal(*shape)))
     operands = [trips, d.constant(np.bool_(True)), state, kept, d.normal(*listed), first]
     results = [(FLOAT, kind) for kind in (shape, shape, listed, shape)]
-    return d.classical("Loop", operands, *results, domain="", body=body)
+    left_out = d.choose(((), (0,), (1,), (0, 1), (0, 1, 2)))
+    return d.classical("Loop", operands, *results, domain="", left_out=left_out, body=body)
 
 
 @draws("Loop", often=2)
@@ -124,7 +125,8 @@ def growing(d: Drawing) -> object:
     first[axis], made[axis] = rows, rows + trips * shape[axis]
     count, given = d.constant(np.asarray(trips, np.int64)), d.normal(*first)
     operands = [count, d.constant(np.bool_(True)), state, given]
-    return d.classical("Loop", operands, (FLOAT, shape), (FLOAT, made), domain="", body=body)
+    types, left_out = ((FLOAT, shape), (FLOAT, made)), d.choose(((), (), (0,)))
+    return d.classical("Loop", operands, *types, domain="", left_out=left_out, body=body)
 
 
 @draws("Loop", often=2)
