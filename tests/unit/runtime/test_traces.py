@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,7 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.runtime import call_trace
+from quantglow.backends.llvm.runtime import call_trace, recorded_walk
 from quantglow.backends.llvm.runtime.program_table import ProgramTable
 from quantglow.timeline import FOREIGN, KERNEL, STAGE, WAITING, Event, Trace, recording, span
 from quantglow.types import Array
@@ -40,6 +45,13 @@ def table_of(model: qg.CompiledModel) -> ProgramTable:
     executable: Any = model.build.executable
     table: ProgramTable = getattr(executable, "piece", executable).table
     return table
+
+
+def items_of(model: qg.CompiledModel) -> list[int]:
+    """The items of each row of its table."""
+    executable: Any = model.build.executable
+    items: list[int] = executable.binding.items[: executable.table.count].tolist()
+    return items
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -70,21 +82,80 @@ def test_runs_after_a_trace_are_as_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", [1, 4096])
+@pytest.mark.parametrize("threads", [1, 2, 3])
 def test_every_run_of_a_block_has_its_kernels(
-    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    threads: int, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the log has no room for a second run."""
     monkeypatch.setattr(call_trace, "LOG_EVENTS", room)
-    model, feeds = compiled(1, 1)
+    monkeypatch.setattr(recorded_walk, "PAGE_WORDS", room)
+    model, feeds = compiled(1, threads)
     (wanted,) = model.run(None, feeds)
+    items = Counter[str]()
+    for call, count in zip(table_of(model).calls, items_of(model), strict=True):
+        items[call.name] += count
     for runs in (3, 1):
         with qg.tracing(tmp_path / "t"):
             for _ in range(runs):
                 np.testing.assert_array_equal(model.run(None, feeds)[0], wanted)
-        counts = Counter(event["name"] for event in events_in(tmp_path / "t", KERNEL))
-        calls = Counter(call.name for call in table_of(model).calls)
-        assert counts == {name: runs * count for name, count in calls.items()}
+        counts = Counter[str]()
+        for event in events_in(tmp_path / "t", KERNEL):
+            counts[event["name"]] += event["args"]["items"]
+        assert counts == {name: runs * count for name, count in items.items()}
         model.run(None, feeds)
+
+
+def test_the_kernels_of_one_thread_follow_each_other(tmp_path: Path) -> None:
+    """In the order of the table: each begins where the one before ends."""
+    model, feeds = compiled(1, 1)
+    model.trace(feeds, tmp_path / "t")
+    kernels = sorted(events_in(tmp_path / "t", KERNEL), key=lambda event: float(event["ts"]))
+    assert [event["name"] for event in kernels] == [call.name for call in table_of(model).calls]
+    for before, after in pairwise(kernels):
+        assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=1e-3)
+
+
+def test_runs_of_several_threads_are_apart(tmp_path: Path) -> None:
+    model, feeds = compiled(1, 1)
+    runs, names = 4, [call.name for call in table_of(model).calls]
+    model.run(None, feeds)
+    with qg.tracing(tmp_path / "t"), ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(copy_context().run, model.run, None, feeds) for _ in range(runs)]
+        assert len({future.result()[0].tobytes() for future in asked}) == 1
+    kernels = events_in(tmp_path / "t", KERNEL)
+    assert Counter(event["name"] for event in kernels) == {
+        name: runs * count for name, count in Counter(names).items()
+    }
+    assert 1 <= len({event["tid"] for event in kernels}) <= 2
+
+
+LOOP = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) {
+  n = Constant <value_int: int = 300> ()
+  r = Relu (x)
+  y = Loop (n, , r) <body = b (int64 i, bool on, float[4] s) => (bool still, float[4] t) {
+    still = Identity (on) t = Tanh (s)
+  }>
+}"""
+
+
+def test_a_loop_is_one_kernel(tmp_path: Path) -> None:
+    model = qg.compile(onnx.parser.parse_model(LOOP), num_threads=1)
+    assert isinstance(model, qg.CompiledModel)
+    model.trace({"x": floats(4)}, tmp_path / "t")
+    kernels = events_in(tmp_path / "t", KERNEL)
+    assert [event["args"]["op"] for event in kernels] == [c.op for c in table_of(model).calls]
+    assert [event["args"]["op"] for event in kernels].count("repeat") == 1
+
+
+def test_a_model_keeps_no_trace_alive() -> None:
+    model, feeds = compiled(1, 1)
+    with recording() as trace:
+        model.run(None, feeds)
+    trace.groups.clear()
+    gone = weakref.ref(trace)
+    del trace
+    gc.collect()
+    assert gone() is None
 
 
 def test_other_traces_get_no_events_of_a_block(tmp_path: Path) -> None:
@@ -97,11 +168,15 @@ def test_other_traces_get_no_events_of_a_block(tmp_path: Path) -> None:
     assert len(outer) == 3 * len(inner)  # two runs, and the one before that of ``trace``
 
 
-def test_records_are_kept_between_the_runs_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, feeds = compiled(1, 1)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_records_are_kept_between_the_runs_of_a_table(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, feeds = compiled(16, threads)
     with recording():
         model.run(None, feeds)
     monkeypatch.setattr(call_trace.TracedTable, "of", None)
+    monkeypatch.setattr(recorded_walk, "RecordedWalk", None)
     with recording() as trace:
         model.run(None, feeds)
     assert trace.to_json()["traceEvents"]

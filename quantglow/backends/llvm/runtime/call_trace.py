@@ -1,4 +1,4 @@
-"""Records when each kernel of a table runs, and on which thread.
+"""Records when each kernel of a table runs, and on which thread, where threads share it.
 
 In a traced run every row of a table names ``traced`` in place of its kernel, and a record in place
 of its arguments.  ``traced`` reads the clock, calls the kernel with its own arguments, reads the
@@ -9,15 +9,11 @@ table; events become objects when the trace is written.
 
 from __future__ import annotations
 
-import ctypes
-import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +21,8 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.call_times import CallFacts
 from quantglow.backends.llvm.runtime.table_runner import filled
-from quantglow.timeline import KERNEL, WAITING, Event, Trace
+from quantglow.backends.llvm.runtime.trace_clock import Clock, clock_of, with_waits
+from quantglow.timeline import KERNEL, Event, Trace
 from quantglow.types import Array
 
 RECORD_WORDS = 4
@@ -36,9 +33,6 @@ head: events so far, and room for events."""
 
 LOG_EVENTS = 4096
 """Events for which a log has room, or those of one run if they are more."""
-
-SHORTEST_WAIT = 1e-6
-"""Seconds between two kernels of a thread that are shown as waiting."""
 
 _TRACED = f"""
 <declarations>declare i64 @pthread_self()
@@ -79,27 +73,12 @@ done:
 }}
 """
 
-_TICKS = """
-<declarations>define i64 @ticks() nounwind {
-  %now = <clock>
-  ret i64 %now
-}
-"""
-
-
-@dataclass(frozen=True)
-class _Entries:
-    """The address of ``traced``, and the function that reads the clock."""
-
-    traced: int
-    ticks: Any
-
 
 @cache
-def _entries(target: Target) -> _Entries:
-    (traced,) = addresses(target, [filled(_TRACED, target.waiting)], "traced")
-    (ticks,) = addresses(target, [filled(_TICKS, target.waiting)], "ticks")
-    return _Entries(traced, ctypes.CFUNCTYPE(ctypes.c_int64)(ticks))
+def _entry(target: Target) -> int:
+    """The address of ``traced``."""
+    (address,) = addresses(target, [filled(_TRACED, target.waiting)], "traced")
+    return address
 
 
 @dataclass(eq=False)
@@ -112,7 +91,7 @@ class _Log:
 
     trace: weakref.ref[Trace]
     calls: Sequence[CallFacts]
-    clock: _Clock
+    clock: Clock
     array: Array
     pages: list[Array] = field(default_factory=list)
     seen: int = 0
@@ -137,10 +116,7 @@ class _Log:
                 call, interval = self.calls[row], (clock.at(before), clock.at(after))
                 facts = {"items": items, "op": call.op, "kernel": call.label}
                 found[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
-        for own in found.values():
-            own.sort(key=lambda event: event.begin)
-            yield from own
-            yield from _waits(own)
+        return with_waits(found.values())
 
 
 @dataclass(eq=False)
@@ -154,7 +130,7 @@ class TracedTable:
     log            that of the latest trace, to which the records point
     """
 
-    entries: _Entries
+    target: Target
     table: Array
     calls: Sequence[CallFacts]
     plain: Array
@@ -166,14 +142,14 @@ class TracedTable:
     @staticmethod
     def of(target: Target, table: Array, calls: Sequence[CallFacts]) -> TracedTable:
         """A table with the rows ``calls``."""
-        entries, plain, rows = _entries(target), table[:, :2].copy(), np.arange(len(table))
+        plain, rows = table[:, :2].copy(), np.arange(len(table))
         records = np.zeros((len(table), RECORD_WORDS), np.uint64)
         records[:, :2], records[:, 3] = plain, rows
         traced = np.empty_like(plain)
-        traced[:, 0] = entries.traced
+        traced[:, 0] = _entry(target)
         traced[:, 1] = records.ctypes.data + rows * RECORD_WORDS * records.itemsize
         events = int(np.maximum(table[:, 3], 1).sum())
-        return TracedTable(entries, table, calls, plain, traced, records, events)
+        return TracedTable(target, table, calls, plain, traced, records, events)
 
     def begin(self, trace: Trace, turns: int) -> None:
         """Record at most ``turns`` walks of the table."""
@@ -194,38 +170,6 @@ class TracedTable:
         array = np.zeros((room + 1, EVENT_WORDS), np.int64)
         array[0, 1] = room
         self.records[:, 2] = array.ctypes.data
-        clock = _Clock.start(self.entries.ticks)
-        self.log = _Log(weakref.ref(trace), self.calls, clock, array)
+        self.log = _Log(weakref.ref(trace), self.calls, clock_of(self.target), array)
         trace.later(self.log.events)
         return self.log
-
-
-@dataclass(frozen=True)
-class _Clock:
-    """Ticks and seconds of one moment, and seconds for each tick."""
-
-    read: Callable[[], int]
-    ticks: int
-    seconds: float
-    period: float = 0.0
-
-    @staticmethod
-    def start(read: Callable[[], int]) -> _Clock:
-        return _Clock(read, read(), time.perf_counter())
-
-    def ended(self) -> _Clock:
-        """The clock with its rate, which few processors state."""
-        now = _Clock.start(self.read)
-        spent = max(now.ticks - self.ticks, 1)
-        return replace(self, period=(now.seconds - self.seconds) / spent)
-
-    def at(self, ticks: int) -> float:
-        """Seconds of ``time.perf_counter``."""
-        return self.seconds + (ticks - self.ticks) * self.period
-
-
-def _waits(events: Iterable[Event]) -> Iterator[Event]:
-    """The times between the kernels of a thread."""
-    for before, after in pairwise(events):
-        if after.begin - before.end > SHORTEST_WAIT:
-            yield Event("waiting", WAITING, before.thread, before.end, after.begin)

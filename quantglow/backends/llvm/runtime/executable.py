@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from quantglow.backends.llvm.runtime.call_times import CallTime
 from quantglow.backends.llvm.runtime.loaded import NO_ADDRESSES, LoadedProgram, addresses_of
 from quantglow.backends.llvm.runtime.program_table import ProgramTable
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
-from quantglow.backends.llvm.runtime.threads import run_table
+from quantglow.backends.llvm.runtime.threads import run_table, walk_of
 from quantglow.concise import Concise
 from quantglow.errors import BackendError, OutOfRangeError
 from quantglow.lazy import cached_property
@@ -29,6 +29,7 @@ from quantglow.types import Array
 if TYPE_CHECKING:
     from quantglow.backends.llvm.emitted import EmittedProgram
     from quantglow.backends.llvm.runtime.call_trace import TracedTable
+    from quantglow.backends.llvm.runtime.recorded_walk import RecordedWalk
 
 CHUNKS_PER_THREAD = 2
 """Chunks of a call for each thread: more even out disturbances by other programs, but each costs a
@@ -48,13 +49,16 @@ that costs some 50 microseconds."""
 class Context(Concise):
     """Memory of one running inference: an arena and a table that points into it, of which these
     are the rows that are in no body of a loop; ``outside`` has an int64 for each call that is
-    ``checked``, 0 where all its indices were in range; ``traced`` records its calls in traces."""
+    ``checked``, 0 where all its indices were in range; ``alone`` walks the table on one thread;
+    ``traced`` records its calls in traces, and ``recorded`` those of ``alone``."""
 
     arena: Array
     arguments: Array
     table: Array
     outside: Array
+    alone: Callable[[], None]
     traced: TracedTable | None = None
+    recorded: RecordedWalk | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -117,11 +121,19 @@ class LlvmExecutable(Concise):
 
         Ctrl-C ends loops that may run for long; the contexts are of no more use then.
         """
-        if (trace := active()) is None:
+        trace, context = active(), contexts[0]
+        is_own = table is context.table
+        if is_own and crew == 1 and not self.is_long:
+            if trace is None:
+                context.alone()
+            elif (walk := context.recorded) is None or walk.trace() is not trace or not walk.step():
+                self._recorded(context).run(trace)
+            return
+        if trace is None:
             self._walk(table, contexts, crew)
             return
         tables = [self._traced(context) for context in contexts]
-        turns = 1 if table is contexts[0].table else int(table[:, 2].sum())
+        turns = 1 if is_own else int(table[:, 2].sum())
         try:
             for each in tables:
                 each.begin(trace, turns)
@@ -138,6 +150,15 @@ class LlvmExecutable(Concise):
 
             context.traced = TracedTable.of(self.target, context.table, self.table.calls)
         return context.traced
+
+    def _recorded(self, context: Context) -> RecordedWalk:
+        """A walk of a context's table that is recorded, kept with the context."""
+        if context.recorded is None:
+            # Only here: few processes trace.
+            from quantglow.backends.llvm.runtime.recorded_walk import RecordedWalk
+
+            context.recorded = RecordedWalk(self.target, context.table, self.table.calls)
+        return context.recorded
 
     def _walk(self, table: Array, contexts: Sequence[Context], crew: int) -> None:
         def call() -> None:
@@ -289,7 +310,8 @@ class LlvmExecutable(Concise):
         table[:, 2] = binding.items
         table[:, 3] = chunks_of(binding.items, binding.work, self.threads)
         calls = table.view(np.uint64)[: self.table.count]
-        return Context(arena, arguments.view(np.uint64), calls, outside)
+        alone = walk_of(self.target, calls)
+        return Context(arena, arguments.view(np.uint64), calls, outside, alone)
 
 
 def chunks_of(items: Array, work: Array, threads: int) -> Array:

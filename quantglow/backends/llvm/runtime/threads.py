@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -84,6 +86,12 @@ def run_table(target: Target, threads: int, table: Array) -> None:
         entries(target).run_alone(table.ctypes.data, len(table))
     else:
         _pool(target, threads).run(table)
+
+
+def walk_of(target: Target, table: Array) -> Callable[[], None]:
+    """``run_table`` of a table on the calling thread, as long as the table lives: without what
+    looking for its address costs, a microsecond."""
+    return partial(entries(target).run_alone, table.ctypes.data, len(table))
 
 
 def _pool(target: Target, threads: int) -> ThreadPool:
