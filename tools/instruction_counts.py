@@ -71,10 +71,16 @@ def executed_by_onnxruntime(path: Path, level: str) -> float:
     return (end - begin) / RUNS
 
 
+def executed(path: Path, level: str) -> tuple[int, float]:
+    """Instructions of an inference of a saved network: quantglow's and onnxruntime's."""
+    export(path)
+    own = sum(kernel.instructions for kernel in kernels_at(level, path.parent, path.stem))
+    return own, executed_by_onnxruntime(path, level)
+
+
 def show(path: Path, level: str) -> None:
     """Print the instructions of an inference of both engines."""
-    own = sum(kernel.instructions for kernel in kernels_at(level, path.parent, path.stem))
-    other = executed_by_onnxruntime(path, level)
+    own, other = executed(path, level)
     print(f"{path.stem:20} {level:8} {own:14,.0f} {other:14,.0f} {own / other:6.2f}", flush=True)
 
 
@@ -90,7 +96,6 @@ def main() -> None:
         return
     found = sorted(options.folder.glob("*.qgm"))
     for path in (p for p in found if not options.networks or p.stem in options.networks):
-        export(path)
         for level in options.levels:
             show(path, level)
 
