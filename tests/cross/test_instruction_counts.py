@@ -11,7 +11,7 @@ from tools.instruction_counts import executed
 from tools.integer_hashes import write
 
 MAX_RATIO = 0.8
-"""Of onnxruntime's instructions; docs/processors.md has 0.13 to 0.59."""
+"""Share of onnxruntime's instructions; docs/processors.md has 0.13 to 0.59."""
 LEAST = 1_000_000
 """Instructions below which the counter missed kernels: the classifier has 16.3 million
 multiply-accumulates."""
