@@ -29,8 +29,9 @@ MIN_SAMPLES = 8
 """Minimum number of samples to choose ranges on.  With fewer, the values that a narrower range
 would cut off may be no exception."""
 
-WORTH = 0.98
-"""A candidate is taken if it lowers the noise at least to this share of it."""
+WORTH = 0.95
+"""A candidate is taken if it lowers the noise at least to this share of it: on so few samples
+smaller gains, below 0.2 dB, are chance."""
 
 
 @dataclass
