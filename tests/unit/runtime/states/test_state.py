@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.runtime import executable
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.errors import FileFormatError, InputError, OptionError, StateFullError
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.states.state import State
@@ -164,12 +165,11 @@ def test_an_interrupted_call_changes_nothing(
     feeds = fed(config, np.array([[7]]), 6)
     expected = state.copy().run(None, feeds)[0]
 
-    def half(target: object, threads: int, table: np.ndarray) -> None:
-        run_table(target, threads, table[: len(table) * 2 // 3])
+    def half(self: LlvmExecutable, table: np.ndarray, contexts: object, crew: int) -> None:
+        run_table(self.target, crew, table[: len(table) * 2 // 3])
         raise KeyboardInterrupt
 
-    run_table = executable.run_table
-    with patch.object(executable, "run_table", half), pytest.raises(KeyboardInterrupt):
+    with patch.object(LlvmExecutable, "walk", half), pytest.raises(KeyboardInterrupt):
         state.run(None, feeds)
     assert_equal(state, before)
     np.testing.assert_array_equal(state.run(None, feeds)[0], expected)
