@@ -26,6 +26,10 @@ PART_NBYTES, PART_PIXELS = 2**20, 256
 """Minimum size of a part, in bytes and pixels: parts should stay in the second-level cache, but a
 product of few rows reads all weights for each of them."""
 
+NATIVE_PART_NBYTES = 2**22
+"""The same for native code, which keeps no columns: smaller parts make two threads wait for each
+other's Python."""
+
 MANY_CHANNELS = 32
 """Minimum number of channels from which einsum computes a depthwise convolution faster: they are
 its innermost loop."""
@@ -117,15 +121,17 @@ def _native_conv2d(
             own[...] = found
 
     pixel_nbytes = (strides[0] * strides[1] * c + o) * w.itemsize
-    each(compute, parts_of((n, oh, ow), pixel_nbytes))
+    each(compute, parts_of((n, oh, ow), pixel_nbytes, NATIVE_PART_NBYTES))
     return result
 
 
-def parts_of(shape: tuple[int, int, int], pixel_nbytes: int) -> list[Part]:
+def parts_of(
+    shape: tuple[int, int, int], pixel_nbytes: int, nbytes: int = PART_NBYTES
+) -> list[Part]:
     """Parts of N images of OH rows of OW pixels, each with so many bytes of columns and sums.  A
     part has several images, or lines of one, so that it is one piece of memory."""
     n, oh, ow = shape
-    pixels = max(PART_PIXELS, PART_NBYTES // max(pixel_nbytes, 1))
+    pixels = max(PART_PIXELS, nbytes // max(pixel_nbytes, 1))
     images, rows = max(1, pixels // max(oh * ow, 1)), max(1, pixels // max(ow, 1))
     return [
         (slice(first, first + images), slice(top, top + rows))

@@ -117,7 +117,7 @@ def test_int8_convolutions_are_those_of_numpy(case: Case, pixels: int, unsigned:
         bytes_ = [DType.U8 if dtype is DType.I8 else dtype for dtype in case.dtypes]
         case = replace(case, dtypes=tuple(bytes_), zero_points=tuple(np.abs(case.zero_points)))
     graph, feeds = integers(case)
-    parts = {"PART_NBYTES": 0, "PART_PIXELS": pixels}
+    parts = {"NATIVE_PART_NBYTES": 0, "PART_PIXELS": pixels}
     with computing_with(array_kernels()), mock.patch.multiple(window_products, **parts):
         found = interpret(graph, feeds)
     for one, other in zip(found, interpret(graph, feeds), strict=True):

@@ -8,8 +8,7 @@ image; the last tile begins earlier and computes some pixels twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from quantglow.backends.llvm.array_kernels.operands import (
     FLOAT_NBYTES,
@@ -26,10 +25,6 @@ PIXELS, FEW_PIXELS = 8, 4
 """Pixels of a tile, and where there are 16 registers or fewer."""
 VECTORS = 2
 MANY_REGISTERS = 32
-
-STRETCH = 128
-"""Pixels of which a depthwise kernel computes all channels before the next ones: whole tiles.  So
-images that no cache holds are read once, in whole lines."""
 
 SIZES = 6
 """Taps; inputs of a tap; bytes of a row of weights, of a pixel of the result; outputs; pixels.
@@ -57,12 +52,6 @@ class _Tiles:
         self.outputs, self.end = found[4:]
         self.low = self.vectors.number(bounds)
         self.high = self.vectors.number(b.at(bounds, FLOAT_NBYTES))
-
-    @contextmanager
-    def stretches(self) -> Iterator[tuple[Value, Value]]:
-        """The first pixel of each stretch, and its end."""
-        with self.b.loop("0", self.end, STRETCH) as start:
-            yield start, smaller(self.b, self.b.add(start, STRETCH), self.end)
 
     def rows(self, start: Value) -> list[Value]:
         """The pixels of the tile at ``start``, moved back to end with the last; the last pixel
@@ -154,12 +143,12 @@ def depthwise(target: Target) -> str:
     """``dense`` where each channel is a group, without room.  Items: vectors of channels."""
     tiles = _Tiles(target, 8)
     b, vectors = tiles.b, tiles.vectors
-    with tiles.stretches() as (begin, end), b.loop("%begin", "%end") as block:
+    with b.loop("%begin", "%end") as block:
         channel = b.mul(block, vectors.lanes)
         at = b.mul(channel, FLOAT_NBYTES)
         part = vectors.within(b.op("sub", b.index, tiles.outputs, channel))
         bias = load(b, "float", part, b.at(tiles.bias, at))
-        with b.loop(begin, end, tiles.pixels) as start:
+        with b.loop("0", tiles.end, tiles.pixels) as start:
             rows = tiles.rows(start)
             windows = tiles.addresses(b.at(tiles.x, at), rows)
             zeros = [(vectors.kind, "zeroinitializer")] * tiles.pixels
