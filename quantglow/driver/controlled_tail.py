@@ -31,7 +31,7 @@ def under_contract(
     if not controlled.tells_of_the_whole:
         return whole(in_float.because(UNDER_CONTRACT))(head)
     if why := controlled.deadline.reason:
-        return whole(in_float.because(f"{why} before it was tried in int8"))(head)
+        return whole(in_float.because(f"{why} ended accuracy control before it"))(head)
     tail = int8()
     if tail is None or not tail.has_int8:
         return whole(tail or in_float)(head)

@@ -251,7 +251,7 @@ def int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | Partly
     controlled = AccuracyControl(prepared, contract, compiler, whole).run()
     if tail is None:
         return whole(controlled.head)
-    plain = replace(request, contract=None)
+    plain = replace(request, contract=None, max_minutes=controlled.deadline.minutes_left)
     in_int8 = partial(tail_behind, seen, plain, compiler)
     return under_contract(controlled, tail, in_int8, partial(whole_model, cut))
 

@@ -41,6 +41,11 @@ class Deadline:
         return LATE if self.is_over else ""
 
     @property
+    def minutes_left(self) -> float | None:
+        """The time that a search which follows may take; None: any."""
+        return None if self.at == math.inf else max(self.at - time.monotonic(), 0.0) / 60
+
+    @property
     def halfway(self) -> Deadline:
         """The deadline after half of the time that is left."""
         return self.part(0.5)

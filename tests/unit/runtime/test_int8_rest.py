@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import quantglow as qg
 from quantglow.driver import loading
-from quantglow.processes.deadline import Deadline
+from quantglow.driver.int8_rest import int8_tail
+from quantglow.processes.deadline import LATE, Deadline
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.staged_tails import StagedTail
 from tests.support.choosing_rows import choosing_rows, rows_of
@@ -135,6 +136,32 @@ def test_a_profile_has_no_samples_for_the_rest() -> None:
     assert not tail_of(quantized(data=profile)).is_int8
 
 
+def test_the_rest_has_the_minutes_that_accuracy_control_left() -> None:
+    given: list[float | None] = []
+
+    def noted(cut: Any, samples: Any, request: Any, *others: Any) -> Any:
+        given.append(request.max_minutes)
+        return int8_tail(cut, samples, request, *others)
+
+    with patch("quantglow.driver.quantize_and_compile.int8_tail", noted):
+        quantized(max_drop=0.5, validation_fn=lambda model: 1.0, max_minutes=30.0)
+        quantized(max_drop=0.5, validation_fn=lambda model: 1.0)
+    assert given[0] == 30.0
+    assert given[1] is not None and 0 < given[1] < 30.0
+    assert given[2:] == [None, None]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_model_under_a_contract_is_saved_with_its_int8_rest(threads: int, tmp_path: Path) -> None:
+    compiled = quantized(max_drop=0.5, validation_fn=lambda model: 1.0)
+    compiled.save(tmp_path / "m.qgm")
+    loaded = qg.load(tmp_path / "m.qgm", num_threads=threads)
+    assert tail_of(loaded).is_int8
+    for count in (9, 30, 41):
+        for one, two in zip(loaded(rows_of(count)), compiled(rows_of(count)), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
 def test_a_contract_that_holds_with_the_rest_in_int8_keeps_it() -> None:
     figures = itertools.repeat(1.0)
     compiled = quantized(max_drop=0.5, validation_fn=lambda model: next(figures))
@@ -154,11 +181,11 @@ def test_a_rest_that_would_break_the_contract_in_int8_stays_float() -> None:
 
 
 def test_time_that_is_up_leaves_the_rest_float() -> None:
-    late = patch.object(Deadline, "reason", property(lambda self: "the time is up"))
+    late = patch.object(Deadline, "reason", property(lambda self: LATE))
     with late:
         compiled = quantized(max_drop=0.5, validation_fn=lambda model: 1.0)
     assert not tail_of(compiled).is_int8
-    assert "in float: the time is up before it was tried" in compiled.report.notes[-1]
+    assert "in float: max_minutes ended accuracy control before it" in compiled.report.notes[-1]
 
 
 def test_without_a_figure_of_the_whole_model_a_contract_leaves_the_rest_float() -> None:
