@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -142,10 +143,15 @@ def body(image: np.ndarray) -> bytes:
 
 
 def free_port() -> int:
-    """The first of three ports that nobody uses."""
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        return int(own.getsockname()[1])
+    """The first of three ports in a row that nobody uses."""
+    while True:
+        with ExitStack() as opened, suppress(OSError, OverflowError):
+            own = [opened.enter_context(socket.socket()) for _ in range(3)]
+            own[0].bind(("127.0.0.1", 0))
+            first = int(own[0].getsockname()[1])
+            for offset, other in enumerate(own[1:], 1):
+                other.bind(("127.0.0.1", first + offset))
+            return first
 
 
 def start(folder: Path, port: int) -> subprocess.Popen:

@@ -105,12 +105,13 @@ class QuantglowQueue:
         import quantglow as qg
 
         model = qg.load(path, num_threads=num_threads)
-        model.warm_up(warm_up)
-        for shapes in warm_up:
-            model.run(None, {i.name: np.zeros(shapes[i.name], i.dtype) for i in model.get_inputs()})
         self.names = [output.name for output in model.get_outputs()]
         self.dtypes = {info.name: np.dtype(info.dtype) for info in model.get_inputs()}
+        model.warm_up(warm_up)
         self.queue = qg.InferQueue(model, **options)
+        self.queue.warm_up(warm_up, specialised=True)
+        for shapes in warm_up:
+            self.queue.run(None, {i: np.zeros(shapes[i], kind) for i, kind in self.dtypes.items()})
 
     def submit(self, feeds: Feeds) -> Future[list[np.ndarray]]:
         from quantglow.errors import QueueError

@@ -246,15 +246,19 @@ class CompiledModel:
         """
         return traced_run(self, feeds, path)
 
-    def warm_up(self, shapes: Iterable[Mapping[str, Sequence[int]]]) -> None:
+    def warm_up(
+        self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
+    ) -> None:
         """Compile for input shapes (input name -> shape) ahead of the first call with each.
 
-        Programs stay on disk for later processes, too.  Inputs whose values decide shapes or
-        branches have the values of the first call.  Raises ``InputError`` for shapes that the model
-        does not take, ``OptionError`` for others than integers.
+        A program for all shapes may serve them; ``specialised``: each gets one of its own now,
+        which one that comes often gets in the background.  Programs stay on disk for later
+        processes, too.  Inputs whose values decide shapes or branches have the values of the first
+        call.  Raises ``InputError`` for shapes that the model does not take, ``OptionError`` for
+        others than integers.
         """
         for wanted in shapes:
-            self.specialisations.warm_up(shapes_of("shapes", wanted) or {})
+            self.specialisations.warm_up(shapes_of("shapes", wanted) or {}, specialised)
 
     def get_inputs(self) -> list[TensorInfo]:
         """Name, shape and type of each input, in order; free dimensions are symbols or None."""

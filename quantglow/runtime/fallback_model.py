@@ -103,7 +103,9 @@ class FallbackModel:
         """All outputs of a run whose timeline goes to ``path``, as ``CompiledModel.trace``."""
         return traced_run(self, feeds, path)
 
-    def warm_up(self, shapes: Iterable[Mapping[str, Sequence[int]]]) -> None:
+    def warm_up(
+        self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
+    ) -> None:
         """Load onnxruntime's session, which serves all shapes."""
         self.session  # noqa: B018
 
@@ -185,10 +187,12 @@ class PartlyCompiledModel(FallbackModel):
             values.update(zip(late, self.session.run(reads, late), strict=True))
         return [values[name] for name in wanted]
 
-    def warm_up(self, shapes: Iterable[Mapping[str, Sequence[int]]]) -> None:
+    def warm_up(
+        self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
+    ) -> None:
         """Compile the head for input shapes, like ``CompiledModel.warm_up``, and load the tail."""
-        self.head.warm_up(shapes)
-        super().warm_up(shapes)
+        self.head.warm_up(shapes, specialised=specialised)
+        super().warm_up(())
 
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that

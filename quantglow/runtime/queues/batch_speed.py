@@ -30,10 +30,13 @@ class BatchSpeed:
     def best(self, kind: Hashable, sizes: Sequence[int]) -> int:
         """The size to run: the smallest that was not run often enough, else the fastest.
 
-        ``sizes``: possible numbers of samples, in ascending order.  Only the first one and powers
-        of two are chosen, so that few runs show which is fastest.
+        ``sizes``: possible numbers of samples, in ascending order.
         """
-        runs = self._runs.get(kind, {})
-        tried = [size for size in sizes if size == sizes[0] or size & (size - 1) == 0]
+        runs, tried = self._runs.get(kind, {}), sizes_tried(sizes)
         unknown = [size for size in tried if len(runs.get(size, ())) < TRIALS]
         return unknown[0] if unknown else min(tried, key=lambda size: runs[size][0])
+
+
+def sizes_tried(sizes: Sequence[int]) -> list[int]:
+    """The first one and powers of two: few runs show which of these is fastest."""
+    return [size for size in sizes if size == sizes[0] or size & (size - 1) == 0]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from quantglow.arguments import integer, number, options_named
+from quantglow.arguments import integer, number, options_named, shapes
 from quantglow.errors import OptionError
 from quantglow.runtime.feeds import check_mapping, fed
-from quantglow.runtime.queues.batch_speed import BatchSpeed
+from quantglow.runtime.queues.batch_speed import BatchSpeed, sizes_tried
 from quantglow.runtime.queues.joining import Call, joined, parts
 from quantglow.runtime.queues.waiting import Limits, Waiting
 
@@ -46,6 +46,11 @@ class Model(Protocol):
 
     def has_independent_samples(self) -> bool:
         """Whether calls may be joined along axis 0."""
+
+    def warm_up(
+        self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
+    ) -> None:
+        """Compile for input shapes; ``specialised``: a program for each."""
 
 
 class InferQueue:
@@ -126,6 +131,21 @@ class InferQueue:
         """``model.run``, in turn with the calls of others."""
         return self.submit(feeds, output_names).result()
 
+    def warm_up(
+        self, calls: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
+    ) -> None:
+        """Compile ahead for ``calls`` (input name -> shape), on the threads of a stream: alone, and
+        as the batches that they may be joined to.  ``specialised``: as ``CompiledModel.warm_up``,
+        so that nothing is compiled beside the first thousands of calls.
+
+        Raises ``InputError`` for shapes that the model does not take, ``OptionError`` for others
+        than integers.
+        """
+        for wanted in calls:
+            own = shapes("calls", wanted) or {}
+            shapes_run = batches_of(own, self._waiting.limits.max_batch)
+            self.model.warm_up(shapes_run, specialised=specialised)
+
     def close(self, cancel: bool = False) -> None:
         """Take no more calls and wait for those that came; ``cancel``: only for those that run."""
         self._waiting.stop(cancel)
@@ -150,6 +170,16 @@ def stream_count(streams: object, num_threads: int) -> int:
             raise OptionError(f"streams must be a number or {AUTO!r}, got {streams!r}")
         return num_threads
     return integer("streams", streams, 1, MAX_STREAMS)
+
+
+def batches_of(call: Mapping[str, tuple[int, ...]], max_batch: int) -> list[dict[str, Any]]:
+    """The shapes at which calls of one shape run: alone and joined."""
+    lengths = {shape[0] if shape else None for shape in call.values()}
+    alone = lengths.pop() if len(lengths) == 1 else None
+    if alone is None:
+        return [dict(call)]
+    sizes = sizes_tried(range(alone, max(alone, max_batch) + 1))
+    return [{name: (size, *shape[1:]) for name, shape in call.items()} for size in sizes]
 
 
 def seconds(option: str, value: object) -> float:

@@ -39,6 +39,7 @@ from quantglow.graph.sharing import SharedArrays
 from quantglow.graph.signature import Dim, Shape, Shapes, Signature
 from quantglow.interpreter import check_names, check_types
 from quantglow.lazy import cached_property
+from quantglow.processes.background import check_not_ending
 from quantglow.processes.system import at_fork
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.protocol import Executable
@@ -50,6 +51,7 @@ from quantglow.runtime.shapes.often_used import Check, OftenUsed
 from quantglow.runtime.shapes.served_shapes import ServedShapes, served_by_general, served_by_own
 from quantglow.runtime.shapes.specialisations import (
     Bound,
+    Own,
     Served,
     Specialisation,
     case_of,
@@ -112,7 +114,7 @@ class FreeShapes(Concise):
     _ready: OrderedDict[Case, Served] = field(default_factory=OrderedDict)
     _pending: dict[Case, Future[Served]] = field(default_factory=dict)
     _made: Counter[Case] = field(default_factory=Counter)
-    _first: Specialisation | None = None
+    _first: Own | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -143,8 +145,8 @@ class FreeShapes(Concise):
         return self._first is None and self.opened.case is None
 
     @property
-    def first(self) -> Specialisation:
-        """The program that was compiled first; for a model from a file, that of its graph."""
+    def first(self) -> Own:
+        """The first program that is a shape's own; for a model from a file, that of its graph."""
         if self._first is None and self.opened.case is not None:
             build = self.compiler.compile(self.opened.graph)
             self.add(Specialisation(self.opened.graph, build, self.opened.case))
@@ -216,12 +218,17 @@ class FreeShapes(Concise):
             found.prepare(opened.case)
         return found
 
-    def warm_up(self, shapes: Shapes) -> None:
+    def warm_up(self, shapes: Shapes, specialised: bool = False) -> None:
         """Compile the program of some shapes; inputs whose values decide have those of the first
         call."""
         self.signature.check(with_names(self.signature, shapes))
         values = case_of(self.first).values if self.deciding else None
-        self.prepare(Case.of(shapes, dict(values) if values else None))
+        case = Case.of(shapes, dict(values) if values else None)
+        found = self.prepare(case)
+        if specialised and is_shared(found):
+            with self._lock:
+                self._often.leave(case)
+            self._specialise(case, check_not_ending)
 
     def prepare(self, case: Case) -> Served:
         """The program of a case, compiled if it is new."""
@@ -316,7 +323,7 @@ class FreeShapes(Concise):
         found = self._ready.get(case)
         if found is not None:
             self._ready.move_to_end(case)
-            if isinstance(found, Bound) and not found.is_in_parts:
+            if is_shared(found):
                 self._often.called(case)
         return case, found
 
@@ -346,10 +353,10 @@ class FreeShapes(Concise):
         if self.fallback and (known := self.fallback.known(case)) is not None:
             return known
         try:
-            if (served := self._served(case, may_plan=True)) is not None:
-                return served
             if (stored := self._stored.program(case)) is not None:
                 return stored
+            if (served := self._served(case, may_plan=True)) is not None:
+                return served
             is_opened = case == self.opened.case
             graph = self.opened.graph if is_opened else self.shared_graph_at(case)
             build = self.compiler.compile(graph)
@@ -421,7 +428,7 @@ class FreeShapes(Concise):
     def _keep(self, key: Case, found: Served) -> None:
         """Make room for a new program; the caller holds the lock."""
         is_first = self._first is None and self.opened.case in (None, key)
-        if is_first and isinstance(found, Specialisation):
+        if is_first and not isinstance(found, Bound):
             self._first = found
         self._ready[key] = found
         self._ready.move_to_end(key)
@@ -443,6 +450,11 @@ def _forget_threads() -> None:
 
 
 at_fork(child=_forget_threads)
+
+
+def is_shared(found: Served) -> bool:
+    """Whether a program for all shapes serves this one, and one of its own may be faster."""
+    return isinstance(found, Bound) and not found.is_in_parts
 
 
 def least(dim: Dim) -> int:

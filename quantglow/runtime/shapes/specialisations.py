@@ -70,7 +70,10 @@ class Reread(AtCase):
     """A program of one case that an earlier process compiled."""
 
 
-Served = Specialisation | Bound | Reread
+Own = Specialisation | Reread
+"""A program that serves one case only."""
+
+Served = Own | Bound
 """The program of a case."""
 
 
@@ -102,7 +105,7 @@ class Specialisations(Protocol):
         """Whether nothing is compiled yet."""
 
     @property
-    def first(self) -> Specialisation:
+    def first(self) -> Own:
         """The program that the report is about.  Raises ``InputError`` if nothing is
         compiled yet.
         """
@@ -119,8 +122,9 @@ class Specialisations(Protocol):
         Raises ``InputError`` for shapes that the model does not take.
         """
 
-    def warm_up(self, shapes: Shapes) -> None:
-        """Compile the program of some input shapes, unless it is there.  Raises ``InputError``."""
+    def warm_up(self, shapes: Shapes, specialised: bool = False) -> None:
+        """Compile the program of some input shapes, unless it is there; ``specialised``: one of
+        their own.  Raises ``InputError``."""
 
     def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the shapes of some arrays.  Raises ``InputError``."""
@@ -159,7 +163,7 @@ class OneShape(Concise):
         self.signature.check(with_names(self.signature, shapes))
         return self.first.graph
 
-    def warm_up(self, shapes: Shapes) -> None:
+    def warm_up(self, shapes: Shapes, specialised: bool = False) -> None:
         """Check the shapes: the only program exists."""
         self.signature.check(with_names(self.signature, shapes))
 

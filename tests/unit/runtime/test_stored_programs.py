@@ -96,6 +96,27 @@ def test_a_shape_with_a_program_of_its_own_is_not_imported_again(
     assert "x [1, 3, 1, 1]" in own
 
 
+def test_a_model_whose_first_program_was_read_is_as_one_whose_was_compiled(
+    folder: Path, planned: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qg.compile(free_model(), num_threads=1).save(tmp_path / "unused.qgm")
+
+    def used(name: str) -> tuple[object, ...]:
+        model: Any = qg.load(tmp_path / "unused.qgm", num_threads=1)
+        results = [model.run(None, {"x": image(shape)})[0].tobytes() for shape in SHAPES]
+        model.save(tmp_path / name)
+        again: Any = qg.load(tmp_path / name, num_threads=1)
+        assert again.graph.inputs[0].type.shape == SHAPES[0]
+        own = model.graph.inputs[0].type.shape, model.build.target
+        return *own, model.has_independent_samples(), results
+
+    before = used("compiled.qgm")
+    planned.clear()
+    forget(monkeypatch)
+    assert used("read.qgm") == before
+    assert not planned
+
+
 def test_the_report_of_a_program_that_was_read_is_that_of_a_compiled_one(
     folder: Path, planned: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

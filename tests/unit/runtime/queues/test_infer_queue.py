@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +19,10 @@ import pytest
 from onnx import numpy_helper
 
 import quantglow as qg
+from quantglow.runtime import planning
 from quantglow.runtime.queues import waiting
 from quantglow.runtime.queues.infer_queue import InferQueue
+from quantglow.runtime.shapes import general_planning
 from tests.support.free_network import image, wide_model
 from tests.support.small_network import small_model, small_samples
 from tests.unit.frontend.onnx_models import floats, model_of
@@ -44,6 +46,7 @@ class Doubling:
     batches: list[int] = field(default_factory=list)
     seconds: float = 0.0
     siblings: list[int] = field(default_factory=list)
+    compiled: list[tuple[Any, bool]] = field(default_factory=list)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         self.begun.release()
@@ -65,6 +68,9 @@ class Doubling:
 
     def has_independent_samples(self) -> bool:
         return True
+
+    def warm_up(self, shapes: Iterable[Any], *, specialised: bool = False) -> None:
+        self.compiled += [(wanted, specialised) for wanted in shapes]
 
 
 def opened(**options: Any) -> Doubling:
@@ -403,3 +409,38 @@ def test_the_number_of_threads_can_be_changed(int8: qg.CompiledModel, threads: i
     assert changed.num_threads == threads
     assert all(map(np.array_equal, changed(x), fixed(x)))
     assert np.array_equal(int8.with_num_threads(threads)(free), int8(free))
+
+
+@pytest.mark.parametrize(
+    ("call", "sizes"),
+    [
+        ({"x": (1, 2), "y": (1,)}, [1, 2, 4]),
+        ({"x": (3, 2), "y": (3,)}, [3, 4]),
+        ({"x": (9, 2), "y": (9,)}, [9]),
+        ({"x": (1, 2), "y": (2,)}, None),
+        ({"x": (1, 2), "y": ()}, None),
+    ],
+)
+def test_warming_up_compiles_every_batch_that_calls_may_be_joined_to(
+    call: dict[str, tuple[int, ...]], sizes: list[int] | None
+) -> None:
+    model = opened()
+    with InferQueue(model, 1, max_batch=6) as queue:
+        queue.warm_up([call], specialised=True)
+    batches = [{n: (size, *shape[1:]) for n, shape in call.items()} for size in sizes or ()]
+    assert model.compiled == [(shapes, True) for shapes in batches or [call]]
+
+
+def test_calls_after_warming_up_a_queue_plan_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: Any = qg.compile(wide_model(), num_threads=2)
+    compiled.run(None, {"x": image((1, 64, 4, 4))})
+
+    def refused(*arguments: object, **named: object) -> Any:
+        raise AssertionError("a call plans a program")
+
+    with InferQueue(compiled, 2, max_batch=4) as queue:
+        queue.warm_up([{"x": (1, 64, 4, 4)}], specialised=True)
+        for module in (planning, general_planning):
+            monkeypatch.setattr(module, "plan_program", refused)
+        for size in (1, 2, 4):
+            assert len(queue.run(None, {"x": image((size, 64, 4, 4))})[0]) == size

@@ -60,6 +60,21 @@ def test_it_gets_a_program_with_the_same_integers(compiled: Any, tmp_path: Path)
         assert model.graph.inputs[0].type.shape == FIRST
 
 
+def test_warming_up_may_compile_it_at_once(compiled: Any, tmp_path: Path) -> None:
+    compiled.save(tmp_path / "m.qgm")
+    again = qg.load(tmp_path / "m.qgm", num_threads=1)
+    before = again(image(OFTEN, 5))
+    again.warm_up([{"x": OFTEN}])
+    assert not isinstance(served(again), Specialisation)
+    again.warm_up([{"x": OFTEN}], specialised=True)
+    assert isinstance(served(again), Specialisation)
+    for found, wanted in zip(again(image(OFTEN, 5)), before, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    own = served(again)
+    again.warm_up([{"x": OFTEN}], specialised=True)
+    assert served(again) is own
+
+
 def test_a_forked_child_gets_one_too(compiled: Any) -> None:
     compiled(image(FIRST))
     served(compiled)
