@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# From an ONNX file to a C program on the command line only.
+# The demo, then from an ONNX file to a C program on the command line only.
 source "$(dirname "$0")/environment.sh"
 pip install -q "$root"
+quantglow demo
 
 cp "$root/datasets/ppocr_cls.onnx" model.onnx
 python - <<'END'
