@@ -74,7 +74,7 @@ _TIME = frozenset({"time"})
 
 
 def results_table(
-    example: Example, runners: dict[str, Runner], threads: int, seconds: float = 1.0
+    example: Example, runners: dict[str, Runner], threads: int, seconds: float = 0.35
 ) -> Table:
     """Accuracy on the labelled images, latency of one image measured for ``seconds`` each."""
     one = {example.input_name: example.images[:1]}

@@ -25,6 +25,8 @@ from tests.support.feeds import feeds_of
 from tests.support.guarded import guarded
 
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
+BASELINE = TARGETS[-2]
+"""The level of every processor of this family; behind it is portable code."""
 SLACK_NBYTES = max(level_target(name).isa.slack_nbytes for name in LEVELS)
 """Bytes after buffers that kernels of any target may read."""
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

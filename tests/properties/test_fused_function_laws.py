@@ -13,7 +13,7 @@ from quantglow.profiling import profile
 from quantglow.quantization import Quantized, quantize_for_all_shapes
 from quantglow.quantization.search import fused_functions
 from tests.generators.float_graphs.networks import networks
-from tests.matrix.harness import TARGETS, assert_agree
+from tests.matrix.harness import BASELINE, TARGETS, assert_agree
 from tests.support.effort import expensive
 from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import samples_for
@@ -37,6 +37,6 @@ def test_programs_give_the_integers_of_graphs_that_decisions_give_back(
     graph = optimize(drawn)
     made = quantized(graph, quantize_output)
     assert same_graph(made.decisions.apply(graph), made.graph)
-    for target in (TARGETS[0], "x86-64"):
+    for target in (TARGETS[0], BASELINE):
         rtol = 0 if quantize_output else 2e-5
         assert_agree(made.graph, samples_for(graph, 1)[0], target, rtol=rtol)

@@ -177,7 +177,11 @@ def element_positions(
     call: Call, shape: tuple[int, ...], indices: Node, axis: int, *, trusted: bool = False
 ) -> Node:
     """Positions in a flattened tensor of ``shape`` of the elements that ``indices`` choose along
-    ``axis``.  ``trusted``: they are in range."""
+    ``axis``.  ``trusted``: they are in range.  ``Unsupported``: along another axis there are more
+    indices than elements, and those of the next row would be taken."""
+    for other, (size, length) in enumerate(zip(indices.type.shape, shape, strict=True)):
+        if other != axis and size > length:
+            raise Unsupported(f"it has {size} indices along axis {other} of {length} elements")
     strides = strides_of(shape)
     bound = Bound.of(fn("int64", arg(0)), shape[axis])
     terms, args = [(arg(0) if trusted else bound.index, strides[axis])], [indices]

@@ -31,6 +31,11 @@ def whole(draw: st.DrawFn, lengths: list[int], *shape: int) -> np.ndarray:
     return np.stack(columns, -1).astype(kind)
 
 
+def at_most(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that is nowhere larger."""
+    return draw(st.tuples(*(st.integers(1, size) for size in shape)))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[onnx.ModelProto, Arrays]:
     """A model of one operator whose last operands are indices, or updates behind them."""
@@ -44,8 +49,8 @@ def gather(draw: st.DrawFn, x: np.ndarray) -> Any:
 
 
 def gather_elements(draw: st.DrawFn, x: np.ndarray) -> Any:
-    axis = draw(st.integers(0, 2))
-    return single("GatherElements", x, whole(draw, [x.shape[axis]], *x.shape)[..., 0], axis=axis)
+    axis, shape = draw(st.integers(0, 2)), at_most(draw, x.shape)
+    return single("GatherElements", x, whole(draw, [x.shape[axis]], *shape)[..., 0], axis=axis)
 
 
 def gather_nd(draw: st.DrawFn, x: np.ndarray) -> Any:
@@ -56,9 +61,10 @@ def gather_nd(draw: st.DrawFn, x: np.ndarray) -> Any:
 
 
 def scatter_elements(draw: st.DrawFn, x: np.ndarray) -> Any:
-    axis = draw(st.integers(0, 2))
-    indices = whole(draw, [x.shape[axis]], *x.shape)[..., 0]
-    return single("ScatterElements", x, indices, x, axis=axis, opset=18, reduction="max")
+    axis, shape = draw(st.integers(0, 2)), at_most(draw, x.shape)
+    indices = whole(draw, [x.shape[axis]], *shape)[..., 0]
+    updates = floats(*shape)
+    return single("ScatterElements", x, indices, updates, axis=axis, opset=18, reduction="max")
 
 
 def scatter_nd(draw: st.DrawFn, x: np.ndarray) -> Any:
@@ -138,6 +144,27 @@ def test_known_indices_are_refused_at_import(op: str) -> None:
     model, _ = single(op, *known, opset=18)
     with pytest.raises(ModelError, match=r"the_node.*index 9 is out of range for an axis of"):
         qg.import_model(model)
+
+
+@pytest.mark.parametrize("op", ["GatherElements", "ScatterElements"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_more_indices_than_elements_along_another_axis_are_refused(op: str, is_first: bool) -> None:
+    """Without a check, they would be elements of the next row."""
+    values = (np.zeros((3, 4), np.int64), *([floats(3, 4)] if op == "ScatterElements" else []))
+    model, _ = single(op, floats(3, 4), *map(Const, values), axis=0, opset=18)
+    (given,), (result,) = model.graph.input, model.graph.output
+    given.type.tensor_type.shape.dim[1].dim_param = "N"
+    result.type.tensor_type.ClearField("shape")
+    compiled: Any = qg.compile(model, num_threads=1)
+    for columns in (3, 4, 5, 3) if is_first else (4, 5, 3):
+        feeds = {given.name: floats(3, columns)}
+        wanted = by_onnxruntime(model, feeds)
+        if wanted is None:
+            assert columns == 3
+            with pytest.raises(qg.QuantglowError):
+                compiled.run(None, feeds)
+        else:
+            np.testing.assert_array_equal(compiled.run(None, feeds)[0], wanted[0])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -256,3 +256,20 @@ def test_a_rank_that_does_not_fit_is_an_input_error() -> None:
         compiled.run(None, {"x": np.zeros((), np.uint8)})
     (found,) = compiled.run(None, {"x": np.ones((1, 7, 2, 2), np.uint8)})
     assert found.tolist() == np.full((1, 5, 1, 1), 28).tolist()
+
+
+def test_an_operator_without_inference_does_not_make_a_rank_wrong() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    kept = numpy_helper.from_array(np.array([True, False, True]), "kept")
+    filling = {"imputed_value_floats": [2.0] * 3, "replaced_value_float": float("nan")}
+    nodes = [
+        node("Imputer", ["x"], ["filled"], domain="ai.onnx.ml", **filling),
+        node("Compress", ["filled", "kept"], ["y"], axis=1),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], [kept])
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = qg.compile(model, num_threads=1)
+    (found,) = compiled.run(None, {"x": np.array([[1, 5, np.nan]], np.float32)})
+    assert found.tolist() == [[1, 2]]
