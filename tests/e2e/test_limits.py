@@ -42,6 +42,7 @@ UNUSUAL = {
     "loops behind others that are refused": r"subgraphs were not looked at",
     "empty results": r"nothing is left|would have shape",
     "Scan of opset 8": r"before opset 9 it has a batch axis",
+    "more indices than ONNX allows": r"indices along axis",
     "no signal": r"of length|of a signal|frames of|onesided is",
     "pads and modes that ONNX does not name": r"pad mode|negative pads|^norm ",
     "results beyond 2^31 elements": r"make more than",
