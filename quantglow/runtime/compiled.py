@@ -251,11 +251,11 @@ class CompiledModel:
     ) -> None:
         """Compile for input shapes (input name -> shape) ahead of the first call with each.
 
-        A program for all shapes may serve them; ``specialised``: each gets one of its own now,
-        which one that comes often gets in the background.  Programs stay on disk for later
-        processes, too.  Inputs whose values decide shapes or branches have the values of the first
-        call.  Raises ``InputError`` for shapes that the model does not take, ``OptionError`` for
-        others than integers.
+        One program may serve many shapes.  ``specialised``: compile one for each of these shapes
+        now, as happens in the background for a shape that is often used.  Programs stay on disk for
+        later processes, too.  Inputs whose values decide shapes or branches have the values of the
+        first call.  Raises ``InputError`` for shapes that the model does not take, ``OptionError``
+        for others than integers.
         """
         for wanted in shapes:
             self.specialisations.warm_up(shapes_of("shapes", wanted) or {}, specialised)

@@ -136,7 +136,7 @@ class InferQueue:
     ) -> None:
         """Compile ahead for ``calls`` (input name -> shape), on the threads of a stream: alone, and
         as the batches that they may be joined to.  ``specialised``: as ``CompiledModel.warm_up``,
-        so that nothing is compiled beside the first thousands of calls.
+        so that nothing is compiled later, while these calls run.
 
         Raises ``InputError`` for shapes that the model does not take, ``OptionError`` for others
         than integers.
