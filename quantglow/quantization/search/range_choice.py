@@ -267,8 +267,7 @@ class RangeTrial:
                 sums = np.concatenate(own)
             else:
                 sums = squares
-            signal = _as_rows(wanted[None])
-            return Energies(float(energies(signal, signal.shape[2] > 1)[0]), sums), rounding
+            return Energies(_variation(wanted), sums), rounding
 
         found = each(measured, range(count))
         sums = relative([one for one, _ in found])
@@ -321,6 +320,14 @@ def _is_local(reader: Node) -> bool:
 def _part(value: Array, lines: slice) -> Array:
     """Some lines of an image; an array with a single line as it is."""
     return value[:, lines] if value.ndim == 4 and value.shape[1] > 1 else value
+
+
+def _variation(values: Array) -> float:
+    """The sum of squares of the distances from the mean; of a single value its square."""
+    whole = float(energies(_as_rows(values[None]), centred=False)[0])
+    if values.size < 2:
+        return whole
+    return whole - float(values.sum(dtype=np.float64)) ** 2 / values.size
 
 
 def _as_rows(values: Array) -> Array:

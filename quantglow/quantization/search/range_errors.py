@@ -71,6 +71,8 @@ def energies(values: Array, centred: bool) -> Array:
     """
     if (native := native_ops()) is not None and values.dtype == np.float32:
         count, group, rows, columns = values.shape
+        if not centred:  # All numbers of a candidate are one long row.
+            group, rows, columns = 1, 1, group * rows * columns
         parts = np.ascontiguousarray(values).reshape(count * group, rows, columns)
         squares, sums = native.energies(parts)
         found = squares - sums / rows if centred and rows else squares
