@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.node import Node
+from quantglow.interpreter.stacks import Stacks
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import PART, dequantize, is_integer
 from quantglow.ops.contraction import Contraction
@@ -41,14 +42,14 @@ MIN_TO_SPLIT = 4
 class LayerData:
     """An int8 layer, the values of its operands, and the sums that it should give.
 
-    ``wanted``: for each sample the float model's sums before activation and bounds.
+    ``wanted``: the float model's sums before activation and bounds.
     ``techniques``: those that will improve the layer.
     """
 
     node: Any
     operands: Sequence[SampleValues]
     evaluator: SampleEvaluator
-    wanted: Sequence[Array]
+    wanted: Stacks
     techniques: Collection[str]
 
     def layer(self, real: Any, per_channel: bool) -> Layer:
@@ -80,9 +81,9 @@ class LayerData:
 
     def _statistics(self, terms: tuple[Array, Array]) -> Statistics:
         """The moments over all samples, of both halves side by side."""
-        product, samples = Product(self.node), range(len(self.wanted))
+        product, samples = Product(self.node), range(len(self.evaluator.samples))
         group, k, _ = product.shape
-        size = sum(result.size for result in self.wanted)
+        size = sum(array.size for array in self.wanted.arrays)
         rows = size // self.node.type.shape[-1]
         stride = row_stride(rows, group, k, len(samples))
         enough = group * k * k * 8 <= GRAM_NBYTES and rows >= MIN_ROWS_PER_INPUT * k
@@ -115,7 +116,7 @@ class LayerData:
         self,
         moments: Moments,
         terms: tuple[Array, Array],
-        part: Sequence[int],
+        part: range,
         stride: int,
         first: int,
     ) -> None:
@@ -130,7 +131,7 @@ class LayerData:
                 now += term
             moments.add(columns, missing_sums(node, y, now))
 
-    def _given(self, part: Sequence[int]) -> tuple[Any, Array, tuple[Array, ...]]:
+    def _given(self, part: range) -> tuple[Any, Array, tuple[Array, ...]]:
         """The layer at the shapes of some samples; their int8 inputs less the zero point, float32;
         the sums that are wanted and the real values of the residual, if there is one.
         """
@@ -138,7 +139,7 @@ class LayerData:
         given = self.evaluator.given(node, self.operands, part)
         values = dict(zip(node.operands, given, strict=True))
         x = np.subtract(values[node.x], node.x.type.params.zero_point, dtype=np.float32)
-        wanted = np.concatenate([self.wanted[s] for s in part])
+        wanted = self.wanted.stacked(part)
         if isinstance(node, Conv) and node.residual is not None:
             return node, x, (wanted, real_values(node.residual, values[node.residual]))
         return node, x, (wanted,)
@@ -147,7 +148,7 @@ class LayerData:
         self,
         native: NativeOps,
         terms: tuple[Array, Array],
-        parts: Sequence[Sequence[int]],
+        parts: Sequence[range],
         stride: int,
     ) -> Moments:
         """The moments of a depthwise layer over some parts, by native code."""

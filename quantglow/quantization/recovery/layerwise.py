@@ -23,6 +23,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
+from quantglow.interpreter.stacks import Stacks
 from quantglow.ops.arithmetic import is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.processes.deadline import NEVER, Deadline
@@ -126,7 +127,7 @@ class _SideBySide:
     known: Mapping[str, Operands]
     ends: Sequence[str] = ()
     made: dict[Node, Node] = field(default_factory=dict)
-    sums: dict[str, list[Array]] = field(default_factory=dict)
+    sums: dict[str, Stacks] = field(default_factory=dict)
     improved: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -211,7 +212,7 @@ class _SideBySide:
         b = self.new_names.fresh(f"{node.name}:b:q") if node.b is None else node.b.name
         return {"w": node.w.name, "b": b}
 
-    def _float_sums(self, name: str) -> list[Array]:
+    def _float_sums(self, name: str) -> Stacks:
         """The float results of a layer before activation and bounds; the float run advances to
         it.
         """

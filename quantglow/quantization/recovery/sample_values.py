@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter.choices import in_branches
+from quantglow.interpreter.stacks import Layout, Stacks, joined, together_of
 from quantglow.ops import Conv
 from quantglow.ops.contraction import Contraction
 from quantglow.processes.workers import each
@@ -29,21 +30,21 @@ so that work done once for the weights serves them all."""
 class SampleValues:
     """The value of a node for each sample, or the single value that all samples share.
 
-    ``unfinished``: a contraction of which ``arrays`` are the sums.  Activation and bounds are
-    applied whenever the value is read, so that nothing is stored twice where the sums are wanted,
-    too.
+    ``unfinished``: a contraction of which ``sums`` are the sums.  Activation and bounds are applied
+    whenever the value is read, so that nothing is stored twice where the sums are wanted, too.
     """
 
-    arrays: Sequence[Array]
+    sums: Stacks
     unfinished: Contraction | None = None
-    is_shared: bool = False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is one value for all samples."""
+        return self.sums.layout is None
 
     def stacked(self, part: Sequence[int]) -> Array:
         """The values for some samples, stacked along the first axis."""
-        if self.is_shared:
-            return self.arrays[0]
-        values = [self.arrays[sample] for sample in part]
-        found = values[0] if len(values) == 1 else np.concatenate(values)
+        found = self.sums.stacked(part)
         return found if self.unfinished is None else self.unfinished.finished(found.copy())
 
     def of(self, sample: int) -> Array:
@@ -63,28 +64,39 @@ class SampleEvaluator:
         self.graph, self.samples = graph, samples
         self.untaken = {node.name for node in in_branches(graph)}
         self.special = {node.name: found for node, found in special_values(graph).items()}
+        self.layouts: dict[int, Layout] = {}
 
     def values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
         """``evaluate`` of an ``Execution``: the values of ``node`` for all samples."""
         if isinstance(node, Constant):
-            return SampleValues([node.value], is_shared=True)
+            return SampleValues(Stacks.shared(node.value))
         return SampleValues(self.compute(node, operands))
 
-    def compute(self, node: Node, operands: Sequence[SampleValues]) -> list[Array]:
+    def compute(self, node: Node, operands: Sequence[SampleValues]) -> Stacks:
         """The value of ``node`` for each sample, from those of its operands."""
         if isinstance(node, Input):
-            return [np.asarray(feeds[node.name]) for feeds in self.samples]
-        together = 1
+            return Stacks([np.asarray(f[node.name]) for f in self.samples], self.layout(1))
+        together = together_of(node)
         if isinstance(node, Contraction) and stacks(node):
             rows = node.type.size // max(node.type.shape[-1], 1)
-            together = max(1, TOGETHER_ROWS // max(rows, 1))
-        parts = self.parts(range(len(self.samples)), together)
-        found = each(lambda part: self._computed(node, operands, part), parts)
-        return list(chain.from_iterable(found))
+            together = max(together, TOGETHER_ROWS // max(rows, 1))
+        layout = self.layout(together)
+        found = each(lambda part: self._computed(node, operands, part), layout.parts)
+        return Stacks(found, layout)
 
-    def parts(self, samples: Sequence[int], together: int) -> list[Sequence[int]]:
+    def layout(self, together: int) -> Layout:
+        """All samples in parts of equal shapes, of ``together`` at most."""
+        if together not in self.layouts:
+            count = len(self.samples)
+            parts = -(-count // together)
+            if parts > 1:  # An even number keeps two cores equally busy.
+                together = -(-count // (parts + parts % 2))
+            self.layouts[together] = Layout(self.parts(range(count), together))
+        return self.layouts[together]
+
+    def parts(self, samples: range, together: int) -> list[range]:
         """The samples in parts of equal shapes, of ``together`` at most, in their order."""
-        found: list[Sequence[int]] = []
+        found: list[range] = []
         start = 0
         for _, alike in groupby(samples, lambda s: id(graph_for(self.samples[s], self.graph))):
             end = start + len(list(alike))
@@ -92,18 +104,16 @@ class SampleEvaluator:
             start = end
         return found
 
-    def _computed(
-        self, node: Node, operands: Sequence[SampleValues], part: Sequence[int]
-    ) -> list[Array]:
+    def _computed(self, node: Node, operands: Sequence[SampleValues], part: range) -> Array:
         """The values for some samples; those of several are stacked along the first axis."""
-        own = self.counterpart(node, part[0])
+        own: Node | None = self.counterpart(node, part[0])
+        given = self.given(own, operands, part)
+        if len(part) > 1 and not isinstance(node, Contraction):
+            own = joined(own, len(part))
         with np.errstate(all="ignore"):
-            result = self.finite(node, own.evaluate(*self.given(own, operands, part)))
-        return [result] if len(part) == 1 else np.split(result, len(part))
+            return self.finite(node, own.evaluate(*given))
 
-    def given(
-        self, own: Node, operands: Sequence[SampleValues], part: Sequence[int]
-    ) -> Iterator[Array]:
+    def given(self, own: Node, operands: Sequence[SampleValues], part: range) -> Iterator[Array]:
         """The operands of a ``counterpart`` for some samples.
 
         Its Constants are its own: their shapes may differ, and an improved layer may have a bias

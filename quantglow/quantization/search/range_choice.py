@@ -19,6 +19,7 @@ that of the rows (a ratio estimate; Cochran, Sampling Techniques, 1977, chapter 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.graph.traits import Trait
 from quantglow.interpreter.executor import Execution
 from quantglow.ops import Concat, Conv
 from quantglow.ops.arithmetic import quant_of
@@ -53,9 +55,12 @@ from quantglow.quantization.search.range_errors import (
     Energies,
     Grids,
     energies,
+    TOGETHER,
+    in_halves,
     products,
     relative,
 )
+from quantglow.quantization.shape_variants import graph_for
 from quantglow.types import Array, ElementType
 
 METHODS = ("auto", "percentile", "mse")
@@ -71,6 +76,9 @@ candidates."""
 
 ROUNDING_WORK = 32
 """Cost of rounding one value, in multiply-accumulates."""
+
+ELEMENTS = 2**18
+"""Maximum number of results that an elementwise function computes in one call."""
 
 LIGHT_SAMPLES = 4
 """Maximum number of samples for operators other than products."""
@@ -177,7 +185,7 @@ class RangeTrial:
             given = dict(zip(node.operands, operands, strict=True))
             for operand in given:
                 if not isinstance(operand, Constant) and operand in self.plan.groups:
-                    self._judge(operand, node, given, results.arrays)
+                    self._judge(operand, node, given, results)
         return results
 
     def _judge(
@@ -185,7 +193,7 @@ class RangeTrial:
         operand: Node,
         reader: Node,
         given: Mapping[Node, SampleValues],
-        results: Sequence[Array],
+        results: SampleValues,
     ) -> None:
         root = self.plan.groups[operand]
         types = [candidate[root] for candidate in self.types]
@@ -210,24 +218,42 @@ class RangeTrial:
 
         grids = Grids.of(types)
         is_depthwise = isinstance(reader, Conv) and reader.depthwise
+        of_lines = is_depthwise and native_ops() is not None
 
-        def measured(sample: int) -> tuple[Energies, Array]:
+        def taken(sample: int) -> Array:
             own: Any = self.evaluator.counterpart(reader, sample)
-            if is_depthwise and native_ops() is not None:
-                lines = _some_lines(Product(own), values.of(sample), rows, sample / count)
-                return _of_lines(own, lines, grids)
-            columns = _some_rows(Product(own), values.of(sample), rows, sample / count)
-            some = some_groups(group, MIN_ROWS * row, sample)
-            columns, own_weights = columns[some], weights[some]
-            errors, squares = grids.measured(columns)
-            signal = products(columns[None], own_weights)[0]
-            found = Energies.of(signal, products(errors, own_weights))
-            return found, squares / columns.size
+            read = _some_lines if of_lines else _some_rows
+            return read(Product(own), values.of(sample), rows, sample / count)
 
-        found = each(measured, range(count))
-        rounding = sum((part for _, part in found), np.zeros(len(types)))
-        sums = relative([one for one, _ in found])
+        def measured(part: range) -> tuple[Energies, Array]:
+            alike = defaultdict[tuple[int, ...], list[Array]](list)
+            for sample in part:
+                read = taken(sample)
+                alike[read.shape].append(read)
+            found = [of_some(np.stack(some), part.start) for some in alike.values()]
+            return Energies.sum([one for one, _ in found]), np.sum([s for _, s in found], axis=0)
+
+        def of_some(some: Array, first: int) -> tuple[Energies, Array]:
+            if of_lines:
+                return _of_lines(self.evaluator.counterpart(reader, first), some, grids)
+            groups = slice(first % apart, None, apart)
+            columns, own_weights = some[:, groups], weights[groups]
+            errors, squares = grids.measured(columns)
+            found = products(errors.reshape(-1, *columns.shape[1:]), own_weights)
+            found = found.reshape(len(types), len(some), *found.shape[1:])
+            return Energies.of(products(columns, own_weights), found), squares / columns[0].size
+
+        apart = groups_apart(group, MIN_ROWS * row)
+        parts = self._parts(count, apart == 1)
+        measures = each(measured, parts)
+        rounding = sum((part for _, part in measures), np.zeros(len(types)))
+        sums = relative(parts, [one for one, _ in measures])
         return sums * self._ratios(x, types, rounding / count)
+
+    def _parts(self, count: int, together: bool) -> list[range]:
+        """``in_halves``; one by one where samples have other shapes."""
+        graphs = {id(graph_for(feeds, self.plan.graph)) for feeds in self.evaluator.samples}
+        return in_halves(count, TOGETHER if together and len(graphs) == 1 else 1)
 
     def _ratios(self, x: Node, types: list[ElementType], rounding: Array) -> Array:
         """For each candidate the mean square error of all values over that of the sampled ones."""
@@ -243,37 +269,58 @@ class RangeTrial:
         reader: Node,
         given: Mapping[Node, SampleValues],
         types: list[ElementType],
-        results: Sequence[Array],
+        results: SampleValues,
     ) -> Array:
         """[2, candidates]: relative errors of the reader's results, in a part of the lines."""
-        count = min(LIGHT_SAMPLES, len(results))
-        work = sum(result.size for result in results[:count]) * len(types)
+        count = min(LIGHT_SAMPLES, len(self.evaluator.samples))
+        found = [results.of(sample) for sample in range(count)]
+        work = sum(result.size for result in found) * len(types)
         every = max(1, work // LIGHT_WORK) if _is_local(reader) else 1
 
         grids = Grids.of(types)
 
-        def measured(sample: int) -> tuple[Energies, Array]:
-            apart = min(every, results[sample].shape[1]) if every > 1 else 1
+        def measured(one: range) -> tuple[Energies, Array]:
+            sample = one.start
+            apart = min(every, found[sample].shape[1]) if every > 1 else 1
             lines = slice(sample * apart // count, None, apart)
-            value, wanted = (_part(v, lines) for v in (given[x].of(sample), results[sample]))
+            value, wanted = (_part(v, lines) for v in (given[x].of(sample), found[sample]))
             errors, squares = grids.measured(value)
             rounding = squares / max(value.size, 1)
+            sums = squares
             if not isinstance(reader, Contraction):
-                changed = (
-                    self._computed(reader, given, {x: value + error}, sample, lines) - wanted
-                    for error in errors
-                )
-                own = [energies(_as_rows(error[None]), centred=False) for error in changed]
-                sums = np.concatenate(own)
-            else:
-                sums = squares
+                errors += value
+                sums = self._errors(reader, given, x, errors, wanted, sample, lines)
             return Energies(_variation(wanted), sums), rounding
 
-        found = each(measured, range(count))
-        sums = relative([one for one, _ in found])
+        parts = [range(sample, sample + 1) for sample in range(count)]
+        measures = each(measured, parts)
+        sums = relative(parts, [one for one, _ in measures])
         if every == 1:
             return sums
-        return sums * self._ratios(x, types, np.mean([part for _, part in found], axis=0))
+        return sums * self._ratios(x, types, np.mean([part for _, part in measures], axis=0))
+
+    def _errors(
+        self,
+        reader: Node,
+        given: Mapping[Node, SampleValues],
+        x: Node,
+        values: Array,
+        wanted: Array,
+        sample: int,
+        lines: slice,
+    ) -> Array:
+        """[candidates]: energies of the errors of some lines of a reader's result for one sample,
+        with ``values`` [candidates, …] of ``x``.  Elementwise functions take several at once.
+        """
+        is_function = reader.has(Trait.ELEMENTWISE) and values[0].shape == wanted.shape
+        once = max(1, ELEMENTS // max(wanted.size, 1)) if is_function else 1
+        if once == 1:
+            some = [self._computed(reader, given, {x: own}, sample, lines)[None] for own in values]
+        else:
+            starts = range(0, len(values), once)
+            taken = [values[start : start + once] for start in starts]
+            some = [self._computed(reader, given, {x: own}, sample, lines) for own in taken]
+        return np.concatenate([energies(_as_rows(own - wanted), centred=False) for own in some])
 
     def _computed(
         self,
@@ -285,19 +332,18 @@ class RangeTrial:
     ) -> Array:
         """Some lines of the reader's result for one sample; ``changed``: lines of an operand."""
         own = self.evaluator.counterpart(reader, sample)
-        arrays = self.evaluator.given(own, [given[o] for o in reader.operands], [sample])
+        arrays = self.evaluator.given(own, [given[o] for o in reader.operands], range(sample, sample + 1))
         pairs = zip(reader.operands, arrays, strict=True)
         parts = (changed[o] if o in changed else _part(array, lines) for o, array in pairs)
         with np.errstate(all="ignore"):
             return self.evaluator.finite(reader, own.evaluate(*parts))
 
 
-def some_groups(group: int, work: int, sample: int) -> slice:
-    """The groups of a product that one sample computes, if all of them take ``work`` over all
-    samples; the next sample computes the next ones.
+def groups_apart(group: int, work: int) -> int:
+    """Distance of the groups of a product that one sample computes, if all of them take ``work``
+    over all samples; the next sample computes the next ones.
     """
-    apart = min(-(-work // WORK), group)
-    return slice(sample % apart, None, apart)
+    return min(-(-work // WORK), group)
 
 
 def _reach(element: ElementType) -> Range:
@@ -340,17 +386,17 @@ def _residual(reader: Contraction) -> Node | None:
 
 
 def _of_lines(reader: Any, lines: Array, grids: Grids) -> tuple[Energies, Array]:
-    """``_of_product`` of a depthwise layer for the input ``lines`` of some of its own, by native
-    code.
+    """``_of_product`` of a depthwise layer for the input ``lines`` [samples, …] of some of its own,
+    by native code.
     """
     errors, squares = grids.measured(lines)
     weights = reader.w.value.astype(np.float32)
-    images = np.concatenate([lines[None], errors]).reshape(-1, *lines.shape[1:])
+    images = np.concatenate([lines[None], errors]).reshape(-1, *lines.shape[2:])
     found = conv2d(
         Images.of(images), weights, (1, reader.strides[1]), reader.dilations, reader.group
     )
-    signal, *changes = found.reshape(len(errors) + 1, 1, -1, found.shape[-1])
-    return Energies.of(signal, np.stack(changes)), squares / max(lines.size, 1)
+    rows = found.reshape(len(errors) + 1, len(lines), 1, -1, found.shape[-1])
+    return Energies.of(rows[0], rows[1:]), squares / max(lines[0].size, 1)
 
 
 def _some_lines(product: Product, value: Array, rows: int, offset: float) -> Array:

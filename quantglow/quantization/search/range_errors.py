@@ -13,6 +13,9 @@ from quantglow.types import Array, ElementType
 
 TINY = 1e-30
 
+TOGETHER = 4
+"""Number of samples whose products are computed together."""
+
 
 @dataclass(frozen=True)
 class Grids:
@@ -85,28 +88,46 @@ def energies(values: Array, centred: bool) -> Array:
 
 @dataclass(frozen=True)
 class Energies:
-    """Energies of one sample: of the signal, and [candidates] of the errors."""
+    """Energies of some samples: of the signal, and [candidates] of the errors."""
 
     signal: float
     errors: Array
 
     @staticmethod
     def of(signal: Array, errors: Array) -> Energies:
-        """The energies of a signal [G, rows, O] and its errors [candidates, G, rows, O], less the
-        mean of each channel if there are several rows.
+        """The energies of signals [samples, G, rows, O] and their errors [candidates, samples, G,
+        rows, O], less the mean of each channel of a sample if it has several rows.
         """
-        several = signal.shape[1] > 1
-        return Energies(float(energies(signal[None], several)[0]), energies(errors, several))
+        several = signal.shape[2] > 1
+        each_error = energies(errors.reshape(-1, *signal.shape[1:]), several)
+        sums = each_error.reshape(len(errors), -1).sum(axis=1)
+        return Energies(float(energies(signal, several).sum()), sums)
+
+    @staticmethod
+    def sum(parts: Sequence[Energies]) -> Energies:
+        """The energies of all samples of some parts."""
+        errors = np.sum([part.errors for part in parts], axis=0)
+        return Energies(sum(part.signal for part in parts), errors)
 
 
-def relative(samples: Sequence[Energies]) -> Array:
-    """[2, candidates]: errors over the signal, of even and of odd samples; a single sample counts
-    as both.
+def in_halves(count: int, together: int = 1) -> list[range]:
+    """Even samples, and odd ones, in parts of ``together`` at most."""
+    halves = (range(first, count, 2) for first in range(min(count, 2)))
+    return [
+        half[start : start + together]
+        for half in halves
+        for start in range(0, len(half), together)
+    ]
+
+
+def relative(parts: Sequence[range], found: Sequence[Energies]) -> Array:
+    """[2, candidates]: errors over the signal, of even and of odd samples (``in_halves``); a single
+    sample counts as both.
     """
-    signal, errors = np.zeros(2), np.zeros((2, len(samples[0].errors)))
-    for index, sample in enumerate(samples):
-        signal[index % 2] += sample.signal
-        errors[index % 2] += sample.errors
+    signal, errors = np.zeros(2), np.zeros((2, len(found[0].errors)))
+    for part, sums in zip(parts, found, strict=True):
+        signal[part.start % 2] += sums.signal
+        errors[part.start % 2] += sums.errors
     if not signal[1]:
         signal[1], errors[1] = signal[0], errors[0]
     return np.asarray(errors / np.maximum(signal, TINY)[:, None])
