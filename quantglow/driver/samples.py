@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -17,16 +17,16 @@ from quantglow.errors import QuantglowError
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
-from quantglow.interpreter import Listener, interpret
+from quantglow.interpreter import Listener
+from quantglow.interpreter.stacks import MOST
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, Located, feeds_of
-from quantglow.profiling.recording import MOST_AT_ONCE
+from quantglow.profiling.recording import MOST_AT_ONCE, interpreted
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization.recovery import MAX_NBYTES, Reservoir, capacity, sample_nbytes
 from quantglow.quantization.shape_variants import ShapeVariant, are_alike, sharing
 from quantglow.report.accuracy.verification import MAX_SAMPLES
 from quantglow.report.samples.data_warnings import Seen
-from quantglow.types import Array
 
 ENOUGH = 4
 """Minimum number of samples of the main shapes that decide without samples of other shapes
@@ -60,7 +60,7 @@ class Samples:
     kept: list[Feeds] = field(default_factory=list)
     drawn: Reservoir | None = None
     seed: int = 0
-    recent: deque[Located] = field(default_factory=lambda: deque(maxlen=MOST_AT_ONCE))
+    recent: deque[Located] = field(default_factory=lambda: deque(maxlen=MOST_AT_ONCE * MOST))
     runs: quantization.FloatRuns | None = None
     held: HeldOut | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -97,16 +97,15 @@ class Samples:
         held = self.held.samples if self.held else []
         return [s for s in held if Case.fitting(s, self.family.deciding) == case]
 
-    def run(self, graph: Graph, feeds: Mapping[str, Array], listeners: Sequence[Listener]) -> None:
-        """``interpret`` one of these samples; what comes next finds its values in ``runs``."""
-        with self.lock:  # Several samples may run side by side.
+    def run(self, graph: Graph, batches: Sequence[Located], listeners: Sequence[Listener]) -> None:
+        """Run some of these samples; what comes next finds the values of a few in ``runs``."""
+        with self.lock:  # Several groups may run side by side.
             self.runs = self.runs or quantization.FloatRuns(graph)
         if self.runs.graph is graph:
-            place = feeds.place if isinstance(feeds, Located) else ""
-            own = next((sample for sample in self.recent if sample.place == place), dict(feeds))
-            self.runs.run(own, listeners)
+            own = {sample.place: sample for sample in self.recent}
+            self.runs.run([own.get(feeds.place, feeds) for feeds in batches], listeners)
         else:
-            interpret(graph, feeds, listeners)
+            interpreted(graph, batches, listeners)
 
     def taken_runs(self, graph: Graph) -> quantization.FloatRuns | None:
         """The runs of ``graph``, if it is theirs; who takes them is to let go of them."""

@@ -101,3 +101,17 @@ class Execution(Generic[Value]):
         """The values that are alive now, but for Constants."""
         kept = {node: v for node, v in self.live.items() if not isinstance(node, Constant)}
         return State(self.position, kept)
+
+
+def peak_nbytes(graph: Graph) -> int:
+    """Maximum size of all values of one sample that are alive together, in bytes."""
+
+    def nbytes_of(node: Node, _: Sequence[int]) -> int:
+        return 0 if isinstance(node, Constant) else node.type.nbytes
+
+    execution = Execution(graph, [node for _, node in graph.outputs], nbytes_of)
+    peak = before = 0
+    for _, nbytes in execution:
+        peak = max(peak, before + nbytes)
+        before = sum(execution.live.values())
+    return peak

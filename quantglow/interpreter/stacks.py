@@ -1,4 +1,4 @@
-"""Values of several samples at once, small ones stacked along axis 0.
+"""Runs of several samples at once, with small values stacked along axis 0.
 
 Python and NumPy take as long for a small array as for a few of them.  So an operator that treats
 samples apart (``Node.for_samples``) computes a few of them in one call, as many as fit
@@ -7,22 +7,35 @@ samples apart (``Node.for_samples``) computes a few of them in one call, as many
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import Listener, check_feeds
+from quantglow.interpreter.choices import branches_of
+from quantglow.interpreter.executor import Execution
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import Conv
+from quantglow.ops.loop import Loop
 from quantglow.ops.shape import Concat
+from quantglow.processes.workers import each
 from quantglow.types import Array
+
+Sample = TypeVar("Sample")
 
 STACK_NBYTES = 2**19
 """Maximum size of a stack of values, in bytes, unless a single value is larger."""
 
 MOST = 8
-"""Maximum number of samples of a stack."""
+"""Maximum number of samples of a stack, and of a group that runs together."""
+
+GROUP_NBYTES = 2**26
+"""Maximum size of the values of a group, in bytes, unless it is a single sample."""
 
 
 class Layout:
@@ -50,6 +63,11 @@ class Stacks:
     def shared(value: Array) -> Stacks:
         """One value for all samples."""
         return Stacks([value])
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all samples share one value."""
+        return self.layout is None
 
     @property
     def nbytes(self) -> int:
@@ -90,6 +108,125 @@ class Stacks:
             return Stacks([function(*self.arrays)])
         given = zip(self.arrays, *(other.parts(self.layout) for other in others), strict=True)
         return Stacks([function(*arrays) for arrays in given], self.layout)
+
+
+class Stackable(Protocol):
+    """What an ``Evaluator`` reads of the value of an operand."""
+
+    @property
+    def is_shared(self) -> bool: ...
+
+    def stacked(self, samples: Sequence[int]) -> Array: ...
+
+
+class Evaluator:
+    """Evaluates nodes for several samples at once, in the parts of a layout; parts run side by
+    side.
+
+    ``constants``: Constant -> the value that stands in for its own.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Mapping[str, Array]],
+        constants: Mapping[Node, Array] | None = None,
+    ) -> None:
+        self.samples, self.constants = samples, constants or {}
+        self.layouts: dict[int, Layout] = {}
+
+    def counterpart(self, node: Node, sample: int) -> Node:
+        """The node at the shapes of a sample."""
+        return node
+
+    def alike(self, sample: int) -> object:
+        """What is the same for samples of the same shapes."""
+        return None
+
+    def compute(self, node: Node, operands: Sequence[Stackable]) -> Stacks:
+        """The value of a node for each sample, from those of its operands."""
+        if isinstance(node, Constant):
+            return Stacks.shared(self.constants.get(node, node.value))
+        if isinstance(node, Input):
+            return Stacks([np.asarray(f[node.name]) for f in self.samples], self.layout(1))
+        layout = self.layout(self.together(node))
+        found = each(lambda part: self._computed(node, operands, part), layout.parts)
+        return Stacks(found, layout)
+
+    def together(self, node: Node) -> int:
+        """How many samples of a node to stack."""
+        return together_of(node)
+
+    def layout(self, together: int) -> Layout:
+        """All samples in parts of equal shapes, of ``together`` at most."""
+        if together not in self.layouts:
+            count = len(self.samples)
+            parts = -(-count // together)
+            if parts > 1:  # An even number keeps two cores equally busy.
+                together = -(-count // (parts + parts % 2))
+            self.layouts[together] = Layout(self.parts(range(count), together))
+        return self.layouts[together]
+
+    def parts(self, samples: range, together: int) -> list[range]:
+        """The samples in parts of equal shapes, of ``together`` at most, in their order."""
+        found: list[range] = []
+        start = 0
+        for _, alike in groupby(samples, self.alike):
+            end = start + len(list(alike))
+            found += [samples[i : min(i + together, end)] for i in range(start, end, together)]
+            start = end
+        return found
+
+    def _computed(self, node: Node, operands: Sequence[Stackable], part: range) -> Array:
+        """The values for some samples; those of several are stacked along the first axis."""
+        own = self.counterpart(node, part[0])
+        is_single = len(part) == 1 or isinstance(own, Contraction)
+        stacked = own if is_single else joined(own, len(part))
+        if stacked is None:  # It does not mix samples at the shapes of ``node``, but at these.
+            apart = (part[index : index + 1] for index in range(len(part)))
+            return np.concatenate([self._computed(node, operands, one) for one in apart])
+        return stacked.evaluate(*self.given(own, operands, part))
+
+    def given(self, own: Node, operands: Sequence[Stackable], part: range) -> Iterator[Array]:
+        """The operands of a ``counterpart`` for some samples.
+
+        Its Constants are its own: their shapes may differ, and an improved layer may have a bias
+        that the old one had not.
+        """
+        computed = (values for values in operands if not values.is_shared)
+        for operand in own.operands:
+            if isinstance(operand, Constant):
+                yield self.constants.get(operand, operand.value)
+            else:
+                yield next(computed).stacked(part)
+
+
+def interpret_together(
+    graph: Graph, samples: Sequence[Mapping[str, Array]], listeners: Sequence[Listener]
+) -> None:
+    """``interpret`` a graph that ``runs_together`` on several samples: listeners see each value
+    once, or stacked in parts, in the order of execution.
+    """
+    for feeds in samples:
+        check_feeds(graph, feeds)
+    for node, values in Execution(graph, (), Evaluator(samples).compute):
+        for array in values.arrays:
+            for listener in listeners:
+                listener(node, array)
+
+
+def runs_together(graph: Graph) -> bool:
+    """Whether listeners may see values of several samples at once: there are no branches, whose
+    values count in some samples only, and no loops, inside of which they look.
+    """
+    return not branches_of(graph) and not any(isinstance(node, Loop) for node in graph.nodes)
+
+
+def in_groups(samples: Sequence[Sample], nbytes: int, groups: int = 1) -> list[Sequence[Sample]]:
+    """Samples to run together, in so many ``groups`` at least; ``nbytes``: the size of the values
+    of one sample.
+    """
+    size = max(1, min(MOST, len(samples) // groups, GROUP_NBYTES // max(nbytes, 1)))
+    return [samples[start : start + size] for start in range(0, len(samples), size)]
 
 
 def together_of(node: Node) -> int:

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from quantglow.graph.node import Constant, Node
 from quantglow.graph.traits import Trait
 from quantglow.interpreter import Listener, interpret
 from quantglow.interpreter.choices import taken_only
+from quantglow.interpreter.executor import peak_nbytes
+from quantglow.interpreter.stacks import MOST, in_groups, interpret_together, runs_together
 from quantglow.processes.interrupts import ended, is_interrupted
 from quantglow.processes.workers import at_once, each, later, side_by_side
 from quantglow.profiling.data import Located, feeds_of
@@ -38,7 +40,7 @@ TOGETHER_NBYTES = 2**27
 """Maximum size of the values of batches that run side by side, in bytes."""
 
 MOST_AT_ONCE = 4
-"""Maximum number of batches that run side by side."""
+"""Maximum number of groups of batches that run side by side."""
 
 MOST_WAITING = 4
 """Maximum number of values that are held for counting while a run continues."""
@@ -57,8 +59,20 @@ NO_SAMPLES = (
     "CalibrationDataReader that was used before is empty."
 )
 
-Runner = Callable[[Graph, Mapping[str, Array], Sequence[Listener]], object]
-"""Function that runs a graph and shows every value to the listeners, as ``interpret`` does."""
+Group = tuple[Sequence[Located], Graph]
+"""Batches to run together, and the graph for their shapes."""
+
+Runner = Callable[[Graph, Sequence[Located], Sequence[Listener]], object]
+"""Function that runs a graph on several batches and shows every value to the listeners, as
+``interpret_together`` does; a single one as ``interpret``."""
+
+
+def interpreted(graph: Graph, batches: Sequence[Located], listeners: Sequence[Listener]) -> None:
+    """A ``Runner`` that keeps nothing."""
+    if len(batches) == 1:
+        interpret(graph, batches[0], listeners)
+    else:
+        interpret_together(graph, batches, listeners)
 
 
 def profile(
@@ -67,7 +81,7 @@ def profile(
     *,
     subset_size: int = 300,
     progress: bool | str = "auto",
-    run: Runner = interpret,
+    run: Runner = interpreted,
 ) -> Profile:
     """Histograms of every float value of ``graph`` over the first ``subset_size`` batches.
 
@@ -85,10 +99,10 @@ def profile(
     family = Family.of(graph)
     batches = shown_batches(islice(feeds_of(data, family.signature), subset_size), data, progress)
     with side_by_side():
-        for some in _together(batches, family):
-            found = each(partial(_recorded, run), some)
-            for (feeds, _), histograms in zip(some, found, strict=True):
+        for groups in _together(batches, family):
+            for histograms in each(partial(_recorded, run), groups):
                 _merge(recorded, histograms)
+            for feeds in chain.from_iterable(group for group, _ in groups):
                 cases[Case.fitting(feeds, family.deciding)] += 1
             if is_interrupted():
                 note_early_end(cases.total())
@@ -98,29 +112,58 @@ def profile(
     return Profile(family.source_hash, recorded, cases.total(), cases)
 
 
-def _together(batches: Iterable[Located], family: Family) -> Iterator[list[tuple[Located, Graph]]]:
-    """Batches to run side by side, with their graphs: few, so that their values fit memory."""
-    some: list[tuple[Located, Graph]] = []
+def _together(batches: Iterable[Located], family: Family) -> Iterator[list[Group]]:
+    """Groups of batches to run side by side: few, so that their values fit memory."""
+    waiting: list[tuple[Located, Graph]] = []
+    sizes: dict[Graph, int] = {}
     for feeds in batches:
         graph = graph_for(feeds, family)
         # The caller may fill the same array again for the next sample.
         own = Located({name: array.copy() for name, array in feeds.items()}, feeds.place)
-        some.append((own, graph))
-        nbytes = sum(node.type.nbytes for node in graph.compute_nodes())
-        if len(some) >= min(at_once(), MOST_AT_ONCE, TOGETHER_NBYTES // max(nbytes, 1)):
-            yield some
-            some = []
-    if some:
-        yield some
+        waiting.append((own, graph))
+        if graph not in sizes:
+            sizes[graph] = peak_nbytes(graph)
+        if len(waiting) * sizes[graph] >= TOGETHER_NBYTES or len(waiting) == at_most():
+            yield _groups(waiting, sizes)
+            waiting = []
+    if waiting:
+        yield _groups(waiting, sizes)
 
 
-def _recorded(run: Runner, batch: tuple[Located, Graph]) -> dict[str, Histogram]:
-    """The histograms of one batch."""
-    feeds, graph = batch
-    recorder = _Recorder(feeds.place)
-    with np.errstate(all="ignore"):
-        run(graph, feeds, [taken_only(graph, recorder)])
-    recorder.finish()
+def at_most() -> int:
+    """Maximum number of batches that run at a time."""
+    return min(at_once(), MOST_AT_ONCE) * MOST
+
+
+def _groups(batches: Sequence[tuple[Located, Graph]], sizes: Mapping[Graph, int]) -> list[Group]:
+    """The batches in groups, a group for each thread if there are enough."""
+    by_graph: dict[Graph, list[Located]] = {}
+    for feeds, graph in batches:
+        by_graph.setdefault(graph, []).append(feeds)
+    return [
+        (group, graph)
+        for graph, alike in by_graph.items()
+        for group in (
+            in_groups(alike, sizes[graph], at_once())
+            if runs_together(graph)
+            else [[feeds] for feeds in alike]
+        )
+    ]
+
+
+def _recorded(run: Runner, group: Group) -> dict[str, Histogram]:
+    """The histograms of one group."""
+    batches, graph = group
+    recorder = _Recorder(batches[0].place)
+    try:
+        with np.errstate(all="ignore"):
+            run(graph, batches, [taken_only(graph, recorder)])
+        recorder.finish()
+    except CalibrationError:
+        if len(batches) > 1:  # One of them alone tells its place.
+            for feeds in batches:
+                _recorded(run, ([feeds], graph))
+        raise
     return recorder.recorded
 
 

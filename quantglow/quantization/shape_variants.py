@@ -16,6 +16,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.interpreter.stacks import Evaluator
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.types import Array
@@ -49,6 +50,28 @@ def counterpart(node: Node, feeds: Feeds) -> Node:
         return found  # type: ignore[no-any-return]
     own = ("activation", "low", "high", *(n for n in ("w", "b") if _is_decided(node, n)))
     return replace(found, **{name: getattr(node, name) for name in own})  # type: ignore[no-any-return]
+
+
+class VariantEvaluator(Evaluator):
+    """Evaluates nodes of ``graph`` for samples that may be ``ShapeVariant``s."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        samples: Sequence[Feeds],
+        constants: Mapping[Node, Array] | None = None,
+    ) -> None:
+        super().__init__(samples, constants)
+        self.graph = graph
+        self.variants = samples
+
+    def counterpart(self, node: Node, sample: int) -> Node:
+        """The node at the shapes of a sample."""
+        return counterpart(node, self.variants[sample])
+
+    def alike(self, sample: int) -> Graph:
+        """The graph of a sample."""
+        return graph_for(self.variants[sample], self.graph)
 
 
 def _is_decided(node: Node, name: str) -> bool:

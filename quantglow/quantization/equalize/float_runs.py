@@ -6,17 +6,18 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, Protocol
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import Listener, interpret
 from quantglow.interpreter.choices import taken_only
+from quantglow.interpreter.executor import peak_nbytes
+from quantglow.interpreter.stacks import MOST, in_groups, interpret_together, runs_together
 from quantglow.processes.interrupts import check_interrupt
 from quantglow.processes.workers import at_once, each
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.recovery.sampling import peak_nbytes
 from quantglow.quantization.shape_variants import graph_for
 from quantglow.types import Array
 
@@ -31,6 +32,9 @@ TOGETHER_NBYTES = 2**27
 Values = Mapping[str, Array]
 """Name -> value, of all nodes but Constants and those of branches that were not taken."""
 
+Part = tuple["SampleStatistic", str, Any]
+"""A statistic, the name of a value, and what the statistic made of it."""
+
 Take = Callable[[str, Array], None]
 """Function of the name and the value of a node."""
 
@@ -38,8 +42,8 @@ Take = Callable[[str, Array], None]
 class SampleStatistic(Protocol):
     """Collected from the values of samples.
 
-    ``part`` sees a value of ``names`` when it has been computed, in any thread; then ``add`` gets
-    the parts of one sample after the other.
+    ``part`` sees a value of ``names`` when it has been computed, in any thread, of one sample or of
+    several stacked along axis 0; then ``add`` gets the parts in the order of the samples.
     """
 
     @property
@@ -67,56 +71,77 @@ class FloatRuns:
     def results(self, feeds: Feeds, nodes: Sequence[Node]) -> list[Array]:
         """The values of some nodes for one sample."""
         found: dict[str, Array] = {}
-        self._see(feeds, {node.name for node in nodes}, found.__setitem__)
+        self._see([feeds], {node.name for node in nodes}, found.__setitem__)
         return [n.value if isinstance(n, Constant) else found[n.name] for n in nodes]
 
-    def run(self, feeds: Feeds, listeners: Sequence[Listener]) -> None:
-        """``interpret``; the values are kept for the next request, if there is room."""
-        graph = graph_for(feeds, self.graph)
-        found: dict[str, Array] | None = {} if self._takes_place(graph) else None
-        seen = list(listeners)
-        if found is not None:
-            seen.append(taken_only(graph, partial(_shown, found.__setitem__, None)))
-        interpret(graph, feeds, seen)
-        if found is not None:
-            with self.lock:
-                self.kept.append((feeds, found))
+    def run(self, samples: Sequence[Feeds], listeners: Sequence[Listener]) -> None:
+        """``interpret`` samples of the same shapes; the values of those for which there is room are
+        kept for the next request, the others run together.
+        """
+        own, rest = graph_for(samples[0], self.graph), list[Feeds]()
+        for feeds in samples:
+            if self._takes_place(own):
+                found: dict[str, Array] = {}
+                kept = taken_only(own, partial(_shown, found.__setitem__, None))
+                interpret(own, feeds, [*listeners, kept])
+                with self.lock:
+                    self.kept.append((feeds, found))
+            else:
+                rest.append(feeds)
+        if len(rest) == 1:
+            interpret(own, rest[0], listeners)
+        elif rest:
+            interpret_together(own, rest, listeners)
 
     def collect(self, samples: Iterable[Feeds], *statistics: SampleStatistic) -> None:
         """Add all values of each sample to every statistic.  Each sample runs once.
 
         Raises ``Interrupted`` after Ctrl-C.
         """
-        together = max(1, min(at_once(), TOGETHER_NBYTES // max(peak_nbytes(self.graph), 1)))
+        nbytes = peak_nbytes(self.graph)
+        together = max(1, min(at_once() * MOST, TOGETHER_NBYTES // max(nbytes, 1)))
         rest = iter(samples)
         while some := list(islice(rest, together)):
             check_interrupt()
-            for parts in each(partial(self._parts, statistics), some):
-                for statistic, own in zip(statistics, parts, strict=True):
-                    statistic.add(own)
+            for parts in each(partial(self._parts, statistics), self._groups(some, nbytes)):
+                for statistic, name, part in parts:
+                    statistic.add({name: part})
+
+    def _groups(self, samples: Sequence[Feeds], nbytes: int) -> list[Sequence[Feeds]]:
+        """Consecutive samples that run together: of the same shapes, and not kept."""
+        known = {id(feeds) for feeds, _ in self.kept}
+
+        def kind(feeds: Feeds) -> tuple[int, int]:
+            graph = graph_for(feeds, self.graph)
+            is_alone = id(feeds) in known or not runs_together(graph)
+            return id(graph), id(feeds) if is_alone else 0
+
+        found: list[Sequence[Feeds]] = []
+        for _, alike in groupby(samples, kind):
+            found += in_groups(list(alike), nbytes, at_once())
+        return found
 
     def forget(self) -> None:
         """Free the memory of the values kept."""
         self.kept, self.places, self.nbytes = [], 0, 0
 
-    def _parts(self, statistics: Sequence[SampleStatistic], feeds: Feeds) -> list[dict[str, Any]]:
-        """The parts of one sample, for each statistic."""
-        parts: list[dict[str, Any]] = [{} for _ in statistics]
+    def _parts(self, statistics: Sequence[SampleStatistic], samples: Sequence[Feeds]) -> list[Part]:
+        """The parts of some samples, each with its statistic and the name of its value."""
+        parts: list[Part] = []
 
         def take(name: str, value: Array) -> None:
-            for statistic, own in zip(statistics, parts, strict=True):
-                if name in statistic.names:
-                    own[name] = statistic.part(name, value)
+            wanted = (one for one in statistics if name in one.names)
+            parts.extend((one, name, one.part(name, value)) for one in wanted)
 
-        self._see(feeds, set[str]().union(*(one.names for one in statistics)), take)
+        self._see(samples, set[str]().union(*(one.names for one in statistics)), take)
         return parts
 
-    def _see(self, feeds: Feeds, names: Collection[str], take: Take) -> None:
-        """Show some values of one sample, kept or computed now."""
-        known = next((values for kept, values in self.kept if kept is feeds), None)
+    def _see(self, samples: Sequence[Feeds], names: Collection[str], take: Take) -> None:
+        """Show some values of samples that ``run``; those kept are not computed again."""
+        known = next((values for kept, values in self.kept if kept is samples[0]), None)
         if known is None:
-            graph = graph_for(feeds, self.graph)
-            self.run(feeds, [taken_only(graph, partial(_shown, take, names))])
+            graph = graph_for(samples[0], self.graph)
+            self.run(samples, [taken_only(graph, partial(_shown, take, names))])
             return
         for name in known.keys() & names:
             take(name, known[name])

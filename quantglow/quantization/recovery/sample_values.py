@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.choices import in_branches
-from quantglow.interpreter.stacks import Layout, Stacks, joined, together_of
+from quantglow.interpreter.stacks import Stackable, Stacks
 from quantglow.ops import Conv
 from quantglow.ops.contraction import Contraction
-from quantglow.processes.workers import each
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.specials import ABSENT, NONE
 from quantglow.quantization.plan.masks import special_values
-from quantglow.quantization.shape_variants import counterpart, graph_for
+from quantglow.quantization.shape_variants import VariantEvaluator
 from quantglow.types import Array
 
 TOGETHER_ROWS = 2048
@@ -40,7 +39,7 @@ class SampleValues:
     @property
     def is_shared(self) -> bool:
         """Whether it is one value for all samples."""
-        return self.sums.layout is None
+        return self.sums.is_shared
 
     def stacked(self, part: Sequence[int]) -> Array:
         """The values for some samples, stacked along the first axis."""
@@ -52,7 +51,7 @@ class SampleValues:
         return self.stacked([sample])
 
 
-class SampleEvaluator:
+class SampleEvaluator(VariantEvaluator):
     """Evaluates nodes of a graph for all samples at once; samples run side by side.
 
     Values of branches that are not taken are finite here: 0 instead of NaN and Inf, except for NaN
@@ -61,74 +60,25 @@ class SampleEvaluator:
     """
 
     def __init__(self, graph: Graph, samples: Sequence[Feeds]) -> None:
-        self.graph, self.samples = graph, samples
+        super().__init__(graph, samples)
         self.untaken = {node.name for node in in_branches(graph)}
         self.special = {node.name: found for node, found in special_values(graph).items()}
-        self.layouts: dict[int, Layout] = {}
 
     def values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
         """``evaluate`` of an ``Execution``: the values of ``node`` for all samples."""
-        if isinstance(node, Constant):
-            return SampleValues(Stacks.shared(node.value))
         return SampleValues(self.compute(node, operands))
 
-    def compute(self, node: Node, operands: Sequence[SampleValues]) -> Stacks:
+    def compute(self, node: Node, operands: Sequence[Stackable]) -> Stacks:
         """The value of ``node`` for each sample, from those of its operands."""
-        if isinstance(node, Input):
-            return Stacks([np.asarray(f[node.name]) for f in self.samples], self.layout(1))
-        together = together_of(node)
+        return super().compute(node, operands).mapped(partial(self.finite, node))
+
+    def together(self, node: Node) -> int:
+        """How many samples of a node to stack."""
+        found = super().together(node)
         if isinstance(node, Contraction) and stacks(node):
             rows = node.type.size // max(node.type.shape[-1], 1)
-            together = max(together, TOGETHER_ROWS // max(rows, 1))
-        layout = self.layout(together)
-        found = each(lambda part: self._computed(node, operands, part), layout.parts)
-        return Stacks(found, layout)
-
-    def layout(self, together: int) -> Layout:
-        """All samples in parts of equal shapes, of ``together`` at most."""
-        if together not in self.layouts:
-            count = len(self.samples)
-            parts = -(-count // together)
-            if parts > 1:  # An even number keeps two cores equally busy.
-                together = -(-count // (parts + parts % 2))
-            self.layouts[together] = Layout(self.parts(range(count), together))
-        return self.layouts[together]
-
-    def parts(self, samples: range, together: int) -> list[range]:
-        """The samples in parts of equal shapes, of ``together`` at most, in their order."""
-        found: list[range] = []
-        start = 0
-        for _, alike in groupby(samples, lambda s: id(graph_for(self.samples[s], self.graph))):
-            end = start + len(list(alike))
-            found += [samples[i : min(i + together, end)] for i in range(start, end, together)]
-            start = end
+            return max(found, TOGETHER_ROWS // max(rows, 1))
         return found
-
-    def _computed(self, node: Node, operands: Sequence[SampleValues], part: range) -> Array:
-        """The values for some samples; those of several are stacked along the first axis."""
-        own: Node | None = self.counterpart(node, part[0])
-        given = self.given(own, operands, part)
-        if len(part) > 1 and not isinstance(node, Contraction):
-            own = joined(own, len(part))
-        with np.errstate(all="ignore"):
-            return self.finite(node, own.evaluate(*given))
-
-    def given(self, own: Node, operands: Sequence[SampleValues], part: range) -> Iterator[Array]:
-        """The operands of a ``counterpart`` for some samples.
-
-        Its Constants are its own: their shapes may differ, and an improved layer may have a bias
-        that the old one had not.
-        """
-        computed = (values for values in operands if not values.is_shared)
-        for operand in own.operands:
-            if isinstance(operand, Constant):
-                yield operand.value
-            else:
-                yield next(computed).stacked(part)
-
-    def counterpart(self, node: Node, sample: int) -> Node:
-        """The node at the shapes of a sample."""
-        return counterpart(node, self.samples[sample])
 
     def finite(self, node: Node, value: Array) -> Array:
         """A value of the node without the NaN and Inf of a branch that is not taken."""

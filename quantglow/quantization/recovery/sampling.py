@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant
-from quantglow.interpreter.executor import Execution
+from quantglow.interpreter.executor import peak_nbytes
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.recovery.products import BAND_NBYTES
 from quantglow.quantization.recovery.sample_values import stacks
@@ -61,19 +60,6 @@ def sample_nbytes(graph: Graph) -> int:
     inputs = sum(node.type.nbytes for node in graph.inputs)
     # The int8 values are a quarter of the float ones.
     return max(inputs + peak_nbytes(graph) * 5 // 4, 1)
-
-
-def peak_nbytes(graph: Graph) -> int:
-    """Maximum size of all values of one sample that are alive together, in bytes."""
-    outputs = [node for _, node in graph.outputs]
-    execution = Execution(
-        graph, outputs, lambda node, _: 0 if isinstance(node, Constant) else node.type.nbytes
-    )
-    peak = before = 0
-    for _, nbytes in execution:
-        peak = max(peak, before + nbytes)
-        before = sum(execution.live.values())
-    return peak
 
 
 def row_stride(rows: int, group: int, k: int, samples: int) -> int:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution, State
+from quantglow.interpreter.stacks import Evaluator, Stacks
 from quantglow.ops.arithmetic import quant_of, rounded_reals
 from quantglow.ops.contraction import Contraction
 from quantglow.processes.interrupts import check_interrupt
@@ -23,7 +24,7 @@ from quantglow.quantization.plan.int16 import is_stored
 from quantglow.quantization.plan.params import quantize_weights
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.output_noise import compared_nodes
-from quantglow.quantization.shape_variants import counterpart
+from quantglow.quantization.shape_variants import VariantEvaluator
 from quantglow.types import Array
 
 
@@ -32,8 +33,8 @@ class Rounded(NamedTuple):
     two: its float readers see the real one.  Elsewhere both are the same array.
     """
 
-    real: Array
-    stored: Array
+    real: Stacks
+    stored: Stacks
 
     @property
     def nbytes(self) -> int:
@@ -41,34 +42,31 @@ class Rounded(NamedTuple):
 
 
 def execution(
-    plan: Plan, feeds: Feeds, weights: Mapping[Node, Array], start: State[Rounded] | None = None
+    plan: Plan,
+    samples: Sequence[Feeds],
+    weights: Mapping[Node, Array],
+    start: State[Rounded] | None = None,
 ) -> Execution[Rounded]:
-    """A run for one sample up to the ``compared_nodes``; ``weights`` stand in for Constants.
+    """A run for some samples up to the ``compared_nodes``; ``weights`` stand in for Constants.
 
     Running it raises ``Interrupted`` after Ctrl-C.
     """
-    evaluate = partial(_evaluated, plan, feeds, weights)
+    evaluator = VariantEvaluator(plan.graph, samples, weights)
+    evaluate = partial(_evaluated, plan, evaluator)
     return Execution(plan.graph, compared_nodes(plan.graph), evaluate, start)
 
 
 def _evaluated(
-    plan: Plan,
-    feeds: Feeds,
-    weights: Mapping[Node, Array],
-    node: Node,
-    operands: Sequence[Rounded],
+    plan: Plan, evaluator: Evaluator, node: Node, operands: Sequence[Rounded]
 ) -> Rounded:
     check_interrupt()
-    own: Any = counterpart(node, feeds)
-    if isinstance(node, Constant):
-        value = weights.get(node, own.value)
-        return Rounded(value, value)
     is_int8 = plan.is_int8(node)
     given = [operand.stored if is_int8 else operand.real for operand in operands]
-    is_fed = isinstance(node, Input)
-    value = np.asarray(feeds[node.name]) if is_fed else own.evaluate(*given)
+    value = evaluator.compute(node, given)
     element = plan.elements.get(node) if is_stored(plan, node) else None
-    stored = value if element is None else rounded_reals(value, element)
+    if isinstance(node, Constant) or element is None:
+        return Rounded(value, value)
+    stored = value.mapped(lambda array: rounded_reals(array, element))
     return Rounded(stored if is_int8 else value, stored)
 
 

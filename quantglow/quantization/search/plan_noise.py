@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
-from quantglow.processes.workers import each
+from quantglow.interpreter.executor import peak_nbytes
+from quantglow.interpreter.stacks import in_groups
+from quantglow.processes.workers import at_once, each
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.checkpoints import Checkpoints, RunCheckpoints
@@ -28,13 +31,15 @@ def relative_noise(
     weights = {} if exact_weights else rounded_weights(plan)
     ends = compared_nodes(plan.graph)
 
-    def run(sample: tuple[Feeds, RunCheckpoints]) -> list[Array]:
-        feeds, kept = sample
-        running = execution(plan, feeds, weights, kept.resumed(ends))
+    def run(group: tuple[Sequence[Feeds], RunCheckpoints]) -> list[list[Array]]:
+        some, kept = group
+        running = execution(plan, some, weights, kept.resumed(ends))
         for _ in running:
             kept.add(running)
-        return [value.real for value in running.run()]
+        values = [value.real for value in running.run()]
+        return [[value.of(index) for value in values] for index in range(len(some))]
 
-    started = (checkpoints or Checkpoints()).started(plan, len(samples))
-    found = each(run, zip(samples, started, strict=True))
-    return noise_to_signal(plan.graph, found, wanted)
+    groups = in_groups(samples, peak_nbytes(plan.graph), at_once())
+    started = (checkpoints or Checkpoints()).started(plan, len(groups))
+    found = each(run, zip(groups, started, strict=True))
+    return noise_to_signal(plan.graph, list(chain.from_iterable(found)), wanted)

@@ -52,15 +52,14 @@ from quantglow.quantization.recovery.sampling import Spread
 from quantglow.quantization.search.prepared import Ranges
 from quantglow.quantization.search.range_errors import (
     TINY,
+    TOGETHER,
     Energies,
     Grids,
     energies,
-    TOGETHER,
     in_halves,
     products,
     relative,
 )
-from quantglow.quantization.shape_variants import graph_for
 from quantglow.types import Array, ElementType
 
 METHODS = ("auto", "percentile", "mse")
@@ -252,8 +251,8 @@ class RangeTrial:
 
     def _parts(self, count: int, together: bool) -> list[range]:
         """``in_halves``; one by one where samples have other shapes."""
-        graphs = {id(graph_for(feeds, self.plan.graph)) for feeds in self.evaluator.samples}
-        return in_halves(count, TOGETHER if together and len(graphs) == 1 else 1)
+        kinds = {id(self.evaluator.alike(sample)) for sample in range(count)}
+        return in_halves(count, TOGETHER if together and len(kinds) == 1 else 1)
 
     def _ratios(self, x: Node, types: list[ElementType], rounding: Array) -> Array:
         """For each candidate the mean square error of all values over that of the sampled ones."""
@@ -332,7 +331,8 @@ class RangeTrial:
     ) -> Array:
         """Some lines of the reader's result for one sample; ``changed``: lines of an operand."""
         own = self.evaluator.counterpart(reader, sample)
-        arrays = self.evaluator.given(own, [given[o] for o in reader.operands], range(sample, sample + 1))
+        one = range(sample, sample + 1)
+        arrays = self.evaluator.given(own, [given[o] for o in reader.operands], one)
         pairs = zip(reader.operands, arrays, strict=True)
         parts = (changed[o] if o in changed else _part(array, lines) for o, array in pairs)
         with np.errstate(all="ignore"):

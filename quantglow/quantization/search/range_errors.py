@@ -114,9 +114,7 @@ def in_halves(count: int, together: int = 1) -> list[range]:
     """Even samples, and odd ones, in parts of ``together`` at most."""
     halves = (range(first, count, 2) for first in range(min(count, 2)))
     return [
-        half[start : start + together]
-        for half in halves
-        for start in range(0, len(half), together)
+        half[start : start + together] for half in halves for start in range(0, len(half), together)
     ]
 
 

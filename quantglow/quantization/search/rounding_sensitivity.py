@@ -18,8 +18,8 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
-from quantglow.interpreter import interpret
 from quantglow.interpreter.executor import Execution
+from quantglow.interpreter.stacks import Evaluator, Stacks, in_groups
 from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.work import evaluated_macs
@@ -36,7 +36,7 @@ from quantglow.quantization.search.output_noise import (
     error_of,
     power,
 )
-from quantglow.quantization.shape_variants import counterpart, graph_for
+from quantglow.quantization.shape_variants import VariantEvaluator
 from quantglow.types import Array, ElementType
 
 MIN_SAMPLES, MAX_SAMPLES = 2, 8
@@ -137,12 +137,13 @@ def rounding_sensitivities(
         trials = _corrected(trials, plan.graph, samples)
     needed = _exact_reads(plan.graph).union(ends, *(trial.stored for trial in trials))
     noise, signal = np.zeros((2, len(roots), len(compared)))
-    for feeds in shown(samples, "Choosing int16", progress):
+    for group in shown(_groups(plan.graph, samples), "Choosing int16", progress):
         if deadline.is_over:
             break
-        exact = _exact(plan.graph, feeds, needed)
-        powers = [power(exact[node], shift) for node, shift in compared]
-        for index, found in enumerate(_noises(trials, exact, feeds, compared, deadline)):
+        evaluator = VariantEvaluator(plan.graph, group)
+        exact = _exact(evaluator, needed)
+        powers = [sum(power(a, shift) for a in exact[node].arrays) for node, shift in compared]
+        for index, found in enumerate(_noises(trials, exact, evaluator, compared, deadline)):
             if found is not None:
                 signal[index] += powers
                 noise[index] += found
@@ -155,8 +156,8 @@ class _Change(NamedTuple):
     is the exact one.
     """
 
-    real: Array | None = None
-    stored: Array | None = None
+    real: Stacks | None = None
+    stored: Stacks | None = None
 
 
 UNCHANGED = _Change()
@@ -189,56 +190,69 @@ class _Trial:
         return replace(self, ends=layers, within=between)
 
     def noise(
-        self, exact: Mapping[Node, Array], feeds: Feeds, compared: Sequence[Comparison]
+        self,
+        exact: Mapping[Node, Stacks],
+        evaluator: Evaluator,
+        compared: Sequence[Comparison],
     ) -> list[float]:
         """The energy of the error of each compared value."""
-        changed = self.run(exact, feeds)
-        return [
-            energy(error_of(changed[node], exact[node]), shift) if node in changed else 0.0
-            for node, shift in compared
-        ]
+        changed = self.run(exact, evaluator)
 
-    def run(self, exact: Mapping[Node, Array], feeds: Feeds) -> dict[Node, Array]:
+        def energy_of(node: Node, shift: bool) -> float:
+            errors = changed[node].mapped(error_of, exact[node]).arrays
+            return sum(energy(error, shift) for error in errors)
+
+        return [energy_of(node, shift) if node in changed else 0.0 for node, shift in compared]
+
+    def run(self, exact: Mapping[Node, Stacks], evaluator: Evaluator) -> dict[Node, Stacks]:
         """The values of those ends that change; ``exact`` has the values of the float run."""
         ends = list(self.ends)
-        found = Execution(self.plan.graph, ends, partial(self._changed, exact, feeds)).run()
+        found = Execution(self.plan.graph, ends, partial(self._changed, exact, evaluator)).run()
         pairs = zip(ends, found, strict=True)
         return {node: change.real for node, change in pairs if change.real is not None}
 
     def _changed(
         self,
-        exact: Mapping[Node, Array],
-        feeds: Feeds,
+        exact: Mapping[Node, Stacks],
+        evaluator: Evaluator,
         node: Node,
         operands: Sequence[_Change],
     ) -> _Change:
         is_int8 = self.plan.is_int8(node)
         given = [operand.stored if is_int8 else operand.real for operand in operands]
         may_change = self.within is None or node in self.within
-        value: Array | None = None
-        if may_change and any(array is not None for array in given):
+        value: Stacks | None = None
+        if may_change and any(stacks is not None for stacks in given):
             pairs = zip(node.operands, given, strict=True)
-            reads = (exact[o] if array is None else array for o, array in pairs)
-            value = counterpart(node, feeds).evaluate(*reads)
+            reads = [exact[o] if stacks is None else stacks for o, stacks in pairs]
+            value = evaluator.compute(node, reads)
             if node in self.shifts:
-                value = value - self.shifts[node]
+                shift = self.shifts[node]
+                value = value.mapped(lambda array: array - shift)
         if node not in self.stored:
             return UNCHANGED if value is None else _Change(value, value)
-        rounded = rounded_reals(exact[node] if value is None else value, self.element)
+        real = exact[node] if value is None else value
+        rounded = real.mapped(lambda array: rounded_reals(array, self.element))
         return _Change(rounded if is_int8 else value, rounded)
+
+
+def _groups(graph: Graph, samples: Sequence[Feeds]) -> list[Sequence[Feeds]]:
+    """Samples that are tried together: many of their values are alive at once."""
+    return in_groups(samples, sum(node.type.nbytes for node in graph.compute_nodes()))
 
 
 def _noises(
     trials: Sequence[_Trial],
-    exact: Mapping[Node, Array],
-    feeds: Feeds,
+    exact: Mapping[Node, Stacks],
+    evaluator: Evaluator,
     compared: Sequence[Comparison],
     deadline: Deadline,
 ) -> list[list[float] | None]:
     """``noise`` of each trial; None where the deadline left no time."""
     with side_by_side():
         return each(
-            lambda trial: None if deadline.is_over else trial.noise(exact, feeds, compared), trials
+            lambda trial: None if deadline.is_over else trial.noise(exact, evaluator, compared),
+            trials,
         )
 
 
@@ -248,13 +262,15 @@ def _corrected(trials: Sequence[_Trial], graph: Graph, samples: Sequence[Feeds])
     needed = _exact_reads(graph).union(*((*trial.stored, *trial.ends) for trial in local))
     sums = [{node: np.zeros(node.type.shape[-1]) for node in trial.ends} for trial in local]
     rows = [dict.fromkeys(trial.ends, 0) for trial in local]
-    for feeds in samples:
-        exact = _exact(graph, feeds, needed)
+    for group in _groups(graph, samples):
+        evaluator = VariantEvaluator(graph, group)
+        exact = _exact(evaluator, needed)
         for trial, total, count in zip(local, sums, rows, strict=True):
-            for node, value in trial.run(exact, feeds).items():
-                error = (value - exact[node]).reshape(-1, value.shape[-1])
-                total[node] += error.sum(axis=0, dtype=np.float64)
-                count[node] += len(error)
+            for node, value in trial.run(exact, evaluator).items():
+                for error in value.mapped(np.subtract, exact[node]).arrays:
+                    own = error.reshape(-1, error.shape[-1])
+                    total[node] += own.sum(axis=0, dtype=np.float64)
+                    count[node] += len(own)
     means = [
         {n: (t / count[n]).astype(np.float32) for n, t in total.items() if count[n] >= MEAN_ROWS}
         for total, count in zip(sums, rows, strict=True)
@@ -273,14 +289,6 @@ def _exact_reads(graph: Graph) -> set[Node]:
     return found
 
 
-def _exact(graph: Graph, feeds: Feeds, needed: Collection[Node]) -> dict[Node, Array]:
+def _exact(evaluator: VariantEvaluator, needed: Collection[Node]) -> dict[Node, Stacks]:
     """The float values of the ``needed`` nodes."""
-    found: dict[str, Array] = {}
-    names = {node.name for node in needed}
-
-    def keep(node: Node, value: Array) -> None:
-        if node.name in names:
-            found[node.name] = value
-
-    interpret(graph_for(feeds, graph), feeds, [keep])
-    return {node: found[node.name] for node in needed}
+    return {n: v for n, v in Execution(evaluator.graph, (), evaluator.compute) if n in needed}
