@@ -132,8 +132,8 @@ def values_of_all(graph: Graph, samples: list[Any]) -> list[dict[str, Array]]:
     found = [dict[str, Array]() for _ in samples]
     for node, values in Execution(graph, (), SampleEvaluator(graph, samples).values):
         if node.operands:
-            for its, value in zip(found, values.arrays, strict=True):
-                its[node.name] = value
+            for sample, its in enumerate(found):
+                its[node.name] = values.of(sample)
     return found
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
+from quantglow.interpreter import stacks
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
@@ -108,8 +110,9 @@ def test_measuring_ends_where_the_time_is_up() -> None:
     assert noise_of_each(GRAPH, GRAPH, NAMES, samples, Deadline(0.0)) == {}
 
 
-def test_measurements_before_the_deadline_count() -> None:
-    """One look for a sample, and one for each value of it."""
+def test_measurements_before_the_deadline_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look for samples that run together, and one for each of their values."""
+    monkeypatch.setattr(stacks, "GROUP_NBYTES", 1)
     samples = samples_for(GRAPH, 2)
     one, two = int16_steps(PLAN, samples[:1]), int16_steps(PLAN, samples)
     assert int16_steps(PLAN, samples, Looks(left=iter(range(3)))) == one[:2]

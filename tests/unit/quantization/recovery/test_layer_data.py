@@ -12,6 +12,7 @@ import pytest
 from quantglow.backends.llvm.array_kernels.native import array_kernels
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.interpreter.stacks import Stacks
 from quantglow.ops.images import Images
 from quantglow.ops.native import computing_with
 from quantglow.ops.window_products import conv2d
@@ -63,7 +64,7 @@ def data_of(
         return real.evaluate(*given) + np.float32(offset)
 
     operands = [values[operand] for operand in layer.operands]
-    wanted = [sums(sample) for sample in range(count)]
+    wanted = Stacks([sums(sample) for sample in range(count)], evaluator.layout(1))
     return LayerData(layer, operands, evaluator, wanted, techniques)
 
 
@@ -93,7 +94,7 @@ def test_native_code_gives_the_sums_of_the_real_weights_of_a_dense_layer() -> No
         data = data_of(graph)
         node, real = data.node, graph.by_name("y")
         weights, missing = real.w.value * np.float32(node.x.type.params.scale), np.zeros(4)
-        for sample, wanted in enumerate(data.wanted):
+        for sample, wanted in enumerate(data.wanted.arrays):
             x = data.operands[0].of(sample) - np.float32(node.x.type.params.zero_point)
             images, strides, _ = Product(node).thinned(x, 1, 0)
             now = conv2d(Images.of(images), weights, strides, (1, 1), 1) + real.b.value

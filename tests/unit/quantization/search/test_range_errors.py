@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from quantglow.ops.arithmetic import rounded_reals, saturate
 from quantglow.quantization.search import range_choice
-from quantglow.quantization.search.range_errors import Energies, Grids, energies, products, relative
+from quantglow.quantization.search.range_errors import (
+    Energies,
+    Grids,
+    energies,
+    in_halves,
+    products,
+    relative,
+)
 from quantglow.types import DType, ElementType, QuantParams
 
 TYPES = [
@@ -44,9 +51,20 @@ def test_products_are_those_of_each_candidate_and_group(group: int, outputs: int
 
 
 def test_energies_of_a_sample_leave_out_the_means_of_its_channels() -> None:
-    signal = np.array([[[1.0, 5.0], [3.0, 5.0]]], np.float32)
+    signal = np.array([[[[1.0, 5.0], [3.0, 5.0]]]], np.float32)
     found = Energies.of(signal, np.stack([signal, 2 * signal]))
     assert (found.signal, found.errors.tolist()) == (2.0, [2.0, 8.0])
+
+
+def test_energies_of_several_samples_are_those_of_each() -> None:
+    rng = np.random.default_rng(0)
+    signal = rng.normal(2, 1, (3, 4, 6, 5)).astype(np.float32)
+    errors = rng.normal(1, 1, (2, 3, 4, 6, 5)).astype(np.float32)
+    whole = Energies.of(signal, errors)
+    each = [Energies.of(signal[[s]], errors[:, [s]]) for s in range(3)]
+    summed = Energies.sum(each)
+    assert whole.signal == pytest.approx(summed.signal)
+    np.testing.assert_allclose(whole.errors, summed.errors)
 
 
 def test_a_single_row_keeps_its_mean() -> None:
@@ -55,13 +73,21 @@ def test_a_single_row_keeps_its_mean() -> None:
 
 def test_errors_are_relative_to_the_signal_of_each_half() -> None:
     parts = [Energies(float(size), np.array([size / 2])) for size in (2, 4, 6)]
-    assert relative(parts).tolist() == [[0.5], [0.5]]
-    assert relative(parts[:1]).tolist() == [[0.5], [0.5]]
+    assert relative(in_halves(3), parts).tolist() == [[0.5], [0.5]]
+    assert relative(in_halves(1), parts[:1]).tolist() == [[0.5], [0.5]]
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_halves_have_every_other_sample(together: int) -> None:
+    parts = in_halves(9, together)
+    assert max(map(len, parts)) == together
+    for half in (0, 1):
+        own = [sample for part in parts if part.start % 2 == half for sample in part]
+        assert own == list(range(half, 9, 2))
 
 
 @pytest.mark.parametrize(("share", "groups"), [(1, 1), (2.5, 3), (100, 8)])
-def test_samples_in_a_row_judge_all_groups_in_turn(share: float, groups: int) -> None:
+def test_groups_are_as_far_apart_as_their_work_needs(share: float, groups: int) -> None:
     """One group in three where all of them take 2.5 times the work allowed."""
     work = int(share * range_choice.WORK)
-    seen = [list(range(8))[range_choice.some_groups(8, work, sample)] for sample in range(groups)]
-    assert sorted(group for some in seen for group in some) == list(range(8))
+    assert range_choice.groups_apart(8, work) == groups

@@ -1,0 +1,107 @@
+"""Runs of several samples at once give each the values that it gets alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quantglow import ops
+from quantglow.backends.llvm.array_kernels.native import array_kernels
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import interpret, stacks
+from quantglow.interpreter.executor import Execution
+from quantglow.interpreter.stacks import Evaluator, Layout, Stacks, in_groups, joined
+from quantglow.ops.native import computing_with
+from quantglow.processes.workers import side_by_side
+from quantglow.types import Array, f32
+from tests.generators.quantized_graphs.graphs import mixed_graphs
+from tests.support.equality import assert_equal_values
+from tests.support.feeds import feeds_of
+
+SIZES = st.sampled_from([1, 2**8, 2**12, 2**19])
+"""Maximum sizes of stacks: of nothing, of small values, of all."""
+
+
+def alone(graph: Graph, feeds: Mapping[str, Array]) -> dict[Node, Array]:
+    found: dict[Node, Array] = {}
+    interpret(graph, feeds, [found.__setitem__])
+    return found
+
+
+@given(mixed_graphs(), st.integers(1, 9), SIZES, st.booleans(), st.booleans())
+def test_each_sample_gets_the_values_that_it_gets_alone(
+    graph: Graph, count: int, nbytes: int, is_native: bool, is_threaded: bool
+) -> None:
+    samples = [feeds_of(graph, seed, spread=2.0) for seed in range(count)]
+    native = array_kernels() if is_native else None
+    with patch.object(stacks, "STACK_NBYTES", nbytes), computing_with(native):
+        wanted = [alone(graph, feeds) for feeds in samples]
+        if is_threaded:
+            with side_by_side():
+                found = list(Execution(graph, (), Evaluator(samples).compute))
+        else:
+            found = list(Execution(graph, (), Evaluator(samples).compute))
+    for node, values in found:
+        if not isinstance(node, Constant):
+            own = [values.of(sample) for sample in range(count)]
+            assert_equal_values(own, [value[node] for value in wanted])
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 5), st.integers(1, 3))
+def test_values_are_the_same_in_every_layout(count: int, one: int, other: int, own: int) -> None:
+    evaluator = Evaluator([{} for _ in range(count)])
+    rows = np.arange(2 * own * count).reshape(-1, 2)
+    samples = np.split(rows, count)
+    layouts: list[Layout] = [evaluator.layout(one), evaluator.layout(other)]
+    first = Stacks(
+        [np.concatenate(samples[p.start : p.stop]) for p in layouts[0].parts], layouts[0]
+    )
+    second = Stacks(first.parts(layouts[1]), layouts[1])
+    for values in (first, second):
+        np.testing.assert_array_equal(np.concatenate(values.arrays), rows)
+        for sample, wanted in enumerate(samples):
+            np.testing.assert_array_equal(values.of(sample), wanted)
+    np.testing.assert_array_equal(first.stacked(range(0, count, 2)), np.concatenate(samples[::2]))
+    doubled = first.mapped(np.add, second)
+    np.testing.assert_array_equal(np.concatenate(doubled.arrays), 2 * rows)
+
+
+X = Input(name="x", tensor=f32(1, 4, 3))
+ROW = Input(name="x", tensor=f32(4))
+SAMPLE = Constant(name="c", value=np.ones((1, 4, 3), np.float32))
+MIXED: dict[str, Node] = {
+    "sum of all": ops.ReduceSum(name="y", x=X, axes=(0, 1), keepdims=True),
+    "transpose": ops.Transpose(name="y", x=X, perm=(1, 0, 2)),
+    "other first axis": ops.Reshape(name="y", x=X, shape=(2, 6)),
+    "constant part": ops.Concat(name="y", parts=(X, SAMPLE), axis=2),
+    "along samples": ops.Concat(name="y", parts=(X, X), axis=0),
+    "softmax of samples": ops.Softmax(name="y", x=ROW),
+    "nothing computed": ops.Relu(name="y", x=SAMPLE),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_operators_that_mix_samples_are_not_stacked(name: str) -> None:
+    assert joined(MIXED[name], 2) is None
+
+
+def test_a_view_takes_the_shape_of_the_stack() -> None:
+    found = joined(ops.Reshape(name="y", x=X, shape=(1, 12)), 3)
+    assert found is not None
+    assert found.type.shape == (3, 12)
+
+
+@pytest.mark.parametrize(
+    ("count", "nbytes", "groups", "sizes"),
+    [(10, 1, 1, [8, 2]), (8, 1, 2, [4, 4]), (3, 2**40, 1, [1, 1, 1]), (1, 1, 4, [1])],
+)
+def test_groups_fit_memory_and_threads(
+    count: int, nbytes: int, groups: int, sizes: Sequence[int]
+) -> None:
+    assert [len(group) for group in in_groups(range(count), nbytes, groups)] == sizes
