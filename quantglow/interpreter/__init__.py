@@ -2,7 +2,8 @@
 
 Its result is the meaning of the graph.  Listeners see every value; the profiler is one.
 ``executor`` has the loop over nodes, which every other run of a graph in NumPy shares; ``choices``
-finds the branches that an If does not take; ``loops`` shows values inside of loops.
+finds the branches that an If does not take; ``loops`` shows values inside of loops; ``stacks`` runs
+several samples at once.
 """
 
 from __future__ import annotations

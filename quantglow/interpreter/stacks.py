@@ -111,7 +111,7 @@ class Stacks:
 
 
 class Stackable(Protocol):
-    """What an ``Evaluator`` reads of the value of an operand."""
+    """The value of an operand, as an ``Evaluator`` reads it."""
 
     @property
     def is_shared(self) -> bool: ...
@@ -139,7 +139,7 @@ class Evaluator:
         return node
 
     def alike(self, sample: int) -> object:
-        """What is the same for samples of the same shapes."""
+        """A value that is the same for samples of the same shapes."""
         return None
 
     def compute(self, node: Node, operands: Sequence[Stackable]) -> Stacks:

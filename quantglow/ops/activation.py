@@ -20,6 +20,7 @@ from quantglow.graph.attributes import register
 from quantglow.graph.node import OPS, Node, attribute_fields
 from quantglow.lazy import cached_property
 from quantglow.ops.expression import Expr
+from quantglow.ops.mapped import mapped
 from quantglow.ops.unary import Fusible, Interval, affine
 from quantglow.types import Array
 
@@ -110,7 +111,7 @@ class Activation:
     def evaluate(self, x: Array, step: float | None = None) -> Array:
         """The function of a float32 array, see ``expression``."""
         with np.errstate(all="ignore"):  # Parts of sums are finished in other threads.
-            return np.asarray(self.expression(step).evaluate([x]), np.float32)
+            return mapped(self.expression(step), x)
 
     def attributes(self) -> dict[str, float]:
         """The parameters by their names."""

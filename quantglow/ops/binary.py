@@ -65,6 +65,8 @@ class Binary(Node):
     def reference(self, x: Array, y: Array) -> Array:
         if self.out is None:
             result = np.asarray(self.function(x, y), np.float32)
+            if (self.low, self.high) == (-math.inf, math.inf):
+                return result
             return np.clip(result, np.float32(self.low), np.float32(self.high))
         bounds = integer_bounds(self.out, self.low, self.high)
         return saturate(self.steps(x, y), self.out, *bounds)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from quantglow.ops.expression import Expr
 from quantglow.types import Array
 
 Pair = tuple[int, int]
@@ -87,6 +88,9 @@ class NativeOps(Protocol):
 
     def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
         """The sums as float64 [C, taps + 2, taps + 2]."""
+
+    def mapped(self, function: Expr, x: Array, result: Array) -> None:
+        """A function of ``$0`` in exact steps for every element; arrays of one shape."""
 
     def rounded_reals(self, x: Array, scale: float, low: float, high: float, result: Array) -> None:
         """``clip(rint(x / scale), low, high) * scale``, NaN as ``low``; arrays of one shape."""

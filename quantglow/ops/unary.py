@@ -15,6 +15,7 @@ from quantglow.graph.node import Node, op, shared_fields
 from quantglow.graph.traits import Trait
 from quantglow.ops import special
 from quantglow.ops.expression import Expr, arg, call, clipped, exact, if_negative, polynomial
+from quantglow.ops.mapped import mapped
 from quantglow.ops.samples import if_aligned
 from quantglow.types import Array, TensorType
 
@@ -65,6 +66,8 @@ class Unary(Node):
         return self.x.type
 
     def reference(self, x: Array) -> Array:
+        if self.has(Trait.EXACT_STEPS) and x.dtype == np.float32:
+            return mapped(self.expression(), x)
         return np.asarray(self.function(x), x.dtype)
 
 

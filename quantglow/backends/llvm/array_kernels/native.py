@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
 
 from quantglow.backends.llvm.array_kernels import counting, energies, moments, rounding, windows
+from quantglow.backends.llvm.array_kernels.functions import mapped, with_numbers_apart
 from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.targets import resolve
+from quantglow.ops.expression import Expr
 from quantglow.ops.native import Ends, IntegerEnds, Pair
 from quantglow.types import Array
 
@@ -43,6 +45,9 @@ KERNELS = {
     "depthwise_moments": moments.depthwise_moments,
 }
 """The text of each kernel for a target."""
+
+FUNCTIONS_KEPT = 64
+"""Number of kernels of functions that are kept: a network has a few kinds of functions."""
 
 TABLES_KEPT = 64
 """Number of tables of offsets that are kept: a network has some twenty shapes of parts of images,
@@ -108,6 +113,11 @@ class ArrayKernels:
         added = np.array([flip + ends.residual_zero_point, ends.ratio], np.float32)
         self._run("integers_with_residual", (*arrays, residual, turn, added), rows)
 
+    def mapped(self, function: Expr, x: Array, result: Array) -> None:
+        """``NativeOps.mapped``"""
+        own, numbers = with_numbers_apart(function)
+        run(function_kernel(self.target, own), (x, result, np.array(numbers, np.float32)), x.size)
+
     def rounded_reals(self, x: Array, scale: float, low: float, high: float, result: Array) -> None:
         """``NativeOps.rounded_reals``"""
         grid = np.array([scale, low, high], np.float32)
@@ -163,9 +173,8 @@ class ArrayKernels:
         return int(zeros.sum(dtype=np.int64)) + int(np.count_nonzero(rest == 0))
 
     def _run(self, name: str, arrays: tuple[Array, ...], items: int) -> None:
-        """Run a kernel on all its items; the arrays are held until it ends."""
-        pointers = POINTERS[len(arrays)](*[array.ctypes.data for array in arrays])
-        self.kernels[name](pointers, 0, items)
+        """Run a kernel on all its items."""
+        run(self.kernels[name], arrays, items)
 
     def no_moments(self, kernel: Pair, channels: int) -> Array:
         """``NativeOps.no_moments``"""
@@ -196,8 +205,25 @@ class ArrayKernels:
 def array_kernels(level: str = "native") -> ArrayKernels:
     """The kernels for a target that runs here, compiled or taken from the cache of kernels."""
     target = resolve(level)
-    found = addresses(target, [text(target) for text in KERNELS.values()])
-    return ArrayKernels(target, dict(zip(KERNELS, map(SIGNATURE, found), strict=True)))
+    found = loaded(target, [text(target) for text in KERNELS.values()])
+    return ArrayKernels(target, dict(zip(KERNELS, found, strict=True)))
+
+
+def loaded(target: Target, texts: Sequence[str]) -> list[Kernel]:
+    """Kernels, compiled or taken from the cache."""
+    return [SIGNATURE(address) for address in addresses(target, texts)]
+
+
+@lru_cache(FUNCTIONS_KEPT)
+def function_kernel(target: Target, function: Expr) -> Kernel:
+    """The kernel of a function of ``$0`` and numbers."""
+    return loaded(target, [mapped(target, function)])[0]
+
+
+def run(kernel: Kernel, arrays: tuple[Array, ...], items: int) -> None:
+    """Run a kernel on all its items; the arrays are held until it ends."""
+    pointers = POINTERS[len(arrays)](*[array.ctypes.data for array in arrays])
+    kernel(pointers, 0, items)
 
 
 @lru_cache(TABLES_KEPT)

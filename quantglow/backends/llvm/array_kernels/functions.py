@@ -1,0 +1,42 @@
+"""Functions of single elements."""
+
+from __future__ import annotations
+
+from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES, Vectors
+from quantglow.backends.llvm.builder import Builder
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernels.vector.scalars import Scalars
+from quantglow.backends.llvm.kernels.vector.vectors import load, store
+from quantglow.ops.expression import Expr, arg
+from quantglow.types import DType
+
+
+def with_numbers_apart(function: Expr) -> tuple[Expr, tuple[float, ...]]:
+    """A function of ``$0`` whose float32 constants are operands ``$1``, ``$2``, …, and these: so
+    functions that differ in constants only share their code.
+    """
+    numbers: list[float] = []
+
+    def moved(part: Expr) -> Expr:
+        if part.op == "f":
+            numbers.append(float(part.value))
+            return arg(len(numbers))
+        return Expr(part.op, tuple(map(moved, part.args)), part.value)
+
+    return moved(function.rounded()), tuple(numbers)
+
+
+def mapped(target: Target, function: Expr) -> str:
+    """Pointers: x, result, and the numbers ``$1``, … of a function of ``$0``; all float32.  Items:
+    numbers of x."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    x, result, numbers = b.kernel(3)
+    count = function.operand_count()
+    others = [vectors.number(b.at(numbers, FLOAT_NBYTES * place)) for place in range(count - 1)]
+    with vectors.pieces("%begin", "%end") as (index, piece):
+        at = b.mul(index, FLOAT_NBYTES)
+        operands = [load(b, "float", piece, b.at(x, at)), *others]
+        scalars = Scalars(b, target, vectors.lanes, operands, [DType.F32] * count)
+        store(b, "float", piece, scalars.value(function), b.at(result, at))
+    return b.finish()
