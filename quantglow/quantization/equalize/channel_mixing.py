@@ -192,7 +192,10 @@ def descended(x: Array, noise: Array) -> Array | None:
 
 @dataclass(frozen=True)
 class _Descent:
-    """``y`` [rows, C] = ``F^-1 x``, each channel of norm 1; ``metric`` = F' M F."""
+    """``y`` [C, rows] = ``F^-1 x``, each channel of norm 1; ``metric`` = F' M F.
+
+    The rows of a channel lie side by side, as reductions want them.
+    """
 
     y: Array
     f: Array
@@ -200,12 +203,11 @@ class _Descent:
 
     @staticmethod
     def start(x: Array, noise: Array) -> _Descent | None:
-        norms = _norms(x)
+        y = np.array(x.T, order="C")
+        norms = _norms(y)
         if not len(x) or norms.min(initial=math.inf) <= TINY:
             return None
-        return _Descent(
-            x / norms.astype(np.float32), np.diag(norms), noise * np.outer(norms, norms)
-        )
+        return _Descent(_divided(y, norms), np.diag(norms), noise * np.outer(norms, norms))
 
     @property
     def cost(self) -> float:
@@ -215,41 +217,38 @@ class _Descent:
         """E [C, C] that lowers J at first order, its largest element 1."""
         sums = np.zeros(self.metric.shape)
         for some in _near(self.y):
-            sums += (some * _even_power(some, NORM - 2)).T @ some
-        correlation = sums / len(self.y)
+            fourth = np.square(np.square(some))
+            sums += (fourth * fourth * np.square(some) * some) @ some.T
+        correlation = sums / self.y.shape[1]
         gradient = np.diag(self.metric)[:, None] * correlation - self.metric
         return np.asarray(-gradient / max(np.abs(gradient).max(), TINY))
 
     def moved(self, e: Array) -> _Descent:
         """With ``y + E y`` instead of ``y``, of norm 1 again."""
         forward = np.eye(len(e)) + e
-        y = self.y @ forward.T.astype(np.float32)
+        y = forward.astype(np.float32) @ self.y
         norms = _norms(y)
         back = np.linalg.inv(forward) * norms
-        return _Descent(y / norms.astype(np.float32), self.f @ back, back.T @ self.metric @ back)
+        return _Descent(_divided(y, norms), self.f @ back, back.T @ self.metric @ back)
+
+
+def _divided(y: Array, norms: Array) -> Array:
+    """Each channel over its norm, in the place of ``y``."""
+    return np.asarray(np.divide(y, norms.astype(np.float32)[:, None], out=y))
 
 
 def _norms(y: Array) -> Array:
-    """The 12-norm of each channel over its rows."""
-    reach = np.maximum(np.maximum(y.max(axis=0, initial=0.0), -y.min(axis=0, initial=0.0)), TINY)
-    scales, sums = (1 / reach).astype(np.float32), np.zeros(y.shape[1])
+    """The 12-norm of each channel [C, rows] over its rows."""
+    reach = np.maximum(np.maximum(y.max(axis=1, initial=0.0), -y.min(axis=1, initial=0.0)), TINY)
+    scales, sums = (1 / reach).astype(np.float32)[:, None], np.zeros(len(y))
     for some in _near(y):
-        sums += _even_power(some * scales, NORM).sum(axis=0, dtype=np.float64)
-    return np.asarray(reach.astype(np.float64) * (sums / max(len(y), 1)) ** (1 / NORM))
+        scaled = some * scales
+        square = np.square(scaled)
+        sixth = np.multiply(np.square(square), square, out=square)
+        sums += np.einsum("cr,cr->c", sixth, sixth)
+    return np.asarray(reach.astype(np.float64) * (sums / max(y.shape[1], 1)) ** (1 / NORM))
 
 
-def _near(rows: Array) -> list[Array]:
+def _near(y: Array) -> list[Array]:
     """Some rows after the other, so that what is computed of them stays in the cache."""
-    return np.array_split(rows, max(1, rows.nbytes // NEAR_NBYTES)) if len(rows) else []
-
-
-def _even_power(values: Array, exponent: int) -> Array:
-    """By squaring: ``**`` takes a logarithm of each value."""
-    squares, rest = values * values, exponent // 2
-    while not rest & 1:
-        squares, rest = np.square(squares, out=squares), rest >> 1
-    result = squares
-    while rest := rest >> 1:
-        squares = squares * squares
-        result = result * squares if rest & 1 else result
-    return np.asarray(result)
+    return np.array_split(y, max(1, y.nbytes // NEAR_NBYTES), axis=1) if y.size else []

@@ -8,7 +8,7 @@ samples would not always show it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ from quantglow.quantization.equalize.sample_statistics import ChannelReach, Resc
 from quantglow.quantization.plan.tensor_ranges import scarce_values
 from quantglow.quantization.search.fused_functions import worth_fusing
 from quantglow.quantization.search.prepared import Prepared, Ranges
-from quantglow.quantization.search.range_choice import choose_ranges
+from quantglow.quantization.search.range_choice import Judged, Pair, choose_ranges
 from quantglow.quantization.search.trials import Trials
 from quantglow.quantization.smoothing_scales import SUFFIX, unscaled_name, with_scaled_names
 
@@ -83,10 +83,12 @@ class Plain:
 class NarrowRanges:
     """Ranges by the errors that they cause in the readers (``range_choice``).
 
-    ``refused``: ranges that made the last base noisier on the whole, and the base.
+    ``refused``: ranges that made the last base noisier on the whole, and the base.  ``judged``: the
+    errors that were measured so far.
     """
 
     refused: tuple[Prepared, Ranges] | None = None
+    judged: dict[Pair, Judged] = field(default_factory=dict)
 
     def proposals(self, trials: Trials) -> Iterator[Prepared]:
         yield from self.on(trials, trials.best)
@@ -106,7 +108,9 @@ class NarrowRanges:
             return base
         fitting = base.on(trials.fitting)
         arguments = (base.graph, base.profile, trials.config, fitting, trials.imported)
-        return replace(base, ranges={**choose_ranges(*arguments), **trials.start.ranges})
+        return replace(
+            base, ranges={**choose_ranges(*arguments, self.judged), **trials.start.ranges}
+        )
 
 
 @dataclass

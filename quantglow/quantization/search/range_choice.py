@@ -99,16 +99,19 @@ def choose_ranges(
     config: QuantizationConfig,
     samples: Sequence[Feeds],
     imported: Graph | None = None,
+    judged: dict[Pair, Judged] | None = None,
 ) -> Ranges:
     """The range of every value for which another one than min-max is better.
 
+    ``judged``: of other candidates on the same samples; what is the same here is not judged again.
     Raises ``Interrupted`` after Ctrl-C.
     """
     plan = make_plan(graph, profile, config, imported)
     candidates = candidates_of(plan, profile, config)
     few = Spread[Feeds](SAMPLES).extend(samples).kept
     types = [types_of(ranges, config) for ranges in candidates]
-    trial = RangeTrial(plan, types, SampleEvaluator(graph, few), profile.histograms)
+    evaluator, known = SampleEvaluator(graph, few), {} if judged is None else judged
+    trial = RangeTrial(plan, types, evaluator, profile.histograms, known)
     Execution(graph, (), trial.values).run()
     chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
     scarce = scarce_values(graph, profile)
@@ -116,6 +119,38 @@ def choose_ranges(
         if node.name in scarce:
             chosen.pop(root, None)
     return {n.name: chosen[root] for n, root in plan.groups.items() if root in chosen}
+
+
+Pair = tuple[str, str]
+"""Names of a value and of a reader of it."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The errors of a reader with candidates of a value, and all that they follow from.
+
+    ``histograms`` of the values that are read, and of the result; those of equal values are the
+    same object.  ``weights``: of a product.
+    """
+
+    histograms: Sequence[Histogram | None]
+    weights: Array | None
+    types: Sequence[ElementType]
+    errors: Array
+
+    def holds(
+        self,
+        histograms: Sequence[Histogram | None],
+        weights: Array | None,
+        types: Sequence[ElementType],
+    ) -> bool:
+        """Whether the errors are the same with these."""
+        pairs = zip(self.histograms, histograms, strict=True)
+        if not all(a is b is not None for a, b in pairs) or self.types != types:
+            return False
+        if weights is None or self.weights is None:
+            return weights is self.weights
+        return weights is self.weights or np.array_equal(weights, self.weights)
 
 
 GroupRanges = dict[Node, Range]
@@ -147,13 +182,14 @@ def types_of(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, Elem
 @dataclass
 class RangeTrial:
     """A float run that tries all candidates at each reader.  ``errors``: group -> [halves,
-    candidates], sums over its readers.
+    candidates], sums over its readers.  ``judged``: see ``choose_ranges``.
     """
 
     plan: Plan
     types: list[dict[Node, ElementType]]
     evaluator: SampleEvaluator
     histograms: Mapping[str, Histogram]
+    judged: dict[Pair, Judged] = field(default_factory=dict)
     errors: dict[Node, Array] = field(default_factory=dict)
 
     def best(self) -> dict[Node, int]:
@@ -183,7 +219,7 @@ class RangeTrial:
         if self.plan.is_int8(node):
             given = dict(zip(node.operands, operands, strict=True))
             for operand in given:
-                if not isinstance(operand, Constant) and operand in self.plan.groups:
+                if _is_computed(operand) and operand in self.plan.groups:
                     self._judge(operand, node, given, results)
         return results
 
@@ -196,13 +232,32 @@ class RangeTrial:
     ) -> None:
         root = self.plan.groups[operand]
         types = [candidate[root] for candidate in self.types]
+        total = self.errors.setdefault(root, np.zeros((2, len(types))))
+        pair, computed = (operand.name, reader.name), [n for n in given if _is_computed(n)]
+        histograms = [self.histograms.get(node.name) for node in (*computed, reader)]
+        weights = reader.w if isinstance(reader, Contraction) else None
+        array = weights.value if isinstance(weights, Constant) else None
+        known = self.judged.get(pair)
+        if known is None or not known.holds(histograms, array, types):
+            errors = self._errors_of(operand, reader, given, types, results)
+            known = self.judged[pair] = Judged(histograms, array, types, errors)
+        total += known.errors
+
+    def _errors_of(
+        self,
+        operand: Node,
+        reader: Node,
+        given: Mapping[Node, SampleValues],
+        types: list[ElementType],
+        results: SampleValues,
+    ) -> Array:
+        """[2, candidates]: relative errors of a reader, with candidates of one of its operands."""
         found = np.zeros((2, len(types)))
         if isinstance(reader, Contraction) and operand is reader.x:
             found += self._of_product(operand, reader, given[operand], types)
         if not isinstance(reader, Contraction) or _residual(reader) is operand:
             found += self._of_result(operand, reader, given, types, results)
-        known = self.errors.setdefault(root, np.zeros_like(found))
-        known += found
+        return found
 
     def _of_product(
         self, x: Node, reader: Contraction, values: SampleValues, types: list[ElementType]
@@ -379,6 +434,10 @@ def _variation(values: Array) -> float:
 def _as_rows(values: Array) -> Array:
     """[candidates, 1, values, 1] of [candidates, …]"""
     return values.reshape(len(values), 1, -1, 1)
+
+
+def _is_computed(operand: Node) -> bool:
+    return not isinstance(operand, Constant)
 
 
 def _residual(reader: Contraction) -> Node | None:

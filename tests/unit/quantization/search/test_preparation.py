@@ -212,7 +212,7 @@ def test_clipping_counts_more_than_rounding() -> None:
     root = graph.inputs[0]
     types = [{root: activation_element(Range(0.0, high))} for high in (1.0, 0.5, 0.5)]
     errors = {root: np.array([[1.0, 0.25, 0.35], [1.0, 0.2, 0.25]])}
-    weighted = RangeTrial(plan, types, SampleEvaluator(graph, data), {}, errors).weighted(root)
+    weighted = RangeTrial(plan, types, SampleEvaluator(graph, data), {}, errors=errors).weighted(root)
     cut_off = 0.1 * range_choice.COHERENCE
     np.testing.assert_allclose(weighted, [[1, 0.25, 0.25 + cut_off], [1, 0.2, 0.25]], rtol=1e-5)
 
