@@ -11,7 +11,7 @@ from quantglow.types import Array
 
 def mapped(function: Expr, x: Array) -> Array:
     """A function of ``$0`` for every element of a float32 array, in exact steps; by native code
-    where it is in use, with the same bits.
+    where it is in use.  Both give equal numbers; a zero may have the other sign.
     """
     native = native_ops()
     if native is None or x.dtype != np.float32 or not x.size:

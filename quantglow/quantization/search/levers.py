@@ -25,7 +25,8 @@ from quantglow.quantization.equalize.sample_statistics import ChannelReach, Resc
 from quantglow.quantization.plan.tensor_ranges import scarce_values
 from quantglow.quantization.search.fused_functions import worth_fusing
 from quantglow.quantization.search.prepared import Prepared, Ranges
-from quantglow.quantization.search.range_choice import Judged, Pair, choose_ranges
+from quantglow.quantization.search.range_choice import choose_ranges
+from quantglow.quantization.search.range_trial import Judged, Pair
 from quantglow.quantization.search.trials import Trials
 from quantglow.quantization.smoothing_scales import SUFFIX, unscaled_name, with_scaled_names
 

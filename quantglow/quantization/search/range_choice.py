@@ -9,58 +9,28 @@ computed with and without that.  Values that share parameters are judged togethe
 over all readers, where clipping counts more (``COHERENCE``).  For products a constant error of a
 channel does not count, because bias correction removes it.
 The best range of one half of the samples must be no worse than min-max on the other half.
-
-Products are computed for a part of their rows, and of many groups for a part of them, functions of
-large images for a part of the lines, different ones in each sample, so that the choice costs less
-than a run of the network for each sample.  Clipped values are rare, and few rows may hold none; so
-the errors of the rows are multiplied by the error of all values, which the histogram knows, over
-that of the rows (a ratio estimate; Cochran, Sampling Techniques, 1977, chapter 6).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
+from dataclasses import replace
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.graph.traits import Trait
+from quantglow.graph.node import Node
 from quantglow.interpreter.executor import Execution
-from quantglow.ops import Concat, Conv
-from quantglow.ops.arithmetic import quant_of
-from quantglow.ops.binary import Binary
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.images import Images
-from quantglow.ops.native import native_ops
-from quantglow.ops.unary import Unary
-from quantglow.ops.window_products import conv2d
 from quantglow.options import QuantizationConfig
-from quantglow.processes.interrupts import check_interrupt
-from quantglow.processes.workers import each
-from quantglow.profiling import Histogram, Profile, Range, squared_error
+from quantglow.profiling import Profile, Range
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.plan.tensor_ranges import scarce_values, tensor_ranges
-from quantglow.quantization.recovery.products import Product
-from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
+from quantglow.quantization.recovery.sample_values import SampleEvaluator
 from quantglow.quantization.recovery.sampling import Spread
 from quantglow.quantization.search.prepared import Ranges
-from quantglow.quantization.search.range_errors import (
-    TINY,
-    TOGETHER,
-    Energies,
-    Grids,
-    energies,
-    in_halves,
-    products,
-    relative,
-)
-from quantglow.types import Array, ElementType
+from quantglow.quantization.search.range_trial import Judged, Pair, RangeTrial
+from quantglow.quantization.search.reader_errors import ReaderErrors
+from quantglow.types import ElementType
 
 METHODS = ("auto", "percentile", "mse")
 SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0), (0.2, 1.0))
@@ -68,29 +38,6 @@ SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0
 
 SAMPLES = 16
 """Maximum number of calibration samples that are used."""
-
-WORK = 10**8
-"""Maximum number of multiply-accumulates for one product that reads a tensor, over all samples and
-candidates."""
-
-ROUNDING_WORK = 32
-"""Cost of rounding one value, in multiply-accumulates."""
-
-ELEMENTS = 2**18
-"""Maximum number of results that an elementwise function computes in one call."""
-
-LIGHT_SAMPLES = 4
-"""Maximum number of samples for operators other than products."""
-
-LIGHT_WORK = 5 * 10**6
-"""Maximum number of results of one of these, over all samples and candidates, if it computes each
-line from the same lines of its operands; others are computed whole."""
-
-COHERENCE = 4.0
-"""Weight of clipping errors.  They have one sign and lie together, at the strongest values: they
-add up behind the reader, while rounding errors average out."""
-
-MIN_ROWS = 8
 
 
 def choose_ranges(
@@ -110,8 +57,8 @@ def choose_ranges(
     candidates = candidates_of(plan, profile, config)
     few = Spread[Feeds](SAMPLES).extend(samples).kept
     types = [types_of(ranges, config) for ranges in candidates]
-    evaluator, known = SampleEvaluator(graph, few), {} if judged is None else judged
-    trial = RangeTrial(plan, types, evaluator, profile.histograms, known)
+    readers = ReaderErrors(SampleEvaluator(graph, few), profile.histograms)
+    trial = RangeTrial(plan, types, readers, {} if judged is None else judged)
     Execution(graph, (), trial.values).run()
     chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
     scarce = scarce_values(graph, profile)
@@ -119,38 +66,6 @@ def choose_ranges(
         if node.name in scarce:
             chosen.pop(root, None)
     return {n.name: chosen[root] for n, root in plan.groups.items() if root in chosen}
-
-
-Pair = tuple[str, str]
-"""Names of a value and of a reader of it."""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The errors of a reader with candidates of a value, and all that they follow from.
-
-    ``histograms`` of the values that are read, and of the result; those of equal values are the
-    same object.  ``weights``: of a product.
-    """
-
-    histograms: Sequence[Histogram | None]
-    weights: Array | None
-    types: Sequence[ElementType]
-    errors: Array
-
-    def holds(
-        self,
-        histograms: Sequence[Histogram | None],
-        weights: Array | None,
-        types: Sequence[ElementType],
-    ) -> bool:
-        """Whether the errors are the same with these."""
-        pairs = zip(self.histograms, histograms, strict=True)
-        if not all(a is b is not None for a, b in pairs) or self.types != types:
-            return False
-        if weights is None or self.weights is None:
-            return weights is self.weights
-        return weights is self.weights or np.array_equal(weights, self.weights)
 
 
 GroupRanges = dict[Node, Range]
@@ -177,309 +92,3 @@ def _by_group(plan: Plan, ranges: Mapping[Node, Range]) -> GroupRanges:
 def types_of(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, ElementType]:
     """The int8 type of each group with these ranges."""
     return {root: activation_element(r, config.symmetric) for root, r in ranges.items()}
-
-
-@dataclass
-class RangeTrial:
-    """A float run that tries all candidates at each reader.  ``errors``: group -> [halves,
-    candidates], sums over its readers.  ``judged``: see ``choose_ranges``.
-    """
-
-    plan: Plan
-    types: list[dict[Node, ElementType]]
-    evaluator: SampleEvaluator
-    histograms: Mapping[str, Histogram]
-    judged: dict[Pair, Judged] = field(default_factory=dict)
-    errors: dict[Node, Array] = field(default_factory=dict)
-
-    def best(self) -> dict[Node, int]:
-        """The candidate of each group: the best of one half that holds on the other."""
-        found = {}
-        for root in self.errors:
-            one, other = self.weighted(root)
-            order = np.argsort(one + other, kind="stable")
-            # min-max always holds, also where a logarithm of 0 makes its error no number.
-            holds = ~((one > one[0]) | (other > other[0]))
-            found[root] = next(int(k) for k in order if holds[k])
-        return found
-
-    def weighted(self, root: Node) -> Array:
-        """[halves, candidates]: the errors of a group, with clipping weighted by ``COHERENCE``.
-        Rounding errors grow with the square of the step; the rest is clipping.
-        """
-        errors = self.errors[root]
-        steps = np.array([quant_of(types[root]).scale for types in self.types])
-        rounding = errors[:, :1] * np.square(steps / steps[0])
-        return np.asarray(errors + (COHERENCE - 1) * np.maximum(errors - rounding, 0.0))
-
-    def values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
-        """The values of the node; its int8 operands are judged by them."""
-        check_interrupt()
-        results = self.evaluator.values(node, operands)
-        if self.plan.is_int8(node):
-            given = dict(zip(node.operands, operands, strict=True))
-            for operand in given:
-                if _is_computed(operand) and operand in self.plan.groups:
-                    self._judge(operand, node, given, results)
-        return results
-
-    def _judge(
-        self,
-        operand: Node,
-        reader: Node,
-        given: Mapping[Node, SampleValues],
-        results: SampleValues,
-    ) -> None:
-        root = self.plan.groups[operand]
-        types = [candidate[root] for candidate in self.types]
-        total = self.errors.setdefault(root, np.zeros((2, len(types))))
-        pair, computed = (operand.name, reader.name), [n for n in given if _is_computed(n)]
-        histograms = [self.histograms.get(node.name) for node in (*computed, reader)]
-        weights = reader.w if isinstance(reader, Contraction) else None
-        array = weights.value if isinstance(weights, Constant) else None
-        known = self.judged.get(pair)
-        if known is None or not known.holds(histograms, array, types):
-            errors = self._errors_of(operand, reader, given, types, results)
-            known = self.judged[pair] = Judged(histograms, array, types, errors)
-        total += known.errors
-
-    def _errors_of(
-        self,
-        operand: Node,
-        reader: Node,
-        given: Mapping[Node, SampleValues],
-        types: list[ElementType],
-        results: SampleValues,
-    ) -> Array:
-        """[2, candidates]: relative errors of a reader, with candidates of one of its operands."""
-        found = np.zeros((2, len(types)))
-        if isinstance(reader, Contraction) and operand is reader.x:
-            found += self._of_product(operand, reader, given[operand], types)
-        if not isinstance(reader, Contraction) or _residual(reader) is operand:
-            found += self._of_result(operand, reader, given, types, results)
-        return found
-
-    def _of_product(
-        self, x: Node, reader: Contraction, values: SampleValues, types: list[ElementType]
-    ) -> Array:
-        """[2, candidates]: relative errors of ``x @ w``, for a part of the rows of each sample."""
-        product = Product(reader)
-        group, k, outputs = product.shape
-        weights = product.matrix(reader.w.value.astype(np.float32))  # type: ignore[attr-defined]
-        count = len(self.evaluator.samples)
-        row = group * k * (outputs + ROUNDING_WORK) * len(types) * count
-        rows = max(MIN_ROWS, WORK // row)
-
-        grids = Grids.of(types)
-        is_depthwise = isinstance(reader, Conv) and reader.depthwise
-        of_lines = is_depthwise and native_ops() is not None
-
-        def taken(sample: int) -> Array:
-            own: Any = self.evaluator.counterpart(reader, sample)
-            read = _some_lines if of_lines else _some_rows
-            return read(Product(own), values.of(sample), rows, sample / count)
-
-        def measured(part: range) -> tuple[Energies, Array]:
-            alike = defaultdict[tuple[int, ...], list[Array]](list)
-            for sample in part:
-                read = taken(sample)
-                alike[read.shape].append(read)
-            found = [of_some(np.stack(some), part.start) for some in alike.values()]
-            return Energies.sum([one for one, _ in found]), np.sum([s for _, s in found], axis=0)
-
-        def of_some(some: Array, first: int) -> tuple[Energies, Array]:
-            if of_lines:
-                return _of_lines(self.evaluator.counterpart(reader, first), some, grids)
-            groups = slice(first % apart, None, apart)
-            columns, own_weights = some[:, groups], weights[groups]
-            errors, squares = grids.measured(columns)
-            found = products(errors.reshape(-1, *columns.shape[1:]), own_weights)
-            found = found.reshape(len(types), len(some), *found.shape[1:])
-            return Energies.of(products(columns, own_weights), found), squares / columns[0].size
-
-        apart = groups_apart(group, MIN_ROWS * row)
-        parts = self._parts(count, apart == 1)
-        measures = each(measured, parts)
-        rounding = sum((part for _, part in measures), np.zeros(len(types)))
-        sums = relative(parts, [one for one, _ in measures])
-        return sums * self._ratios(x, types, rounding / count)
-
-    def _parts(self, count: int, together: bool) -> list[range]:
-        """``in_halves``; one by one where samples have other shapes."""
-        kinds = {id(self.evaluator.alike(sample)) for sample in range(count)}
-        return in_halves(count, TOGETHER if together and len(kinds) == 1 else 1)
-
-    def _ratios(self, x: Node, types: list[ElementType], rounding: Array) -> Array:
-        """For each candidate the mean square error of all values over that of the sampled ones."""
-        if x.name not in self.histograms:
-            return np.ones(len(types))
-        histogram = self.histograms[x.name]
-        whole = np.array([squared_error(histogram, _reach(element)) for element in types])
-        return np.where(rounding > TINY, whole / np.maximum(rounding, TINY), 1.0)
-
-    def _of_result(
-        self,
-        x: Node,
-        reader: Node,
-        given: Mapping[Node, SampleValues],
-        types: list[ElementType],
-        results: SampleValues,
-    ) -> Array:
-        """[2, candidates]: relative errors of the reader's results, in a part of the lines."""
-        count = min(LIGHT_SAMPLES, len(self.evaluator.samples))
-        found = [results.of(sample) for sample in range(count)]
-        work = sum(result.size for result in found) * len(types)
-        every = max(1, work // LIGHT_WORK) if _is_local(reader) else 1
-
-        grids = Grids.of(types)
-
-        def measured(one: range) -> tuple[Energies, Array]:
-            sample = one.start
-            apart = min(every, found[sample].shape[1]) if every > 1 else 1
-            lines = slice(sample * apart // count, None, apart)
-            value, wanted = (_part(v, lines) for v in (given[x].of(sample), found[sample]))
-            errors, squares = grids.measured(value)
-            rounding = squares / max(value.size, 1)
-            sums = squares
-            if not isinstance(reader, Contraction):
-                errors += value
-                sums = self._errors(reader, given, x, errors, wanted, sample, lines)
-            return Energies(_variation(wanted), sums), rounding
-
-        parts = [range(sample, sample + 1) for sample in range(count)]
-        measures = each(measured, parts)
-        sums = relative(parts, [one for one, _ in measures])
-        if every == 1:
-            return sums
-        return sums * self._ratios(x, types, np.mean([part for _, part in measures], axis=0))
-
-    def _errors(
-        self,
-        reader: Node,
-        given: Mapping[Node, SampleValues],
-        x: Node,
-        values: Array,
-        wanted: Array,
-        sample: int,
-        lines: slice,
-    ) -> Array:
-        """[candidates]: energies of the errors of some lines of a reader's result for one sample,
-        with ``values`` [candidates, …] of ``x``.  Elementwise functions take several at once.
-        """
-        is_function = reader.has(Trait.ELEMENTWISE) and values[0].shape == wanted.shape
-        once = max(1, ELEMENTS // max(wanted.size, 1)) if is_function else 1
-        if once == 1:
-            some = [self._computed(reader, given, {x: own}, sample, lines)[None] for own in values]
-        else:
-            starts = range(0, len(values), once)
-            taken = [values[start : start + once] for start in starts]
-            some = [self._computed(reader, given, {x: own}, sample, lines) for own in taken]
-        return np.concatenate([energies(_as_rows(own - wanted), centred=False) for own in some])
-
-    def _computed(
-        self,
-        reader: Node,
-        given: Mapping[Node, SampleValues],
-        changed: Mapping[Node, Array],
-        sample: int,
-        lines: slice,
-    ) -> Array:
-        """Some lines of the reader's result for one sample; ``changed``: lines of an operand."""
-        own = self.evaluator.counterpart(reader, sample)
-        one = range(sample, sample + 1)
-        arrays = self.evaluator.given(own, [given[o] for o in reader.operands], one)
-        pairs = zip(reader.operands, arrays, strict=True)
-        parts = (changed[o] if o in changed else _part(array, lines) for o, array in pairs)
-        with np.errstate(all="ignore"):
-            return self.evaluator.finite(reader, own.evaluate(*parts))
-
-
-def groups_apart(group: int, work: int) -> int:
-    """Distance of the groups of a product that one sample computes, if all of them take ``work``
-    over all samples; the next sample computes the next ones.
-    """
-    return min(-(-work // WORK), group)
-
-
-def _reach(element: ElementType) -> Range:
-    """The reals from the lowest to the highest integer."""
-    params, (low, high) = quant_of(element), element.dtype.limits
-    return Range(
-        params.scale * (low - params.zero_point), params.scale * (high - params.zero_point)
-    )
-
-
-def _is_local(reader: Node) -> bool:
-    """Whether a node computes each line of an image from the same lines of its operands."""
-    images = [o for o in reader.operands if not isinstance(o, Constant)]
-    alike = all(o.type.rank == 4 and o.type.shape[:2] == reader.type.shape[:2] for o in images)
-    if isinstance(reader, Concat):
-        return alike and reader.axis > 1
-    return alike and isinstance(reader, Unary | Binary | Contraction)
-
-
-def _part(value: Array, lines: slice) -> Array:
-    """Some lines of an image; an array with a single line as it is."""
-    return value[:, lines] if value.ndim == 4 and value.shape[1] > 1 else value
-
-
-def _variation(values: Array) -> float:
-    """The sum of squares of the distances from the mean; of a single value its square."""
-    whole = float(energies(_as_rows(values[None]), centred=False)[0])
-    if values.size < 2:
-        return whole
-    return whole - float(values.sum(dtype=np.float64)) ** 2 / values.size
-
-
-def _as_rows(values: Array) -> Array:
-    """[candidates, 1, values, 1] of [candidates, …]"""
-    return values.reshape(len(values), 1, -1, 1)
-
-
-def _is_computed(operand: Node) -> bool:
-    return not isinstance(operand, Constant)
-
-
-def _residual(reader: Contraction) -> Node | None:
-    return reader.residual if isinstance(reader, Conv) else None
-
-
-def _of_lines(reader: Any, lines: Array, grids: Grids) -> tuple[Energies, Array]:
-    """``_of_product`` of a depthwise layer for the input ``lines`` [samples, …] of some of its own,
-    by native code.
-    """
-    errors, squares = grids.measured(lines)
-    weights = reader.w.value.astype(np.float32)
-    images = np.concatenate([lines[None], errors]).reshape(-1, *lines.shape[2:])
-    found = conv2d(
-        Images.of(images), weights, (1, reader.strides[1]), reader.dilations, reader.group
-    )
-    rows = found.reshape(len(errors) + 1, len(lines), 1, -1, found.shape[-1])
-    return Energies.of(rows[0], rows[1:]), squares / max(lines[0].size, 1)
-
-
-def _some_lines(product: Product, value: Array, rows: int, offset: float) -> Array:
-    """float32 [lines, span, W, C]: what some lines of a Conv's result read, about ``rows`` pixels,
-    as ``_some_rows`` has them.
-    """
-    padded, (stride, _), _ = product.thinned(value, 1, 0)
-    node: Any = product.node
-    span = node.dilations[0] * (node.w.type.shape[0] - 1) + 1
-    images, height, width, _ = node.type.shape
-    apart = max(1, height // max(1, min(height, -(-rows // max(images * width, 1)))))
-    tops = range(int(offset * apart) * stride, height * stride, apart * stride)
-    return np.concatenate([padded[:, top : top + span] for top in tops])
-
-
-def _some_rows(product: Product, value: Array, rows: int, offset: float) -> Array:
-    """float32 columns [G, about ``rows``, K], spread over the image.  ``offset``, from 0 to 1, is
-    the position of the first one between two lines, and between two of their rows.
-    """
-    spatial = value.shape[1] if value.ndim == 4 else 1
-    per_line = value.shape[0] * (value.shape[2] if value.ndim == 4 else 1)
-    lines = max(1, min(spatial, -(-4 * rows // max(per_line, 1))))
-    apart = max(1, spatial // lines)
-    bands = product.bands(value, every=apart, first=int(offset * apart))
-    columns = np.concatenate([band[0] for band in bands], axis=1)
-    every = max(1, columns.shape[1] // rows)
-    return np.ascontiguousarray(columns[:, int(offset * every) :: every])

@@ -10,6 +10,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.options import FAST, FAST_EQUALIZATIONS, QuantizationConfig
 from quantglow.processes.deadline import NEVER, Deadline
+from quantglow.processes.workers import each
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.float_runs import FloatRuns
@@ -112,7 +113,7 @@ class Trials:
     def run_float(self) -> None:
         """Compute the exact values of the outputs on the held-back samples."""
         ends = compared_nodes(self.start.graph)
-        self.wanted = [self.runs.results(feeds, ends) for feeds in self.held]
+        self.wanted = each(lambda feeds: self.runs.results(feeds, ends), self.held)
 
 
 def split(samples: Sequence[Feeds], seed: int) -> tuple[list[Feeds], list[Feeds]]:

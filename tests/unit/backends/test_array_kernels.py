@@ -16,12 +16,25 @@ from hypothesis.extra import numpy as hnp
 from quantglow.backends.llvm.array_kernels.native import array_kernels
 from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
+from quantglow.graph.node import OPS, Constant, Input
+from quantglow.graph.traits import Trait
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, Gemm, HardSwish, window_products
+from quantglow.ops import (
+    Abs,
+    Clip,
+    Conv,
+    Gemm,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Neg,
+    Relu,
+    window_products,
+)
 from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.images import Images
 from quantglow.ops.native import Ends, computing_with
+from quantglow.ops.unary import Unary
 from quantglow.ops.window_products import conv2d, products
 from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Histogram
@@ -283,3 +296,37 @@ def one_tap(w: Array, i: int, j: int) -> Array:
     found = np.zeros_like(w)
     found[i, j] = 1
     return found
+
+
+X = Input(name="x", tensor=f32(1))
+FUNCTIONS: list[Unary] = [
+    Relu(name="y", x=X),
+    Clip(name="y", x=X, low=-1.0, high=2.5),
+    Neg(name="y", x=X),
+    Abs(name="y", x=X),
+    LeakyRelu(name="y", x=X, alpha=0.3),
+    HardSigmoid(name="y", x=X, alpha=0.17, beta=0.4),
+    HardSwish(name="y", x=X),
+]
+
+
+@given(
+    levels,
+    st.sampled_from(FUNCTIONS),
+    hnp.arrays(np.float32, st.integers(1, 70), elements=st.floats(width=32)),
+    st.booleans(),
+)
+def test_functions_in_exact_steps_give_the_numbers_of_numpy(
+    level: str, function: Unary, values: Array, at_end: bool
+) -> None:
+    with np.errstate(all="ignore"):
+        wanted = function.reference(values)
+    with computing_with(array_kernels(level)):
+        found = function.reference(guarded(values, at_end))
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_every_function_in_exact_steps_is_tried() -> None:
+    unary = [kind for kind in OPS.values() if issubclass(kind, Unary)]
+    exact = {kind for kind in unary if Trait.EXACT_STEPS in kind.traits}
+    assert exact == {type(function) for function in FUNCTIONS}

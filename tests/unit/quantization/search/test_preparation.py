@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import quantglow as qg
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
 from quantglow.interpreter.executor import Execution
 from quantglow.ops import (
@@ -38,10 +40,12 @@ from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.recovery.sample_values import SampleEvaluator
-from quantglow.quantization.search import levers, range_choice, trials
+from quantglow.quantization.search import levers, range_choice, range_trial, reader_errors, trials
 from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.quantization.search.range_choice import RangeTrial, choose_ranges
+from quantglow.quantization.search.range_choice import choose_ranges
+from quantglow.quantization.search.range_trial import Judged, Pair, RangeTrial
+from quantglow.quantization.search.reader_errors import ReaderErrors
 from quantglow.quantization.search.trials import split
 from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import (
@@ -148,7 +152,7 @@ def test_each_sample_tells_of_other_lines(monkeypatch: pytest.MonkeyPatch) -> No
     """In the first rows only values that no weight reads are large; in the last row the
     others are.
     """
-    monkeypatch.setattr(range_choice, "WORK", 1)
+    monkeypatch.setattr(reader_errors, "WORK", 1)
     x = image(2, 16)
     w = np.array([1.0, 0.0]).reshape(1, 1, 2, 1)
     last = Conv(name="last", x=x, w=constant("w", w), b=constant("b", np.zeros(1)))
@@ -165,7 +169,7 @@ def test_each_sample_tells_of_other_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_each_sample_tells_of_other_lines_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large values are multiplied by 0 in the first three quarters."""
-    monkeypatch.setattr(range_choice, "LIGHT_WORK", 1)
+    monkeypatch.setattr(reader_errors, "LIGHT_WORK", 1)
     x, y = image(2, 16), replace(image(2, 16), name="y")
     last = conv("last", Mul(name="product", x=x, y=y), 4, kernel=1)
     graph = graph_of(last, inputs=(x, y))
@@ -212,8 +216,9 @@ def test_clipping_counts_more_than_rounding() -> None:
     root = graph.inputs[0]
     types = [{root: activation_element(Range(0.0, high))} for high in (1.0, 0.5, 0.5)]
     errors = {root: np.array([[1.0, 0.25, 0.35], [1.0, 0.2, 0.25]])}
-    weighted = RangeTrial(plan, types, SampleEvaluator(graph, data), {}, errors=errors).weighted(root)
-    cut_off = 0.1 * range_choice.COHERENCE
+    readers = ReaderErrors(SampleEvaluator(graph, data), {})
+    weighted = RangeTrial(plan, types, readers, errors=errors).weighted(root)
+    cut_off = 0.1 * range_trial.COHERENCE
     np.testing.assert_allclose(weighted, [[1, 0.25, 0.25 + cut_off], [1, 0.2, 0.25]], rtol=1e-5)
 
 
@@ -300,13 +305,49 @@ def test_some_lines_of_a_function_represent_all(monkeypatch: pytest.MonkeyPatch)
     types = [range_choice.types_of(ranges, AUTO) for ranges in candidates]
 
     def errors() -> dict[str, Array]:
-        trial = RangeTrial(plan, types, SampleEvaluator(graph, data), seen.histograms)
+        trial = RangeTrial(plan, types, ReaderErrors(SampleEvaluator(graph, data), seen.histograms))
         Execution(graph, (), trial.values).run()
         return {root.name: found for root, found in trial.errors.items()}
 
     whole = errors()
-    monkeypatch.setattr(range_choice, "LIGHT_WORK", 3 * 10**5)
+    monkeypatch.setattr(reader_errors, "LIGHT_WORK", 3 * 10**5)
     some = errors()
     assert any((some[name] != found).any() for name, found in whole.items())
     for name, found in whole.items():
         np.testing.assert_allclose(some[name], found, rtol=0.3, err_msg=name)
+
+
+def test_equal_values_and_readers_of_two_candidates_are_judged_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second has other weights in one layer, and another histogram of its result."""
+    x = image(4, 8)
+    layers = [conv("first", x, 8), conv("second", x, 8)]
+    graph = graph_of(Add(name="sum", x=layers[0], y=layers[1]), inputs=(x,))
+    data = samples_for(graph, 8)
+    seen = profile(graph, data, progress=False)
+    calls: list[Pair] = []
+    usual = ReaderErrors.of
+
+    def noted(self: ReaderErrors, operand: Node, reader: Node, *rest: Any) -> Array:
+        calls.append((operand.name, reader.name))
+        return usual(self, operand, reader, *rest)
+
+    monkeypatch.setattr(ReaderErrors, "of", noted)
+    judged: dict[Pair, Judged] = {}
+    chosen = choose_ranges(graph, seen, AUTO, data, None, judged)
+    pairs = {("x", "first"), ("x", "second"), ("first", "sum"), ("second", "sum")}
+    assert set(calls) == pairs
+    calls.clear()
+    assert choose_ranges(graph, seen, AUTO, data, None, judged) == chosen
+    assert calls == []
+
+    def doubled(node: Node) -> Node:
+        is_changed = isinstance(node, Constant) and node.name == layers[1].w.name
+        return replace(node, value=2 * node.value) if is_changed else node
+
+    other = graph.rebuild(doubled)
+    changed = profile(other, data, progress=False).histograms
+    histograms = {**seen.histograms, **{name: changed[name] for name in ("second", "sum")}}
+    choose_ranges(other, replace(seen, histograms=histograms), AUTO, data, None, judged)
+    assert set(calls) == pairs - {("x", "first")}

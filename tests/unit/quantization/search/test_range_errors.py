@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.ops.arithmetic import rounded_reals, saturate
-from quantglow.quantization.search import range_choice
+from quantglow.quantization.search import reader_errors
 from quantglow.quantization.search.range_errors import (
     Energies,
     Grids,
@@ -89,5 +89,5 @@ def test_halves_have_every_other_sample(together: int) -> None:
 @pytest.mark.parametrize(("share", "groups"), [(1, 1), (2.5, 3), (100, 8)])
 def test_groups_are_as_far_apart_as_their_work_needs(share: float, groups: int) -> None:
     """One group in three where all of them take 2.5 times the work allowed."""
-    work = int(share * range_choice.WORK)
-    assert range_choice.groups_apart(8, work) == groups
+    work = int(share * reader_errors.WORK)
+    assert reader_errors.groups_apart(8, work) == groups
