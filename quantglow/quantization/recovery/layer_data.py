@@ -43,7 +43,8 @@ class LayerData:
     """An int8 layer, the values of its operands, and the sums that it should give.
 
     ``wanted``: the float model's sums before activation and bounds.
-    ``techniques``: those that will improve the layer.
+    ``techniques``: those that will improve the layer.  ``total``, ``first``: number of all samples,
+    and of those before these, an even one, where these are a part of them.
     """
 
     node: Any
@@ -51,45 +52,24 @@ class LayerData:
     evaluator: SampleEvaluator
     wanted: Stacks
     techniques: Collection[str]
+    total: int
+    first: int = 0
 
-    def layer(self, real: Any, per_channel: bool) -> Layer:
-        """The layer as plain rounding left it; ``real`` is the float node."""
-        node, product = self.node, Product(self.node)
-        x = node.x.type.params
-        weights = product.matrix(real.w.value * np.float32(x.scale))
-        outputs = node.type.shape[-1]
-        bias = np.zeros((1, outputs)) if real.b is None else real.b.value.reshape(1, outputs)
-        by_group = product.by_group(bias.astype(np.float64))
-        scales = np.asarray(node.w.type.params.scales) * x.scale
-        steps = product.by_group(np.broadcast_to(scales, bias.shape))
-        in_steps = weights / steps.astype(np.float32)
-        return Layer(
-            product=product,
-            x=x,
-            statistics=self._statistics((weights, by_group.astype(np.float32))),
-            weights=in_steps,
-            target=in_steps,
-            integers=product.matrix(node.w.value.astype(np.float32)),
-            unit=steps,
-            steps=steps,
-            reach=steps,
-            real_bias=by_group,
-            bias=by_group,
-            per_channel=per_channel,
-            dtype=node.x.type.dtype,
-        )
+    def moments(self, real: Any) -> tuple[Moments, ...]:
+        """The moments over all samples, of both halves side by side; ``real``: the float node.
 
-    def _statistics(self, terms: tuple[Array, Array]) -> Statistics:
-        """The moments over all samples, of both halves side by side."""
+        They are added up where there is no need to try on one half what was fitted on the other.
+        """
+        terms = terms_of(self.node, real)
         product, samples = Product(self.node), range(len(self.evaluator.samples))
         group, k, _ = product.shape
-        size = sum(array.size for array in self.wanted.arrays)
+        size = sum(array.size for array in self.wanted.arrays) * self.total // len(samples)
         rows = size // self.node.type.shape[-1]
-        stride = row_stride(rows, group, k, len(samples))
+        stride = row_stride(rows, group, k, self.total)
         enough = group * k * k * 8 <= GRAM_NBYTES and rows >= MIN_ROWS_PER_INPUT * k
         second = set(self.techniques) != {"correct-bias"} and enough
-        columns_nbytes = 4 * rows // stride * group * k // len(samples)
-        together = samples_together(self.node, size // len(samples), columns_nbytes)
+        columns_nbytes = 4 * rows // stride * group * k // self.total
+        together = samples_together(self.node, size // self.total, columns_nbytes)
         if stride > 1:
             together = 1  # Each sample contributes other lines, since lines, as of text, differ.
 
@@ -102,15 +82,15 @@ class LayerData:
             if native is not None and takes_native:
                 return self._depthwise(native, terms, parts, stride)
             moments = Moments.zeros(product.shape, second)
-            for first, part in enumerate(parts):
+            for first, part in enumerate(parts, self.first // 2):
                 self._add(moments, terms, part, stride, first)
             return moments
 
         halves = tuple(each(counted, [samples[::2], samples[1::2]]))
         split = "adapt-weights" in self.techniques and adaptable(rows // stride // 2, k)
-        if second and split and len(samples) >= MIN_TO_SPLIT:
-            return Statistics(halves)
-        return Statistics((halves[0] + halves[1],))
+        if second and split and self.total >= MIN_TO_SPLIT:
+            return halves
+        return (halves[0] + halves[1],)
 
     def _add(
         self,
@@ -157,7 +137,7 @@ class LayerData:
         weights, bias = product.weights(terms[0]), terms[1].reshape(-1)
         ends = Ends(bias)
         sums, count = native.no_moments(kernel, channels), 0
-        for first, part in enumerate(parts):
+        for first, part in enumerate(parts, self.first // 2):
             node, x, others = self._given(part)
             images, strides, start = Product(node).thinned(x, stride, first)
             y, *residuals = (np.ascontiguousarray(other[:, start::stride]) for other in others)
@@ -170,6 +150,43 @@ class LayerData:
         moments = Moments.zeros(product.shape)
         moments.add_products(count, native.products_of(sums, kernel, channels))
         return moments
+
+
+def terms_of(node: Any, real: Any) -> tuple[Array, Array]:
+    """The real weights and bias of a layer by group, for an input in steps; float32."""
+    weights = Product(node).matrix(real.w.value * np.float32(node.x.type.params.scale))
+    return weights, bias_of(node, real).astype(np.float32)
+
+
+def bias_of(node: Any, real: Any) -> Array:
+    """The real bias of a layer, float64 [G, 1, O/G]."""
+    outputs = node.type.shape[-1]
+    bias = np.zeros((1, outputs)) if real.b is None else real.b.value.reshape(1, outputs)
+    return Product(node).by_group(bias.astype(np.float64))
+
+
+def plain_layer(node: Any, real: Any, statistics: Statistics, per_channel: bool) -> Layer:
+    """The layer as plain rounding left it; ``real`` is the float node."""
+    product, x = Product(node), node.x.type.params
+    weights, bias = terms_of(node, real)[0], bias_of(node, real)
+    scales = np.asarray(node.w.type.params.scales) * x.scale
+    steps = product.by_group(np.broadcast_to(scales, (1, node.type.shape[-1])))
+    in_steps = weights / steps.astype(np.float32)
+    return Layer(
+        product=product,
+        x=x,
+        statistics=statistics,
+        weights=in_steps,
+        target=in_steps,
+        integers=product.matrix(node.w.value.astype(np.float32)),
+        unit=steps,
+        steps=steps,
+        reach=steps,
+        real_bias=bias,
+        bias=bias,
+        per_channel=per_channel,
+        dtype=node.x.type.dtype,
+    )
 
 
 def real_values(node: Node, value: Array) -> Array:

@@ -102,7 +102,7 @@ def child(place: str, turn: int = 1, options: str = "{}") -> Iterator[Child]:
         made.process.communicate()
 
 
-LAYER = "quantglow.quantization.recovery.layerwise:LayerData"
+LAYER = "quantglow.quantization.recovery.sample_runs:LayerData"
 STAGES = {
     "profiling": ("quantglow.profiling.recording:graph_for", 3, "{}"),
     "functions": ("quantglow.quantization.search.levers:worth_fusing", 1, "{}"),

@@ -21,7 +21,13 @@ from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
 from quantglow.quantization.recovery import layer_data
 from quantglow.quantization.recovery.layer import Layer
-from quantglow.quantization.recovery.layer_data import LayerData, missing_sums, real_values
+from quantglow.quantization.recovery.layer_data import (
+    LayerData,
+    missing_sums,
+    plain_layer,
+    real_values,
+)
+from quantglow.quantization.recovery.moments import Statistics
 from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
 from quantglow.types import Array
@@ -65,11 +71,12 @@ def data_of(
 
     operands = [values[operand] for operand in layer.operands]
     wanted = Stacks([sums(sample) for sample in range(count)], evaluator.layout(1))
-    return LayerData(layer, operands, evaluator, wanted, techniques)
+    return LayerData(layer, operands, evaluator, wanted, techniques, count)
 
 
 def layer_of(graph: Graph, **options: Any) -> Layer:
-    return data_of(graph, **options).layer(graph.by_name("y"), per_channel=True)
+    data, real = data_of(graph, **options), graph.by_name("y")
+    return plain_layer(data.node, real, Statistics(data.moments(real)), per_channel=True)
 
 
 def test_a_layer_begins_with_weights_rounded_to_nearest() -> None:
@@ -99,7 +106,7 @@ def test_native_code_gives_the_sums_of_the_real_weights_of_a_dense_layer() -> No
             images, strides, _ = Product(node).thinned(x, 1, 0)
             now = conv2d(Images.of(images), weights, strides, (1, 1), 1) + real.b.value
             missing += (wanted - now).sum(axis=(0, 1, 2), dtype=np.float64)
-        moments = data.layer(real, per_channel=True).moments
+        moments = Statistics(data.moments(real)).moments
     np.testing.assert_allclose(moments.rest_sum[0], missing, rtol=1e-9, atol=1e-12)
 
 

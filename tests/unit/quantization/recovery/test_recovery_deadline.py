@@ -18,7 +18,7 @@ from quantglow.processes import deadline
 from quantglow.processes.deadline import Deadline
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_for_all_shapes
-from quantglow.quantization.recovery import Cache, layerwise, recover
+from quantglow.quantization.recovery import Cache, recover, sample_runs
 from quantglow.quantization.search import choose_int16, levers
 from tests.support.small_network import small_model, small_samples
 from tests.unit.quantization.quantization_networks import samples_for, small_cnn
@@ -76,7 +76,7 @@ def weights(graph: Graph) -> dict[str, bytes]:
 def test_the_layers_done_before_the_deadline_stay_and_the_others_are_plain(clock: Clock) -> None:
     int8 = int8_graph()
     plain, whole = weights(int8), weights(recover(GRAPH, int8, DATA, TECHNIQUES).graph)
-    calls = clock.passes(layerwise, "LayerData", lambda call: 60.0)
+    calls = clock.passes(sample_runs, "LayerData", lambda call: 60.0)
     cut = recover(GRAPH, int8, DATA, TECHNIQUES, deadline=Deadline(90.0))
     assert calls == [0.0, 60.0]
     assert weights(cut.graph) == {
@@ -90,7 +90,7 @@ def test_the_layers_done_before_the_deadline_stay_and_the_others_are_plain(clock
 
 def test_without_time_no_layer_is_begun(clock: Clock) -> None:
     int8 = int8_graph()
-    calls = clock.passes(layerwise, "LayerData", lambda call: 0.0)
+    calls = clock.passes(sample_runs, "LayerData", lambda call: 0.0)
     cut = recover(GRAPH, int8, DATA, TECHNIQUES, deadline=Deadline(0.0))
     assert not calls
     assert weights(cut.graph) == weights(int8)
@@ -98,7 +98,7 @@ def test_without_time_no_layer_is_begun(clock: Clock) -> None:
 
 
 def test_a_deadline_after_the_last_layer_is_not_noted(clock: Clock) -> None:
-    clock.passes(layerwise, "LayerData", lambda call: 60.0)
+    clock.passes(sample_runs, "LayerData", lambda call: 60.0)
     cut = recover(GRAPH, int8_graph(), DATA, TECHNIQUES, deadline=Deadline(360.0))
     assert not cut.note
 
@@ -106,7 +106,7 @@ def test_a_deadline_after_the_last_layer_is_not_noted(clock: Clock) -> None:
 def test_a_later_run_goes_on_where_the_deadline_ended_the_first(clock: Clock) -> None:
     int8, cache = int8_graph(), Cache()
     whole = recover(GRAPH, int8, DATA, TECHNIQUES).graph
-    calls = clock.passes(layerwise, "LayerData", lambda call: 60.0)
+    calls = clock.passes(sample_runs, "LayerData", lambda call: 60.0)
     recover(GRAPH, int8, DATA, TECHNIQUES, cache=cache, deadline=Deadline(90.0))
     rest = recover(GRAPH, int8, DATA, TECHNIQUES, cache=cache)
     assert weights(rest.graph) == weights(whole)
@@ -126,7 +126,7 @@ def test_a_deadline_in_the_recovery_with_int16_keeps_the_whole_one_without(
         return quantize_for_all_shapes(graph, seen, config, samples, False, deadline=Deadline(end))
 
     plain = made((), 1e9)
-    clock.passes(layerwise, "LayerData", lambda call: 60.0)
+    clock.passes(sample_runs, "LayerData", lambda call: 60.0)
     layers = len(weights(plain.graph))
     cut = made("auto", 60.0 * layers + 90.0)
     assert weights(cut.graph) == weights(plain.graph)
@@ -147,7 +147,7 @@ def cuts(model: Any) -> list[str]:
 def test_max_minutes_ends_recovery_and_the_report_says_so(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock.passes(layerwise, "LayerData", lambda call: 61.0)
+    clock.passes(sample_runs, "LayerData", lambda call: 61.0)
     made = small(max_minutes=1)
     said = "max_minutes are over: keeping the best so far (accuracy recovery)"
     assert capsys.readouterr().err.count(said) == 1
@@ -158,7 +158,7 @@ def test_max_minutes_ends_recovery_and_the_report_says_so(
 
 def test_the_searches_before_recovery_leave_it_half_of_the_time(clock: Clock) -> None:
     clock.passes(levers, "choose_ranges", lambda call: 31.0)
-    layers = clock.passes(layerwise, "LayerData", lambda call: 10.0)
+    layers = clock.passes(sample_runs, "LayerData", lambda call: 10.0)
     made = small(max_minutes=1)
     assert layers == [31.0, 41.0]
     assert [note.partition(" early")[0] for note in cuts(made)] == [
@@ -174,7 +174,7 @@ def under_contract(graph: Graph, figure: Callable[[Any], float], **options: Any)
 
 
 def test_the_trials_of_accuracy_control_end_recovery_at_their_deadline(clock: Clock) -> None:
-    calls = clock.passes(layerwise, "LayerData", lambda call: 61.0)
+    calls = clock.passes(sample_runs, "LayerData", lambda call: 61.0)
     made = under_contract(GRAPH, lambda model: 1.0)
     assert calls == [0.0, 61.0]
     assert ": 4 of 6 layers" in cuts(made)[0]
