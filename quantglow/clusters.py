@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from asyncio import CancelledError
 from typing import Any, TypeVar
 
 from quantglow.arguments import brief
-from quantglow.errors import OptionError
+from quantglow.errors import BackendError, OptionError
 from quantglow.extras import package
+
+LOCAL = "start workers, or do without client."
 
 Content = TypeVar("Content")
 
@@ -34,6 +38,22 @@ def dask(name: str) -> Any:
 def large_messages() -> Any:
     """Inside, Dask does not warn of the model's size: it is sent once for each worker."""
     return dask("dask.config").set({"distributed.admin.large-graph-warning-threshold": "4GB"})
+
+
+def awaited(client: Any, future: Any) -> Any:
+    """The result of a future.  Raises ``BackendError`` where the cluster has no workers for long,
+    or dropped the task.
+    """
+    seen = time.monotonic()
+    while True:
+        try:
+            return future.result(timeout=POLL_SECONDS)
+        except TimeoutError:
+            seen = time.monotonic() if client.nthreads() else seen
+        except CancelledError as error:
+            raise BackendError(f"the cluster dropped tasks: {error}. Remedy: {LOCAL}") from None
+        if time.monotonic() - seen > ABSENT_SECONDS:
+            raise BackendError(f"the cluster has no workers any more. Remedy: {LOCAL}")
 
 
 def received(content: Content) -> Content:

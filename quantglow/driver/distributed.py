@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_info
 from quantglow import profiling
 from quantglow.clusters import (
     ABSENT_SECONDS,
+    LOCAL,
     POLL_SECONDS,
     checked_client,
     dask,
@@ -61,8 +62,6 @@ Part = tuple[Environment, Profile]
 
 Asked = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...], ProfileWith]
 """Input shapes by name, and the inputs whose values decide, see ``Family``."""
-
-LOCAL = "start workers, or profile without client."
 
 _one_at_a_time = threading.Lock()
 """Families are not thread-safe, and profiling has threads of its own."""
@@ -193,14 +192,19 @@ class _Work:
         return []
 
     def _merge(self, environment: Environment, part: Profile) -> None:
-        known = self.environment = self.environment or environment
-        if different := [name for name in known if known[name] != environment.get(name)]:
-            facts = "; ".join(f"{n}: {known[n]}, and {environment.get(n)}" for n in different)
-            raise BackendError(
-                f"the workers differ, so that their float results would ({facts}). Remedy: use "
-                "workers of one kind."
-            )
+        self.environment = self.environment or environment
+        check_alike(self.environment, environment)
         self.merged = part if self.merged is None else self.merged.merge(part)
+
+
+def check_alike(known: Environment, other: Environment) -> None:
+    """Raise ``BackendError`` unless two workers give the same float results."""
+    if different := [name for name in known if known[name] != other.get(name)]:
+        facts = "; ".join(f"{n}: {known[n]}, and {other.get(n)}" for n in different)
+        raise BackendError(
+            f"the workers differ, so that their float results would ({facts}). Remedy: use "
+            "workers of one kind."
+        )
 
 
 def places(samples: list[Located]) -> str:

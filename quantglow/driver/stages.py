@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from warnings import warn
 
@@ -20,9 +21,11 @@ from quantglow.arguments import (
     progress_mode,
     shapes,
 )
+from quantglow.clusters import checked_client
 from quantglow.converters import as_onnx, model_as_onnx
 from quantglow.driver.computing import computing
 from quantglow.driver.distributed import checked_for_model, profile_on
+from quantglow.driver.distributed_recovery import ClusterRuns
 from quantglow.driver.models import (
     InputShapes,
     InputValues,
@@ -51,6 +54,8 @@ from quantglow.options import (
 )
 from quantglow.processes.interrupts import keeping_best
 from quantglow.profiling import Profile
+from quantglow.quantization.recovery.layerwise import Begin
+from quantglow.quantization.recovery.sample_runs import SampleRuns
 from quantglow.report import diagnosis
 from quantglow.report.accuracy.accuracy import WORST
 from quantglow.report.diagnosis import Diagnosis
@@ -149,13 +154,25 @@ def quantize(
     profile: Profile | str | os.PathLike[str] | None,
     config: QuantizationConfig | None = None,
     data: Any = None,
+    client: Any = None,
 ) -> Graph:
     """The int8 graph of a float graph, with ranges from its profile.
 
     ``data``: calibration samples, for accuracy recovery.  Weights in groups
     (``QuantizationConfig.weights``) need no profile.
+
+    ``client``: a ``dask.distributed.Client``, whose workers run the samples of accuracy recovery,
+    eight in a shard; ranges and scales are chosen in this process.  The graph is the same for any
+    number of workers and whichever die, where they are of one kind.  Raises ``BackendError`` where
+    the workers are not, or give no result.
     """
     graph, data = as_onnx(graph, data)
+    workers = None if client is None else checked_client(client)
+    if workers is not None and (data is None or config_of(config).weights is not None):
+        raise OptionError(
+            "client runs the samples of accuracy recovery, which needs data, and which weights in "
+            "groups do without. Remedy: pass data, or leave client out."
+        )
     if config_of(config).weights is not None:
         with keeping_best():
             return graph_with_packed_weights(float_graph_of(graph), data, config_of(config))
@@ -166,8 +183,11 @@ def quantize(
         )
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
     chosen = config_of(config)
+    begin: Begin = SampleRuns
+    if workers is not None:
+        begin = partial(ClusterRuns, workers, chosen.profile_with)
     with keeping_best(), computing(chosen.profile_with):
-        return quantization.quantize(float_graph_of(graph), known, chosen, data=data)
+        return quantization.quantize(float_graph_of(graph), known, chosen, data=data, begin=begin)
 
 
 @options_named()

@@ -22,6 +22,8 @@ from quantglow.quantization.plan.int16 import AUTO, with_named_int16
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.plan.tensor_ranges import element_of
 from quantglow.quantization.recovery import Cache, Reservoir, capacity, recover
+from quantglow.quantization.recovery.layerwise import Begin
+from quantglow.quantization.recovery.sample_runs import SampleRuns
 from quantglow.quantization.recovery.sampling import Spread
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.search.choose_int16 import with_chosen_int16
@@ -48,6 +50,7 @@ def quantize(
     config: QuantizationConfig | None = None,
     imported: Graph | None = None,
     data: Any = None,
+    begin: Begin = SampleRuns,
 ) -> Graph:
     """The int8 graph of an optimized float graph; names and outputs stay.
 
@@ -55,9 +58,9 @@ def quantize(
     an exclusion that matches nothing.  ``imported``, the graph before optimization, lets
     exclusions name nodes that were fused away.  ``data``, calibration samples as ``profile`` takes
     them, turns on ``preparation`` (equalization, ranges by their effect) and accuracy recovery; see
-    ``quantglow.quantization.recovery``.
+    ``quantglow.quantization.recovery``, also for ``begin``.
     """
-    return quantize_with_report(graph, profile, config, imported, data)[0]
+    return quantize_with_report(graph, profile, config, imported, data, begin=begin)[0]
 
 
 def quantize_with_report(
@@ -67,12 +70,13 @@ def quantize_with_report(
     imported: Graph | None = None,
     data: Any = None,
     progress: bool | str = "auto",
+    begin: Begin = SampleRuns,
 ) -> tuple[Graph, QuantizationReport]:
     """``quantize``, and for every operator its precision and why it stayed float."""
     config = config or QuantizationConfig()
     samples = samples_of(data, graph, config.seed)
     prepared = prepare(graph, profile, config, samples, imported, progress)
-    made = Quantizer(prepared, config, samples, imported, progress).run()
+    made = Quantizer(prepared, config, samples, imported, progress, begin=begin).run()
     return made.graph, report_of(made.plan)
 
 
@@ -94,6 +98,7 @@ class Quantizer:
     overrides  values and operators that accuracy control takes out of int8
     converted  see ``Converted``
     deadline   when recovery and the choice of int16 end, with the best so far
+    begin      begins recovery's runs over samples, see ``recover``
     """
 
     prepared: Prepared
@@ -105,6 +110,7 @@ class Quantizer:
     overrides: PrecisionOverrides = NO_OVERRIDES
     converted: Converted | None = None
     deadline: Deadline = NEVER
+    begin: Begin = SampleRuns
 
     def run(self) -> Made:
         """The int8 graph; with int16 activations chosen by trial, the less noisy one of both."""
@@ -176,6 +182,7 @@ class Quantizer:
             list(fitting.values()),
             [node.name for node in compared_nodes(graph)] if is_compared else [],
             self.deadline,
+            self.begin,
         )
         pairs = zip(recovered.found, recovered.wanted, strict=True)
         ends_of_samples = dict(zip(fitting, pairs, strict=bool(recovered.found)))

@@ -93,13 +93,16 @@ def recover(
     improved, layers = Improved(task), task.layers
     with side_by_side():
         runs = begin(task, samples, int8_samples or samples)
-        for name in shown(layers, "Recovering accuracy", progress):
-            if deadline.is_over:
-                break
-            improved.operands[name] = _improved(task, name, runs, improved, per_channel)
-            runs.improve(name, improved.operands[name])
-        is_whole = len(improved.operands) == len(layers) and not deadline.is_over
-        found, wanted = runs.found() if is_whole else ((), ())
+        try:
+            for name in shown(layers, "Recovering accuracy", progress):
+                if deadline.is_over:
+                    break
+                improved.operands[name] = _improved(task, name, runs, improved, per_channel)
+                runs.improve(name, improved.operands[name])
+            is_whole = len(improved.operands) == len(layers) and not deadline.is_over
+            found, wanted = runs.found() if is_whole else ((), ())
+        finally:
+            runs.end()
     result = improved.graph()
     made = {name: improved.made[int8.by_name(name)] for name in improved.operands}
     cache.add(int8, made)

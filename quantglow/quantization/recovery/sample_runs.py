@@ -73,6 +73,9 @@ class Runs(Protocol):
     def found(self) -> tuple[Ends, Ends]:
         """The ends in the int8 graph and in the float one, when all layers are improved."""
 
+    def end(self) -> None:
+        """Let go of what the runs hold elsewhere."""
+
 
 @dataclass
 class Improved:
@@ -173,6 +176,9 @@ class SampleRuns:
         exact = self.float_run.run()
         found = [[real_values(node, own.of(s)) for node, own in pairs] for s in count]
         return found, [[values.of(sample) for values in exact] for sample in count]
+
+    def end(self) -> None:
+        """``Runs``; nothing is held elsewhere."""
 
     def _run(
         self, graph: Graph, evaluate: Callable[[Node, Sequence[SampleValues]], SampleValues]

@@ -1,0 +1,179 @@
+"""Accuracy recovery by the workers of a Dask cluster gives one graph, whichever workers die."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.driver import distributed_recovery
+from quantglow.driver.distributed_recovery import SHARD, ClusterRuns
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant
+from quantglow.profiling.data import Feeds
+from quantglow.quantization import quantize
+from quantglow.quantization.convert.rules import Operands
+from quantglow.quantization.recovery.moments import Moments
+from quantglow.quantization.recovery.sample_runs import Ends, SampleRuns, Task
+from quantglow.types import Array
+from tests.unit.quantization.quantization_networks import samples_for, small_cnn
+from tests.unit.test_distributed import client, kill_one
+
+__all__ = ["client"]
+
+pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of its sockets
+
+GRAPH = small_cnn()
+SAMPLES = samples_for(GRAPH, 2 * SHARD + 3)
+PROFILE = qg.profile(GRAPH, SAMPLES, progress=False)
+PLAIN = qg.QuantizationConfig(equalization=(), calibrate_method="minmax")
+
+
+class Shards:
+    """Runs of all shards in this process."""
+
+    def __init__(self, task: Task, samples: Sequence[Feeds], int8: Sequence[Feeds]) -> None:
+        parts = [slice(first, first + SHARD) for first in range(0, len(samples), SHARD)]
+        count = len(samples)
+        self.runs = [SampleRuns(task, samples[p], int8[p], count, p.start) for p in parts]
+
+    def statistics(self, name: str) -> tuple[Moments, ...]:
+        found = [runs.statistics(name) for runs in self.runs]
+        return tuple(reduce(add, moments) for moments in zip(*found, strict=True))
+
+    def prefetch(self) -> None:
+        for runs in self.runs:
+            runs.prefetch()
+
+    def improve(self, name: str, operands: Operands) -> None:
+        for runs in self.runs:
+            runs.improve(name, operands)
+
+    def found(self) -> tuple[Ends, Ends]:
+        pairs = [runs.found() for runs in self.runs]
+        found = [own for part, _ in pairs for own in part]
+        return found, [own for _, part in pairs for own in part]
+
+    def end(self) -> None:
+        pass
+
+
+def constants_of(graph: Graph) -> dict[str, Array]:
+    return {node.name: node.value for node in graph.nodes if isinstance(node, Constant)}
+
+
+def assert_equal(one: Graph, other: Graph) -> None:
+    found, wanted = constants_of(one), constants_of(other)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def wanted() -> Graph:
+    """The graph from shards in this process."""
+    return quantize(GRAPH, PROFILE, PLAIN, data=SAMPLES, begin=Shards)
+
+
+def test_workers_give_the_graph_of_one_process(client: Any, wanted: Graph) -> None:
+    assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), wanted)
+
+
+def test_one_shard_gives_the_graph_without_a_cluster(client: Any) -> None:
+    data = SAMPLES[:SHARD]
+    found = qg.quantize(GRAPH, PROFILE, PLAIN, data, client=client)
+    assert_equal(found, qg.quantize(GRAPH, PROFILE, PLAIN, data))
+
+
+def test_shards_are_those_of_all_samples(wanted: Graph) -> None:
+    """Sums of other parts differ in their last bits only: few weights round to another integer."""
+    whole = constants_of(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES))
+    for name, value in constants_of(wanted).items():
+        apart = np.abs(value.astype(np.float64) - whole[name])
+        assert (apart > 0).mean() <= 0.01, name
+
+
+def test_int16_is_chosen_by_the_same_ends(client: Any) -> None:
+    config = qg.QuantizationConfig(
+        equalization=(), calibrate_method="minmax", int16_activations="auto"
+    )
+    found = qg.quantize(GRAPH, PROFILE, config, SAMPLES, client=client)
+    assert_equal(found, quantize(GRAPH, PROFILE, config, data=SAMPLES, begin=Shards))
+
+
+class Deadly(ClusterRuns):
+    """A worker dies before each layer."""
+
+    deaths: list[int] = []  # noqa: RUF012 - of the class
+
+    def statistics(self, name: str) -> tuple[Moments, ...]:
+        self.deaths.append(kill_one(self.client))
+        return super().statistics(name)
+
+
+def test_workers_that_die_lose_nothing(
+    client: Any, wanted: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quantglow.driver import stages
+
+    monkeypatch.setattr(stages, "ClusterRuns", Deadly)
+    found = qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client)
+    assert len(set(Deadly.deaths)) >= 2
+    assert_equal(found, wanted)
+
+
+def test_nothing_is_left_in_the_workers(client: Any) -> None:
+    qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client)
+    assert set(client.run(runs_left).values()) == {0}
+
+
+def runs_left() -> int:
+    return len(distributed_recovery.RUNS)
+
+
+def test_runs_that_a_worker_has_dropped_begin_again(
+    client: Any, wanted: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.run(keep_one)
+    try:
+        assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), wanted)
+    finally:
+        client.run(keep_many)
+
+
+def keep_one() -> None:
+    distributed_recovery.KEPT = 1
+
+
+def keep_many() -> None:
+    distributed_recovery.KEPT = 256
+
+
+def test_samples_that_kill_every_worker_are_named(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed_recovery, "LIVES", 1)
+    monkeypatch.setattr(distributed_recovery, "answered", abort)
+    with pytest.raises(qg.BackendError, match=r"samples 0 to 7: workers that ran them died"):
+        qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client)
+
+
+def abort(*operands: Any) -> None:
+    """End the process."""
+    os.abort()
+
+
+def test_a_client_needs_samples(client: Any) -> None:
+    with pytest.raises(qg.OptionError, match="client runs the samples of accuracy recovery"):
+        qg.quantize(GRAPH, PROFILE, PLAIN, client=client)
+
+
+def test_other_clients_are_refused() -> None:
+    with pytest.raises(qg.OptionError, match=r"client must be a dask\.distributed\.Client"):
+        qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=3)
