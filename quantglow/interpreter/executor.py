@@ -5,8 +5,8 @@ Values may be of any kind.  ``evaluate`` computes the value of a node from those
 ============================== ===================================================================
 ``interpret``                  an array
 fake quantization              a pair: the real value, and the one rounded as it will be stored
-sensitivity                    the changed value, or None where the change does not reach
-accuracy recovery              an array for each sample
+sensitivity                    the changed values, or None where the change does not reach
+several samples at once        arrays of samples stacked along axis 0 (``stacks``)
 ============================== ===================================================================
 
 So a value is transformed in ``evaluate``, looked at by iterating, kept by naming it in ``ends``,
