@@ -167,22 +167,23 @@ def quantize(
     the workers are not, or give no result.
     """
     graph, data = as_onnx(graph, data)
+    chosen = config_of(config)
     workers = None if client is None else checked_client(client)
-    if workers is not None and (data is None or config_of(config).weights is not None):
+    if workers is not None and (data is None or chosen.weights is not None or not chosen.recovery):
         raise OptionError(
-            "client runs the samples of accuracy recovery, which needs data, and which weights in "
-            "groups do without. Remedy: pass data, or leave client out."
+            "client runs the samples of accuracy recovery, and there is none without data, without "
+            "techniques (recovery), or with weights in groups. Remedy: pass data, or leave client "
+            "out."
         )
-    if config_of(config).weights is not None:
+    if chosen.weights is not None:
         with keeping_best():
-            return graph_with_packed_weights(float_graph_of(graph), data, config_of(config))
+            return graph_with_packed_weights(float_graph_of(graph), data, chosen)
     if not isinstance(profile, Profile | str | os.PathLike):
         raise OptionError(
             f"profile must be a Profile or the path of one, got {brief(profile)}. "
             "Remedy: record one with quantglow.profile"
         )
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
-    chosen = config_of(config)
     begin: Begin = SampleRuns
     if workers is not None:
         begin = partial(ClusterRuns, workers, chosen.profile_with)

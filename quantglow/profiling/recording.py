@@ -123,7 +123,8 @@ def _together(batches: Iterable[Located], family: Family) -> Iterator[list[Group
         waiting.append((own, graph))
         if graph not in sizes:
             sizes[graph] = peak_nbytes(graph)
-        if len(waiting) * sizes[graph] >= TOGETHER_NBYTES or len(waiting) == at_most():
+        is_full = len(waiting) * sizes[graph] >= TOGETHER_NBYTES or len(waiting) == at_most()
+        if is_full or is_interrupted():  # After Ctrl-C no more samples are waited for.
             yield _groups(waiting, sizes)
             waiting = []
     if waiting:

@@ -169,9 +169,16 @@ def abort(*operands: Any) -> None:
     os.abort()
 
 
-def test_a_client_needs_samples(client: Any) -> None:
+@pytest.mark.parametrize(
+    ("config", "data"),
+    [(PLAIN, None), (qg.QuantizationConfig(recovery=()), SAMPLES)],
+    ids=["no samples", "no recovery"],
+)
+def test_a_client_needs_something_to_run(
+    client: Any, config: qg.QuantizationConfig, data: Any
+) -> None:
     with pytest.raises(qg.OptionError, match="client runs the samples of accuracy recovery"):
-        qg.quantize(GRAPH, PROFILE, PLAIN, client=client)
+        qg.quantize(GRAPH, PROFILE, config, data, client=client)
 
 
 def test_other_clients_are_refused() -> None:

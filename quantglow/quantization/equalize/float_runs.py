@@ -102,7 +102,6 @@ class FloatRuns:
         together = max(1, min(at_once() * MOST, TOGETHER_NBYTES // max(nbytes, 1)))
         rest = iter(samples)
         while some := list(islice(rest, together)):
-            check_interrupt()
             for parts in each(partial(self._parts, statistics), self._groups(some, nbytes)):
                 for statistic, name, part in parts:
                     statistic.add({name: part})
@@ -127,6 +126,7 @@ class FloatRuns:
 
     def _parts(self, statistics: Sequence[SampleStatistic], samples: Sequence[Feeds]) -> list[Part]:
         """The parts of some samples, each with its statistic and the name of its value."""
+        check_interrupt()
         parts: list[Part] = []
 
         def take(name: str, value: Array) -> None:

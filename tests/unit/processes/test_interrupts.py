@@ -123,7 +123,7 @@ STAGES = {
 """A function in the middle of each stage, and the call of it that Ctrl-C comes in."""
 
 CUT = {
-    "profiling": "Ctrl-C ended profiling early: calibrated on 8 batch(es)",
+    "profiling": "Ctrl-C ended profiling early: calibrated on 3 batch(es)",
     "ranges": "Ctrl-C ended choosing ranges and scales early",
     "recovery": "Ctrl-C ended accuracy recovery early: 1 of 2 layers",
     "recovery under a contract": "Ctrl-C ended accuracy recovery early: 1 of 2 layers",
