@@ -50,18 +50,22 @@ class Order:
     """Work of one shard: the moments of a layer, or without a ``name`` the values of the ends.
 
     ``improved``: layers since the last order; all of them with ``shard``, which begins the runs.
+    ``known``: number of layers that were improved by then, 0 with ``shard``.
     """
 
     key: str
     name: str | None
     improved: dict[str, Operands]
+    known: int
     profile_with: ProfileWith
     shard: Shard | None = None
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of an order, None where the worker lacks the runs; where it was computed."""
+    """The result of an order, None where the worker lacks the runs or they missed a layer, as they
+    were left behind elsewhere; where it was computed.
+    """
 
     result: Any
     worker: str
@@ -78,18 +82,21 @@ _changing = threading.Lock()
 def answered(task: Task, order: Order) -> Reply:
     """In a worker: carry out an order."""
     worker = dask("distributed").get_worker().address
+    held = RUNS.get(order.key)
     if order.shard is not None:
         shard = order.shard
         runs = SampleRuns(task, shard.samples, shard.int8_samples, shard.total, shard.first)
+        held = threading.Lock(), runs
         with _changing:
             while len(RUNS) >= KEPT:
                 del RUNS[next(iter(RUNS))]
-            RUNS[order.key] = threading.Lock(), runs
-    known = RUNS.get(order.key)
-    if known is None:
+            RUNS[order.key] = held
+    if held is None:
         return Reply(None, worker, environment())
-    lock, runs = known
+    lock, runs = held
     with lock, computing(order.profile_with):
+        if len(runs.improved.operands) != order.known:
+            return Reply(None, worker, environment())
         for name, operands in order.improved.items():
             runs.improve(name, operands)
         result: Any = runs.found() if order.name is None else runs.statistics(order.name)
@@ -193,11 +200,12 @@ class ClusterRuns:
 
     def _submit(self, index: int, name: str | None, begins: bool = False) -> Any:
         begins = begins or index not in self.places
-        new = list(self.improved.items())[0 if begins else self.sent :]
+        known = 0 if begins else self.sent
         order = Order(
             f"{self.name}-{index}",
             name,
-            dict(new),
+            dict(list(self.improved.items())[known:]),
+            known,
             self.profile_with,
             self.shards[index] if begins else None,
         )

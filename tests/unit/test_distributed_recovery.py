@@ -128,6 +128,26 @@ def test_workers_that_die_lose_nothing(
     assert_equal(found, wanted)
 
 
+class Wandering(ClusterRuns):
+    """The shards change their worker before each layer, and find the runs they left there."""
+
+    def statistics(self, name: str) -> tuple[Moments, ...]:
+        one, other = sorted(self.client.scheduler_info()["workers"])
+        self.places = {
+            index: one if place == other else other for index, place in self.places.items()
+        }
+        return super().statistics(name)
+
+
+def test_runs_that_missed_a_layer_begin_again(
+    client: Any, wanted: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quantglow.driver import stages
+
+    monkeypatch.setattr(stages, "ClusterRuns", Wandering)
+    assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), wanted)
+
+
 def test_nothing_is_left_in_the_workers(client: Any) -> None:
     qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client)
     assert set(client.run(runs_left).values()) == {0}
