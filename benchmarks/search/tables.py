@@ -18,7 +18,6 @@ import numpy as np
 
 from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.jit.machine import machine
-from quantglow.backends.llvm.kernels.conv.forms import kernel_of, modelled_cycles
 from quantglow.backends.llvm.targets import resolve
 from quantglow.lazy import cached_property
 from quantglow.tuning.core_fit import Shape, graph_of
@@ -140,8 +139,7 @@ def table_of(shape: Shape, task: Task, passes: Sequence[list[Measured]]) -> Tabl
     nothing = (np.inf,) * SAMPLES
     samples = np.concatenate([[m.seconds or nothing for m in each] for each in passes], axis=1)
     defaults = [[m.default_seconds or nothing for m in each] for each in passes]
-    kernels = (kernel_of(task.step, task.target, choice) for choice in task.choices)
-    modelled = [modelled_cycles(kernel) for kernel in kernels if kernel is not None]
+    modelled = [task.cycles(choice) for choice in task.choices]
     return Table(
         name, tuple(task.choices), np.array(modelled), samples, np.concatenate(defaults, axis=1)
     )

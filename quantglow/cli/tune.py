@@ -101,7 +101,7 @@ def tune_model(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     if not options.json:
         console.print(choices_table(made.records).rich())
         console.print(
-            f"{len(made.records)} convolutions measured. One call takes {times['after'] * 1e3:.3f} "
+            f"{len(made.records)} kernels measured. One call takes {times['after'] * 1e3:.3f} "
             f"ms, before {times['before'] * 1e3:.3f} ms. Load the model with tune='records'.",
             highlight=False,
         )

@@ -79,7 +79,7 @@ def compile(
     before, after steps of ``quantglow.steps`` that become part of the model: from the data that is
                   fed to its input, and from its output to the result; with several inputs or
                   outputs, a dict from name to steps
-    tune          "records": convolutions have the forms and tiles that were measured on this
+    tune          "records": kernels have the forms and tiles that were measured on this
                   machine; "measure": those without a record are measured first, for
                   ``max_minutes`` (default: 5).  Results are equal, bit for bit
     client        with tune="measure": a ``dask.distributed.Client``, whose workers' machines

@@ -72,7 +72,7 @@ def load(
            else the model is compiled here.  ``"require"``: it runs, or ``FileFormatError`` says why
            it does not fit.  Shapes that it does not cover are compiled in any case.  Code can do
            anything that this process can: use it from files that you trust only.
-    tune   ``"records"``: convolutions have the forms and tiles that ``quantglow tune`` measured on
+    tune   ``"records"``: kernels have the forms and tiles that ``quantglow tune`` measured on
            this machine.  Results are equal, bit for bit
     while_compiling  ``"onnxruntime"``: it answers calls at a new shape while the program for it is
            compiled, see ``compile``.  It runs the float model of the file, whose weights are those

@@ -39,8 +39,8 @@ def tune_network(
     say: Say = quiet,
     client: Any = None,
 ) -> Tuning:
-    """Measure the convolutions of a compiled model that have no record on this machine, and keep
-    the records.
+    """Measure the kernels of a compiled model that have no record on this machine, and keep the
+    records.
 
     ``client``: of a Dask cluster, whose machines measure instead; the records name them.
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.backends.llvm.kernels.conv.forms import FORMS
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import PREFETCHES
+from quantglow.backends.llvm.kernels.tunable import NAMES
 from quantglow.types import Array
 
 FORM = 0
@@ -72,7 +72,7 @@ def coordinates_of(choices: Sequence[Choice]) -> Array:
     """For each choice the ranks of its form, pixels, vectors, order, unrolling and prefetch."""
     keys = [
         (
-            list(FORMS).index(choice.form),
+            NAMES.index(choice.form),
             (0, 0) if choice.tile is None else (choice.tile[0] * choice.tile[1], choice.tile[0]),
             0 if choice.tile is None else choice.tile[2],
             int(choice.panels_outer or False),

@@ -12,7 +12,6 @@ from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.kernels.conv.forms import kernel_of
 from quantglow.backends.llvm.runtime.buffers import Allocate
 from quantglow.backends.llvm.runtime.loaded import allocator
 from quantglow.backends.llvm.runtime.table_runner import SERIAL
@@ -55,7 +54,7 @@ class Trial:
 
     def loaded(self, choice: Choice) -> LoadedKernel | None:
         """The kernel of a choice, ready to run; None where the task has no such choice."""
-        kernel = kernel_of(self.task.step, self.task.target, choice)
+        kernel = self.task.kernel(choice)
         if kernel is None:
             return None
         call = kernel.call()

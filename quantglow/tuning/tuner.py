@@ -1,4 +1,4 @@
-"""The tuner: the choices of a network's convolutions, measured within a time.
+"""The tuner: the choices of a network's convolutions and products, measured within a time.
 
 Rounds ask the searcher of each task for choices, those first on which the network spends most time;
 the best ones are compared with the default once more, in turns.  A choice counts if it is faster by
@@ -16,7 +16,6 @@ import numpy as np
 from quantglow.arguments import choice as one_of
 from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.kernels.conv.forms import kernel_of, modelled_cycles
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.processes.deadline import NEVER, Deadline
@@ -77,8 +76,7 @@ class Tuned:
     def of(task: Task, make: Maker, hinted: Sequence[Choice], seed: int) -> Tuned:
         """A search that has not begun."""
         places = {choice: number for number, choice in enumerate(task.choices)}
-        kernels = (kernel_of(task.step, task.target, choice) for choice in task.choices)
-        modelled = [modelled_cycles(kernel) for kernel in kernels if kernel is not None]
+        modelled = [task.cycles(choice) for choice in task.choices]
         searcher = make(Space.of(task.choices, modelled), seed)
         return Tuned(task, searcher, places, [c for c in hinted if c in places])
 
@@ -192,7 +190,7 @@ class Tuner:
             for measured in measurer.run(jobs):
                 by_task[measured.job.task].told(measured)
             tried = sum(len(search.found) for search in searches)
-            self.say(f"{tried} kernels measured for {len(searches)} convolutions")
+            self.say(f"{tried} kernels measured for {len(searches)} tasks")
 
     def _records(self, searches: Sequence[Tuned], nbytes: int) -> list[Record]:
         """The records of finals between the best choices and the default."""

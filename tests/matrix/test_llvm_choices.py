@@ -1,9 +1,10 @@
-"""Tuned convolutions: every form, tile, order, unrolling and prefetch gives the same bits."""
+"""Tuned kernels: every form, tile, order, unrolling and prefetch gives the same bits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -11,15 +12,16 @@ from hypothesis import strategies as st
 from quantglow.backends.llvm.isa.choices import Choice, Choices
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.kernels.conv.conv import default_choice
-from quantglow.backends.llvm.kernels.conv.forms import kernel_of
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input, Node
+from quantglow.ops import MatMul, Quantize, Transpose
 from quantglow.tuning.tasks import Task, tasks_of
-from quantglow.types import DType
-from tests.generators.quantized_graphs.convolutions import Case, cases, floats, integers
+from quantglow.types import DType, ElementType, QuantParams
+from tests.generators.quantized_graphs.convolutions import Case, cases, floats, integers, tensor
 from tests.matrix.harness import TARGETS, assert_agree, on_llvm, planned
 from tests.support.effort import moderate
+from tests.support.feeds import feeds_of
 
 CASE = Case(
     n=1,
@@ -41,6 +43,9 @@ CASE = Case(
 )
 LEVELS = tuple(name for name in TARGETS if not resolve(name).saves_code)
 levels = st.sampled_from(LEVELS)
+kinds = st.one_of(
+    cases(), cases(wide=True), cases(depthwise=True), cases(depthwise=True, wide=True)
+)
 pytestmark = pytest.mark.skipif(not LEVELS, reason="every level here saves code: none is tuned")
 
 
@@ -54,7 +59,7 @@ def tuned(target: Target, task: Task, choice: Choice) -> Target:
 
 
 @moderate
-@given(data=st.data(), case=st.one_of(cases(), cases(wide=True)), level=levels)
+@given(data=st.data(), case=kinds, level=levels)
 def test_tuned_integers_are_those_of_the_interpreter(
     data: st.DataObject, case: Case, level: str
 ) -> None:
@@ -67,11 +72,16 @@ def test_tuned_integers_are_those_of_the_interpreter(
 
 
 @moderate
-@given(data=st.data(), case=cases(), level=levels)
+@given(data=st.data(), case=st.one_of(cases(), cases(depthwise=True)), level=levels)
 def test_tuned_floats_are_those_of_the_default_bit_for_bit(
     data: st.DataObject, case: Case, level: str
 ) -> None:
-    graph, feeds = floats(case)
+    assert_same_bits(data, *floats(case), level)
+
+
+def assert_same_bits(
+    data: st.DataObject, graph: Graph, feeds: dict[str, np.ndarray], level: str
+) -> None:
     found = tasks(graph, resolve(level))
     assume(found)
     choice = data.draw(st.sampled_from(found[0].choices))
@@ -81,20 +91,62 @@ def test_tuned_floats_are_those_of_the_default_bit_for_bit(
         assert one.tobytes() == other.tobytes()
 
 
+@st.composite
+def products(draw: st.DrawFn) -> Graph:
+    """A product of activations, of integers of either width or of floats; the columns of
+    the second one may lie as rows."""
+    x_type, y_type, result = draw(st.sampled_from(PRODUCTS))
+    batch, rows, columns = draw(st.tuples(st.integers(1, 3), *[st.integers(1, 70)] * 2))
+    depth = draw(st.one_of(st.integers(1, 40), st.sampled_from([66, 131])))
+    turns = draw(st.booleans())
+    shape = (columns, depth) if turns else (depth, columns)
+    x = tensor("x", (batch, rows, depth), FLOAT)
+    y = tensor("y", (draw(st.sampled_from([1, batch])), *shape), FLOAT)
+    left, right = computed(x, x_type), computed(y, y_type)
+    if turns:
+        right = Transpose(name="turned", x=right, perm=(0, 2, 1))
+    return Graph((x, y), (("out", MatMul(name="m", x=left, y=right, out=result)),))
+
+
+def computed(x: Input, kind: ElementType) -> Node:
+    """Values of a type, made of an input: only integers of the program are stored unsigned."""
+    return x if kind.dtype.is_float else Quantize(name=f"{x.name}:values", x=x, out=kind)
+
+
+BYTE, WORD = (
+    ElementType(dtype, QuantParams.per_tensor(0.05, zero_point))
+    for dtype, zero_point in ((DType.I8, 3), (DType.I16, 0))
+)
+FLOAT = ElementType(DType.F32)
+PRODUCTS = (
+    (BYTE, BYTE, ElementType(DType.I8, QuantParams.per_tensor(0.7, -5))),
+    (BYTE, BYTE, None),
+    (WORD, BYTE, None),
+    (FLOAT, FLOAT, None),
+)
+
+
 @moderate
-@given(case=cases(), level=levels)
-def test_the_default_is_one_of_the_choices(case: Case, level: str) -> None:
-    for task in tasks(integers(case)[0], resolve(level)):
-        assert task.choices[0] == task.default == default_choice(task.step, task.target)
+@given(data=st.data(), graph=products(), level=levels)
+def test_tuned_products_are_those_of_the_default_bit_for_bit(
+    data: st.DataObject, graph: Graph, level: str
+) -> None:
+    assert_same_bits(data, graph, feeds_of(graph, 1), level)
+
+
+@moderate
+@given(graph=st.one_of(kinds.map(lambda case: integers(case)[0]), products()), level=levels)
+def test_the_default_is_one_of_the_choices(graph: Graph, level: str) -> None:
+    for task in tasks(graph, resolve(level)):
+        assert task.choices[0] == task.default
         assert len(set(task.choices)) == len(task.choices)
 
 
 @moderate
-@given(case=cases(), level=levels)
-def test_the_kernel_of_the_default_choice_is_the_default_kernel(case: Case, level: str) -> None:
-    graph, _ = integers(case)
+@given(graph=st.one_of(kinds.map(lambda case: integers(case)[0]), products()), level=levels)
+def test_the_kernel_of_the_default_choice_is_the_default_kernel(graph: Graph, level: str) -> None:
     for task in tasks(graph, resolve(level)):
-        kernel = kernel_of(task.step, task.target, task.default)
+        kernel = task.kernel(task.default)
         assert kernel is not None
         tuned_call, call = kernel.call(), emit(task.step, task.target)
         assert (tuned_call.ir, tuned_call.items) == (call.ir, call.items)
@@ -115,11 +167,48 @@ def test_the_kernel_of_the_default_choice_is_the_default_kernel(case: Case, leve
     ids=str,
 )
 def test_choices_that_do_not_fit_are_not_used(choice: Choice) -> None:
-    graph, feeds = integers(CASE)
+    assert_not_used(integers(CASE)[0], choice)
+
+
+def assert_not_used(graph: Graph, choice: Choice) -> None:
     target = resolve(LEVELS[0])
     (task,) = tasks(graph, target)
-    assert kernel_of(task.step, target, choice) is None
-    assert_agree(graph, feeds, tuned(target, task, choice))
+    assert task.kernel(choice) is None
+    assert_agree(graph, feeds_of(graph, 1), tuned(target, task, choice))
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice("plain", (1, 2, 1)),
+        Choice("carried", None),
+        Choice("carried", (9, 1, 4)),
+        Choice("passes", (1, 1, 3)),
+        Choice("columns", (1, 4, 1)),
+        Choice("bytes", (1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_choices_that_do_not_fit_a_depthwise_one_are_not_used(choice: Choice) -> None:
+    case = replace(CASE, group=40, c_group=1, o_group=1)
+    assert_not_used(integers(case)[0], choice)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice("plain", (1, 2, 1)),
+        Choice("bytes", None),
+        Choice("bytes", (1, 2, 1)),
+        Choice("words", (1, 1, 100)),
+        Choice("floats", (1, 1, 1)),
+        Choice("bytes", (1, 1, 1), True),
+    ],
+    ids=str,
+)
+def test_choices_that_do_not_fit_a_product_are_not_used(choice: Choice) -> None:
+    x, y = tensor("x", (2, 9, 20), BYTE), tensor("y", (2, 20, 30), BYTE)
+    assert_not_used(Graph((x, y), (("out", MatMul(name="m", x=x, y=y)),)), choice)
 
 
 def test_choices_are_a_part_of_the_target_s_key_and_not_of_its_equality() -> None:

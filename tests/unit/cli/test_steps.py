@@ -110,7 +110,7 @@ QUICK = "--seconds 0.05 --num-threads 1"
         ("run net.onnx --inputs one.npz", "scores_indices"),
         (f"bench net.onnx {QUICK}", "x: uint8[1, 6, 6, 2]"),
         pytest.param(
-            "tune net.onnx --max-minutes 0.01", "convolutions measured", marks=pytest.mark.slow
+            "tune net.onnx --max-minutes 0.01", "kernels measured", marks=pytest.mark.slow
         ),
     ],
 )

@@ -15,10 +15,11 @@ MOST_PIXELS = 1024
 
 @dataclass(frozen=True, order=True)
 class Choice:
-    """How one convolution is computed.
+    """How one convolution or product is computed.
 
-    form          name of the kernel, see ``kernels.conv.forms.FORMS``
-    tile          rows and columns of pixels, and vectors of channels
+    form          name of the kernel, see ``kernels.tunable.FORMS``
+    tile          rows and columns of pixels, and vectors of channels; of a product: rows of x,
+                  1, and vectors of columns of y
     panels_outer  whether panels of channels are the outer loop
     unroll        steps in the body of the inner loop
     prefetch      of weights that come from far away: none, early or even

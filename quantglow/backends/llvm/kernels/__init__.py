@@ -3,7 +3,7 @@
 ``conv`` and ``depthwise``: convolutions; ``matmul``: products of two activations;
 ``weight_groups``: products with weights of few bits; ``elementwise``:
 expressions and tables; ``reduce``: reductions, pools, softmax; ``data_movement``: copies, gathers,
-resizing.  ``contraction`` and ``vector`` are parts of these.
+resizing.  ``contraction`` and ``vector`` are parts of these.  ``tunable``: what can be tuned.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from quantglow.backends.llvm.kernels.data_movement import copy, fill, indexing, 
 from quantglow.backends.llvm.kernels.elementwise import elementwise, row_map, table
 from quantglow.backends.llvm.kernels.matmul import matmul
 from quantglow.backends.llvm.kernels.reduce import pool, reduce, softmax
+from quantglow.backends.llvm.kernels.tunable import tuned_kernel
 from quantglow.backends.llvm.kernels.weight_groups import weight_groups
 from quantglow.errors import BackendError
 from quantglow.instr.program import Compute, Instruction
@@ -32,4 +33,6 @@ def emit(step: Instruction, target: Target) -> KernelCall:
         raise BackendError(f"the LLVM backend has no rule for {step}")
     if not any(view.type.size for view in (*step.outs, *step.inouts)):
         return KernelCall("", (), items=0, work=0.0)
+    if (tuned := tuned_kernel(step, target)) is not None:
+        return tuned.call()
     return rule(step, target)  # type: ignore[arg-type]

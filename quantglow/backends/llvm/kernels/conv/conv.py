@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.kernel import KernelCall, emits, first_kernel
-from quantglow.backends.llvm.kernels.conv.forms import FORMS, choice_in, is_tunable, tuned_kernel
+from quantglow.backends.llvm.kernel import Kernel, KernelCall, emits, first_kernel
 from quantglow.backends.llvm.kernels.conv.gathered_rows import GatheredConvKernel
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.matrix_tiles import TilesConvKernel
@@ -45,19 +43,10 @@ KERNELS = (
 @emits(Conv)
 def emit_conv(step: Compute, target: Target) -> KernelCall:
     """Depthwise convolutions have kernels of their own; all others are implicit GEMMs."""
-    assert isinstance(step.op, Conv)
-    tuned = tuned_kernel(step, target)
-    if tuned is not None:
-        return tuned.call()
-    return first_kernel(partial(kernel, step, step.op, target) for kernel in KERNELS).call()
+    return conv_kernel(step, target).call()
 
 
-def default_choice(step: Compute, target: Target) -> Choice | None:
-    """The choice of the cost model; None where there is nothing to choose."""
-    if not is_tunable(step, target):
-        return None
+def conv_kernel(step: Compute, target: Target) -> Kernel:
+    """The first kernel that takes a convolution."""
     assert isinstance(step.op, Conv)
-    found = first_kernel(partial(kernel, step, step.op, target) for kernel in KERNELS)
-    if not isinstance(found, ConvKernel) or type(found) not in FORMS.values():
-        return None
-    return choice_in(found)
+    return first_kernel(partial(kernel, step, step.op, target) for kernel in KERNELS)

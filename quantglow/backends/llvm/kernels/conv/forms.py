@@ -1,7 +1,4 @@
-"""The forms of a convolution that can be tuned, and the choices that each has.
-
-Choices come from files, too: what is no choice of a convolution is not used.
-"""
+"""The forms of a convolution that is not depthwise, and the choices that each has."""
 
 from __future__ import annotations
 
@@ -10,12 +7,12 @@ from dataclasses import replace
 
 from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.jit.identity import task_of
 from quantglow.backends.llvm.kernels.contraction.tiling import (
     Tile,
     all_cycles,
     all_shared_cycles,
 )
+from quantglow.backends.llvm.kernels.conv.conv import conv_kernel
 from quantglow.backends.llvm.kernels.conv.gathered_rows import GatheredConvKernel
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import PREFETCHES, UNROLL, ConvKernel
 from quantglow.backends.llvm.kernels.conv.matrix_tiles import TilesConvKernel
@@ -23,9 +20,8 @@ from quantglow.backends.llvm.kernels.conv.pair_sums import PairsConvKernel
 from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
 from quantglow.backends.llvm.kernels.conv.split_vectors import SharedConvKernel
 from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
-from quantglow.instr.program import Compute, Instruction
+from quantglow.instr.program import Compute
 from quantglow.ops import Conv
-from quantglow.symbolic.size import is_free
 
 FORMS: dict[str, type[ConvKernel]] = {
     "pairs": PairsConvKernel,
@@ -44,25 +40,42 @@ UNROLLED = ("shared", "plain")
 UNROLLS = (2, 4, 8)
 
 
-def is_tunable(step: Instruction, target: Target) -> bool:
-    """Whether there are choices: of convolutions of known sizes that are not depthwise, on
-    processors where code may be of any size."""
-    if not isinstance(step, Compute) or not isinstance(step.op, Conv) or target.saves_code:
-        return False
-    sizes = (size for view in step.views for size in (*view.shape, *view.strides))
-    return not is_depthwise(step.op) and not any(map(is_free, sizes))
+class ConvForms:
+    """``Forms``: tiles of pixels and vectors, orders, unrolling and prefetching."""
 
+    names: Sequence[str] = tuple(FORMS)
 
-def tuned_kernel(step: Compute, target: Target) -> ConvKernel | None:
-    """The kernel of a tuned choice; None where there is none."""
-    if not target.choices or not is_tunable(step, target):
-        return None
-    choice = target.choices.by_task.get(task_of(step, target))
-    return None if choice is None else kernel_of(step, target, choice)
+    def takes(self, step: Compute, target: Target) -> bool:
+        """``Forms``"""
+        return isinstance(step.op, Conv) and not is_depthwise(step.op)
+
+    def default(self, step: Compute, target: Target) -> Choice | None:
+        """``Forms``"""
+        found = conv_kernel(step, target)
+        if not isinstance(found, ConvKernel) or type(found) not in FORMS.values():
+            return None
+        return choice_in(found)
+
+    def choices(self, step: Compute, target: Target) -> list[Choice]:
+        """``Forms``"""
+        assert isinstance(step.op, Conv)
+        kernels = ((name, form(step, step.op, target)) for name, form in FORMS.items())
+        return [c for name, kernel in kernels if kernel.exists for c in _choices(name, kernel)]
+
+    def kernel(self, step: Compute, target: Target, choice: Choice) -> ConvKernel | None:
+        """``Forms``"""
+        return kernel_of(step, target, choice)
+
+    def cycles(self, step: Compute, target: Target, choice: Choice) -> float:
+        """``Forms``"""
+        kernel = kernel_of(step, target, choice)
+        assert kernel is not None
+        return modelled_cycles(kernel)
 
 
 def kernel_of(step: Compute, target: Target, choice: Choice) -> ConvKernel | None:
-    """The kernel of a choice; None where the convolution has no such choice."""
+    """The kernel of a choice, of which any field may be None; None where the convolution has no
+    such choice."""
     if (form := FORMS.get(choice.form)) is None:
         return None
     assert isinstance(step.op, Conv)
@@ -80,13 +93,6 @@ def is_allowed(kernel: ConvKernel, choice: Choice) -> bool:
     if choice.tile is not None and (fixed or Tile(*choice.tile) not in kernel.possible_tiles):
         return False
     return kernel.exists
-
-
-def choices_of(step: Compute, target: Target) -> list[Choice]:
-    """All choices of a convolution, the fields that its form has filled in."""
-    assert isinstance(step.op, Conv)
-    kernels = ((name, form(step, step.op, target)) for name, form in FORMS.items())
-    return [c for name, kernel in kernels if kernel.exists for c in _choices(name, kernel)]
 
 
 def _choices(form: str, kernel: ConvKernel) -> Iterator[Choice]:

@@ -19,7 +19,6 @@ from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.graph.node import Constant
-from quantglow.lazy import cached_property
 from quantglow.symbolic.size import likely
 from quantglow.types import Array, DType
 
@@ -41,8 +40,8 @@ class ElementDepthwise(FloatDepthwise):
         integer = dtypes <= {DType.U8, DType.I8, DType.I16}
         return integer and is_depthwise(self.conv) and self.dot.multiplies_elements
 
-    @cached_property
-    def most_columns(self) -> int:
+    @property
+    def usual_columns(self) -> int:
         """Output columns in registers, beside the weights of a row of taps."""
         taps = self.conv.w.type.shape[1]
         free = 2 * self.target.registers - taps - 2  # words take half a register

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
@@ -15,6 +16,7 @@ from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
+from quantglow.lazy import cached_property
 from quantglow.ops import Conv
 from quantglow.symbolic.size import is_free, likely
 from quantglow.types import Array, DType
@@ -31,6 +33,7 @@ class FloatDepthwise:
     step: Compute
     conv: Conv
     target: Target
+    chosen: Choice | None = None
     b: Builder = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -48,10 +51,23 @@ class FloatDepthwise:
     def lanes(self) -> int:
         return self.dot.lanes
 
-    @property
+    @cached_property
     def most_columns(self) -> int:
         """Output columns in registers."""
+        if self.chosen is not None and self.chosen.tile is not None:
+            return self.chosen.tile[1]
+        return self.usual_columns
+
+    @property
+    def usual_columns(self) -> int:
+        """``most_columns``, where nothing was chosen."""
         return COLUMNS
+
+    @property
+    def possible_columns(self) -> list[int]:
+        """Numbers of columns that can be chosen."""
+        most = min(self.target.registers - 2, likely(self.y.width))
+        return sorted({self.usual_columns, *range(2, most + 1, 2)})
 
     def call(self) -> KernelCall:
         kh, kw = self.conv.w.type.shape[:2]

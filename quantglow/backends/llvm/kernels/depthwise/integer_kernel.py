@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
@@ -30,10 +31,12 @@ from quantglow.backends.llvm.kernels.depthwise.plan import (
     Chunk,
     ColumnTaps,
     RowPlan,
+    block_plans,
     cut_channels,
     is_depthwise,
     plan_block,
     plan_rows,
+    row_plan,
 )
 from quantglow.backends.llvm.kernels.vector.partial import store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
@@ -44,6 +47,9 @@ from quantglow.ops import Conv
 from quantglow.symbolic.size import is_free, likely, surely_divides
 from quantglow.types import Array, DType
 
+CARRIED, PASSES = "carried", "passes"
+"""Forms: interleaved columns stay in registers for the next block, or work goes by pairs of
+vectors."""
 MANY_GROUPS = 24
 """Groups of rows that threads share evenly as they are; for fewer the channels are cut in two."""
 
@@ -58,6 +64,7 @@ class IntegerDepthwise:
     step: Compute
     conv: Conv
     target: Target
+    chosen: Choice | None = None
     b: Builder = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -84,8 +91,10 @@ class IntegerDepthwise:
     @cached_property
     def rows(self) -> RowPlan:
         """Output rows computed together, and the stacks of input rows."""
-        depth = STEP_NBYTES // self.x.itemsize
-        plan = plan_rows(likely(self.y.height), self.row_taps, self.conv.strides[0], depth)
+        depth, stride = STEP_NBYTES // self.x.itemsize, self.conv.strides[0]
+        if self.chosen is not None and self.chosen.tile is not None:
+            return row_plan(self.chosen.tile[0], self.row_taps, stride, depth)
+        plan = plan_rows(likely(self.y.height), self.row_taps, stride, depth)
         assert self.y.height >= plan.outputs
         return plan
 
@@ -97,9 +106,29 @@ class IntegerDepthwise:
     @cached_property
     def blocks(self) -> BlockPlan:
         """Columns and vectors of a pass."""
+        if self.chosen is not None:
+            return next(p for p in self.possible_blocks if self.choice_of(p) == self.chosen)
+        return plan_block(*self._of_blocks, halves=self._halves)
+
+    @property
+    def possible_blocks(self) -> list[BlockPlan]:
+        """All plans of blocks for these rows."""
+        return block_plans(*self._of_blocks, halves=self._halves)
+
+    @property
+    def _of_blocks(self) -> tuple[RowPlan, ColumnTaps, int]:
         taps = ColumnTaps(tuple(self.column_taps), self.conv.strides[1])
-        halves = self.target.isa.permutes_bytes and self.x.itemsize == 1
-        return plan_block(self.rows, taps, self.target.registers, halves=halves)
+        return self.rows, taps, self.target.registers
+
+    @property
+    def _halves(self) -> bool:
+        """Whether half as many channels are cheap to interleave."""
+        return self.target.isa.permutes_bytes and self.x.itemsize == 1
+
+    def choice_of(self, blocks: BlockPlan) -> Choice:
+        """The choice that has these rows and blocks."""
+        tile = (self.rows.outputs, blocks.columns, blocks.vectors)
+        return Choice(CARRIED if blocks.carry else PASSES, tile)
 
     @property
     def vectors(self) -> int:
@@ -116,6 +145,21 @@ class IntegerDepthwise:
         """How the channels are cut."""
         narrowest = self.target.isa.group_nbytes // self.x.itemsize
         return cut_channels(self.y.channels, self.channels, narrowest)
+
+    @property
+    def modelled_cycles(self) -> float:
+        """Cycles of an image: dot products, interleaving, and the ends of sums."""
+        rows, blocks, core = self.rows, self.blocks, self.target.core
+        taps = ColumnTaps(tuple(self.column_taps), self.conv.strides[1])
+        read, kept = len(taps.read(blocks.columns)), len(taps.kept(blocks.columns))
+        fresh = (read - kept if blocks.carry else read) * len(rows.stacks)
+        dots = self.pairs * len(self.column_taps) * blocks.columns
+        shuffles = fresh * (rows.depth if blocks.carry else rows.depth * 2) / blocks.vectors
+        ends = rows.outputs * blocks.columns * core.finish_of(1)
+        block = blocks.vectors * (dots * self.dot.cost.dot + fresh * 2 + shuffles + ends)
+        runs = sum(chunk.count * chunk.width for chunk in self.chunks) / self.channels
+        groups = -(-self.y.height // rows.outputs)
+        return groups * runs * (self.y.width / blocks.columns) * block
 
     # -- the call
 
@@ -222,9 +266,11 @@ class IntegerDepthwise:
         held: Columns = {}
         if blocks:
             held = self.block_loop(chunk, place, side, blocks)
-        if single:
-            start = blocks * self.blocks.columns * side
-            self.block(chunk, self._from(place, start), side, 1, side, held)
+        for index in range(single):
+            start = (blocks * self.blocks.columns + index) * side
+            window = self.block(chunk, self._from(place, start), side, 1, side, held)
+            passed = side * self.conv.strides[1]
+            held = {t - passed: window[t] for t in window} if self.blocks.carry else {}
         if rest:
             start = max(self.y.width - side, 0)
             self.block(chunk, self._from(place, start), side, 1, min(side, self.y.width), {})

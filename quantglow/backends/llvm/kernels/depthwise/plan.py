@@ -11,6 +11,8 @@ LARGEST_TAPS = 81
 """Larger windows would unroll to too much code; they run as grouped convolutions."""
 FREE_REGISTERS = 4
 """Number of registers left for values that are loaded, shuffled and multiplied."""
+MOST_ROWS, MOST_COLUMNS = 4, 4
+"""Maximum numbers of output rows and columns of a block that can be chosen."""
 
 
 def is_depthwise(conv: Conv) -> bool:
@@ -36,20 +38,23 @@ class RowPlan:
         ]
 
 
+def row_plan(outputs: int, taps: list[int], stride: int, depth: int) -> RowPlan:
+    """The plan of so many output rows."""
+    rows = sorted({r * stride + t for r in range(outputs) for t in taps})
+    stacks = [tuple(rows[i : i + depth]) for i in range(0, len(rows), depth)]
+    return RowPlan(outputs, depth, tuple(stacks))
+
+
 def plan_rows(height: int, taps: list[int], stride: int, depth: int) -> RowPlan:
     """The plan with the fewest dot products and shuffles for each output row."""
-
-    def plan(outputs: int) -> RowPlan:
-        rows = sorted({r * stride + t for r in range(outputs) for t in taps})
-        stacks = [tuple(rows[i : i + depth]) for i in range(0, len(rows), depth)]
-        return RowPlan(outputs, depth, tuple(stacks))
 
     def cost(candidate: RowPlan) -> float:
         dots = sum(map(len, candidate.uses(taps, stride)))
         groups = -(-height // candidate.outputs)
         return (dots + len(candidate.stacks)) * groups
 
-    return min((plan(n) for n in range(1, min(height, 2) + 1)), key=cost)
+    plans = (row_plan(outputs, taps, stride, depth) for outputs in range(1, min(height, 2) + 1))
+    return min(plans, key=cost)
 
 
 @dataclass(frozen=True)
@@ -129,3 +134,23 @@ def plan_block(rows: RowPlan, taps: ColumnTaps, registers: int, *, halves: bool)
     pairs = tuple((first, first + 1) for first in range(0, vectors, 2))
     columns = 2 if held + FREE_REGISTERS <= registers else 1
     return BlockPlan(columns, vectors, pairs, carry=False)
+
+
+def block_plans(
+    rows: RowPlan, taps: ColumnTaps, registers: int, *, halves: bool
+) -> list[BlockPlan]:
+    """All plans of blocks whose values stay in registers, and that of single columns that does
+    without."""
+    stacks, outputs, depth = len(rows.stacks), rows.outputs, rows.depth
+    found = []
+    for vectors in sorted({2, depth} if halves else {depth}):
+        for columns in range(1, MOST_COLUMNS + 1):
+            held = vectors * (stacks * len(taps.kept(columns)) + outputs * columns)
+            if held + FREE_REGISTERS <= registers:
+                found.append(BlockPlan(columns, vectors, (tuple(range(vectors)),), carry=True))
+    pairs = tuple((first, first + 1) for first in range(0, depth, 2))
+    for columns in range(1, MOST_COLUMNS + 1):
+        held = 2 * columns * (outputs + stacks) + 2 * outputs
+        if columns == 1 or held + FREE_REGISTERS <= registers:
+            found.append(BlockPlan(columns, depth, pairs, carry=False))
+    return found

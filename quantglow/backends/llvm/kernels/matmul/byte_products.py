@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quantglow.backends.llvm.builder import Loop, Value, splat, vector
+from quantglow.backends.llvm.isa.costs import StepCost
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct
-from quantglow.backends.llvm.kernels.matmul.product import Columns
-from quantglow.backends.llvm.kernels.matmul.word_products import PANEL_NBYTES, IntegerProduct
+from quantglow.backends.llvm.kernels.contraction.tiling import Tile
+from quantglow.backends.llvm.kernels.matmul.product import PANEL_NBYTES, Columns
+from quantglow.backends.llvm.kernels.matmul.word_products import IntegerProduct
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 from quantglow.lazy import cached_property
@@ -58,12 +60,20 @@ class ByteProduct(IntegerProduct):
         """Vectors of columns of which a panel has not too many bytes."""
         return max(1, PANEL_NBYTES // (likely(self.steps) * self.target.vector_nbytes))
 
-    @cached_property
-    def panel(self) -> int:
+    @property
+    def usual_panel(self) -> int:
         if is_free(self.columns):
             return min(self.fitting, self.free_panel)
-        whole, widest = -(-self.columns // self.lanes), min(4, self.fitting)
+        whole, widest = self.vectors, min(4, self.fitting)
         return -(-whole // -(-whole // widest))
+
+    @property
+    def cost(self) -> StepCost:
+        return self.dot.cost
+
+    @property
+    def possible_tiles(self) -> list[Tile]:
+        return [tile for tile in super().possible_tiles if tile.vectors <= self.fitting]
 
     @property
     def most_rows(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Value, f32, splat, vector
+from quantglow.backends.llvm.isa.costs import StepCost
 from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.kernels.matmul.product import Columns, Product
 from quantglow.lazy import cached_property
@@ -21,6 +22,10 @@ class FloatProduct(Product):
     @cached_property
     def dot(self) -> DotProduct:
         return self.target.dot_product(DType.F32)
+
+    @property
+    def cost(self) -> StepCost:
+        return self.dot.cost
 
     def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
         b, kind = self.b, vector(self.lanes, "float")

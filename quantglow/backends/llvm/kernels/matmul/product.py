@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.isa.choices import Choice
+from quantglow.backends.llvm.isa.costs import StepCost
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.backends.llvm.kernels.contraction.tiling import Tile, candidates
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
@@ -15,6 +18,9 @@ from quantglow.instr.program import View
 from quantglow.lazy import cached_property
 from quantglow.ops import MatMul
 from quantglow.symbolic.size import careful, is_free, likely
+
+PANEL_NBYTES = 256 * 1024
+"""A packed panel lies on the stack: not more than this."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Product:
     x: View
     y: View
     out: View
+    chosen: Choice | None = None
 
     def __post_init__(self) -> None:
         self.batch, self.rows, self.columns = self.op.type.shape
@@ -71,6 +78,8 @@ class Product:
     def tile_rows(self) -> int:
         """Rows of a tile.  Programs serve no fewer, so those of a free number of rows are at most
         the largest power of two within the hint."""
+        if self.chosen is not None and self.chosen.tile is not None:
+            return self.chosen.tile[0]
         if not is_free(self.rows):
             return min(self.rows, self.most_rows)
         fewer = 1 << (careful(self.rows).bit_length() - 1)
@@ -85,9 +94,37 @@ class Product:
     @cached_property
     def panel(self) -> int:
         """Vectors of columns of a panel."""
+        if self.chosen is not None and self.chosen.tile is not None:
+            return self.chosen.tile[2]
+        return self.usual_panel
+
+    @property
+    def usual_panel(self) -> int:
+        """``panel``, where nothing was chosen."""
         if is_free(self.columns):
             return self.free_panel
-        return min(self.most_vectors, -(-self.columns // self.lanes))
+        return min(self.most_vectors, self.vectors)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of columns of a matrix."""
+        return -(-self.columns // self.lanes)
+
+    @property
+    def cost(self) -> StepCost:
+        """Cost of a step of the inner loop."""
+        return StepCost(self.target.registers, core=self.target.core)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the inner loop."""
+        return self.depth
+
+    @property
+    def possible_tiles(self) -> list[Tile]:
+        """The tiles that can be chosen: rows, one column, vectors of a panel."""
+        found = candidates(1, self.rows, self.vectors, self.cost)
+        return [Tile(tile.columns, 1, tile.vectors) for tile in found]
 
     @cached_property
     def free_panel(self) -> int:

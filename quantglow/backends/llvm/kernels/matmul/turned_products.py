@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Value, vector
+from quantglow.backends.llvm.kernels.contraction.tiling import Tile
 from quantglow.backends.llvm.kernels.matmul.float_products import FloatProduct
-from quantglow.backends.llvm.kernels.matmul.product import Columns
+from quantglow.backends.llvm.kernels.matmul.product import PANEL_NBYTES, Columns
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 
 
@@ -26,6 +27,12 @@ class TurnedProduct(FloatProduct):
     def known_depth(self) -> int:
         """The rows of y, which are known; the columns of x may be a size that is equal to it."""
         return int(self.y.shape[-2])
+
+    @property
+    def possible_tiles(self) -> list[Tile]:
+        fitting = PANEL_NBYTES // (self.known_depth * self.target.vector_nbytes)
+        most = max(self.usual_panel, fitting)
+        return [tile for tile in super().possible_tiles if tile.vectors <= most]
 
     @property
     def column_nbytes(self) -> int:

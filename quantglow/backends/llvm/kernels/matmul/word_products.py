@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Value, f32, splat, vector
-from quantglow.backends.llvm.kernels.matmul.product import Columns, Product
+from quantglow.backends.llvm.kernels.contraction.tiling import Tile
+from quantglow.backends.llvm.kernels.matmul.product import PANEL_NBYTES, Columns, Product
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.instr.program import View
 from quantglow.symbolic.size import is_free, likely, surely_divides
 from quantglow.types import DType
-
-PANEL_NBYTES = 256 * 1024
-"""The packed panel of an integer product lies on the stack: not more than this."""
 
 
 class IntegerProduct(Product):
@@ -56,14 +54,31 @@ class WordProduct(IntegerProduct):
         return -(-self.depth // 2)
 
     @property
+    def steps(self) -> int:
+        return self.pairs
+
+    @property
+    def fitting(self) -> int:
+        """Vectors of columns of which a panel has not too many bytes."""
+        return max(1, PANEL_NBYTES // (likely(self.pairs) * self.target.vector_nbytes))
+
+    @property
     def most_vectors(self) -> int:
-        fitting = PANEL_NBYTES // (likely(self.pairs) * self.target.vector_nbytes)
-        return max(1, min(super().most_vectors, fitting))
+        return min(super().most_vectors, self.fitting)
+
+    @property
+    def possible_tiles(self) -> list[Tile]:
+        most_rows = max(8, PANEL_NBYTES // self.row_nbytes)
+        found = super().possible_tiles
+        return [t for t in found if t.vectors <= self.fitting and t.rows <= most_rows]
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a centred row: rows are centred whole vectors at a time."""
+        return (self.depth + 4 * self.lanes) * 2 // 4 * 4
 
     def prepare(self) -> None:
         self.packed = self.memory(self.pairs * self.panel * self.target.vector_nbytes)
-        # Rows are centred whole vectors at a time.
-        self.row_nbytes = (self.depth + 4 * self.lanes) * 2 // 4 * 4
         self.centred = self.memory(self.tile_rows * self.row_nbytes)
 
     # -- packing

@@ -1,0 +1,87 @@
+"""The forms of a depthwise convolution, and the choices that each has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quantglow.backends.llvm.isa.choices import Choice
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernel import Kernel
+from quantglow.backends.llvm.kernels.contraction.tiling import Tile, all_cycles
+from quantglow.backends.llvm.kernels.conv.conv import conv_kernel
+from quantglow.backends.llvm.kernels.depthwise.element_kernel import ElementDepthwise
+from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwise
+from quantglow.backends.llvm.kernels.depthwise.integer_kernel import (
+    CARRIED,
+    PASSES,
+    IntegerDepthwise,
+)
+from quantglow.backends.llvm.kernels.depthwise.plan import MOST_ROWS, is_depthwise
+from quantglow.instr.program import Compute
+from quantglow.ops import Conv
+
+ELEMENTS, FLOATS = "elements", "columns"
+
+
+class DepthwiseForms:
+    """``Forms``: output rows and columns of a block, and vectors of channels."""
+
+    names: Sequence[str] = (CARRIED, PASSES, ELEMENTS, FLOATS)
+
+    def takes(self, step: Compute, target: Target) -> bool:
+        """``Forms``"""
+        return isinstance(step.op, Conv) and is_depthwise(step.op)
+
+    def default(self, step: Compute, target: Target) -> Choice | None:
+        """``Forms``"""
+        kernel = conv_kernel(step, target)
+        if isinstance(kernel, IntegerDepthwise):
+            return kernel.choice_of(kernel.blocks)
+        if isinstance(kernel, FloatDepthwise):
+            return Choice(_form_of(kernel), (1, kernel.most_columns, 1))
+        return None
+
+    def choices(self, step: Compute, target: Target) -> list[Choice]:
+        """``Forms``"""
+        kernel = conv_kernel(step, target)
+        if isinstance(kernel, FloatDepthwise):
+            form = _form_of(kernel)
+            return [Choice(form, (1, columns, 1)) for columns in kernel.possible_columns]
+        if not isinstance(kernel, IntegerDepthwise):
+            return []
+        found = []
+        for outputs in range(1, min(MOST_ROWS, kernel.y.height) + 1):
+            rows = IntegerDepthwise(step, kernel.conv, target, Choice(PASSES, (outputs, 1, 1)))
+            found += [rows.choice_of(blocks) for blocks in rows.possible_blocks]
+        return found
+
+    def kernel(self, step: Compute, target: Target, choice: Choice) -> Kernel | None:
+        """``Forms``"""
+        if choice not in self.choices(step, target):
+            return None
+        return self._made(step, target, choice)
+
+    def cycles(self, step: Compute, target: Target, choice: Choice) -> float:
+        """``Forms``"""
+        kernel = self._made(step, target, choice)
+        if isinstance(kernel, IntegerDepthwise):
+            return kernel.modelled_cycles
+        kh, kw = kernel.conv.w.type.shape[:2]
+        vectors = -(-kernel.y.channels // kernel.lanes)
+        tile = Tile(1, kernel.most_columns, 1)
+        cost = kernel.dot.cost
+        return all_cycles(tile, kernel.y.height, kernel.y.width, vectors, kh * kw, cost)
+
+    def _made(
+        self, step: Compute, target: Target, choice: Choice
+    ) -> IntegerDepthwise | FloatDepthwise:
+        assert isinstance(step.op, Conv)
+        if choice.form == ELEMENTS:
+            return ElementDepthwise(step, step.op, target, choice)
+        if choice.form == FLOATS:
+            return FloatDepthwise(step, step.op, target, choice)
+        return IntegerDepthwise(step, step.op, target, choice)
+
+
+def _form_of(kernel: FloatDepthwise) -> str:
+    return ELEMENTS if isinstance(kernel, ElementDepthwise) else FLOATS
