@@ -6,7 +6,8 @@ channels, and codes of int8 have a scale for each output channel.  So a tensor o
     tensor[i, j, ...] ~ constant[i, j, ...] * f0[i] * f1[j] * ...
 
 with factors that are guessed from the signs and logarithms of the ratios, to which each axis adds
-its own; then least squares finds those of one axis after the other.
+its own; then least squares finds those of one axis after the other.  Factors that float32 cannot
+hold fit nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ Nearness = Callable[[Array, Array, Factors], Array]
 """(tensor, base, factors) -> for each element whether the factors are right."""
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def rounded_factors(target: Array, codes: Array) -> Factors | None:
     """Factors with which codes of int8, in the layout of a tensor, are that up to rounding."""
 
@@ -55,6 +57,7 @@ def rounded_factors(target: Array, codes: Array) -> Factors | None:
     return factors_of(target, codes, are_near)
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def exact_factors(target: Array, values: Array) -> tuple[Factors, Array] | None:
     """Factors with which float32 values, in the layout of a tensor, are that, and by how many units
     in the last place (int8) they miss it.
@@ -107,6 +110,8 @@ def guess(target: Array, base: Array, axis: int) -> Array:
     """The factors of one axis, but for a magnitude that they have in common."""
     is_known = (target != 0) & (base != 0)
     ratios = np.divide(base, target, where=is_known, out=np.ones(base.shape))
+    is_known &= np.isfinite(ratios) & (ratios != 0)
+    ratios[~is_known] = 1
     counts = np.maximum(over_others(is_known, axis), 1)
     logs = over_others(np.log(np.abs(ratios)), axis) / counts
     signs = over_others(np.sign(ratios) * is_known, axis) / counts
