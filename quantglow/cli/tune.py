@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ from quantglow.report.speed.busy import busy_note
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.tuning.core_fit import CoreFit, measure_core, stored
-from quantglow.tuning.networks import MAX_MINUTES, tune_network
+from quantglow.tuning.networks import MAX_MINUTES, Tuning, tune_network
 from quantglow.tuning.records import Record, check_minutes
 from quantglow.tuning.tuner import DEFAULT_SEARCHER, SEARCHERS
 
@@ -99,12 +99,15 @@ def tune_model(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         {"before": lambda: plain.run(feeds), "after": lambda: tuned.run(feeds)}, COMPARED_SECONDS
     )
     if not options.json:
-        console.print(choices_table(made.records).rich())
+        faster = sum(record.choice is not None for record in made.records)
         console.print(
-            f"{len(made.records)} kernels measured. One call takes {times['after'] * 1e3:.3f} "
-            f"ms, before {times['before'] * 1e3:.3f} ms. Load the model with tune='records'.",
+            f"{len(made.records)} kernels measured, {faster} of them are faster now. One call "
+            f"takes {times['after'] * 1e3:.3f} ms, before {times['before'] * 1e3:.3f} ms. Load "
+            "the model with tune='records'.",
             highlight=False,
         )
+        if faster:
+            console.print(choices_table(made).rich())
     records = [json.loads(record.line()) for record in made.records]
     return {"records": records, "seconds": times}
 
@@ -132,15 +135,20 @@ def told(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def choices_table(records: Sequence[Record]) -> Table:
+def choices_table(made: Tuning) -> Table:
     """The choices that are faster than the default, the best first."""
-    better = [record for record in records if record.choice is not None]
+    better = [record for record in made.records if record.choice is not None]
     better.sort(key=ratio)
     rows = [
-        (record.task[:8], str(record.choice), f"{ratio(record):.2f}", str(record.tried))
+        (
+            made.shapes.get(record.task, record.task[:8]),  # of another processor
+            str(record.choice),
+            f"{ratio(record):.2f}",
+            str(record.tried),
+        )
         for record in better
     ]
-    columns = ("task", "choice", "of the default's time", "tried")
+    columns = ("kernel", "choice", "time / default", "tried")
     return Table("Faster choices", columns, rows, frozenset(columns[2:]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +26,14 @@ MAX_MINUTES = 5.0
 
 @dataclass(frozen=True)
 class Tuning:
-    """A compiler with the choices of this machine; ``records``: those that are new."""
+    """A compiler with the choices of this machine.
+
+    ``records``: those that are new; ``shapes``: task -> its work in one line.
+    """
 
     compiler: Compiler
     records: tuple[Record, ...]
+    shapes: Mapping[str, str]
 
 
 def tune_network(
@@ -68,7 +73,7 @@ def tune_network(
         found = tuned_on(client, tuner, known)
     keep_records(found)
     made = replace(compiler, target=tuned_target(target, [*known, *found]))
-    return Tuning(made, tuple(found))
+    return Tuning(made, tuple(found), {task.key: task.shape for task in tuner.planned[0]})
 
 
 MEASURE = "measure"

@@ -18,6 +18,7 @@ from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
+from quantglow.lazy import cached_property
 from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.tuning.learned import OptunaSearch, XGBoostSearch
 from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, planned_for
@@ -143,6 +144,12 @@ class Tuner:
     measure: Callable[[int, Deadline], Measuring] | None = None
     host: str = field(default_factory=this_host)
 
+    @cached_property
+    def planned(self) -> tuple[list[Task], int]:
+        """The tasks of the program, and the bytes of its weights."""
+        program, nbytes = planned_for(self.graph, self.target, self.threads)
+        return tasks_of(program, self.target), nbytes
+
     def measuring(self, samples: int, deadline: Deadline) -> Measuring:
         """The object that measures."""
         if self.measure is not None:
@@ -155,11 +162,10 @@ class Tuner:
         Raises ``BackendError`` if there are such tasks and nothing of them could be measured.
         """
         make = SEARCHERS[one_of("searcher", self.searcher, tuple(SEARCHERS))]
-        program, nbytes = planned_for(self.graph, self.target, self.threads)
-        tasks = [task for task in tasks_of(program, self.target) if task.key not in known]
+        tasks, nbytes = self.planned
         searches = [
             Tuned.of(task, make, hinted.get(task.key, ()), self.seed + number)
-            for number, task in enumerate(tasks)
+            for number, task in enumerate(task for task in tasks if task.key not in known)
         ]
         self._search(searches, nbytes)
         measured = [search for search in searches if search.found]
@@ -190,7 +196,7 @@ class Tuner:
             for measured in measurer.run(jobs):
                 by_task[measured.job.task].told(measured)
             tried = sum(len(search.found) for search in searches)
-            self.say(f"{tried} kernels measured for {len(searches)} tasks")
+            self.say(f"{tried} choices measured for {len(searches)} kernels")
 
     def _records(self, searches: Sequence[Tuned], nbytes: int) -> list[Record]:
         """The records of finals between the best choices and the default."""

@@ -66,7 +66,8 @@ def test_a_fit_is_stored_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert used == found.core
 
 
-def test_without_a_cache_there_is_an_error() -> None:
+def test_without_a_cache_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "")
     with pytest.raises(BackendError, match="Remedy: set QUANTGLOW_CACHE_DIR"):
         core_fit.stored(fitted(0.02, 0.01))
 
