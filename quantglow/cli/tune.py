@@ -141,7 +141,8 @@ def choices_table(made: Tuning) -> Table:
     better.sort(key=ratio)
     rows = [
         (
-            made.shapes.get(record.task, record.task[:8]),  # of another processor
+            # A task of another processor is not known here.
+            made.shapes.get(record.task, record.task[:8]),
             str(record.choice),
             f"{ratio(record):.2f}",
             str(record.tried),

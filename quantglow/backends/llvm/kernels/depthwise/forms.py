@@ -11,12 +11,9 @@ from quantglow.backends.llvm.kernels.contraction.tiling import Tile, all_cycles
 from quantglow.backends.llvm.kernels.conv.conv import conv_kernel
 from quantglow.backends.llvm.kernels.depthwise.element_kernel import ElementDepthwise
 from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwise
-from quantglow.backends.llvm.kernels.depthwise.integer_kernel import (
-    CARRIED,
-    PASSES,
-    IntegerDepthwise,
-)
-from quantglow.backends.llvm.kernels.depthwise.plan import MOST_ROWS, is_depthwise
+from quantglow.backends.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
+from quantglow.backends.llvm.kernels.depthwise.integer_plan import CARRIED, PASSES, choice_of
+from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 
@@ -36,7 +33,7 @@ class DepthwiseForms:
         """``Forms``"""
         kernel = conv_kernel(step, target)
         if isinstance(kernel, IntegerDepthwise):
-            return kernel.choice_of(kernel.blocks)
+            return choice_of(kernel.rows, kernel.blocks)
         if isinstance(kernel, FloatDepthwise):
             return Choice(_form_of(kernel), (1, kernel.most_columns, 1))
         return None
@@ -47,13 +44,7 @@ class DepthwiseForms:
         if isinstance(kernel, FloatDepthwise):
             form = _form_of(kernel)
             return [Choice(form, (1, columns, 1)) for columns in kernel.possible_columns]
-        if not isinstance(kernel, IntegerDepthwise):
-            return []
-        found = []
-        for outputs in range(1, min(MOST_ROWS, kernel.y.height) + 1):
-            rows = IntegerDepthwise(step, kernel.conv, target, Choice(PASSES, (outputs, 1, 1)))
-            found += [rows.choice_of(blocks) for blocks in rows.possible_blocks]
-        return found
+        return kernel.possible_choices if isinstance(kernel, IntegerDepthwise) else []
 
     def kernel(self, step: Compute, target: Target, choice: Choice) -> Kernel | None:
         """``Forms``"""
@@ -65,7 +56,7 @@ class DepthwiseForms:
         """``Forms``"""
         kernel = self._made(step, target, choice)
         if isinstance(kernel, IntegerDepthwise):
-            return kernel.modelled_cycles
+            return integer_cycles(kernel)
         kh, kw = kernel.conv.w.type.shape[:2]
         vectors = -(-kernel.y.channels // kernel.lanes)
         tile = Tile(1, kernel.most_columns, 1)
@@ -85,3 +76,22 @@ class DepthwiseForms:
 
 def _form_of(kernel: FloatDepthwise) -> str:
     return ELEMENTS if isinstance(kernel, ElementDepthwise) else FLOATS
+
+
+def integer_cycles(kernel: IntegerDepthwise) -> float:
+    """Cycles of an image: dot products, interleaving, and the ends of sums."""
+    rows, blocks = kernel.rows, kernel.blocks
+    read, kept = len(kernel.taps.read(blocks.columns)), len(kernel.taps.kept(blocks.columns))
+    interleaved = (read - kept if blocks.carry else read) * len(rows.stacks)
+    dots = kernel.pairs * len(kernel.column_taps) * blocks.columns
+    ends = rows.outputs * blocks.columns * kernel.target.core.finish_of(1)
+    # A stack is loaded once for all vectors, or for each pass.
+    loads = rows.depth * len(blocks.passes) / blocks.vectors
+    vector = dots * kernel.dot.cost.dot + interleaved * (SHUFFLES + loads) + ends
+    vectors = sum(c.count * c.width for c in kernel.chunks) / kernel.channels * blocks.vectors
+    groups = -(-kernel.y.height // rows.outputs)
+    return groups * (kernel.y.width / blocks.columns) * vectors * vector
+
+
+SHUFFLES = 2
+"""Cycles to interleave a vector of a stack."""

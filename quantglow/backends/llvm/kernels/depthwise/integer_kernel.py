@@ -13,43 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
-
 from quantglow.backends.llvm.builder import Builder, Value, vector
-from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.backends.llvm.isa.dot import STEP_NBYTES
-from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.kernels.contraction.channel_order import channel_order
-from quantglow.backends.llvm.kernels.contraction.dot_choice import dot_of
-from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
-from quantglow.backends.llvm.kernels.contraction.geometry import Image
-from quantglow.backends.llvm.kernels.depthwise.constants import DepthwisePacker
+from quantglow.backends.llvm.kernels.depthwise.integer_plan import IntegerPlan
 from quantglow.backends.llvm.kernels.depthwise.interleaved_rows import Stack, interleave
-from quantglow.backends.llvm.kernels.depthwise.plan import (
-    BlockPlan,
-    Chunk,
-    ColumnTaps,
-    RowPlan,
-    block_plans,
-    cut_channels,
-    is_depthwise,
-    plan_block,
-    plan_rows,
-    row_plan,
-)
+from quantglow.backends.llvm.kernels.depthwise.plan import Chunk
 from quantglow.backends.llvm.kernels.vector.partial import store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
-from quantglow.graph.node import Constant
-from quantglow.instr.program import Compute
-from quantglow.lazy import cached_property
-from quantglow.ops import Conv
 from quantglow.symbolic.size import is_free, likely, surely_divides
-from quantglow.types import Array, DType
 
-CARRIED, PASSES = "carried", "passes"
-"""Forms: interleaved columns stay in registers for the next block, or work goes by pairs of
-vectors."""
 MANY_GROUPS = 24
 """Groups of rows that threads share evenly as they are; for fewer the channels are cut in two."""
 
@@ -58,108 +30,14 @@ Columns = dict[int, list[Value]]
 
 
 @dataclass
-class IntegerDepthwise:
+class IntegerDepthwise(IntegerPlan):
     """Generator of one integer depthwise kernel."""
 
-    step: Compute
-    conv: Conv
-    target: Target
-    chosen: Choice | None = None
     b: Builder = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.b = Builder(index=self.target.isa.index)
-        self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.dot = dot_of(self.conv, self.conv.x.type.dtype, self.target)
-        self.epilogue = Epilogue(self.conv, self.target)
-
-    @property
-    def applies(self) -> bool:
-        dtypes = {self.conv.x.type.dtype, self.conv.type.dtype}
-        return is_depthwise(self.conv) and dtypes <= {DType.U8, DType.I8, DType.I16}
-
-    # -- the plan
-
-    @cached_property
-    def row_taps(self) -> list[int]:
-        return [k * self.conv.dilations[0] for k in range(self.conv.w.type.shape[0])]
-
-    @cached_property
-    def column_taps(self) -> list[int]:
-        return [k * self.conv.dilations[1] for k in range(self.conv.w.type.shape[1])]
-
-    @cached_property
-    def rows(self) -> RowPlan:
-        """Output rows computed together, and the stacks of input rows."""
-        depth, stride = STEP_NBYTES // self.x.itemsize, self.conv.strides[0]
-        if self.chosen is not None and self.chosen.tile is not None:
-            return row_plan(self.chosen.tile[0], self.row_taps, stride, depth)
-        plan = plan_rows(likely(self.y.height), self.row_taps, stride, depth)
-        assert self.y.height >= plan.outputs
-        return plan
-
-    @cached_property
-    def uses(self) -> list[list[int]]:
-        """For each output row, the stacks that hold any of its taps."""
-        return self.rows.uses(self.row_taps, self.conv.strides[0])
-
-    @cached_property
-    def blocks(self) -> BlockPlan:
-        """Columns and vectors of a pass."""
-        if self.chosen is not None:
-            return next(p for p in self.possible_blocks if self.choice_of(p) == self.chosen)
-        return plan_block(*self._of_blocks, halves=self._halves)
-
-    @property
-    def possible_blocks(self) -> list[BlockPlan]:
-        """All plans of blocks for these rows."""
-        return block_plans(*self._of_blocks, halves=self._halves)
-
-    @property
-    def _of_blocks(self) -> tuple[RowPlan, ColumnTaps, int]:
-        taps = ColumnTaps(tuple(self.column_taps), self.conv.strides[1])
-        return self.rows, taps, self.target.registers
-
-    @property
-    def _halves(self) -> bool:
-        """Whether half as many channels are cheap to interleave."""
-        return self.target.isa.permutes_bytes and self.x.itemsize == 1
-
-    def choice_of(self, blocks: BlockPlan) -> Choice:
-        """The choice that has these rows and blocks."""
-        tile = (self.rows.outputs, blocks.columns, blocks.vectors)
-        return Choice(CARRIED if blocks.carry else PASSES, tile)
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of a run of channels."""
-        return self.blocks.vectors
-
-    @property
-    def channels(self) -> int:
-        """Channels of a run."""
-        return self.vectors * self.dot.lanes
-
-    @cached_property
-    def chunks(self) -> list[Chunk]:
-        """How the channels are cut."""
-        narrowest = self.target.isa.group_nbytes // self.x.itemsize
-        return cut_channels(self.y.channels, self.channels, narrowest)
-
-    @property
-    def modelled_cycles(self) -> float:
-        """Cycles of an image: dot products, interleaving, and the ends of sums."""
-        rows, blocks, core = self.rows, self.blocks, self.target.core
-        taps = ColumnTaps(tuple(self.column_taps), self.conv.strides[1])
-        read, kept = len(taps.read(blocks.columns)), len(taps.kept(blocks.columns))
-        fresh = (read - kept if blocks.carry else read) * len(rows.stacks)
-        dots = self.pairs * len(self.column_taps) * blocks.columns
-        shuffles = fresh * (rows.depth if blocks.carry else rows.depth * 2) / blocks.vectors
-        ends = rows.outputs * blocks.columns * core.finish_of(1)
-        block = blocks.vectors * (dots * self.dot.cost.dot + fresh * 2 + shuffles + ends)
-        runs = sum(chunk.count * chunk.width for chunk in self.chunks) / self.channels
-        groups = -(-self.y.height // rows.outputs)
-        return groups * runs * (self.y.width / blocks.columns) * block
 
     # -- the call
 
@@ -177,32 +55,6 @@ class IntegerDepthwise:
             label=f"depthwise {self.rows.outputs}x{self.blocks.columns}",
             facts=f"{type(self.dot).__name__} {self.epilogue.facts}",
         )
-
-    def constants(self) -> tuple[Array, Array, Array]:
-        """Weights, bias (input zero point folded in) and multipliers."""
-        w, b = self.conv.w, self.conv.b
-        assert isinstance(w, Constant) and isinstance(b, Constant)
-        sums = w.value.astype(np.int64).sum(axis=(0, 1, 2))
-        bias = b.value.astype(np.int64) - self.conv.x.type.params.zero_point * sums
-        order = channel_order(self.target.isa, self.vectors, self.vectors)
-        packer = DepthwisePacker(
-            self.dot, order, self.chunks, self.rows, self.row_taps, self.conv.strides[0]
-        )
-        return (
-            packer.weights(w.value[:, :, 0]),
-            packer.per_channel(bias.astype(np.int32)),
-            packer.per_channel(self.epilogue.multipliers()),
-        )
-
-    @property
-    def pairs(self) -> int:
-        """(output row, stack) pairs of one column tap."""
-        return sum(map(len, self.uses))
-
-    @property
-    def run_nbytes(self) -> int:
-        """Packed weight bytes of one run of channels."""
-        return len(self.column_taps) * self.pairs * self.vectors * self.dot.weight_nbytes
 
     # -- loops
 
@@ -316,8 +168,7 @@ class IntegerDepthwise:
         """Columns of a block that the next one finds in registers."""
         if not self.blocks.carry:
             return []
-        taps = ColumnTaps(tuple(self.column_taps), side * self.conv.strides[1])
-        return taps.kept(self.blocks.columns)
+        return self.taps_of(side).kept(self.blocks.columns)
 
     # -- one block
 
