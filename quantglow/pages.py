@@ -17,10 +17,10 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from typing import IO, Any, Protocol
-from weakref import WeakSet
 
 import numpy as np
 
+from quantglow.alive import Alive
 from quantglow.types import Array
 
 Data = bytes | memoryview
@@ -66,7 +66,7 @@ ALIGNMENT = 64
 LASTING = Path("/var/tmp")
 """The folder of temporary files that may be large; ``/tmp`` often is memory itself."""
 
-_mapped: WeakSet[mmap.mmap] = WeakSet()
+_mapped = Alive[mmap.mmap]()
 
 
 def paged(arrays: Iterable[Array]) -> list[Array] | None:
@@ -153,6 +153,6 @@ def is_worth_paging(nbytes: Iterable[int]) -> bool:
 def release_pages() -> None:
     """Give the memory of all pages back; they are read from the file again where they are used."""
     if hasattr(mmap, "MADV_DONTNEED"):
-        for memory in list(_mapped):
+        for memory in _mapped:
             with suppress(OSError, ValueError):
                 memory.madvise(mmap.MADV_DONTNEED)

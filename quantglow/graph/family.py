@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ class Family:
     source: object = None
     deciding: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    _kept: OrderedDict[Case, Graph] = field(default_factory=OrderedDict)
+    _kept: dict[Case, Graph] = field(default_factory=dict)
     _arrays: SharedArrays = field(default_factory=SharedArrays)
 
     @staticmethod
@@ -63,9 +62,9 @@ class Family:
             self.deciding = tuple(sorted({*self.deciding, *(values or {})}))
             self._kept[case] = paged_graph(made) if self.is_single else self._arrays.graph(made)
             if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(case)
-        return self._kept[case]
+                del self._kept[next(iter(self._kept))]
+        found = self._kept[case] = self._kept.pop(case)  # the last one
+        return found
 
     def fitting(self, feeds: Mapping[str, Array]) -> Graph:
         """The graph for some arrays; learns which inputs decide."""

@@ -6,15 +6,15 @@ import atexit
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from weakref import WeakSet
 
+from quantglow.alive import Alive
 from quantglow.processes.system import at_fork
 
 PATIENCE_SECONDS = 10.0
 """Longest time for which the end of the process waits for one kernel that is being compiled."""
 
 _ending = threading.Event()
-_threads: WeakSet[threading.Thread] = WeakSet()
+_threads = Alive[threading.Thread]()
 
 
 def started(name: str, work: Callable[[], object]) -> threading.Thread | None:
@@ -26,7 +26,6 @@ def started(name: str, work: Callable[[], object]) -> threading.Thread | None:
     try:
         thread.start()
     except RuntimeError:
-        _threads.discard(thread)
         return None
     return thread
 
@@ -41,8 +40,9 @@ def check_not_ending() -> None:
 def _end() -> None:
     """Wait for what is being compiled: LLVM must not run while its memory is given back."""
     _ending.set()
-    for thread in list(_threads):
-        thread.join(PATIENCE_SECONDS)
+    for thread in _threads:
+        if thread.is_alive():
+            thread.join(PATIENCE_SECONDS)
 
 
 atexit.register(_end)

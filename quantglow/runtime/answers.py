@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -43,7 +42,7 @@ class AnswerLog(Concise):
     """The calls of a model, in all of its parts; ``is_on``: onnxruntime answers in the meantime."""
 
     is_on: bool = True
-    _answers: OrderedDict[Case, Answers] = field(default_factory=OrderedDict)
+    _answers: dict[Case, Answers] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @staticmethod
@@ -80,7 +79,7 @@ class AnswerLog(Concise):
         found = self._answers.get(case)
         if found is None:
             if len(self._answers) >= MOST_CASES:
-                self._answers.popitem(last=False)
+                del self._answers[next(iter(self._answers))]
             found = Answers(text_of(case))
         return found
 

@@ -146,7 +146,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         raise KeyboardInterrupt
 
     usual = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again: Python may drop one
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2] / "quantglow"
 LAYERS = (
     ("version",),
-    ("concise", "errors", "timeline", "lazy"),
+    ("alive", "concise", "errors", "timeline", "lazy"),
     ("processes",),
     ("symbolic",),
     ("types", "debug", "arguments", "files"),

@@ -51,7 +51,7 @@ STEPS_WORK = 2**30
 MIN_ROWS = 2
 """Minimum number of rows of a value from which its channels have a covariance."""
 
-MAX_STEPS = 100
+MAX_STEPS = 50
 MAX_CHANNELS = 256
 FIRST_STEP, MAX_STEP, MIN_STEP = 0.05, 0.3, 1e-3
 MAX_CONDITION = 32.0

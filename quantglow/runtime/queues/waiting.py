@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
-from weakref import WeakSet
 
+from quantglow.alive import Alive
 from quantglow.errors import QueueError, QueueFullError
 from quantglow.processes.system import at_fork
 from quantglow.runtime.queues.batch_speed import BatchSpeed
@@ -168,19 +168,19 @@ class Waiting:
                 )
 
 
-_alive: WeakSet[Waiting] = WeakSet()
+_alive = Alive[Waiting]()
 
 
 def _forget_threads() -> None:
-    for waiting in list(_alive):
+    for waiting in _alive:
         waiting.forget_threads()
 
 
 def close_all() -> None:
     """Cancel all calls that wait, and let those that run end, before the interpreter does."""
-    for waiting in list(_alive):
+    for waiting in _alive:
         waiting.stop(cancel=True)
-    for waiting in list(_alive):
+    for waiting in _alive:
         waiting.join()
 
 

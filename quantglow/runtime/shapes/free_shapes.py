@@ -17,13 +17,13 @@ first one always stays).  Their kernels and constants are shared.
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
-from weakref import WeakSet
 
 from quantglow import debug
+from quantglow.alive import Alive
 from quantglow.concise import Concise
 from quantglow.errors import (
     CompileBudgetError,
@@ -111,7 +111,7 @@ class FreeShapes(Concise):
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
     _arrays: SharedArrays = field(default_factory=SharedArrays)
-    _ready: OrderedDict[Case, Served] = field(default_factory=OrderedDict)
+    _ready: dict[Case, Served] = field(default_factory=dict)
     _pending: dict[Case, Future[Served]] = field(default_factory=dict)
     _made: Counter[Case] = field(default_factory=Counter)
     _first: Own | None = None
@@ -303,17 +303,31 @@ class FreeShapes(Concise):
 
     def _at(self, case: Case, feeds: Mapping[str, Array] | None = None) -> Served:
         """The program of a case; ``feeds`` are checked before it is compiled."""
+        mine: Future[Served] | None = None
+        try:
+            with self._lock:
+                case, found = self._looked_up(case)
+                if found is not None:
+                    return found
+                pending = self._pending.get(case)
+                if pending is None:
+                    pending = mine = Future()
+                    self._pending[case] = mine
+            if mine is not None:
+                self._fulfil(mine, case, feeds)
+            return pending.result()
+        except BaseException as error:
+            if mine is not None:
+                self._give_up(mine, case, error)
+            raise
+
+    def _give_up(self, mine: Future[Served], case: Case, error: BaseException) -> None:
+        """Let others who wait for the program, or ask for it later, go on: Ctrl-C comes anywhere."""
         with self._lock:
-            case, found = self._looked_up(case)
-            if found is not None:
-                return found
-            pending = self._pending.get(case)
-            is_mine = pending is None
-            if pending is None:
-                pending = self._pending[case] = Future()
-        if is_mine:
-            self._fulfil(pending, case, feeds)
-        return pending.result()
+            if self._pending.get(case) is mine:
+                del self._pending[case]
+        if not mine.done():
+            mine.set_exception(error)
 
     def _looked_up(self, case: Case) -> tuple[Case, Served | None]:
         """The case that has a program for this one, and that, if it is there; the caller holds the
@@ -322,7 +336,7 @@ class FreeShapes(Concise):
             case = case.whatever_values
         found = self._ready.get(case)
         if found is not None:
-            self._ready.move_to_end(case)
+            self._ready[case] = self._ready.pop(case)  # the last one
             if is_shared(found):
                 self._often.called(case)
         return case, found
@@ -330,15 +344,9 @@ class FreeShapes(Concise):
     def _fulfil(
         self, pending: Future[Served], case: Case, feeds: Mapping[str, Array] | None
     ) -> None:
-        try:
-            if feeds is not None:
-                check_types(self.signature, feeds)
-            made = self._compiled(case)
-        except BaseException as error:
-            with self._lock:
-                del self._pending[case]
-            pending.set_exception(error)
-            raise
+        if feeds is not None:
+            check_types(self.signature, feeds)
+        made = self._compiled(case)
         with self._lock:
             self._keep(case, made)
             del self._pending[case]
@@ -430,8 +438,8 @@ class FreeShapes(Concise):
         is_first = self._first is None and self.opened.case in (None, key)
         if is_first and not isinstance(found, Bound):
             self._first = found
-        self._ready[key] = found
-        self._ready.move_to_end(key)
+        self._ready.pop(key, None)
+        self._ready[key] = found  # the last one
         total = sum(nbytes_of(s.build) for s in self._ready.values())
         for old in list(self._ready):
             if len(self._ready) <= self.most_programs and total <= self.most_nbytes:
@@ -441,11 +449,11 @@ class FreeShapes(Concise):
                 self._often.forget(old)
 
 
-_alive: WeakSet[FreeShapes] = WeakSet()
+_alive = Alive[FreeShapes]()
 
 
 def _forget_threads() -> None:
-    for programs in list(_alive):
+    for programs in _alive:
         programs.forget_threads()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -84,7 +84,7 @@ class Meanwhile:
     log: AnswerLog
     _jobs: dict[Case, Job] = field(default_factory=dict)
     _waiting: deque[Job] = field(default_factory=deque)
-    _failed: OrderedDict[Case, BaseException | None] = field(default_factory=OrderedDict)
+    _failed: dict[Case, BaseException | None] = field(default_factory=dict)
     _is_working: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -182,7 +182,7 @@ class Meanwhile:
             if error is not None:
                 self._failed[job.case] = error
                 if len(self._failed) > MOST_CASES:
-                    self._failed.popitem(last=False)
+                    del self._failed[next(iter(self._failed))]
 
     def _raised(self, case: Case) -> None:
         """Note that a call has raised the error of a case."""

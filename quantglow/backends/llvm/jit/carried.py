@@ -8,7 +8,8 @@ is in use.  Whoever loads them trusts their file: they are run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from weakref import WeakSet
+
+from quantglow.alive import Alive
 
 Data = bytes | memoryview
 
@@ -25,16 +26,16 @@ class Carried:
         self.entries.pop(name, None)
 
 
-_carried: WeakSet[Carried] = WeakSet()
+_carried = Alive[Carried]()
 
 
 def carried_entry(name: str) -> Data | None:
     """The entry of this name that a file brought, if there is one."""
-    found = (each.entries.get(name) for each in list(_carried))
+    found = (each.entries.get(name) for each in _carried)
     return next((entry for entry in found if entry is not None), None)
 
 
 def drop_carried(name: str) -> None:
     """Give back all entries of this name."""
-    for each in list(_carried):
+    for each in _carried:
         each.drop(name)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -361,3 +362,27 @@ def test_a_reduced_axis_that_is_surely_a_multiple_has_no_rest() -> None:
         x = image((3, rows, 70))
         np.testing.assert_array_equal(compiled(x), x.max(axis=1))
     assert isinstance(compiled.specialisations.at({"x": x}), Bound)
+
+
+@pytest.mark.parametrize("call", range(1, 16))
+def test_ctrl_c_where_programs_are_looked_up_is_no_other_error(
+    call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = qg.compile(sum_model(["N", 3], ["N", 3]), num_threads=1)
+    feeds = [{f"x{i}": np.full((n, 3), i + 1, np.float32) for i in range(2)} for n in range(1, 5)]
+    for given in feeds[:3]:
+        model.run(None, given)
+    hashed, calls = Case.__hash__, iter(range(1, 1000))
+
+    def interrupted(case: Case) -> int:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return hashed(case)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Case, "__hash__", interrupted)
+        with suppress(KeyboardInterrupt):
+            model.run(None, feeds[3])
+    for given in (*feeds, *feeds):
+        (found,) = model.run(None, given)
+        np.testing.assert_array_equal(found, given["x0"] + given["x1"])
