@@ -322,7 +322,7 @@ class FreeShapes(Concise):
             raise
 
     def _give_up(self, mine: Future[Served], case: Case, error: BaseException) -> None:
-        """Let others who wait for the program, or ask for it later, go on: Ctrl-C comes anywhere."""
+        """Let others go on who wait for the program, or ask for it later."""
         with self._lock:
             if self._pending.get(case) is mine:
                 del self._pending[case]
