@@ -211,6 +211,25 @@ def test_choices_that_do_not_fit_a_product_are_not_used(choice: Choice) -> None:
     assert_not_used(Graph((x, y), (("out", MatMul(name="m", x=x, y=y)),)), choice)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("rows", "columns"), [(0, 30), (9, 0)])
+def test_there_is_nothing_to_tune_in_a_product_without_results(
+    rows: int, columns: int, level: str
+) -> None:
+    x, y = tensor("x", (2, rows, 20), FLOAT), tensor("y", (2, 20, columns), FLOAT)
+    node = MatMul(name="m", x=computed(x, BYTE), y=computed(y, BYTE))
+    assert tasks(Graph((x, y), (("out", node),)), resolve(level)) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_products_need_no_more_of_the_stack_than_by_default(level: str) -> None:
+    x, y = tensor("x", (1, 70, 4096), FLOAT), tensor("y", (1, 4096, 64), FLOAT)
+    node = MatMul(name="m", x=computed(x, WORD), y=computed(y, BYTE))
+    (task,) = tasks(Graph((x, y), (("out", node),)), resolve(level))
+    most = {choice.tile[0] for choice in task.choices if choice.tile and choice.form == "words"}
+    assert max(most) <= 8
+
+
 def test_choices_are_a_part_of_the_target_s_key_and_not_of_its_equality() -> None:
     target = resolve(LEVELS[0])
     (task,) = tasks(integers(CASE)[0], target)

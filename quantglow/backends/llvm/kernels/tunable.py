@@ -50,11 +50,12 @@ NAMES = tuple(name for forms in FORMS for name in forms.names)
 
 
 def forms_of(step: Instruction, target: Target) -> Forms | None:
-    """The forms of an instruction of known sizes; None on processors where code counts."""
+    """The forms of an instruction of known sizes that has results; None on processors where code
+    counts."""
     if not isinstance(step, Compute) or target.saves_code:
         return None
     sizes = (size for view in step.views for size in (*view.shape, *view.strides))
-    if any(map(is_free, sizes)):
+    if any(map(is_free, sizes)) or not step.output.type.size:
         return None
     return next((forms for forms in FORMS if forms.takes(step, target)), None)
 

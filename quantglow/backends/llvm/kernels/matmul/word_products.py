@@ -15,6 +15,9 @@ from quantglow.instr.program import View
 from quantglow.symbolic.size import is_free, likely, surely_divides
 from quantglow.types import DType
 
+MOST_ROWS, CENTRED_NBYTES = 8, 64 * 1024
+"""Centred rows lie on the stack, too: a tile has more than these only if they have few bytes."""
+
 
 class IntegerProduct(Product):
     """Base of integer products: exact int32 sums, scaled and rounded once."""
@@ -68,7 +71,7 @@ class WordProduct(IntegerProduct):
 
     @property
     def possible_tiles(self) -> list[Tile]:
-        most_rows = max(8, PANEL_NBYTES // self.row_nbytes)
+        most_rows = max(MOST_ROWS, CENTRED_NBYTES // self.row_nbytes)
         found = super().possible_tiles
         return [t for t in found if t.vectors <= self.fitting and t.rows <= most_rows]
 
