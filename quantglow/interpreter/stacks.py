@@ -2,7 +2,8 @@
 
 Python and NumPy take as long for a small array as for a few of them.  So an operator that treats
 samples apart (``Node.for_samples``) computes a few of them in one call, as many as fit
-``STACK_NBYTES``; large values stay apart, in the cache.  The results are those of one by one.
+``STACK_NBYTES``; large values stay apart, in the cache.  The results are those of one by one, bit
+for bit where native code adds: the order of NumPy's sums may depend on the number of rows.
 """
 
 from __future__ import annotations

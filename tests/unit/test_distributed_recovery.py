@@ -13,9 +13,11 @@ import pytest
 
 import quantglow as qg
 from quantglow.driver import distributed_recovery
+from quantglow.driver.computing import computing
 from quantglow.driver.distributed_recovery import SHARD, ClusterRuns
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
+from quantglow.options import COMPILED
 from quantglow.profiling.data import Feeds
 from quantglow.quantization import quantize
 from quantglow.quantization.convert.rules import Operands
@@ -75,10 +77,15 @@ def assert_equal(one: Graph, other: Graph) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+def by_shards(config: qg.QuantizationConfig) -> Graph:
+    with computing(COMPILED):
+        return quantize(GRAPH, PROFILE, config, data=SAMPLES, begin=Shards)
+
+
 @pytest.fixture(scope="module")
 def wanted() -> Graph:
     """The graph from shards in this process."""
-    return quantize(GRAPH, PROFILE, PLAIN, data=SAMPLES, begin=Shards)
+    return by_shards(PLAIN)
 
 
 def test_workers_give_the_graph_of_one_process(client: Any, wanted: Graph) -> None:
@@ -104,7 +111,7 @@ def test_int16_is_chosen_by_the_same_ends(client: Any) -> None:
         equalization=(), calibrate_method="minmax", int16_activations="auto"
     )
     found = qg.quantize(GRAPH, PROFILE, config, SAMPLES, client=client)
-    assert_equal(found, quantize(GRAPH, PROFILE, config, data=SAMPLES, begin=Shards))
+    assert_equal(found, by_shards(config))
 
 
 class Deadly(ClusterRuns):

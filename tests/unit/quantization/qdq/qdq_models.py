@@ -128,7 +128,9 @@ class QdqModel:
 def by_onnxruntime(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], *, optimized: bool = False
 ) -> list[np.ndarray]:
-    """Outputs of onnxruntime, without the instructions that overflow in 16 bits."""
+    """Outputs of onnxruntime, without the instructions that overflow in 16 bits, which processors
+    without VNNI have.  Models with QAttention or DynamicQuantizeLSTM lose them if ``optimized``.
+    """
     levels = onnxruntime.GraphOptimizationLevel
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = (
