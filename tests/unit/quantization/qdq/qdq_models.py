@@ -128,8 +128,9 @@ class QdqModel:
 def by_onnxruntime(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], *, optimized: bool = False
 ) -> list[np.ndarray]:
-    """Outputs of onnxruntime, without the instructions that overflow in 16 bits, which processors
-    without VNNI have.  Models with QAttention or DynamicQuantizeLSTM lose them if ``optimized``.
+    """Outputs of onnxruntime, without the instructions of x86 that saturate sums at 16 bits.
+
+    QAttention and DynamicQuantizeLSTM avoid them only if ``optimized``.
     """
     levels = onnxruntime.GraphOptimizationLevel
     options = onnxruntime.SessionOptions()
