@@ -64,7 +64,7 @@ def onnxruntime(network: Network, feeds: list[Feeds], threads: int, method: str)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "int8.onnx"
         peer_runtimes.quantize_onnx(shaped(network, 1), target, feeds, method)
-        return peer_runtimes.onnxruntime_session("onnxruntime", target, threads)
+        return peer_runtimes.onnxruntime_session("onnxruntime", target, threads, exact_sums=True)
 
 
 def nncf(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> Runtime:

@@ -17,18 +17,25 @@ from numpy.typing import NDArray
 
 from benchmarks.networks.network import Feeds, Network
 from benchmarks.support.runtime import Runtime, shaped
+from quantglow.backends.onnxruntime.session import EXACT_SUMS
 from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
 from quantglow.report.peers import onnxruntime_quantizer, openvino_quantizer
 from tools.downloads.model_cache import cached, content_key
 
 
-def onnxruntime_session(name: str, path: Path, threads: int) -> Runtime:
-    """All optimizations, ``threads`` inside an operator, operators one after the other."""
+def onnxruntime_session(
+    name: str, path: Path, threads: int, *, exact_sums: bool = False
+) -> Runtime:
+    """All optimizations, ``threads`` inside an operator, operators one after the other;
+    ``exact_sums``: int8 is exact on x86 without VNNI, too, and slower there.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
+    if exact_sums:
+        options.add_session_config_entry(EXACT_SUMS, "1")
     session = ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
 
     def run(feeds: Feeds) -> list[NDArray[Any]]:

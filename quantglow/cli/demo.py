@@ -18,6 +18,7 @@ from quantglow.report import Report
 from quantglow.report.accuracy.outputs import Runner
 from quantglow.report.display.tables import Table, number
 from quantglow.report.peers.onnxruntime_quantizer import int8_runner
+from quantglow.report.peers.saturation import saturation_note
 from quantglow.runtime.build import thread_count
 
 CALIBRATION_SAMPLES = 50
@@ -42,6 +43,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
         console.print(results_table(example, runners, threads).rich())
         console.print(accuracy_line(report))
     console.rule()
+    if note := saturation_note():
+        console.print(note, highlight=False)
     console.print(f"{time.perf_counter() - start:.0f} s in all")
 
 

@@ -29,6 +29,7 @@ from quantglow.report.accuracy.outputs import output_accuracy_of
 from quantglow.report.peers.peer_quantizers import PEER_QUANTIZERS, PeerQuantizer, file_nbytes
 from quantglow.report.peers.peers import OURS, Contender, compared, reason_of
 from quantglow.report.peers.quantizer_comparison import FLOAT, QuantizerComparison, QuantizerFigures
+from quantglow.report.peers.saturation import saturation_note
 from quantglow.report.speed.busy import busy_note
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
@@ -113,7 +114,8 @@ def compare(
     options       those of ``quantize_and_compile``
 
     Outputs are compared with those of the float model in onnxruntime, on samples that no quantizer
-    calibrates on, where there are ten or more.  Other runtimes run in child processes.
+    calibrates on, where there are ten or more.  Other runtimes run in child processes, as users run
+    them: without the session option by which onnxruntime is exact on x86 without VNNI.
     """
     peers = [peer_named(name) for name in strings(quantizers, "quantizers")]
     limit = 60 * positive("peer_minutes", peer_minutes)
@@ -141,7 +143,8 @@ def compare(
         rows += [peer_row(peer, path, split.calibration, checked, limit) for peer in peers]
         rows = with_latencies(rows, peers, path, compiled, split.checked[0], seconds)
     samples = len(split.checked)
-    return QuantizerComparison(rows, samples, split.origin, compiled.num_threads, busy)
+    threads, caveat = compiled.num_threads, caveat_on(peers)
+    return QuantizerComparison(rows, samples, split.origin, threads, busy, caveat)
 
 
 def peer_named(name: str) -> PeerQuantizer:
@@ -149,6 +152,12 @@ def peer_named(name: str) -> PeerQuantizer:
     if name not in PEER_QUANTIZERS:
         raise OptionError(f"quantizers has {name!r}; there are {', '.join(PEER_QUANTIZERS)}")
     return PEER_QUANTIZERS[name]
+
+
+def caveat_on(peers: Iterable[PeerQuantizer]) -> str:
+    """The note on the accuracy of the others on this processor, if there is one."""
+    runs = any(peer.runtime == "onnxruntime" for peer in peers)
+    return saturation_note() if runs else ""
 
 
 def checked_by_float(

@@ -16,6 +16,7 @@ def outputs(
     path: str | None,
     names: Sequence[str],
     optimize: bool,
+    exact_sums: bool = True,
     wanted: Sequence[str] | None = None,
 ) -> list[Array]:
     """The ``wanted`` outputs of a model (None: all) for each sample in turn, one after the other.
@@ -25,7 +26,7 @@ def outputs(
     """
     given = list(arrays)
     model = given.pop(0).tobytes() if path is None else path
-    session = Session(model, optimize=optimize)
+    session = Session(model, optimize=optimize, exact_sums=exact_sums)
     found: list[Array] = []
     for start in range(0, len(given), len(names)):
         feeds = dict(zip(names, given[start : start + len(names)], strict=True))

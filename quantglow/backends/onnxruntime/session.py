@@ -22,6 +22,9 @@ NAME = "onnxruntime"
 SILENT = 4
 """onnxruntime's log level "fatal": what goes wrong is raised, not printed."""
 
+EXACT_SUMS = "session.x64quantprecision"
+"""onnxruntime's option against saturation; it does nothing on other processors."""
+
 REPEATING = (b"Loop", b"Scan", b"SequenceMap")
 """Operators that may run for any time on small values."""
 
@@ -36,11 +39,20 @@ class Session:
     """A model (bytes, or the path of a file) loaded by onnxruntime.  ``run`` may be called from
     several threads.
 
-    ``optimize``: let onnxruntime rewrite the graph.
+    ``optimize``: let onnxruntime rewrite the graph.  ``exact_sums``: products of bytes are added
+    in 32 bits on x86 without VNNI, too, where onnxruntime saturates them at 16 bits by default;
+    only an optimized graph can be had so.
     """
 
-    def __init__(self, model: bytes | str, num_threads: int = 1, *, optimize: bool = True) -> None:
-        self._load = partial(loaded, model, num_threads, optimize)
+    def __init__(
+        self,
+        model: bytes | str,
+        num_threads: int = 1,
+        *,
+        optimize: bool = True,
+        exact_sums: bool = True,
+    ) -> None:
+        self._load = partial(loaded, model, num_threads, optimize, exact_sums)
         self._repeats = isinstance(model, str) or any(name in model for name in REPEATING)
         self._seconds = math.inf
         self._process, self._session = os.getpid(), self._load()
@@ -86,7 +98,7 @@ class Session:
         return list(results)
 
 
-def loaded(model: bytes | str, num_threads: int, optimize: bool) -> Any:
+def loaded(model: bytes | str, num_threads: int, optimize: bool, exact_sums: bool) -> Any:
     """onnxruntime's session of a model.  Raises ``FallbackError``."""
     ort = runtime()
     options = ort.SessionOptions()
@@ -95,6 +107,8 @@ def loaded(model: bytes | str, num_threads: int, optimize: bool) -> Any:
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = SILENT
+    if exact_sums:
+        options.add_session_config_entry(EXACT_SUMS, "1")
     cancel = getattr(options, "set_load_cancellation_flag", bool)  # since 1.21
     call = partial(ort.InferenceSession, model, options, ["CPUExecutionProvider"])
     try:

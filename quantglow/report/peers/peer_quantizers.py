@@ -59,7 +59,7 @@ def by_onnxruntime(method: str) -> PeerQuantizer:
         "quantglow.backends.onnxruntime.apart:outputs",
         ".onnx",
         {"method": method},
-        {"optimize": True},
+        {"optimize": True, "exact_sums": False},
     )
 
 

@@ -53,7 +53,8 @@ class QuantizerComparison(Tabular):
     """``print`` it, show it in a notebook, or take ``to_json()``.
 
     ``rows`` are the float model, quantglow, and the others; ``origin`` says which ``samples`` the
-    outputs were compared on; ``busy`` is a note on other work of the machine.
+    outputs were compared on; ``caveat`` is a note on the others' accuracy on this processor,
+    ``busy`` one on other work of the machine.
     """
 
     rows: Sequence[QuantizerFigures]
@@ -61,12 +62,14 @@ class QuantizerComparison(Tabular):
     origin: str
     num_threads: int
     busy: str = ""
+    caveat: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Reasons of those that failed, and the note on a busy machine."""
+        """Reasons of those that failed, the caveat, and the note on a busy machine."""
         failed = (f"{row.name}: {row.reason}" for row in self.rows if row.reason)
-        return (*failed, *([f"latencies are doubtful: {self.busy}"] if self.busy else []))
+        doubt = f"latencies are doubtful: {self.busy}" if self.busy else ""
+        return (*failed, *filter(None, (self.caveat, doubt)))
 
     def tables(self) -> Iterator[Table]:
         """A row for each quantizer, with a bar as long as its latency."""
@@ -94,7 +97,8 @@ class QuantizerComparison(Tabular):
         """The figures in types that ``json`` writes."""
         rows = [plain({**vars(row)}) for row in self.rows]
         facts = {"samples": self.samples, "origin": self.origin, "num_threads": self.num_threads}
-        return {"verdict": self.verdict, "rows": rows, **facts, "busy": self.busy}
+        doubts = {"busy": self.busy, "caveat": self.caveat}
+        return {"verdict": self.verdict, "rows": rows, **facts, **doubts}
 
     def _repr_html_(self) -> str:
         charts = "".join(map(html_bars, self.charts()))
