@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from quantglow.report.accuracy.outputs import output_accuracy_of
 from quantglow.report.peers.peer_quantizers import PEER_QUANTIZERS, PeerQuantizer, file_nbytes
 from quantglow.report.peers.peers import OURS, Contender, compared, reason_of
 from quantglow.report.peers.quantizer_comparison import FLOAT, QuantizerComparison, QuantizerFigures
-from quantglow.report.peers.saturation import saturation_note
 from quantglow.report.speed.busy import busy_note
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
@@ -115,7 +115,7 @@ def compare(
 
     Outputs are compared with those of the float model in onnxruntime, on samples that no quantizer
     calibrates on, where there are ten or more.  Other runtimes run in child processes, as users run
-    them: without the session option by which onnxruntime is exact on x86 without VNNI.
+    them; a note says where onnxruntime is more exact with a session option.
     """
     peers = [peer_named(name) for name in strings(quantizers, "quantizers")]
     limit = 60 * positive("peer_minutes", peer_minutes)
@@ -143,8 +143,7 @@ def compare(
         rows += [peer_row(peer, path, split.calibration, checked, limit) for peer in peers]
         rows = with_latencies(rows, peers, path, compiled, split.checked[0], seconds)
     samples = len(split.checked)
-    threads, caveat = compiled.num_threads, caveat_on(peers)
-    return QuantizerComparison(rows, samples, split.origin, threads, busy, caveat)
+    return QuantizerComparison(rows, samples, split.origin, compiled.num_threads, busy)
 
 
 def peer_named(name: str) -> PeerQuantizer:
@@ -152,12 +151,6 @@ def peer_named(name: str) -> PeerQuantizer:
     if name not in PEER_QUANTIZERS:
         raise OptionError(f"quantizers has {name!r}; there are {', '.join(PEER_QUANTIZERS)}")
     return PEER_QUANTIZERS[name]
-
-
-def caveat_on(peers: Iterable[PeerQuantizer]) -> str:
-    """The note on the accuracy of the others on this processor, if there is one."""
-    runs = any(peer.runtime == "onnxruntime" for peer in peers)
-    return saturation_note() if runs else ""
 
 
 def checked_by_float(
@@ -199,12 +192,24 @@ def peer_row(
     target = target_of(peer, source)
     try:
         spent = peer.quantize(source, target, samples, limit)
-        figures = checked.figures(peer.name, peer.run(target, checked.samples, limit))
+        found = peer.run(target, checked.samples, limit)
+        figures = checked.figures(peer.name, found)
+        if peer.exact_options is not None:
+            exact = peer.run(target, checked.samples, limit, is_exact=True)
+            if not same(found, exact):
+                decibels = checked.figures(peer.name, exact).sqnr_db
+                figures = replace(figures, exact_sqnr_db=decibels)
     except IsolationError as error:
         return QuantizerFigures(peer.name, reason=reason_of(error, peer.packages))
     except ValueError as error:
         return QuantizerFigures(peer.name, reason=f"its outputs differ in shape: {error}")
     return replace(figures, nbytes=file_nbytes(target), calibration_seconds=spent)
+
+
+def same(one: Outputs, other: Outputs) -> bool:
+    """Whether all outputs of all samples are equal, bit for bit."""
+    pairs = zip(chain.from_iterable(one), chain.from_iterable(other), strict=True)
+    return all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
 def target_of(peer: PeerQuantizer, source: Path) -> Path:

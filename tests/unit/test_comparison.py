@@ -20,8 +20,8 @@ from quantglow.report.peers.quantizer_comparison import (
     QuantizerComparison,
     QuantizerFigures,
 )
-from quantglow.report.peers.saturation import SATURATES, saturates
 from quantglow.report.speed import busy
+from tests.support.onnxruntime_sums import saturates
 from tests.support.small_network import small_model, small_samples
 
 QUICK = {"seconds": 0.05, "num_threads": 1, "effort": "fast", "progress": False}
@@ -54,7 +54,11 @@ def test_each_quantizer_has_its_figures(files: Path) -> None:
         assert row.calibration_seconds is not None and row.calibration_seconds > 0
     assert found.rows[1].nbytes < found.rows[0].nbytes / 3
     assert found.rows[2].sqnr_db != found.rows[3].sqnr_db
-    assert (SATURATES in found.notes) == saturates()
+    assert found.rows[1].caveat == ""
+    for row in found.rows[2:]:
+        assert (row.exact_sqnr_db is not None) == saturates()
+        assert row.exact_sqnr_db is None or row.exact_sqnr_db > row.sqnr_db + 10
+        assert (row.caveat in found.notes) == saturates()
 
 
 def test_the_command_prints_a_table_and_a_verdict(
@@ -108,7 +112,6 @@ def test_a_quantizer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_few_samples_are_calibrated_and_compared_on() -> None:
     found = qg.compare(small_model(), small_samples(), quantizers=[], **QUICK)
     assert (found.samples, found.origin) == (4, "that calibration used, too")
-    assert found.caveat == ""
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,13 @@ def test_a_profile_is_refused() -> None:
     profile = qg.profile(small_model(), small_samples(), progress=False)
     with pytest.raises(qg.CalibrationError, match="give the samples"):
         qg.compare(small_model(), profile, **QUICK)
+
+
+def test_the_user_learns_of_an_option_for_exact_sums() -> None:
+    row = QuantizerFigures("onnxruntime-minmax", 14.0, exact_sqnr_db=41.2)
+    (note,) = QuantizerComparison([QuantizerFigures(FLOAT), row], 5, "seen", 2).notes
+    assert "onnxruntime-minmax: sums saturate at 16 bits" in note and "41.2 dB with" in note
+    assert 'session.x64quantprecision="1"' in note
 
 
 def made_up(ours: QuantizerFigures, other: QuantizerFigures) -> QuantizerComparison:

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,16 @@ from quantglow.report.accuracy.sample_arrays import feeds_from
 from quantglow.types import Array
 
 
-def int8_runner(model: Any, samples: Iterable[Feeds], num_threads: int = 1) -> Runner:
-    """``quantize_file`` of a ModelProto, run by onnxruntime as users run it."""
+def int8_runners(
+    model: Any, samples: Iterable[Feeds], num_threads: int = 1
+) -> tuple[Runner, Runner]:
+    """``quantize_file`` of a ModelProto, run by onnxruntime: as users run it; with exact sums."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         source.write_bytes(model.SerializeToString())
         quantize_file(source, target, samples)
-        return Session(target.read_bytes(), num_threads, exact_sums=False).run
+        load = partial(Session, target.read_bytes(), num_threads)
+        return load(exact_sums=False).run, load(exact_sums=True).run
 
 
 def quantize_file(

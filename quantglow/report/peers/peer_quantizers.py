@@ -20,7 +20,8 @@ class PeerQuantizer:
     """A quantizer and the runtime of its models.
 
     ``place`` quantizes and ``outputs`` runs, each in a child; ``packages`` are for pip; ``suffix``
-    is that of its files; ``options`` and ``run_options`` go to the two functions.
+    is that of its files; ``options`` and ``run_options`` go to the two functions;
+    ``exact_options`` stand in for the latter where users have to ask for exact sums.
     """
 
     name: str
@@ -31,6 +32,7 @@ class PeerQuantizer:
     suffix: str
     options: Mapping[str, Any] = field(default_factory=dict)
     run_options: Mapping[str, Any] = field(default_factory=dict)
+    exact_options: Mapping[str, Any] | None = None
 
     def quantize(
         self, source: Path, target: Path, samples: Sequence[Mapping[str, Array]], seconds: float
@@ -41,10 +43,19 @@ class PeerQuantizer:
         (spent,) = called(self.place, arrays_of(samples, names), facts, seconds=seconds)
         return float(spent)
 
-    def run(self, path: Path, samples: Sequence[Mapping[str, Array]], seconds: float) -> Outputs:
-        """All outputs of each sample.  Raises ``IsolationError``."""
+    def run(
+        self,
+        path: Path,
+        samples: Sequence[Mapping[str, Array]],
+        seconds: float,
+        *,
+        is_exact: bool = False,
+    ) -> Outputs:
+        """All outputs of each sample, as users get them, or with exact sums.  Raises
+        ``IsolationError``."""
         names = list(samples[0])
-        facts = {"path": str(path), "names": names, **self.run_options}
+        options = (self.exact_options if is_exact else None) or self.run_options
+        facts = {"path": str(path), "names": names, **options}
         arrays = called(self.outputs, arrays_of(samples, names), facts, seconds=seconds)
         return grouped(arrays, len(samples))
 
@@ -60,6 +71,7 @@ def by_onnxruntime(method: str) -> PeerQuantizer:
         ".onnx",
         {"method": method},
         {"optimize": True, "exact_sums": False},
+        {"optimize": True, "exact_sums": True},
     )
 
 

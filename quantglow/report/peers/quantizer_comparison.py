@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quantglow.backends.onnxruntime.session import EXACT_SUMS
 from quantglow.report.accuracy.accuracy import plain
 from quantglow.report.display.bars import Bar, html_bars, text_bar
 from quantglow.report.display.tables import Table, Tabular, nbytes_text, number
@@ -23,7 +24,8 @@ class QuantizerFigures:
     """A row: what is known of a quantizer's model, and the ``reason`` for what is not.
 
     ``sqnr_db`` and ``agreement`` are those of the worst output on samples that calibration did not
-    see; ``nbytes`` is the size of its file, ``calibration_seconds`` the time from float to int8.
+    see; ``exact_sqnr_db`` is the former with exact sums, if users have to ask for these here;
+    ``nbytes`` is the size of its file, ``calibration_seconds`` the time from float to int8.
     """
 
     name: str
@@ -32,7 +34,18 @@ class QuantizerFigures:
     seconds: float | None = None
     nbytes: int | None = None
     calibration_seconds: float | None = None
+    exact_sqnr_db: float | None = None
     reason: str = ""
+
+    @property
+    def caveat(self) -> str:
+        """A note on sums that are not exact, or nothing."""
+        if self.exact_sqnr_db is None:
+            return ""
+        return (
+            f"{self.name}: sums saturate at 16 bits on this processor; {self.exact_sqnr_db:.1f} dB "
+            f'with the session option {EXACT_SUMS}="1", which is slower'
+        )
 
     def cells(self, longest: float) -> tuple[str, ...]:
         """The cells of the table."""
@@ -53,8 +66,7 @@ class QuantizerComparison(Tabular):
     """``print`` it, show it in a notebook, or take ``to_json()``.
 
     ``rows`` are the float model, quantglow, and the others; ``origin`` says which ``samples`` the
-    outputs were compared on; ``caveat`` is a note on the others' accuracy on this processor,
-    ``busy`` one on other work of the machine.
+    outputs were compared on; ``busy`` is a note on other work of the machine.
     """
 
     rows: Sequence[QuantizerFigures]
@@ -62,14 +74,13 @@ class QuantizerComparison(Tabular):
     origin: str
     num_threads: int
     busy: str = ""
-    caveat: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Reasons of those that failed, the caveat, and the note on a busy machine."""
+        """Reasons of those that failed, inexact sums, and the note on a busy machine."""
         failed = (f"{row.name}: {row.reason}" for row in self.rows if row.reason)
-        doubt = f"latencies are doubtful: {self.busy}" if self.busy else ""
-        return (*failed, *filter(None, (self.caveat, doubt)))
+        caveats = filter(None, (row.caveat for row in self.rows))
+        return (*failed, *caveats, *([f"latencies are doubtful: {self.busy}"] if self.busy else []))
 
     def tables(self) -> Iterator[Table]:
         """A row for each quantizer, with a bar as long as its latency."""
@@ -97,8 +108,7 @@ class QuantizerComparison(Tabular):
         """The figures in types that ``json`` writes."""
         rows = [plain({**vars(row)}) for row in self.rows]
         facts = {"samples": self.samples, "origin": self.origin, "num_threads": self.num_threads}
-        doubts = {"busy": self.busy, "caveat": self.caveat}
-        return {"verdict": self.verdict, "rows": rows, **facts, **doubts}
+        return {"verdict": self.verdict, "rows": rows, **facts, "busy": self.busy}
 
     def _repr_html_(self) -> str:
         charts = "".join(map(html_bars, self.charts()))
