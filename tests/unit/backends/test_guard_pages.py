@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,25 +37,20 @@ def child(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 MODULES = ("guard_pages", "guard_batches")
 TARGETS = ["native", *(name for name in LEVELS if runs_here(name))]
-PARTS = 5
+PARTS = 10
 
 
-@pytest.mark.parametrize("target", TARGETS)
+def parts(target: str) -> Iterator[Any]:
+    """The parts of the cases of a target: all but one, another for each target, are slow."""
+    for part in range(PARTS):
+        is_quick = part == TARGETS.index(target) % PARTS
+        yield pytest.param(target, part, marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("target", "part"), [found for t in TARGETS for found in parts(t)])
 @pytest.mark.parametrize("module", MODULES)
-def test_kernels_of_a_part_stay_inside_their_buffers(module: str, target: str) -> None:
-    """Each target runs another part of the cases."""
-    assert_inside(module, target, TARGETS.index(target) % PARTS, PARTS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("module", MODULES)
-def test_kernels_stay_inside_their_buffers(module: str, target: str) -> None:
-    assert_inside(module, target, 0, 1)
-
-
-def assert_inside(module: str, target: str, first: int, step: int) -> None:
-    done = child("-m", f"tests.unit.backends.{module}", target, str(first), str(step))
+def test_kernels_stay_inside_their_buffers(module: str, target: str, part: int) -> None:
+    done = child("-m", f"tests.unit.backends.{module}", target, str(part), str(PARTS))
     last = (done.stdout.splitlines() or ["nothing ran"])[-1]
     assert done.returncode == 0, f"{target}: {last}: exit code {done.returncode}\n{done.stderr}"
     assert last == "done"

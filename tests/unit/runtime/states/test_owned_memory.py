@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +38,29 @@ def quantized(model: onnx.ModelProto, weights: str, folder: Path) -> Any:
 
 
 def loaded(model: onnx.ModelProto, weights: str, folder: Path) -> Any:
-    quantized(model, weights, folder).save(folder / "model.qgm")
-    return qg.load(folder / "model.qgm", num_threads=1)
+    return qg.load(saved(weights, False, folder), num_threads=1)
 
 
 def loaded_after_a_run(model: onnx.ModelProto, weights: str, folder: Path) -> Any:
-    compiled = quantized(model, weights, folder)
-    logits(compiled)
-    compiled.save(folder / "model.qgm")
-    return qg.load(folder / "model.qgm", num_threads=1)
+    return qg.load(saved(weights, True, folder), num_threads=1)
+
+
+def saved(weights: str, is_run: bool, folder: Path) -> Path:
+    """A file of the quantized decoder, saved before or after a run."""
+    path = folder / "model.qgm"
+    path.write_bytes(content(weights, is_run))
+    return path
+
+
+@cache
+def content(weights: str, is_run: bool) -> bytes:
+    """The bytes of such a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = quantized(decoder_model(CONFIG), weights, Path(folder))
+        if is_run:
+            logits(compiled)
+        compiled.save(Path(folder) / "model.qgm")
+        return (Path(folder) / "model.qgm").read_bytes()
 
 
 def logits(compiled: Any) -> np.ndarray:
