@@ -199,6 +199,13 @@ def _items(entry: str, value: Any) -> list[Any]:
     return list(value)
 
 
+def items(option: str, value: Any, wanted: str) -> Iterable[Any]:
+    """``value`` if it is a list, or another series, of what is ``wanted``."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise OptionError(f"{option} must be a list of {wanted}, got {brief(value)}")
+    return value
+
+
 def instance(option: str, value: Any, kind: type[Any], wanted: str) -> Any:
     """``value`` if it is a ``kind``."""
     if isinstance(value, kind):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from quantglow.arguments import integer
 from quantglow.cli.arguments import (
     code_argument,
     machine_arguments,
@@ -70,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch-sizes",
         nargs="+",
         type=int,
+        default=[None],
         metavar="N",
         help="samples along axis 0 of each input, measured one after the other",
     )
@@ -105,7 +107,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     busy = busy_note()
     compiled = opened(options)
     feeds = drawn_feeds(compiled, shapes_of(options))
-    sizes = options.batch_sizes or [None]
+    sizes = [None if n is None else integer("batch_sizes", n, 1) for n in options.batch_sizes]
     try:
         rows = [row(compiled, with_batch(feeds, size), options) for size in sizes]
     except InputError as error:
@@ -156,7 +158,7 @@ def beside_others(
     options: argparse.Namespace,
 ) -> Comparison:
     """Latencies beside other runtimes, on the first batch size."""
-    own = with_batch(feeds, (options.batch_sizes or [None])[0])
+    own = with_batch(feeds, options.batch_sizes[0])
     with file_with_steps(source, options) as path:
         return compared(
             lambda given: compiled.run(None, given),
@@ -238,7 +240,12 @@ def with_batch(feeds: Mapping[str, Array], size: int | None) -> dict[str, Array]
     """The feeds with so many samples along axis 0 of each array; None: as they are."""
     if size is None:
         return dict(feeds)
-    return {n: np.resize(a, (size, *a.shape[1:])) if a.ndim else a for n, a in feeds.items()}
+    try:
+        return {n: np.resize(a, (size, *a.shape[1:])) if a.ndim else a for n, a in feeds.items()}
+    except (MemoryError, ValueError) as error:
+        raise OptionError(
+            f"batch_sizes: {size} samples do not fit the memory. Remedy: fewer."
+        ) from error
 
 
 def kernel_times(compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array]) -> CallReport:

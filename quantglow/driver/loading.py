@@ -213,6 +213,9 @@ def with_tail(
         whole = open_model(tail.model).whole
     except ModelError as error:
         raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
+    known = {info.name for info in head.get_outputs()} | {info.name for info in whole.graph.output}
+    if unknown := sorted(set(tail.output_names) - known):
+        raise FileFormatError(f"the tail has no output(s) {unknown}. Remedy: save the model again.")
     staged = staged_tail(whole, tail.late, tail.reasons, compiler, int8)
     threads = head.specialisations.num_threads
     return PartlyCompiledModel(
@@ -249,7 +252,7 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
             graph.check(signature)
             if External.__name__ in graph.text:
                 check_externals(graph.at(graph.hints)[0])
-    except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
         raise FileFormatError(
             f"what the model says of its free dimensions is damaged: {error!r}. "
             "Remedy: save the model again."

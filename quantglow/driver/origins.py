@@ -68,7 +68,7 @@ class Origin:
             entries = [free, *free.get("cases", [])]
             graphs = (saved.graph, *saved.cases)
             decided = dict(_decided_from(*pair) for pair in zip(entries, graphs, strict=True))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise FileFormatError(
                 f"the decisions of the quantizer are damaged: {error!r}. "
                 "Remedy: save the model again."
@@ -222,7 +222,7 @@ def source_of(saved: SavedModel) -> Source:
     try:
         found = frontend.restored(saved.source, places, constant_nodes(saved.graph))
         return replace(found, unrolls=not free.get(LOOPS))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FileFormatError(
             f"the weights of the model are damaged: {error!r}. Remedy: save the model again."
         ) from error

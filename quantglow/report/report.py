@@ -230,7 +230,7 @@ class Report(Concise, Tabular):
         """The report from the result of ``to_json``.  Raises ``FileFormatError``."""
         try:
             return _from_json(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise FileFormatError(
                 f"the report is damaged: {error!r}. Remedy: save the model again."
             ) from error

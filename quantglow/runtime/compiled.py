@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from quantglow.arguments import file_path, integer, options_named, strings
+from quantglow.arguments import file_path, flag, integer, items, options_named, strings
 from quantglow.arguments import shapes as shapes_of
 from quantglow.errors import InputError, OptionError
 from quantglow.graph.border import entering, leaving, numpy_type
@@ -206,7 +206,8 @@ class CompiledModel:
 
     @cached_property
     def _queue(self) -> InferQueue:
-        return InferQueue(self)
+        # Not this model itself: its threads would keep it alive for ever.
+        return InferQueue(replace(self))
 
     @property
     def num_threads(self) -> int:
@@ -220,15 +221,20 @@ class CompiledModel:
             return self
         return replace(self, specialisations=self.specialisations.on_threads(threads))
 
-    def has_independent_samples(self) -> bool:
-        """Whether axis 0 of all inputs is free and counts samples that do not depend on each other,
-        as far as the shapes that came first show."""
+    def has_independent_samples(self, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
+        """Whether axis 0 of all inputs is free and counts samples that do not depend on each other
+        at some input shapes; None: at those that came first.
+
+        Raises ``InputError`` for shapes that the model does not take.
+        """
         programs = self.specialisations
         ports = programs.signature.inputs
         if programs.is_empty or any(not p.dims or isinstance(p.dims[0], int) for p in ports):
             return False
-        shapes = {n.name: (PAIR, *n.type.shape[1:]) for n in self.graph.inputs}
-        graph = programs.graph_for(shapes)
+        if isinstance(programs, FreeShapes) and programs.deciding:
+            return False  # values of a batch decide otherwise than those of its samples
+        given = shapes or {node.name: node.type.shape for node in self.graph.inputs}
+        graph = programs.graph_for({name: (PAIR, *shape[1:]) for name, shape in given.items()})
         return batch_of(graph) == PAIR and split_batch(graph, PAIR) is not None
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
@@ -254,11 +260,15 @@ class CompiledModel:
         One program may serve many shapes.  ``specialised``: compile one for each of these shapes
         now, as happens in the background for a shape that is often used.  Programs stay on disk for
         later processes, too.  Inputs whose values decide shapes or branches have the values of the
-        first call.  Raises ``InputError`` for shapes that the model does not take, ``OptionError``
-        for others than integers.
+        first call.  ``run_async`` runs each call on one thread: an ``InferQueue`` has a method like
+        this for such programs.
+
+        Raises ``InputError`` for shapes that the model does not take, ``OptionError`` for others
+        than integers.
         """
-        for wanted in shapes:
-            self.specialisations.warm_up(shapes_of("shapes", wanted) or {}, specialised)
+        at_once = flag("specialised", specialised)
+        for wanted in items("shapes", shapes, "shapes by name of input"):
+            self.specialisations.warm_up(shapes_of("shapes", wanted) or {}, at_once)
 
     def get_inputs(self) -> list[TensorInfo]:
         """Name, shape and type of each input, in order; free dimensions are symbols or None."""

@@ -88,14 +88,17 @@ class FallbackModel:
 
     @cached_property
     def _queue(self) -> InferQueue:
-        return InferQueue(self)
+        # Not this model itself: its threads would keep it alive for ever.
+        own = replace(self)
+        vars(own)["session"] = self.session
+        return InferQueue(own)
 
     def with_num_threads(self, num_threads: int) -> FallbackModel:
         """The same model for another number of threads."""
         threads = integer("num_threads", num_threads, 1, MAX_THREADS)
         return self if threads == self.num_threads else replace(self, num_threads=threads)
 
-    def has_independent_samples(self) -> bool:
+    def has_independent_samples(self, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
         """False: samples may depend on each other in operators that onnxruntime runs."""
         return False
 

@@ -1,4 +1,4 @@
-"""Measured speed of batches: how many samples to run at once."""
+"""Measured speed of batches: how many samples to run at once, and which calls are no batch."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ class BatchSpeed:
     """The fastest run of each number of samples of each kind, in seconds for each sample."""
 
     _runs: dict[Hashable, dict[int, list[float]]] = field(default_factory=dict)
+    _joins: dict[Hashable, bool] = field(default_factory=dict)
+
+    def joins(self, kind: Hashable) -> bool | None:
+        """Whether calls of a kind may be joined; None: it is not known."""
+        return self._joins.get(kind)
+
+    def note(self, kind: Hashable, joins: bool) -> None:
+        """Note whether calls of a kind may be joined."""
+        if kind not in self._joins and len(self._joins) == MOST_KINDS:
+            self._joins.clear()
+        self._joins[kind] = joins
 
     def record(self, kind: Hashable, samples: int, seconds: float) -> None:
         """Note a run of calls of a kind."""
@@ -38,5 +49,14 @@ class BatchSpeed:
 
 
 def sizes_tried(sizes: Sequence[int]) -> list[int]:
-    """The first one and powers of two: few runs show which of these is fastest."""
-    return [size for size in sizes if size == sizes[0] or size & (size - 1) == 0]
+    """Powers of two, and these times the first one: few runs show which of them is fastest."""
+    first = max(sizes[0], 1)
+    return [
+        size
+        for size in sizes
+        if is_power_of_two(size) or (size % first == 0 and is_power_of_two(size // first))
+    ]
+
+
+def is_power_of_two(size: int) -> bool:
+    return size & (size - 1) == 0

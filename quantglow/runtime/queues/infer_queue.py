@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from quantglow.arguments import integer, number, options_named, shapes
-from quantglow.errors import OptionError
+from quantglow.arguments import brief, integer, items, number, options_named, shapes
+from quantglow.errors import InputError, OptionError, QuantglowError
 from quantglow.runtime.feeds import check_mapping, fed
 from quantglow.runtime.queues.batch_speed import BatchSpeed, sizes_tried
 from quantglow.runtime.queues.joining import Call, joined, parts
@@ -44,8 +45,8 @@ class Model(Protocol):
     def with_num_threads(self, num_threads: int) -> Model:
         """The same model for another number of threads."""
 
-    def has_independent_samples(self) -> bool:
-        """Whether calls may be joined along axis 0."""
+    def has_independent_samples(self, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
+        """Whether calls of these shapes (None: of any) may be joined along axis 0."""
 
     def warm_up(
         self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
@@ -87,7 +88,7 @@ class InferQueue:
         max_delay: float = 0.0,
         max_waiting: int | None = None,
     ) -> None:
-        if not isinstance(model, Model):
+        if isinstance(model, type) or not isinstance(model, Model):
             raise OptionError(f"model must be a compiled model, got {type(model).__name__}")
         limits = Limits(
             stream_count(streams, model.num_threads),
@@ -122,6 +123,8 @@ class InferQueue:
         other errors of the call.
         """
         check_mapping(feeds)
+        if odd := [name for name in feeds if not isinstance(name, str)]:
+            raise InputError(f"names of inputs must be strings, got {brief(odd[0])}")
         given = {name: fed(name, value) for name, value in feeds.items()}
         call = Call(given, output_names, time.monotonic())
         self._waiting.add(call)
@@ -141,7 +144,7 @@ class InferQueue:
         Raises ``InputError`` for shapes that the model does not take, ``OptionError`` for others
         than integers.
         """
-        for wanted in calls:
+        for wanted in items("calls", calls, "shapes by name of input"):
             own = shapes("calls", wanted) or {}
             shapes_run = batches_of(own, self._waiting.limits.max_batch)
             self.model.warm_up(shapes_run, specialised=specialised)
@@ -178,15 +181,16 @@ def batches_of(call: Mapping[str, tuple[int, ...]], max_batch: int) -> list[dict
     alone = lengths.pop() if len(lengths) == 1 else None
     if alone is None:
         return [dict(call)]
-    sizes = sizes_tried(range(alone, max(alone, max_batch) + 1))
+    sizes = sizes_tried(range(alone, max(alone, max_batch) + 1, max(alone, 1)))
     return [{name: (size, *shape[1:]) for name, shape in call.items()} for size in sizes]
 
 
 def seconds(option: str, value: object) -> float:
     """A time that is not negative, in seconds.  Raises ``OptionError``."""
     found = number(option, value)
-    if not 0 <= found < float("inf"):
-        raise OptionError(f"{option} must be seconds from 0 on, got {found}")
+    most = threading.TIMEOUT_MAX
+    if not 0 <= found <= most:
+        raise OptionError(f"{option} must be seconds from 0 to {most:g}, got {found:g}")
     return found
 
 
@@ -198,11 +202,23 @@ class Runner:
     speed: BatchSpeed
 
     def __call__(self, calls: Sequence[Call]) -> None:
-        """Run calls of one kind, as one batch if there are several."""
-        if len(calls) > 1 and self.settled_together(calls):
+        """Run calls of one kind, as one batch if there are several and they may be joined."""
+        if len(calls) > 1 and self.joins(calls[0]) and self.settled_together(calls):
             return
         for call in calls:
             self.settle(call)
+
+    def joins(self, call: Call) -> bool:
+        """Whether calls of a kind may be joined: samples may depend on each other at some shapes
+        only."""
+        if (known := self.speed.joins(call.kind)) is None:
+            shapes = {name: array.shape for name, array in call.feeds.items()}
+            try:
+                known = self.model.has_independent_samples(shapes)
+            except QuantglowError:
+                known = False  # a wrong call, which raises its error alone
+            self.speed.note(call.kind, known)
+        return known
 
     def settle(self, call: Call) -> None:
         """Run one call."""
@@ -225,6 +241,8 @@ class Runner:
         except Exception:  # noqa: BLE001 - each call alone raises its own error
             return False
         samples = sum(call.samples for call in calls)
+        if any(len(output) != samples for output in outputs.values()):
+            return False
         self.speed.record(calls[0].kind, samples, time.perf_counter() - start)
         for call, result in zip(calls, results, strict=True):
             call.future.set_result(result)

@@ -61,7 +61,9 @@ class Waiting:
             if self._is_closed:
                 raise QueueError("the queue is closed. Remedy: submit before close().")
             if most is not None and len(self._calls) >= most:
-                raise QueueFullError(most)
+                self._drop_cancelled()
+                if len(self._calls) >= most:
+                    raise QueueFullError(most)
             while len(self._threads) < self.limits.streams:
                 self._start()
             self._calls.append(call)
@@ -99,10 +101,40 @@ class Waiting:
         self._threads.append(thread)
 
     def _work(self) -> None:
-        """A thread: take calls and run them until the queue is closed and empty."""
-        while calls := self._taken():
-            if running := [c for c in calls if c.future.set_running_or_notify_cancel()]:
-                self.run(running)
+        """A thread: take calls and run them until the queue is closed and empty.
+
+        Whatever goes wrong reaches the callers, and the thread goes on.
+        """
+        while True:
+            try:
+                calls = self._taken()
+            except Exception as error:  # noqa: BLE001 - its caller raises it
+                self._refuse_first(error)
+                continue
+            if not calls:
+                return
+            running = [c for c in calls if c.future.set_running_or_notify_cancel()]
+            try:
+                if running:
+                    self.run(running)
+            except BaseException as error:  # noqa: BLE001 - the callers raise it
+                for call in running:
+                    with suppress(InvalidStateError):
+                        call.future.set_exception(error)
+            del calls, running  # feeds and results of a call end with it, not with the next one
+
+    def _drop_cancelled(self) -> None:
+        """Let calls that were cancelled wait no longer; the caller holds the lock."""
+        for call in [call for call in self._calls if call.future.cancelled()]:
+            self._calls.remove(call)
+            call.future.set_running_or_notify_cancel()
+
+    def _refuse_first(self, error: Exception) -> None:
+        """Settle the first call, which cannot be taken."""
+        with self._changed:
+            call = self._calls.popleft() if self._calls else None
+        if call is not None and call.future.set_running_or_notify_cancel():
+            call.future.set_exception(error)
 
     def _taken(self) -> list[Call]:
         """The calls to run next; none where no more will come."""
@@ -122,16 +154,22 @@ class Waiting:
     def _seconds_left(self) -> float:
         """Seconds that the first call may still wait for others."""
         first = self._calls[0]
-        if self._is_closed or self.limits.max_batch == 1 or first.kind is None:
+        if self._is_closed or self._runs_alone(first):
             return 0.0
         return first.arrived + self.limits.max_delay - time.monotonic()
+
+    def _runs_alone(self, call: Call) -> bool:
+        """Whether no other call may join this one."""
+        if self.limits.max_batch == 1 or call.kind is None:
+            return True
+        return self.speed.joins(call.kind) is False
 
     def _mates(self) -> list[Call]:
         """The first call, and those that may be joined to it."""
         first, most = self._calls[0], self.limits.max_batch
-        if most == 1 or (kind := first.kind) is None:
+        if self._runs_alone(first):
             return [first]
-        found, total = [first], first.samples
+        kind, found, total = first.kind, [first], first.samples
         for call in list(self._calls)[1:]:
             if total >= most:
                 break

@@ -302,24 +302,30 @@ class FreeShapes(Concise):
                     raise
 
     def _at(self, case: Case, feeds: Mapping[str, Array] | None = None) -> Served:
-        """The program of a case; ``feeds`` are checked before it is compiled."""
-        mine: Future[Served] | None = None
-        try:
-            with self._lock:
-                case, found = self._looked_up(case)
-                if found is not None:
-                    return found
-                pending = self._pending.get(case)
-                if pending is None:
-                    pending = mine = Future()
-                    self._pending[case] = mine
-            if mine is not None:
-                self._fulfil(mine, case, feeds)
-            return pending.result()
-        except BaseException as error:
-            if mine is not None:
-                self._give_up(mine, case, error)
-            raise
+        """The program of a case; ``feeds`` are checked before it is compiled.
+
+        Where Ctrl-C ends the thread that others wait for, one of these compiles the program.
+        """
+        while True:
+            mine: Future[Served] | None = None
+            pending: Future[Served] | None = None
+            try:
+                with self._lock:
+                    case, found = self._looked_up(case)
+                    if found is not None:
+                        return found
+                    pending = self._pending.get(case)
+                    if pending is None:
+                        pending = mine = Future()
+                        self._pending[case] = mine
+                if mine is not None:
+                    self._fulfil(mine, case, feeds)
+                return pending.result()
+            except BaseException as error:
+                if mine is not None:
+                    self._give_up(mine, case, error)
+                if mine is not None or not was_interrupted(pending, error):
+                    raise
 
     def _give_up(self, mine: Future[Served], case: Case, error: BaseException) -> None:
         """Let others go on who wait for the program, or ask for it later."""
@@ -458,6 +464,13 @@ def _forget_threads() -> None:
 
 
 at_fork(child=_forget_threads)
+
+
+def was_interrupted(pending: Future[Served] | None, error: BaseException) -> bool:
+    """Whether an error is the Ctrl-C of the thread that one waited for."""
+    if isinstance(error, Exception) or pending is None or not pending.done():
+        return False
+    return pending.exception() is error
 
 
 def is_shared(found: Served) -> bool:

@@ -99,7 +99,14 @@ class Meanwhile:
 
         Raises the error of the thread, and those of ``compiled_at`` where calls wait.
         """
-        case = self.programs.case_at(feeds)
+        while True:
+            case = self.programs.case_at(feeds)
+            if (found := self._at(case, feeds)) is not None:
+                return found
+
+    def _at(self, case: Case, feeds: Feeds) -> Served | None:
+        """``at`` for feeds of a case.  None where compiling showed that more values decide, so that
+        the case is another one: the program may be that of another call's values."""
         if (found := self.programs.ready(case)) is not None:
             return self._answered(case, found)
         self.programs.check(case, feeds)
@@ -115,10 +122,14 @@ class Meanwhile:
                 self.log.answered(case, ONNXRUNTIME)
                 return found
         try:
-            return self._answered(case, job.result.result())
-        except BaseException:
+            found = job.result.result()
+        except BaseException as error:
+            is_of_job = job.result.done() and job.result.exception() is error
+            if is_of_job and self.programs.case_at(feeds) != case:
+                return None
             self._raised(case)
             raise
+        return self._answered(case, found) if self.programs.case_at(feeds) == case else None
 
     def _answered(self, case: Case, found: Served) -> Served:
         self.log.answered(case, "program")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -84,10 +84,10 @@ class Caches(Concise):
             return
         if self.most is not None and rows > self.most:
             raise StateFullError(rows, self.most)
-        old, grown = self.first(self.length), max(rows, 2 * self.capacity)
-        self.capacity = grown if self.most is None else min(grown, self.most)
-        self._renew()
-        self.fill(old, self.length)
+        room = max(rows, 2 * self.capacity)
+        grown = replace(self, capacity=room if self.most is None else min(room, self.most))
+        grown.fill(self.first(self.length), self.length)
+        vars(self).update(vars(grown))  # at once, so that nobody sees a half
 
     def fill(self, contents: Mapping[str, Array], rows: int) -> None:
         """Copy rows to the begin of each cache; they are in use."""

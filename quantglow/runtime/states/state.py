@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from quantglow.alive import Alive
 from quantglow.arguments import file_path
 from quantglow.concise import Concise
 from quantglow.errors import InputError, OptionError
@@ -19,6 +20,7 @@ from quantglow.graph.border import declared_feeds, entering, leaving
 from quantglow.graph.case import Case, elements, may_decide
 from quantglow.graph.signature import Port, Signature
 from quantglow.interpreter import check_names, check_types
+from quantglow.processes.system import at_fork
 from quantglow.runtime.states.caches import Caches
 from quantglow.runtime.states.state_programs import StatePrograms
 from quantglow.types import Array
@@ -43,6 +45,13 @@ class State(Concise):
     programs: StatePrograms
     caches: Caches
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        _alive.add(self)
+
+    def forget_threads(self) -> None:
+        """Forget, in a forked child, a call of a thread of the parent; it added no rows yet."""
+        self._lock = threading.Lock()
 
     @property
     def length(self) -> int:
@@ -168,6 +177,17 @@ class State(Concise):
         """
         with self._lock:
             self.caches.read(file_path("path", path))
+
+
+_alive = Alive[State]()
+
+
+def _forget_threads() -> None:
+    for state in _alive:
+        state.forget_threads()
+
+
+at_fork(child=_forget_threads)
 
 
 def _without(ports: Sequence[Port], names: set[str]) -> tuple[Port, ...]:

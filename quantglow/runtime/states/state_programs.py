@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from quantglow import debug
+from quantglow.alive import Alive
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.concise import Concise
 from quantglow.errors import BackendError, QuantglowError
@@ -21,6 +22,7 @@ from quantglow.graph.node import Input, Node
 from quantglow.instr.copy_elision import source_of
 from quantglow.ops import Scatter
 from quantglow.ops.expression import Expr
+from quantglow.processes.system import at_fork
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.general import (
     CAPACITY,
@@ -82,6 +84,13 @@ class StatePrograms(Concise):
     _programs: list[StateProgram] = field(default_factory=list)
     _refused: set[Template] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        _alive.add(self)
+
+    def forget_threads(self) -> None:
+        """Forget, in a forked child, that a thread of the parent was making a program."""
+        self._lock = threading.Lock()
 
     def rows(self, case: Case) -> int | None:
         """The rows of a state after a call; None where no program will serve it."""
@@ -179,6 +188,17 @@ class StatePrograms(Concise):
             raise BackendError("the model is not one program for all shapes")
         made.loaded  # noqa: B018 - made here, so that it fails here
         return StateProgram(made, is_whole)
+
+
+_alive = Alive[StatePrograms]()
+
+
+def _forget_threads() -> None:
+    for programs in _alive:
+        programs.forget_threads()
+
+
+at_fork(child=_forget_threads)
 
 
 def depends_on(graph: Graph, symbol: str, pairs: Iterable[Pair]) -> bool:

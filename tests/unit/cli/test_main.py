@@ -383,6 +383,8 @@ def test_the_inspected_report_is_that_of_the_options(
         ("tune net.onnx --max-minutes 0", "OptionError: max_minutes"),
         ("tune free.onnx", "OptionError: tune='measure': the model leaves dimensions free"),
         ("bench net.onnx --seconds 0", "OptionError: seconds"),
+        ("bench net.onnx --batch-sizes 0", "OptionError: batch_sizes must be at least 1"),
+        ("bench net.onnx --batch-sizes 100000000000000", "OptionError: batch_sizes: "),
         ("bench net.onnx --code use", "OptionError: --code is for saved models"),
         ("bench net.onnx --onnx net.onnx", "OptionError: --onnx is the model of --compare"),
         ("bench net.qgm --compare openvino", "OptionError: other runtimes do not read .qgm"),

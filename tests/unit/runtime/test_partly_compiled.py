@@ -250,6 +250,13 @@ def test_a_saved_model_keeps_no_original(tmp_path: Path) -> None:
         qg.load(tmp_path / "m.qgm").export_onnx(tmp_path / "m.onnx")
 
 
+def test_a_tail_without_an_output_of_the_model_is_refused(tmp_path: Path) -> None:
+    compiled = qg.compile(detector())
+    replace(compiled, output_names=("nowhere",)).save(tmp_path / "m.qgm")
+    with pytest.raises(qg.FileFormatError, match=r"no output\(s\) \['nowhere'\]"):
+        qg.load(tmp_path / "m.qgm")
+
+
 def test_a_tail_that_is_no_model_is_refused(tmp_path: Path) -> None:
     compiled = qg.compile(detector())
     replace(compiled, tail=b"no model").save(tmp_path / "m.qgm")

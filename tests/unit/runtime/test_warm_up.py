@@ -44,3 +44,17 @@ def test_shapes_that_the_model_does_not_take_are_refused() -> None:
         compiled.warm_up([{"y": (1, 3, 8, 8)}])
     with pytest.raises(OptionError):
         compiled.warm_up([{"x": (1, 3, 8, -1)}])
+
+
+@pytest.mark.parametrize("wrong", [None, 5, {"x": (1, 3, 8, 8)}])
+def test_shapes_that_are_no_list_are_refused(wrong: Any) -> None:
+    compiled: Any = qg.compile(free_model(), num_threads=1)
+    with pytest.raises(OptionError, match="shapes must be a list of shapes by name of input"):
+        compiled.warm_up(wrong)
+    with pytest.raises(OptionError, match="specialised must be True or False"):
+        compiled.warm_up([], specialised="yes")
+    with (
+        qg.InferQueue(compiled) as queue,
+        pytest.raises(OptionError, match="calls must be a list of shapes by name of input"),
+    ):
+        queue.warm_up(wrong)

@@ -44,9 +44,19 @@ def test_a_slow_first_run_that_compiles_does_not_decide() -> None:
     assert speed.best("kind", SIZES) == 8
 
 
-def test_a_first_call_of_several_samples_is_a_size_of_its_own() -> None:
+def test_calls_of_several_samples_are_joined_to_powers_of_two_of_them() -> None:
+    speed, chosen = BatchSpeed(), []
+    for _ in range(20):
+        chosen.append(speed.best("kind", [3, 6, 9, 12]))
+        speed.record("kind", chosen[-1], 1.0)
+    assert {size: chosen.count(size) for size in (3, 6, 9)} == {3: TRIALS, 6: TRIALS, 9: 0}
+    assert chosen[-1] == 12
+
+
+def test_whether_calls_may_be_joined_is_remembered_for_each_kind() -> None:
     speed = BatchSpeed()
-    assert speed.best("kind", [3, 6]) == 3
+    speed.note("kind", False)
+    assert [speed.joins(kind) for kind in ("kind", "another kind")] == [False, None]
 
 
 def test_each_kind_of_calls_has_its_own_speed() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,11 +22,13 @@ from onnx import numpy_helper
 import quantglow as qg
 from quantglow.runtime import planning
 from quantglow.runtime.queues import waiting
+from quantglow.runtime.queues.batch_speed import BatchSpeed
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.shapes import general_planning
 from tests.support.free_network import image, wide_model
 from tests.support.small_network import small_model, small_samples
 from tests.unit.frontend.onnx_models import floats, model_of
+from tests.unit.runtime.test_fallback import positions
 
 PATIENCE = 30
 """Seconds after which a call counts as hanging."""
@@ -66,7 +69,7 @@ class Doubling:
         self.siblings.append(num_threads)
         return self
 
-    def has_independent_samples(self) -> bool:
+    def has_independent_samples(self, shapes: Mapping[str, Any] | None = None) -> bool:
         return True
 
     def warm_up(self, shapes: Iterable[Any], *, specialised: bool = False) -> None:
@@ -196,6 +199,30 @@ def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
     assert [got(future)[0][0, 0] for future in futures] == [0, 2, 4]
 
 
+def test_calls_that_were_cancelled_take_no_place() -> None:
+    model = Doubling()
+    queue = InferQueue(model, max_waiting=1)
+    first = queue.submit(feeds(0))
+    model.begun.acquire(timeout=PATIENCE)
+    assert queue.submit(feeds(1)).cancel()
+    last = queue.submit(feeds(2))
+    model.gate.set()
+    queue.close()
+    assert [got(future)[0][0, 0] for future in (first, last)] == [0, 4]
+
+
+def test_a_stream_without_calls_holds_no_arrays() -> None:
+    with InferQueue(opened()) as queue:
+        given = feeds(1)
+        future = queue.submit(given)
+        arrays = [weakref.ref(given["x"]), weakref.ref(got(future)[0])]
+        del given, future
+        deadline = time.monotonic() + PATIENCE
+        while any(array() is not None for array in arrays) and time.monotonic() < deadline:
+            gc.collect()
+        assert [array() for array in arrays] == [None, None]
+
+
 def test_a_queue_that_nobody_holds_finishes_its_calls_and_ends() -> None:
     model = Doubling()
     futures = [InferQueue(model).submit(feeds(1))]
@@ -277,8 +304,9 @@ def test_no_call_of_a_full_batch_waits_any_longer() -> None:
         ({"streams": 0}, "streams must be at least 1"),
         ({"streams": "many"}, "streams must be a number or 'auto'"),
         ({"max_batch": 0}, "max_batch must be at least 1"),
-        ({"max_delay": -1.0}, "max_delay must be seconds from 0 on"),
-        ({"max_delay": float("inf")}, "max_delay must be seconds from 0 on"),
+        ({"max_delay": -1.0}, "max_delay must be seconds from 0 to"),
+        ({"max_delay": float("inf")}, "max_delay must be seconds from 0 to"),
+        ({"max_delay": 1e10}, "max_delay must be seconds from 0 to"),
         ({"max_waiting": 0}, "max_waiting must be at least 1"),
     ],
 )
@@ -290,11 +318,44 @@ def test_options_are_checked(options: dict[str, Any], message: str) -> None:
 def test_only_models_are_accepted() -> None:
     with pytest.raises(qg.OptionError, match="model must be a compiled model, got str"):
         InferQueue("model.onnx")  # type: ignore[arg-type]
+    with pytest.raises(qg.OptionError, match="model must be a compiled model, got type"):
+        InferQueue(Doubling)  # type: ignore[arg-type]
 
 
 def test_feeds_that_are_no_mapping_are_refused() -> None:
     with InferQueue(opened()) as queue, pytest.raises(qg.InputError, match="feeds must map"):
         queue.submit([1])  # type: ignore[arg-type]
+
+
+def test_names_that_are_no_text_are_refused_and_harm_no_other_call() -> None:
+    with InferQueue(opened(), max_batch=4) as queue:
+        with pytest.raises(qg.InputError, match="names of inputs must be strings, got 3"):
+            queue.submit({**feeds(1), 3: feeds(1)["x"]})  # type: ignore[dict-item]
+        assert got(queue.submit(feeds(2)))[0][0, 0] == 4
+
+
+def test_an_error_of_the_queue_reaches_a_caller_and_ends_no_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Our own errors, too, leave nobody waiting."""
+    model, errors = Doubling(), iter([ZeroDivisionError()])
+    queue = InferQueue(model, max_batch=4)
+    usual, running = BatchSpeed.best, queue.submit(feeds(0))
+    model.begun.acquire(timeout=PATIENCE)
+
+    def best(speed: BatchSpeed, kind: Any, sizes: Sequence[int]) -> int:
+        for error in errors:
+            raise error
+        return usual(speed, kind, sizes)
+
+    monkeypatch.setattr(BatchSpeed, "best", best)
+    futures = [queue.submit(feeds(value)) for value in (1, 2, 3)]
+    model.gate.set()
+    assert got(running)[0][0, 0] == 0
+    with pytest.raises(ZeroDivisionError):
+        got(futures[0])
+    assert [got(future)[0][0, 0] for future in futures[1:]] == [4, 6]
+    queue.close()
 
 
 def forked_result(queue: InferQueue, inherited: Future[list[Any]]) -> bool:
@@ -390,6 +451,49 @@ def test_a_model_whose_batch_is_not_known_to_be_free_is_not_joined(
         qg.InferQueue(qg.compile(model(), num_threads=2), max_batch=4)
 
 
+def rows_model() -> onnx.ModelProto:
+    """x [N, T, 8] as rows [N * T, 8], times 2: samples are rows only where T is 1."""
+    nodes = [
+        onnx.helper.make_node("Reshape", ["x", "sizes"], ["rows"]),
+        onnx.helper.make_node("Add", ["rows", "rows"], ["y"]),
+    ]
+    sizes = numpy_helper.from_array(np.array([-1, 8]), "sizes")
+    model = model_of(nodes, {"x": floats(1, 1, 8)}, ["y"], [sizes])
+    for axis, name in enumerate("NT"):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    return model
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_calls_are_joined_only_at_shapes_whose_samples_are_independent(length: int) -> None:
+    compiled: Any = qg.compile(rows_model(), num_threads=1)
+    compiled(floats(1, 1, 8))
+    given = [floats(1, length, 8) for _ in range(8)]
+    with qg.InferQueue(compiled, 1, max_batch=4, max_delay=0.05) as queue:
+        for _ in range(3):
+            futures = [queue.submit({"x": x}) for x in given]
+            for x, future in zip(given, futures, strict=True):
+                np.testing.assert_array_equal(got(future)[0], 2 * x[0])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_run_async_keeps_no_model_alive(is_compiled: bool, threads: int) -> None:
+    model = small_model() if is_compiled else positions()[0]
+    compiled: Any = qg.compile(model, num_threads=threads)
+    inputs = compiled.get_inputs()
+    given = {
+        i.name: np.ones([d if isinstance(d, int) else 1 for d in i.shape], "f") for i in inputs
+    }
+    got(compiled.run_async(given))
+    known = weakref.ref(compiled)
+    del compiled
+    deadline = time.monotonic() + PATIENCE
+    while known() is not None and time.monotonic() < deadline:
+        gc.collect()
+    assert known() is None
+
+
 def test_samples_that_depend_on_each_other_are_not_joined() -> None:
     nodes = [onnx.helper.make_node("CumSum", ["x", "axis"], ["y"])]
     model = model_of(
@@ -415,7 +519,7 @@ def test_the_number_of_threads_can_be_changed(int8: qg.CompiledModel, threads: i
     ("call", "sizes"),
     [
         ({"x": (1, 2), "y": (1,)}, [1, 2, 4]),
-        ({"x": (3, 2), "y": (3,)}, [3, 4]),
+        ({"x": (3, 2), "y": (3,)}, [3, 6]),
         ({"x": (9, 2), "y": (9,)}, [9]),
         ({"x": (1, 2), "y": (2,)}, None),
         ({"x": (1, 2), "y": ()}, None),

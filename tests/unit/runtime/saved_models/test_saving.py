@@ -250,6 +250,17 @@ def test_a_constant_that_is_not_the_one_named_is_refused(saved: Path) -> None:
         saving.load(repacked(saved, edit))
 
 
+def test_a_report_with_numbers_that_are_none_is_refused(saved: Path) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        report = json.loads(members["report.json"])
+        report["memory"] = dict.fromkeys(report["memory"], float("inf"))
+        members["report.json"] = json.dumps(report).encode()
+        resigned(members)
+
+    with pytest.raises(qg.FileFormatError, match="report"):
+        qg.load(repacked(saved, edit))
+
+
 @pytest.mark.parametrize("report", [{}, {"target": 1}, [], {"layers": 3}], ids=str)
 def test_a_damaged_report_is_refused(saved: Path, report: Any) -> None:
     def edit(members: dict[str, bytes]) -> None:

@@ -386,3 +386,24 @@ def test_ctrl_c_where_programs_are_looked_up_is_no_other_error(
     for given in (*feeds, *feeds):
         (found,) = model.run(None, given)
         np.testing.assert_array_equal(found, given["x0"] + given["x1"])
+
+
+def test_ctrl_c_in_one_call_ends_no_other_that_waits_for_its_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model: Any = qg.compile(free_model(), num_threads=1)
+    x, usual, entered = image(SHAPES[0]), FreeShapes.shared_graph_at, threading.Event()
+
+    def interrupted(programs: FreeShapes, case: Case) -> Graph:
+        monkeypatch.setattr(FreeShapes, "shared_graph_at", usual)
+        entered.set()
+        time.sleep(0.2)  # the other call comes meanwhile
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FreeShapes, "shared_graph_at", interrupted)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(model.run, None, {"x": x})
+        assert entered.wait(60)
+        other = pool.submit(model.run, None, {"x": x})
+        assert isinstance(first.exception(60), KeyboardInterrupt)
+        assert len(other.result(60)) == len(model.get_outputs())

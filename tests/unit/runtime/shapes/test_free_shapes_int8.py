@@ -235,6 +235,10 @@ DECISIONS: dict[str, Callable[[dict[str, Any]], object]] = {
     "zero point": lambda free: free["decisions"]["elements"].update(x=["i8", "0x1p0", 300]),
     "type": lambda free: free["decisions"]["elements"].update(x=["i32", "0x1p0", 0]),
     "no map": lambda free: free["decisions"].update(reasons=[1]),
+    "large scale": lambda free: free["decisions"]["elements"].update(x=["i8", "0x1p99999", 0]),
+    "infinite zero point": lambda free: free["decisions"]["elements"].update(
+        x=["i8", "0x1p0", float("inf")]
+    ),
     "factor": lambda free: free["decisions"]["factors"].update(x=["-0x1p0"]),
 }
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 import quantglow as qg
 from quantglow.driver import parts
@@ -26,7 +28,7 @@ from quantglow.types import Array
 from tests.support.ending import outcome
 from tests.support.free_network import SHAPES, free_model, image
 from tests.unit.forking import exit_code_of_child
-from tests.unit.frontend.onnx_models import by_onnxruntime, floats
+from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
 from tests.unit.runtime.shapes.test_deciding_values import rate_model
 from tests.unit.runtime.test_fallback import positions
 from tests.unit.runtime.test_partly_compiled import detector, free_detector
@@ -281,6 +283,36 @@ def test_values_that_decide_are_found_in_the_thread(gate: Gate) -> None:
         gate.opened.set()
         assert until(lambda: is_ready(model))
     assert all(calls.state == "ready" for calls in model.answers)
+
+
+def columns_model() -> onnx.ModelProto:
+    """The first ``n`` columns of x [N, M], of which nobody knows yet that ``n`` decides."""
+    nodes = [
+        onnx.helper.make_node("Slice", ["x", "start", "n", "axis"], ["s"]),
+        onnx.helper.make_node("Relu", ["s"], ["y"]),
+    ]
+    known = [numpy_helper.from_array(np.array([i]), n) for i, n in enumerate(("start", "axis"))]
+    model = model_of(nodes, {"x": floats(4, 6), "n": np.array([1])}, ["y"], known)
+    for axis, name in enumerate("NM"):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    return model
+
+
+def test_first_calls_at_once_get_the_programs_of_their_own_values() -> None:
+    x = np.abs(floats(4, 6))
+    for _ in range(10):
+        model: Any = qg.compile(columns_model(), num_threads=1, while_compiling="onnxruntime")
+        barrier = threading.Barrier(2)
+
+        def first_call(n: int, model: Any = model, barrier: Any = barrier) -> Array:
+            barrier.wait(60)
+            (found,) = model.run(None, {"x": x, "n": np.array([n])})
+            return found
+
+        with ThreadPoolExecutor(2) as pool:
+            for n, found in zip((2, 5), pool.map(first_call, (2, 5)), strict=True):
+                np.testing.assert_array_equal(found, x[:, :n])
+    assert threads_end()
 
 
 def test_parts_of_a_model_are_compiled_in_the_thread(gate: Gate) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -16,9 +17,11 @@ from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.errors import FileFormatError, InputError, OptionError, StateFullError
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.states import state_programs
 from quantglow.runtime.states.state import State
 from tests.support.decoder import Decoder, Feeds, decoder_model
 from tests.support.free_network import free_model
+from tests.unit.forking import exit_code_of_child
 
 CONFIGS = {False: Decoder(), True: Decoder(fused=True)}
 
@@ -255,3 +258,34 @@ def test_wrong_states_are_refused(models: dict[bool, CompiledModel]) -> None:
         state.run(["present.0.key"], fed(CONFIGS[False], prompt(1, 3), 0))
     with pytest.raises(InputError, match="missing input"):
         state.run(None, {"input_ids": prompt(1, 3)})
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+def test_a_forked_child_waits_for_no_thread_of_its_parent(
+    is_same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of the parent makes the program of a call; the child calls the same state, or
+    another one."""
+    config, model = CONFIGS[False], compiled_of(CONFIGS[False])
+    state, usual = model.new_state(), state_programs.general_program
+    entered, end = threading.Event(), threading.Event()
+    feeds = fed(config, prompt(1, 4), 0)
+    caller = threading.Thread(target=state.run, args=(None, feeds))
+
+    def held(*arguments: Any) -> Any:
+        if threading.current_thread() is caller:
+            entered.set()
+            assert end.wait(60)
+        return usual(*arguments)
+
+    def runs() -> bool:
+        own = state if is_same else model.new_state()
+        return len(own.run(None, feeds)) == 1 and own.length == 4
+
+    monkeypatch.setattr(state_programs, "general_program", held)
+    caller.start()
+    assert entered.wait(60)
+    code = exit_code_of_child(runs)
+    end.set()
+    caller.join()
+    assert (code, state.length) == (0, 4)
