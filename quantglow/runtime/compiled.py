@@ -13,7 +13,7 @@ import numpy as np
 
 from quantglow.arguments import file_path, flag, integer, items, options_named, strings
 from quantglow.arguments import shapes as shapes_of
-from quantglow.errors import InputError, OptionError
+from quantglow.errors import InputError, OptionError, QuantglowError
 from quantglow.graph.border import entering, leaving, numpy_type
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import DECLARED, Dim, Port
@@ -223,10 +223,7 @@ class CompiledModel:
 
     def has_independent_samples(self, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
         """Whether axis 0 of all inputs is free and counts samples that do not depend on each other
-        at some input shapes; None: at those that came first.
-
-        Raises ``InputError`` for shapes that the model does not take.
-        """
+        at some input shapes; None: at those that came first."""
         programs = self.specialisations
         ports = programs.signature.inputs
         if programs.is_empty or any(not p.dims or isinstance(p.dims[0], int) for p in ports):
@@ -234,7 +231,10 @@ class CompiledModel:
         if isinstance(programs, FreeShapes) and programs.deciding:
             return False  # values of a batch decide otherwise than those of its samples
         given = shapes or {node.name: node.type.shape for node in self.graph.inputs}
-        graph = programs.graph_for({name: (PAIR, *shape[1:]) for name, shape in given.items()})
+        try:
+            graph = programs.graph_for({name: (PAIR, *shape[1:]) for name, shape in given.items()})
+        except QuantglowError:
+            return False  # the model takes no two samples of each input
         return batch_of(graph) == PAIR and split_batch(graph, PAIR) is not None
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from quantglow.arguments import brief, integer, items, number, options_named, shapes
-from quantglow.errors import InputError, OptionError, QuantglowError
+from quantglow.errors import InputError, OptionError
 from quantglow.runtime.feeds import check_mapping, fed
 from quantglow.runtime.queues.batch_speed import BatchSpeed, sizes_tried
 from quantglow.runtime.queues.joining import Call, joined, parts
@@ -213,10 +213,7 @@ class Runner:
         only."""
         if (known := self.speed.joins(call.kind)) is None:
             shapes = {name: array.shape for name, array in call.feeds.items()}
-            try:
-                known = self.model.has_independent_samples(shapes)
-            except QuantglowError:
-                known = False  # a wrong call, which raises its error alone
+            known = self.model.has_independent_samples(shapes)
             self.speed.note(call.kind, known)
         return known
 
