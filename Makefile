@@ -66,6 +66,7 @@ operators:
 fuzz:
 	$(PYTHON) -m tests.fuzz graphs --seeds 0:100000 --minutes 30
 	$(PYTHON) -m tests.fuzz files --seeds 0:100000 --minutes 15
+	$(PYTHON) -m tests.fuzz saved --seeds 0:100000 --minutes 15
 
 stress:
 	$(PYTHON) -m tests.stress leaks --seconds 300

@@ -153,7 +153,7 @@ def _port_from_json(data: Mapping[str, Any]) -> Port:
     ):
         raise ValueError(f"{dims} are no dimensions")
     declared = data.get("declared", "")
-    if declared and declared not in DECLARED:
+    if declared not in ("", *DECLARED):
         raise ValueError(f"{declared!r:.60} is no float type")
     sizes = None if dims is None else tuple(dims)
     return Port(str(data["name"]), DType(data["dtype"]), sizes, declared)

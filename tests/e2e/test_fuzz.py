@@ -1,4 +1,4 @@
-"""A short run of both fuzzers; ``make fuzz`` is the long one.  Every finding becomes a test."""
+"""A short run of each fuzzer; ``make fuzz`` is the long one.  Every finding becomes a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.fuzz import files
+from tests.fuzz import files, saved_files
 from tests.fuzz.compare import REFUSED, Setting, check, session
 from tests.fuzz.isolated import findings, last_words
 from tests.fuzz.shrink import shrunk
@@ -15,7 +15,7 @@ from tests.fuzz.unspecified import unspecified_outputs
 from tests.generators.onnx_models import models
 
 
-@pytest.mark.parametrize("what", ["graphs", "files"])
+@pytest.mark.parametrize("what", ["graphs", "files", "saved"])
 @pytest.mark.parametrize("seeds", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_finds_nothing(what: str, seeds: int) -> None:
     found = [finding for finding in findings(what, range(20_000, 20_000 + seeds)) if finding]
@@ -34,6 +34,7 @@ def test_a_seed_always_gives_the_same_case() -> None:
     once, again = models.drawn(5), models.drawn(5)
     assert once.model == again.model
     assert files.damaged(5) == files.damaged(5)
+    assert saved_files.damaged(5) == saved_files.damaged(5)
 
 
 def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

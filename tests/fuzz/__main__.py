@@ -14,7 +14,7 @@ import onnx
 from rich.console import Console
 from rich.progress import track
 
-from tests.fuzz import compare, files, isolated
+from tests.fuzz import compare, files, isolated, saved_files
 from tests.fuzz.compare import Difference, Setting
 from tests.fuzz.shrink import shrunk
 from tests.generators.onnx_models import models
@@ -24,6 +24,8 @@ def check(what: str, seed: int) -> Difference | None:
     """The difference of a seed's case, None if there is none."""
     if what == "files":
         return files.check_file(files.damaged(seed))
+    if what == "saved":
+        return saved_files.check_saved(saved_files.damaged(seed))
     return compare.check(models.drawn(seed), Setting.of(seed))
 
 
@@ -67,9 +69,9 @@ def hunt(what: str, seeds: range, minutes: float | None, folder: Path) -> int:
 def kept(what: str, finding: isolated.Finding, folder: Path) -> str:
     """Write the case, shrunk if possible, and a text on its difference."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{what}-{finding.seed}.onnx"
-    if what == "files":
-        path.write_bytes(files.damaged(finding.seed))
+    path = folder / f"{what}-{finding.seed}.{'qgm' if what == 'saved' else 'onnx'}"
+    if what != "graphs":
+        path.write_bytes((saved_files if what == "saved" else files).damaged(finding.seed))
         return str(path)
     case, setting = models.drawn(finding.seed), Setting.of(finding.seed)
     if finding.kind != "crash":
@@ -95,6 +97,7 @@ def main() -> None:
     for what, about in (
         ("graphs", "random graphs: float against onnxruntime, int8 against the interpreter"),
         ("files", "damaged files: a result or a typed error, nothing else"),
+        ("saved", "the same of damaged .qgm files whose hashes are right"),
     ):
         options = commands.add_parser(what, help=about, description=about)
         options.add_argument("--seeds", type=seed_range, default=range(1000), metavar="FROM:TO")

@@ -219,6 +219,7 @@ SIGNATURES: dict[str, Callable[[dict[str, Any]], object]] = {
     "other shape": lambda free: free["signature"]["inputs"][0].update(dims=["N", 4, "H", "W"]),
     "no dimension": lambda free: free["signature"]["inputs"][0].update(dims=[0.5, -1]),
     "no type": lambda free: free["signature"]["outputs"][0].update(dtype="f8"),
+    "no text": lambda free: free["signature"]["outputs"][0].update(declared=[]),
     "no list": lambda free: free.update(signature=3),
 }
 
