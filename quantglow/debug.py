@@ -50,7 +50,7 @@ def verifying() -> bool:
 
 def log(at_level: int, text: str) -> None:
     """Write ``text`` to stderr if the debug level is at least ``at_level``."""
-    if level() >= at_level:
+    if level() >= at_level and sys.stderr is not None:
         print(text, file=sys.stderr)
 
 

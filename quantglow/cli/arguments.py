@@ -315,7 +315,8 @@ def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for text in options.input_shapes:
         name, colon, dims = text.rpartition(":")
-        if not colon or not all(d.strip().isdigit() for d in dims.split(",")):
+        words = [dim.strip() for dim in dims.split(",")]
+        if not colon or not all(word.isdecimal() and len(word) < 20 for word in words):
             raise OptionError(f"input_shapes takes NAME:D,D,… as x:1,3,48,192; got {text!r}")
-        shapes[name] = tuple(map(int, dims.split(",")))
+        shapes[name] = tuple(map(int, words))
     return shapes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +11,15 @@ from typing import Any
 from rich.console import Console
 
 from quantglow.cli.files import check_writable
-from quantglow.cli.predictions import READERS, Reader, same
+from quantglow.cli.predictions import READERS, Reader, check_labels, same
 from quantglow.cli.recipe import Recipe, images_of, load_recipe
 from quantglow.driver import stages
 from quantglow.driver.quantize_and_compile import quantized_under
-from quantglow.errors import AccuracyDropError, ModelError
+from quantglow.errors import AccuracyDropError, CalibrationError, ModelError
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
 from quantglow.profiling import Profile
-from quantglow.profiling.data import Feeds
+from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.report.accuracy.metrics import Sums
 from quantglow.report.accuracy.outputs import reference
 from quantglow.report.display.tables import Table, number
@@ -74,6 +75,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
     compiled = quantized_under(recipe.contract, graph, feeds, recipe.config, compiler)
     profile = compiled.profile
     assert profile is not None
+    if options.update_profile and profile.samples < len(feeds):
+        raise CalibrationError(
+            f"the profile is not written: Ctrl-C ended it after {profile.samples} of {len(feeds)} "
+            "images. Remedy: let it end."
+        )
     measured = evaluate(recipe, graph, compiled, read)
     if options.update_profile and recipe.profile:
         profile.save(recipe.profile)
@@ -98,17 +104,21 @@ def prepared(recipe: Recipe) -> tuple[Graph, list[Feeds]]:
 
 
 def feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
-    """One feed for each image.  Raises ``ModelError`` unless the model takes images one by one."""
-    (only, *others) = graph.inputs
-    if others or only.type.shape[:1] != (1,):
+    """One feed for each image.
+
+    Raises ``ModelError`` unless the model takes images one by one, ``CalibrationError`` for images
+    that do not fit it.
+    """
+    if len(graph.inputs) != 1 or graph.inputs[0].type.shape[:1] != (1,):
         kinds = [f"{i.name}: {i.type}" for i in graph.inputs]
         raise ModelError(f"a recipe needs a model with one input of batch 1, this has {kinds}")
-    return [{only.name: image[None]} for image in images]
+    return list[Feeds](feeds_of(images, graph.signature))
 
 
 def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader) -> Measured:
     """Evaluation of the compiled model against float; ``read`` gives the answers of outputs."""
     images, labels = images_of(recipe.evaluation, recipe.steps)
+    check_labels(labels, recipe.answers)
     feeds = feeds_of_images(graph, images)
     sums = [Sums() for _ in graph.outputs]
     wanted, got, names = list[Any](), list[Any](), set[str]()
@@ -174,8 +184,9 @@ def deviation(recorded: Profile, found: Profile) -> float:
     for name, one in recorded.histograms.items():
         other = found.histograms[name]
         ends = (abs(one.minimum - other.minimum), abs(one.maximum - other.maximum))
-        width = max(abs(one.maximum), abs(one.minimum), one.maximum - one.minimum)
-        distances.append(max(ends) / width if max(ends) else 0.0)
+        if max(ends):
+            width = max(abs(one.maximum), abs(one.minimum), one.maximum - one.minimum)
+            distances.append(max(ends) / width if width else math.inf)
     return max(distances)
 
 

@@ -24,6 +24,8 @@ def main() -> int:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     commands = import_module("quantglow.cli.main")
     signal.signal(signal.SIGINT, usual)
+    if sys.stderr is None:  # It is closed, and print would write to stdout.
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it is open until the process ends
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     return int(commands.main())

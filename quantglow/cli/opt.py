@@ -117,6 +117,8 @@ def optimized(options: argparse.Namespace) -> str:
 
 def text_of(path: str) -> str:
     """The text of a file, or of stdin.  Raises ``FileFormatError``."""
+    if path == "-" and sys.stdin is None:
+        raise FileFormatError("there is no stdin to read a text from. Remedy: name a file.")
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from quantglow import frontend
-from quantglow.errors import ModelError
+from quantglow.errors import CalibrationError, ModelError
 from quantglow.types import Array
 
 Reader = Callable[[Array], Any]
@@ -54,6 +54,19 @@ def text(model: Path) -> Reader:
 
 
 READERS: dict[str, Callable[[Path], Reader]] = {"class": largest, "text": text}
+
+LABELS = {"class": ("iu", "the index of a class, an integer,"), "text": ("U", "one text")}
+"""Kinds of arrays that may hold labels, and what a label is."""
+
+
+def check_labels(labels: Array | None, answers: str) -> None:
+    """Raise ``CalibrationError`` for labels that can never be equal to such answers."""
+    kinds, wanted = LABELS[answers]
+    if labels is not None and (labels.dtype.kind not in kinds or labels.ndim != 1):
+        raise CalibrationError(
+            f"labels of {labels.dtype} and shape {labels.shape} are never equal to answers of kind "
+            f"{answers!r}. Remedy: {wanted} for each image."
+        )
 
 
 def same(answers: Sequence[Any], others: Sequence[Any]) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.arguments import choice, number, shapes
+from quantglow.arguments import choice, integer, number, shapes
 from quantglow.cli.predictions import READERS
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
 from quantglow.driver.pipeline.request import AccuracyContract
@@ -26,7 +26,8 @@ from quantglow.types import Array
 ROOT_MARKS = (".git", "pyproject.toml")
 """Names that mark the folder of a repository."""
 
-MAX_NBYTES = 1 << 20
+MAX_NBYTES, MAX_COUNT = 1 << 20, 1 << 24
+"""Maximum size of a recipe in bytes, and number of its images."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
             raise OptionError(f"larger than {MAX_NBYTES} bytes")
         data = tomllib.loads(file.read_text(encoding="utf-8"))
         return _recipe(file, data)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(
             f"recipe {os.fspath(path)!r}: {cause(error)}. See calibration/README.md."
         ) from error
@@ -103,6 +104,11 @@ def images_of(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array,
         raise CalibrationError(
             f"the arrays of {str(data.file)!r} need one entry for each image [H, W] or "
             f"[H, W, C], got {sizes}"
+        )
+    if arrays["images"].dtype.kind not in "biuf":
+        raise CalibrationError(
+            f"the images of {str(data.file)!r} are {arrays['images'].dtype}. "
+            "Remedy: store integers or floats."
         )
     rows = _rows(len(arrays["images"]), data)
     arrays = {role: array[rows] for role, array in arrays.items()}
@@ -190,9 +196,9 @@ def _data_set(file: Path, tables: Mapping[str, Any], name: str) -> DataSet:
     table = dict(_table(tables, name, "data."))
     count, seed = table.pop("count", None), table.pop("seed", 0)
     crops = choice(f"data.{name}.crops", table.pop("crops", "centre"), ("centre", "random"))
-    for key, value in (("count", count), ("seed", seed)):
-        if value is not None and (type(value) is not int or value < (key == "count")):
-            raise OptionError(f"data.{name}.{key} must be a positive integer, got {value!r}")
+    if count is not None:
+        integer(f"data.{name}.count", count, 1, MAX_COUNT)
+    integer(f"data.{name}.seed", seed)
     for role in table:
         _text(table, role, f"data.{name}")
     _text(table, "images", f"data.{name}")

@@ -20,7 +20,7 @@ ARCHIVE = b"PK"
 def from_stdin() -> Iterator[str]:
     """A file with the model on stdin, named ``stdin``.  Raises ``OptionError``."""
     if sys.stdin is None or sys.stdin.isatty():
-        raise OptionError("stdin, where the model comes from, is a terminal. Remedy: pipe it.")
+        raise OptionError("no model is piped to stdin. Remedy: pipe one, or name a file.")
     content = sys.stdin.buffer.read()
     if not content:
         raise OptionError("no model came from stdin. Remedy: look at the command before the pipe.")

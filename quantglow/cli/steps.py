@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 from quantglow import steps
@@ -81,7 +80,9 @@ def parsed(option: str, text: str) -> steps.Step:
 
 
 def fraction(text: str) -> float:
-    return float(Fraction(text))
+    """The number of ``1/255`` or ``0.5``; never a ``Fraction``, whose digits may fill memory."""
+    above, slash, below = text.partition("/")
+    return float(above) / float(below) if slash else float(above)
 
 
 def normalize(*words: str) -> steps.Normalize:

@@ -34,6 +34,12 @@ CONNECT_SECONDS = 10.0
 COMPARED_SECONDS = 2.0
 """Time to reach a scheduler, and of the comparison of the network before and after, in seconds."""
 
+KEPT = "Load the model with tune='records'."
+LOST = (
+    "These choices are lost, because the cache cannot be written. Remedy: set QUANTGLOW_CACHE_DIR "
+    "to a folder that you may write."
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="ONNX or .qgm model, or - for stdin")
@@ -102,14 +108,14 @@ def tune_model(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         faster = sum(record.choice is not None for record in made.records)
         console.print(
             f"{len(made.records)} kernels measured, {faster} of them are faster now. One call "
-            f"takes {times['after'] * 1e3:.3f} ms, before {times['before'] * 1e3:.3f} ms. Load "
-            "the model with tune='records'.",
+            f"takes {times['after'] * 1e3:.3f} ms, before {times['before'] * 1e3:.3f} ms. "
+            + (KEPT if made.is_kept else LOST),
             highlight=False,
         )
         if faster:
             console.print(choices_table(made).rich())
     records = [json.loads(record.line()) for record in made.records]
-    return {"records": records, "seconds": times}
+    return {"records": records, "seconds": times, "kept": made.is_kept}
 
 
 @contextmanager
@@ -121,7 +127,7 @@ def client_of(address: str | None) -> Iterator[Any]:
         return
     try:
         client = dask("distributed").Client(address, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise OptionError(
             f"scheduler: cannot reach {address!r}: {error}. Remedy: give the address that "
             "`dask scheduler` prints."

@@ -27,6 +27,8 @@ def samples_at(path: str | os.PathLike[str], names: Sequence[str]) -> Iterable[A
 
     Raises ``CalibrationError``.
     """
+    if not os.fspath(path):
+        raise CalibrationError("the path of the data is empty. Remedy: name a file or folder.")
     place = Path(path)
     if place.is_dir():
         return samples_of_folder(place)

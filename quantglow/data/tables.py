@@ -12,6 +12,7 @@ from quantglow.data.array_files import one_line
 from quantglow.data.samples import LABELS, Located
 from quantglow.errors import CalibrationError
 from quantglow.extras import package
+from quantglow.files import DAMAGED_CONTENT
 
 ROWS = 256
 """Rows of a Parquet file that are read at a time."""
@@ -70,7 +71,7 @@ def missing_value(column: str, place: str) -> CalibrationError:
 def csv_rows(table: Table) -> Iterator[Row]:
     """The rows of a CSV file with a line of names, as numbers.  Raises ``CalibrationError``."""
     try:
-        with table.path.open(newline="", encoding="utf-8") as file:
+        with table.path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, strict=True)
             columns = table.columns(reader.fieldnames or ())
             for index, row in enumerate(reader):
@@ -113,7 +114,7 @@ def parquet_rows(table: Table) -> Iterator[Row]:
                 yield from batch.to_pylist()
     except CalibrationError:
         raise
-    except (OSError, ValueError, NotImplementedError, MemoryError, arrow.ArrowException) as error:
+    except (OSError, *DAMAGED_CONTENT, arrow.ArrowException) as error:
         raise unreadable(table.path, error, "write it anew, as with pyarrow.parquet") from error
 
 

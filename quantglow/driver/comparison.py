@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from quantglow.arguments import options_named, positive, strings
+from quantglow.arguments import count, integer, options_named, positive, shapes, strings
 from quantglow.converters import as_onnx
 from quantglow.driver.models import InputShapes, with_steps
 from quantglow.driver.pipeline.imported import imported
@@ -120,6 +120,10 @@ def compare(
     peers = [peer_named(name) for name in strings(quantizers, "quantizers")]
     limit = 60 * positive("peer_minutes", peer_minutes)
     seconds = positive("seconds", seconds)
+    subset_size, seed = count("subset_size", subset_size), integer("seed", seed, 0)
+    input_shapes = shapes("input_shapes", input_shapes)
+    if "verify" in options:
+        raise OptionError("compare has its own check of outputs. Remedy: leave verify out.")
     model, calibration_data = as_onnx(model, calibration_data)
     model = with_steps(model, before, after)
     source = imported(model, calibration_data, input_shapes)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.data.array_files import one_line
 from quantglow.data.samples import as_array, without_labels
 from quantglow.errors import CalibrationError
 from quantglow.graph.case import Case
@@ -131,19 +132,32 @@ def _unlabelled(data: Any, names: Sequence[str], labels: list[Any]) -> Any:
     def taken() -> Iterator[Any]:
         for sample in samples_in(data, names):
             rest, own = without_labels(sample, names)
-            labels.append(own)
+            labels.append(None if own is None else _labels(own, len(labels)))
             yield rest
 
     return next(iter(taken())) if is_one(data) else taken()
 
 
-def _cut(labels: Any, batches: int, index: int) -> list[Array]:
+def _labels(value: Any, index: int) -> Array:
+    """A copy of the labels of a sample.  Raises ``CalibrationError``."""
+    try:
+        array = as_array(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _wrong_labels(index, one_line(error)) from error
+    if array.dtype.kind not in "iu" or not array.size:
+        raise _wrong_labels(index, f"{array.dtype} of shape {array.shape}")
+    return np.array(array, ndmin=1)
+
+
+def _cut(labels: Array, batches: int, index: int) -> list[Array]:
     """The labels of each batch of a sample."""
-    array = as_array(labels)
-    rows = array.reshape(1) if array.ndim == 0 else array
-    if array.dtype.kind not in "iu" or len(rows) % batches or not rows.size:
-        raise CalibrationError(
-            f"the labels of sample {index} of validation_data are {array.dtype} of shape "
-            f"{array.shape}. Remedy: give integers, one class index for each row of the inputs."
-        )
-    return np.split(rows, batches)
+    if len(labels) % batches:
+        raise _wrong_labels(index, f"{len(labels)} for {batches} batches")
+    return np.split(labels, batches)
+
+
+def _wrong_labels(index: int, found: str) -> CalibrationError:
+    return CalibrationError(
+        f"the labels of sample {index} of validation_data do not fit: {found}. "
+        "Remedy: give integers, one class index for each row of the inputs."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -38,7 +39,8 @@ def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
     ``data`` is an iterable of samples, an object with ``get_next()`` (onnxruntime's
     CalibrationDataReader), a path (see ``quantglow.data``), or one sample.  A sample is a dict from
     input name to array, a tuple or list of arrays in the order of the inputs, or one array; labels
-    are left out.  It may lack the axis of the batch.  Raises ``CalibrationError``.
+    are left out.  It may lack the axis of the batch.  Feeds are copies: an iterator may fill the
+    same arrays again.  Raises ``CalibrationError``.
     """
     sizes, names = batch_sizes(signature), names_of(signature)
     for index, given in enumerate(samples_in(data, names)):
@@ -94,15 +96,13 @@ def names_of(signature: Signature) -> list[str]:
 
 
 def first_of(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
-    """The first feeds (None if there are none), and data that still contains them.
-
-    Raises ``CalibrationError``.
-    """
-    samples = samples_in(data, names_of(signature))
-    iterator = iter(samples)
-    for sample in iterator:
-        again = chain([sample], iterator) if iterator is samples else data
-        return next(feeds_of([sample], signature), None), again
+    """The first feeds, and data that still contains them; None if there are none that fit."""
+    with suppress(CalibrationError):
+        samples = samples_in(data, names_of(signature))
+        iterator = iter(samples)
+        for sample in iterator:
+            data = chain([sample], iterator) if iterator is samples else data
+            return next(feeds_of([sample], signature), None), data
     return None, data
 
 
@@ -140,7 +140,7 @@ def samples_in(data: Any, names: Sequence[str]) -> Iterable[Any]:
     if isinstance(data, str | os.PathLike):
         return samples_at(data, names)
     if hasattr(data, "get_next"):
-        return iter(data.get_next, None)
+        return _read_by(data)
     if isinstance(data, np.ndarray | Mapping):
         return [data]
     if not isinstance(data, Iterable):
@@ -149,6 +149,12 @@ def samples_in(data: Any, names: Sequence[str]) -> Iterable[Any]:
             "Remedy: pass a list of samples."
         )
     return data
+
+
+def _read_by(reader: Any) -> Iterator[Any]:
+    """The samples of a CalibrationDataReader."""
+    while (sample := reader.get_next()) is not None:
+        yield sample
 
 
 def _by_name(sample: Any, names: list[str], place: Place) -> Mapping[str, Any]:
@@ -257,7 +263,7 @@ def _unfit(port: Port, place: Place, expected: str, got: str, remedy: str) -> Ca
 
 
 def _batches(arrays: Feeds, sizes: Mapping[str, int], place: Place) -> Iterator[Located]:
-    """The arrays cut along their first axes into batches of some sizes."""
+    """Copies of the arrays, cut along their first axes into batches of some sizes."""
     counts = {name: len(arrays[name]) // size for name, size in sizes.items()}
     if len(set(counts.values())) > 1:
         raise CalibrationError(
@@ -270,4 +276,5 @@ def _batches(arrays: Feeds, sizes: Mapping[str, int], place: Place) -> Iterator[
             name: array[i * sizes[name] : (i + 1) * sizes[name]] if name in sizes else array
             for name, array in arrays.items()
         }
-        yield Located(own, place.of_batch(i, size, count))
+        copies = {name: array.copy() for name, array in own.items()}
+        yield Located(copies, place.of_batch(i, size, count))

@@ -17,8 +17,13 @@ LINE_SECONDS = 10.0
 
 
 def is_shown(progress: bool | str) -> bool:
-    """Whether progress is shown: True, or "auto" if there is a terminal or a notebook."""
-    return progress is True or (progress == "auto" and (sys.stderr.isatty() or in_notebook()))
+    """Whether progress is shown: True, or "auto" if there is a terminal or a notebook;
+    without stderr it is not."""
+    if in_notebook():
+        return progress in (True, "auto")
+    if sys.stderr is None:
+        return False
+    return progress is True or (progress == "auto" and sys.stderr.isatty())
 
 
 def shown(

@@ -118,9 +118,7 @@ def _together(batches: Iterable[Located], family: Family) -> Iterator[list[Group
     sizes: dict[Graph, int] = {}
     for feeds in batches:
         graph = graph_for(feeds, family)
-        # The caller may fill the same array again for the next sample.
-        own = Located({name: array.copy() for name, array in feeds.items()}, feeds.place)
-        waiting.append((own, graph))
+        waiting.append((feeds, graph))
         if graph not in sizes:
             sizes[graph] = peak_nbytes(graph)
         is_full = len(waiting) * sizes[graph] >= TOGETHER_NBYTES or len(waiting) == at_most()

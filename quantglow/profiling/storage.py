@@ -57,14 +57,18 @@ def write(
         "tensors": {name: _described(h) for name, h in histograms.items()},
     }
     manifest["sha256"] = _digest(manifest, counts)
-    with (
-        writing(path) as temporary,
-        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
-        archive.writestr("manifest.json", json.dumps(manifest, indent=1))
+    with writing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr(_entry("manifest.json"), json.dumps(manifest, indent=1))
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, counts, allow_pickle=False)
-        archive.writestr("counts.npy", buffer.getvalue())
+        archive.writestr(_entry("counts.npy"), buffer.getvalue())
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """A member that does not depend on the time of day."""
+    entry = zipfile.ZipInfo(name)
+    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o600 << 16
+    return entry
 
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, list[Run]]:

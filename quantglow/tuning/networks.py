@@ -28,12 +28,15 @@ MAX_MINUTES = 5.0
 class Tuning:
     """A compiler with the choices of this machine.
 
-    ``records``: those that are new; ``shapes``: task -> its work in one line.
+    records  those that are new
+    shapes   task -> its work in one line
+    is_kept  whether later processes find the records
     """
 
     compiler: Compiler
     records: tuple[Record, ...]
     shapes: Mapping[str, str]
+    is_kept: bool
 
 
 def tune_network(
@@ -71,9 +74,10 @@ def tune_network(
         from quantglow.tuning.cluster import tuned_on
 
         found = tuned_on(client, tuner, known)
-    keep_records(found)
+    is_kept = keep_records(found)
     made = replace(compiler, target=tuned_target(target, [*known, *found]))
-    return Tuning(made, tuple(found), {task.key: task.shape for task in tuner.planned[0]})
+    shapes = {task.key: task.shape for task in tuner.planned[0]}
+    return Tuning(made, tuple(found), shapes, is_kept)
 
 
 MEASURE = "measure"

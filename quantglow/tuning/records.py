@@ -35,7 +35,7 @@ Tune = Literal["records", "measure"]
 TUNES: tuple[Tune, ...] = get_args(Tune)
 """``records``: choices measured before; ``measure``: also measure those that are missing."""
 
-DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,17 @@ def read_records() -> list[Record]:
     return found
 
 
-def keep_records(records: Sequence[Record]) -> None:
-    """Add records to the cache; without a cache, or on a full disk, none are kept."""
+def keep_records(records: Sequence[Record]) -> bool:
+    """Whether records were added to the cache; without one, or on a full disk, none are."""
     folder = cache_folder(FOLDER)
-    if folder is None or not records:
-        return
+    if folder is None:
+        return False
     try:
         PrivateFolder(folder).append(NAME, b"".join(record.line() for record in records))
     except OSError as error:
         unused(error)
+        return False
+    return True
 
 
 def this_host() -> str:

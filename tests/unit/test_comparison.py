@@ -122,6 +122,10 @@ def test_few_samples_are_calibrated_and_compared_on() -> None:
         ({"peer_minutes": -1}, "peer_minutes"),
         ({"presets": "mixed"}, "compare has no option 'presets'; did you mean 'preset'?"),
         ({"quantiser": []}, "did you mean 'quantizers'?"),
+        ({"subset_size": -1}, "subset_size"),
+        ({"seed": "a"}, "seed"),
+        ({"input_shapes": {"x": 3}}, "input_shapes['x']"),
+        ({"verify": True}, "leave verify out"),
     ],
 )
 def test_wrong_options_are_refused_before_the_work(

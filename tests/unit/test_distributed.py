@@ -53,6 +53,16 @@ def test_the_profile_equals_that_of_one_process(client: Any, tmp_path: Path) -> 
     assert bytes_of(found, tmp_path / "a") == bytes_of(wanted, tmp_path / "b")
 
 
+def test_an_array_may_be_filled_again_for_each_sample(client: Any) -> None:
+    def refilled() -> Iterator[Any]:
+        buffer = np.empty_like(SAMPLES[0])
+        for sample in SAMPLES:
+            buffer[...] = sample
+            yield buffer
+
+    assert qg.profile(MNIST, refilled(), client=client) == qg.profile(MNIST, SAMPLES)
+
+
 def test_workers_that_die_lose_nothing(client: Any) -> None:
     done = threading.Event()
     deaths: list[int] = []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from quantglow import debug, frontend
 from quantglow.driver.models import InputShapes, float_family_of
 from quantglow.driver.samples import profile_in
-from quantglow.errors import CalibrationError, QuantglowError, UnsupportedOpError
+from quantglow.errors import QuantglowError, UnsupportedOpError
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.profiling.data import first_of
@@ -70,10 +69,8 @@ def _first_case(family: Family, data: Any) -> tuple[Case | None, Any]:
     """
     if (known := profile_in(data)) is not None:
         return next(iter(known.main_cases), None), data
-    with suppress(CalibrationError):
-        feeds, data = first_of(data, family.signature)
-        return None if feeds is None else family.case_of(feeds), data
-    return None, data
+    feeds, data = first_of(data, family.signature)
+    return None if feeds is None else family.case_of(feeds), data
 
 
 def _try_out(family: Family, case: Case) -> None:

@@ -89,6 +89,17 @@ def test_nobody_needs_to_read_stdout() -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_a_closed_stream_is_no_traceback(stream: str) -> None:
+    closed = {"stdin": 0, "stdout": 1, "stderr": 2}[stream]
+    setting = f"import os; os.close({closed}); sys.{stream} = None"
+    for words, code in ((INSPECT, 0), (("opt",), 1), (("inspect", "none.onnx"), 1)):
+        found = quantglow(*words, setting=setting, stdin=subprocess.DEVNULL)
+        assert found.returncode == code
+        assert "Traceback" not in found.stderr
+        assert "quantglow: " not in found.stdout
+
+
 def test_characters_that_stdout_cannot_encode_are_replaced() -> None:
     found = quantglow("run", "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (found.returncode, found.stderr) == (0, "")

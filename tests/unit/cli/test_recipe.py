@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +17,7 @@ from quantglow.cli.calibrate import deviation
 from quantglow.cli.main import main
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
 from quantglow.cli.recipe import DataSet, images_of, load_recipe
+from quantglow.driver.quantize_and_compile import quantized_under
 from tests.support.small_network import small_model
 
 CALIBRATION = Path(__file__).resolve().parents[3] / "calibration"
@@ -47,7 +50,17 @@ def folder(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     onnx.save(small_model(), tmp_path / "net.onnx")
     images = rng.integers(0, 256, (6, 6, 6, 2), dtype=np.uint8)
-    np.savez(tmp_path / "data.npz", images=images, labels=rng.integers(0, 3, 6))
+    labels, unfinished = rng.integers(0, 3, 6), images.astype(np.float32)
+    unfinished[3, 1, 1, 1] = np.nan
+    others = {
+        "complex": images.astype(np.complex64),
+        "texts": np.full(images.shape, "a"),
+        "unfinished": unfinished,
+        "floats": labels.astype(float),
+        "rows": labels[:, None],
+        "texts_of_labels": labels.astype(str),
+    }
+    np.savez(tmp_path / "data.npz", images=images, labels=labels, **others)
     (tmp_path / "net.toml").write_text(RECIPE)
     return tmp_path
 
@@ -119,6 +132,21 @@ def test_a_gate_on_accuracy_without_labels_is_missed(folder: Path) -> None:
     assert calibrate(folder, *changes, options=("--update-profile",)) == 1
 
 
+def test_an_interrupted_profile_is_not_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any) -> Any:
+        made = quantized_under(*arguments)
+        return replace(made, profile=replace(made.profile, samples=2))
+
+    calibrate(folder, options=("--update-profile",))
+    before = (folder / "net.profile.npz").read_bytes()
+    monkeypatch.setattr("quantglow.cli.calibrate.quantized_under", interrupted)
+    assert calibrate(folder, options=("--update-profile",)) == 1
+    assert "Ctrl-C ended it after 2 of 4 images" in capsys.readouterr().err
+    assert (folder / "net.profile.npz").read_bytes() == before
+
+
 def test_another_preprocessing_does_not_reproduce_the_profile(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +187,15 @@ def test_a_missing_profile_is_reported(folder: Path, capsys: pytest.CaptureFixtu
         ("[gate]", "[control]\nmax_drop = -1\n[gate]", "must not be negative"),
         ("[gate]", "[control]\nmax_drops = 1\n[gate]", "unknown entries"),
         ("[gate]", "[gate", "recipe"),
+        ("[gate]", "nested = " + "[" * 9_999 + "]" * 9_999 + "\n[gate]", "recipe"),
+        ("count = 4", f"count = {10**30}\ncrops = 'random'", "count must be"),
+        ('images = "images"\nlabels', 'images = "nothing"\nlabels', "cannot read"),
+        ('images = "images"\nlabels', 'images = "complex"\nlabels', "are complex64"),
+        ('images = "images"\nlabels', 'images = "texts"\nlabels', "are <U1"),
+        ('images = "images"\nlabels', 'images = "unfinished"\nlabels', "sample 3 has 1 NaN"),
+        ('labels = "labels"', 'labels = "floats"', "labels of float64"),
+        ('labels = "labels"', 'labels = "rows"', "shape (6, 1)"),
+        ('labels = "labels"', 'labels = "texts_of_labels"', "labels of <U"),
         ("[gate]", "model = 1\n[gate]", "recipe"),
     ],
 )
@@ -226,6 +263,14 @@ def test_steps_give_float32() -> None:
 def test_every_step_is_in_the_readme() -> None:
     text = (CALIBRATION / "README.md").read_text()
     assert all(f"{{ {name} = " in text for name in STEPS)
+
+
+def test_a_range_that_is_no_longer_empty_deviates_without_limit() -> None:
+    empty, wide = (
+        qg.Profile("h", {"x": qg.profiling.Histogram.of(np.float32([0, high]))}) for high in (0, 1)
+    )
+    assert deviation(empty, wide) == float("inf")
+    assert deviation(empty, empty) == 0
 
 
 def test_deviation_is_a_share_of_the_range() -> None:

@@ -48,6 +48,14 @@ def test_shapes_that_do_not_fit_are_refused(
     assert "--input-shapes" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dims", ["²,8", "", "1,,2", "-1", "1.5", "9" * 5000, "x"])
+def test_shapes_that_are_no_numbers_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], dims: str
+) -> None:
+    assert main(["bench", str(folder / "free.onnx"), "--input-shapes", f"x:{dims}"]) == 1
+    assert "input_shapes takes NAME:D,D" in capsys.readouterr().err
+
+
 def test_shapes_of_other_inputs_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

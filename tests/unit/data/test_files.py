@@ -62,6 +62,17 @@ def test_rows_without_names_of_inputs_are_vectors(tmp_path: Path) -> None:
     assert read(path) == EXPECTED
 
 
+def test_a_mark_of_utf8_is_no_part_of_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("x\n2\n", encoding="utf-8-sig")
+    assert read(path, Signature((Port("x", DType.F32, ("n",)),), ())) == [{"x": [2]}]
+
+
+def test_an_empty_path_is_refused() -> None:
+    with pytest.raises(qg.CalibrationError, match="path of the data is empty"):
+        read("")
+
+
 def test_columns_are_inputs(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,x,label\nfirst,2,1\nsecond,3,0\n")
@@ -114,6 +125,13 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     path.write_text("a,c\n1,2\n")
     with pytest.raises(qg.CalibrationError, match=r"no column for \['b'\]; its columns are"):
         read(path, TWO)
+
+
+def test_times_that_python_does_not_have_are_one_message(tmp_path: Path) -> None:
+    times = pyarrow.array([2**60], pyarrow.timestamp("ms"))
+    pyarrow.parquet.write_table(pyarrow.table({"x": times}), tmp_path / "rows.parquet")
+    with pytest.raises(qg.CalibrationError, match=r"rows\.parquet"):
+        read(tmp_path / "rows.parquet")
 
 
 @pytest.mark.parametrize("place", [0, 50, -9])

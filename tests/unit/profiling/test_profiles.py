@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from pathlib import Path
 
@@ -30,6 +31,15 @@ def graph(source_hash: str, name: str = "a") -> Graph:
 def test_a_saved_profile_is_loaded(tmp_path: Path) -> None:
     EXAMPLE.save(tmp_path / "p.npz")
     assert Profile.load(tmp_path / "p.npz") == EXAMPLE
+
+
+def test_equal_profiles_give_equal_files_at_any_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    EXAMPLE.save(tmp_path / "a.npz")
+    monkeypatch.setattr(time, "time", lambda: 2e9)
+    EXAMPLE.save(tmp_path / "b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
 def test_numpy_can_open_the_counts(tmp_path: Path) -> None:

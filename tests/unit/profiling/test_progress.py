@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from quantglow.profiling import progress
@@ -30,6 +32,15 @@ def test_lines_come_from_time_to_time(
 def test_nothing_is_shown_in_logs_unless_asked(capfd: pytest.CaptureFixture[str]) -> None:
     assert list(shown([1, 2], "Profiling")) == [1, 2]
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("asked", [True, False, "auto"])
+def test_nothing_is_shown_without_stderr(
+    asked: bool | str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert list(shown([1, 2], "Profiling", asked)) == [1, 2]
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

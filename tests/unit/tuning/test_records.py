@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def test_records_are_read_as_they_were_written() -> None:
         RECORD.line().replace(b"[1, 4, 2]", b'"abc"'),
         RECORD.line().replace(b"[0.5, 0.75]", b"null"),
         RECORD.line().replace(b'"even"', b"[]"),
+        RECORD.line().replace(b'"tried": 8', b'"tried": 1e999'),
         RECORD.line()[:50],
     ],
     ids=lambda line: line[:20],
@@ -56,6 +58,25 @@ def test_a_damaged_line_is_not_used(folder: Path, line: bytes) -> None:
         file.write(line.rstrip(b"\n") + b"\n")
     keep_records([RECORD])
     assert read_records() == [RECORD, RECORD]
+
+
+ENTRIES = list(json.loads(RECORD.line()))
+VALUES = ["1e999", "-1e999", "NaN", "1" * 5000, '"\\ud800"', "[[]]", "{}", "true", "null", "-1"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_entries_of_any_kind_cost_no_more_than_their_line(folder: Path, entry: str) -> None:
+    for value in VALUES:
+        content = json.loads(RECORD.line()) | {entry: "PLACE"}
+        line = json.dumps(content).replace('"PLACE"', value).encode() + b"\n"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        (folder / records.NAME).unlink(missing_ok=True)
+        keep_records([RECORD])
+        with (folder / records.NAME).open("ab") as file:
+            file.write(line)
+        found = read_records()
+        assert found[0] == RECORD
+        tuned_target(resolve("native"), found)
 
 
 def test_a_file_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +93,7 @@ def test_a_file_that_others_may_write_is_not_read(folder: Path) -> None:
 
 def test_without_a_cache_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, "")
-    keep_records([RECORD])
+    assert not keep_records([RECORD])
     assert read_records() == []
 
 

@@ -199,6 +199,28 @@ def test_the_command_line_tunes_a_model(
     assert main(["run", str(cache / "net.onnx"), "--inputs", "none.npz", "--tune", "records"]) == 1
 
 
+def test_choices_that_cannot_be_kept_are_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Measurer, "run", quick)
+    monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)
+    onnx.save(small_model(), cache / "net.onnx")
+    monkeypatch.setenv(ENVIRONMENT, "")
+    assert main(["tune", str(cache / "net.onnx"), "--num-threads", "1"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Remedy: set QUANTGLOW_CACHE_DIR" in shown and "tune='records'" not in shown
+
+
+@pytest.mark.parametrize("address", ["tls://", "nonsense://a", "tcp://127.0.0.1:1", "", "tcp://:x"])
+def test_a_scheduler_that_is_not_reached_is_one_message(
+    address: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tune, "CONNECT_SECONDS", 0.2)
+    onnx.save(small_model(), cache / "net.onnx")
+    assert main(["tune", str(cache / "net.onnx"), "--scheduler", address]) == 1
+    assert f"scheduler: cannot reach {address!r}" in capsys.readouterr().err
+
+
 def test_the_command_line_needs_something_to_tune(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune"]) == 1
     assert "OptionError: there is nothing to tune" in capsys.readouterr().err
