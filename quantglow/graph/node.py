@@ -17,7 +17,7 @@ import numpy as np
 from quantglow.errors import TypeRuleError
 from quantglow.graph.traits import Trait
 from quantglow.lazy import cached_property
-from quantglow.symbolic.size import is_free
+from quantglow.symbolic.size import depends_on, is_free
 from quantglow.types import Array, DType, ElementType, TensorType
 
 if TYPE_CHECKING:
@@ -153,6 +153,11 @@ class Node:
     def has_free_sizes(self) -> bool:
         """Whether its shape or an attribute depends on free dimensions: no array has its value."""
         return any(map(_depends, (self.type.shape, *self.attributes().values())))
+
+    def depends_on(self, symbol: str) -> bool:
+        """Whether its shape or an attribute may depend on one free dimension."""
+        parts = self.type.shape, *self.attributes().values()
+        return self.has_free_sizes and depends_on(parts, symbol)
 
     @cached_property
     def settled(self) -> set[Callable[..., Any]]:

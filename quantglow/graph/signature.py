@@ -86,19 +86,32 @@ class Signature:
     @property
     def has_free_batch(self) -> bool:
         """Whether the first dimension of every input is free, under one name at most, and counts
-        samples: it does not where an output has other symbols of the inputs only, as the last
-        state of a recurrent network, whose first dimension is time.
+        samples: it does not where it is another axis, too, as that of a matrix of distances, or
+        where an output has other symbols of the inputs only, or all outputs have fixed sizes, as
+        the last state of a recurrent network, whose first dimension is time.
         """
         firsts = [port.dims[0] if port.dims else 0 for port in self.inputs]
         free = all(not isinstance(dim, int) for dim in firsts)
         names = {dim for dim in firsts if is_symbol(dim)}
-        return bool(firsts) and free and len(names) <= 1 and not self._outlives(names)
+        if not firsts or not free or len(names) > 1:
+            return False
+        return not names or not (self._is_elsewhere(names) or self._outlives(names))
+
+    def _is_elsewhere(self, names: Set[Dim]) -> bool:
+        """Whether one of these symbols is another axis than the first one."""
+        return any(not names.isdisjoint((port.dims or ())[1:]) for port in self.ports)
 
     def _outlives(self, names: Set[Dim]) -> bool:
-        """Whether an output has symbols of the inputs, but none of these."""
+        """Whether an output has symbols of the inputs but none of these, or all sizes are fixed."""
         symbols = {dim for port in self.inputs for dim in port.dims or () if is_symbol(dim)}
-        kept = [symbols.intersection(port.dims or ()) for port in self.outputs]
-        return bool(names) and any(found and not found & names for found in kept)
+        kept = [symbols.intersection(port.dims or ()) for port in self.outputs if port.dims]
+        is_fixed = all(not port.is_free for port in self.outputs)
+        return is_fixed or any(found and not found & names for found in kept)
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """The inputs and the outputs."""
+        return self.inputs + self.outputs
 
     def to_json(self) -> dict[str, Any]:
         """The signature in types that ``json`` writes."""

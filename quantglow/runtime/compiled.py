@@ -13,12 +13,11 @@ import numpy as np
 
 from quantglow.arguments import file_path, flag, integer, items, options_named, strings
 from quantglow.arguments import shapes as shapes_of
-from quantglow.errors import InputError, OptionError, QuantglowError
+from quantglow.errors import InputError, OptionError
 from quantglow.graph.border import entering, leaving, numpy_type
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import DECLARED, Dim, Port
 from quantglow.lazy import cached_property
-from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.pages import release_pages
 from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS, Build
@@ -221,21 +220,20 @@ class CompiledModel:
             return self
         return replace(self, specialisations=self.specialisations.on_threads(threads))
 
-    def has_independent_samples(self, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
-        """Whether axis 0 of all inputs is free and counts samples that do not depend on each other
-        at some input shapes; None: at those that came first."""
+    def has_independent_samples(
+        self, shapes: Mapping[str, Sequence[int]] | None = None, most: int = 64
+    ) -> bool:
+        """Whether axis 0 of all inputs is free and counts samples that do not depend on each
+        other, nor on their number from 1 to ``most``, at some input shapes; None: at those that
+        came first.
+        """
         programs = self.specialisations
         ports = programs.signature.inputs
         if programs.is_empty or any(not p.dims or isinstance(p.dims[0], int) for p in ports):
             return False
-        if isinstance(programs, FreeShapes) and programs.deciding:
-            return False  # values of a batch decide otherwise than those of its samples
         given = shapes or {node.name: node.type.shape for node in self.graph.inputs}
-        try:
-            graph = programs.graph_for({name: (PAIR, *shape[1:]) for name, shape in given.items()})
-        except QuantglowError:
-            return False  # the model takes no two samples of each input
-        return batch_of(graph) == PAIR and split_batch(graph, PAIR) is not None
+        pair = {name: (PAIR, *shape[1:]) for name, shape in given.items()}
+        return isinstance(programs, FreeShapes) and programs.joins_samples(pair, most)
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
         """Outputs for arrays in the order of the inputs, or by name; a single output is not in a

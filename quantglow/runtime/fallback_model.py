@@ -98,7 +98,9 @@ class FallbackModel:
         threads = integer("num_threads", num_threads, 1, MAX_THREADS)
         return self if threads == self.num_threads else replace(self, num_threads=threads)
 
-    def has_independent_samples(self, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
+    def has_independent_samples(
+        self, shapes: Mapping[str, Sequence[int]] | None = None, most: int = 64
+    ) -> bool:
         """False: samples may depend on each other in operators that onnxruntime runs."""
         return False
 

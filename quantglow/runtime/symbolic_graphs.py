@@ -32,7 +32,8 @@ class SymbolicGraph(Concise):
     """A graph for all shapes that fit ``template``, where ``conditions`` hold.
 
     ``values``: the deciding values of inputs for which it was made.  ``hints``: the sizes of its
-    symbols then.  ``batch``: the symbol of the batch, if its samples may be computed apart.
+    symbols then.  ``batch``: the symbol of the batch, if the graph of one sample does not depend on
+    it: samples may be computed apart wherever the conditions hold for the part, too.
     ``outputs``: their names.  ``constants`` and ``scales``: the arrays that the text refers to.
     """
 
@@ -78,11 +79,21 @@ class SymbolicGraph(Concise):
     def sizes_at(self, case: Case) -> dict[str, int] | None:
         """The sizes of the symbols at a case; None where the graph does not serve it."""
         found = fitting(self.template, case) if case.values == self.values else None
+        return found if found is not None and self.holds(found) else None
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        """Whether its conditions hold for sizes of the symbols."""
         try:
-            holds = found is not None and all(guard.holds(found) for guard in self.conditions)
+            return all(guard.holds(values) for guard in self.conditions)
         except ArithmeticError:  # the divisor of a condition, in a file that was altered
-            return None
-        return found if holds else None
+            return False
+
+    def joins_samples(self, values: Mapping[str, int], most: int) -> bool:
+        """Whether it is the graph of 1 to ``most`` samples, which are independent."""
+        batch = self.batch
+        return batch is not None and all(
+            self.holds({**values, batch: count}) for count in range(1, most + 1)
+        )
 
     def at(self, hints: Mapping[str, int], caution: int = 0) -> tuple[Graph, Guards]:
         """The graph with these sizes as hints, and its guards.
@@ -119,7 +130,7 @@ class SymbolicGraph(Concise):
             "values": None if self.values is None else dict(self.values),
             "sizes": dict(self.hints),
             "conditions": list(map(guard_text, self.conditions)),
-            "batch": self.batch,
+            "samples": self.batch,
         }
 
     @staticmethod
@@ -136,7 +147,8 @@ class SymbolicGraph(Concise):
         hints = {str(name): int(size) for name, size in data["sizes"].items()}
         if not all(SMALLEST <= size <= LARGEST for size in hints.values()):
             raise ValueError(f"{hints} are no sizes of free dimensions")
-        given, batch = data["values"], data["batch"]
+        # Files of before have "batch", of which samples may depend.
+        given, batch = data["values"], data.get("samples")
         found = SymbolicGraph(
             tuple((str(name), tuple(dims)) for name, dims in data["inputs"]),
             None if given is None else Case.of({}, values_from_json(given)).values,

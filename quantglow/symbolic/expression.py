@@ -45,6 +45,10 @@ class Symbol:
     def bounds(self) -> Bounds:
         return SMALLEST, LARGEST
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset([self.name])
+
     def at(self, values: Values) -> int:
         return values[self.name]
 
@@ -65,6 +69,10 @@ class Quotient:
         ends = [n // d for n in (low, high) for d in (max(least, 1), max(most, 1))]
         return min(ends), max(ends)
 
+    @property
+    def names(self) -> frozenset[str]:
+        return self.numerator.names | self.divisor.names
+
     def at(self, values: Values) -> int:
         return self.numerator.at(values) // self.divisor.at(values)
 
@@ -83,6 +91,10 @@ class Maximum:
     def bounds(self) -> Bounds:
         (low, high), (other_low, other_high) = self.first.bounds, self.second.bounds
         return max(low, other_low), max(high, other_high)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.first.names | self.second.names
 
     def at(self, values: Values) -> int:
         return max(self.first.at(values), self.second.at(values))
@@ -138,6 +150,11 @@ class Expression:
                 low, high = max(low, ends[0]), min(high, ends[1])
             self._bounds = low, high
         return self._bounds
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The symbols."""
+        return frozenset[str]().union(*(atom.names for m, _ in self.terms for atom in m))
 
     def at(self, values: Values) -> int:
         """The value for values of all symbols."""

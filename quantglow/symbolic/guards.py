@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 from quantglow.concise import Concise
 from quantglow.lazy import cached_property
@@ -139,6 +141,15 @@ class Guards:
         low, high = scaled(self._known.get(core, core.bounds), factor)
         return low + constant, high + constant
 
+    def decide_value(self, expression: Expression, relation: Relation) -> bool:
+        """``decide`` for a value that the model computes with: there is a guard, too, where the
+        answer would be another one for a dimension of 1."""
+        answer = self.decide(expression, relation)
+        ones = ({**self.hints, name: 1} for name in expression.names)
+        if any(relation.holds(expression.at(values)) != answer for values in ones):
+            self.record(Guard(expression, relation if answer else relation.opposite))
+        return answer
+
     def _learn(self, guard: Guard) -> None:
         """Narrow the interval of what a guard bounds."""
         core, factor, constant = parts(guard.expression)
@@ -178,6 +189,23 @@ class Guards:
         with self._lock:
             self.found.setdefault(guard, _caller())
             self._learn(guard)
+
+    @contextmanager
+    def forgetting(self) -> Iterator[dict[Guard, str]]:
+        """The guards that are recorded inside; they are no guards after it."""
+        kept = [dict(facts) for facts in self._facts]
+        inside: dict[Guard, str] = {}
+        try:
+            yield inside
+        finally:
+            inside |= {guard: place for guard, place in self.found.items() if guard not in kept[0]}
+            for facts, before in zip(self._facts, kept, strict=True):
+                facts.clear()
+                facts.update(before)
+
+    @property
+    def _facts(self) -> tuple[dict[Any, Any], ...]:
+        return self.found, self._decided, self._known
 
     def hold(self, values: Values) -> bool:
         """Whether every guard holds for values of the symbols."""

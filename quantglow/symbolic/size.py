@@ -180,6 +180,24 @@ def surely_divides(divisor: int, value: int) -> bool:
     return not is_free(rest) and rest == 0
 
 
+def equal_values(one: int, other: int) -> bool:
+    """Whether two integers are equal that the model computes with, see ``decide_value``."""
+    for value in (one, other):
+        if isinstance(value, Size):
+            difference = expression_of(one) - expression_of(other)
+            return value.guards.decide_value(difference, Relation.EQUAL)
+    return one == other
+
+
+def depends_on(value: object, name: str) -> bool:
+    """Whether an attribute may depend on a symbol."""
+    if isinstance(value, tuple):
+        return any(depends_on(part, name) for part in value)
+    if isinstance(value, Size):
+        return name in value.expression.names
+    return bool(getattr(value, "has_free_sizes", False))
+
+
 def is_free(value: object) -> bool:
     """Whether an integer is an expression of free dimensions."""
     return isinstance(value, Size)

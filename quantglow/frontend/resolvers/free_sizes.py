@@ -18,7 +18,7 @@ import onnx
 from quantglow.frontend.nodes.context import IMPORTERS, Call, Scope, qualified
 from quantglow.frontend.nodes.values import Known, Sizes, Value
 from quantglow.symbolic.shapes import has_free, integers
-from quantglow.symbolic.size import maximum, minimum
+from quantglow.symbolic.size import equal_values, maximum, minimum
 from quantglow.types import Array
 
 INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
@@ -107,7 +107,9 @@ def _reshape(call: Call, arrays: Sequence[Array]) -> Array | None:
     return None if has_free(arrays[1]) else arrays[0].reshape(arrays[1].tolist())
 
 
-def _product(call: Call, arrays: Sequence[Array]) -> Array:
+def _product(call: Call, arrays: Sequence[Array]) -> Array | None:
+    if arrays[0].ndim > 1:
+        return None
     found = math.prod(arrays[0].reshape(-1).tolist())
     return integers(
         np.full((1,) * arrays[0].ndim if call.integer("keepdims", 1) else (), found, object)
@@ -119,7 +121,7 @@ def _where(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _equal(call: Call, arrays: Sequence[Array]) -> Array:
-    apply = np.frompyfunc(lambda a, b: bool(a == b), 2, 1)
+    apply = np.frompyfunc(equal_values, 2, 1)
     return np.asarray(apply(*(a.astype(object) for a in arrays)), bool)
 
 

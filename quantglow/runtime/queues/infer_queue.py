@@ -17,7 +17,7 @@ from quantglow.runtime.queues.batch_speed import BatchSpeed, sizes_tried
 from quantglow.runtime.queues.joining import Call, joined, parts
 from quantglow.runtime.queues.waiting import Limits, Waiting
 
-MAX_STREAMS = 1024
+MAX_STREAMS, MOST_BATCH = 1024, 4096
 AUTO = "auto"
 
 
@@ -45,8 +45,11 @@ class Model(Protocol):
     def with_num_threads(self, num_threads: int) -> Model:
         """The same model for another number of threads."""
 
-    def has_independent_samples(self, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
-        """Whether calls of these shapes (None: of any) may be joined along axis 0."""
+    def has_independent_samples(
+        self, shapes: Mapping[str, Sequence[int]] | None = None, most: int = 64
+    ) -> bool:
+        """Whether calls of these shapes (None: of any) may be joined along axis 0 to batches of
+        up to ``most`` samples."""
 
     def warm_up(
         self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
@@ -65,8 +68,8 @@ class InferQueue:
 
     streams      number of inferences at once; ``"auto"``: one for each thread of the model, so that
                  an inference runs on one thread.  The model's threads are divided among the streams
-    max_batch    maximum number of samples in the batch that calls are joined to; 1: none is joined.
-                 Sizes are measured while calls run, and the fastest one is taken
+    max_batch    maximum number of samples in the batch that calls are joined to, up to 4,096; 1:
+                 none is joined.  Sizes are measured while calls run, and the fastest one is taken
     max_delay    seconds that a call may wait for others to join it
     max_waiting  maximum number of calls that wait; a further one raises ``QueueFullError``
 
@@ -92,18 +95,19 @@ class InferQueue:
             raise OptionError(f"model must be a compiled model, got {type(model).__name__}")
         limits = Limits(
             stream_count(streams, model.num_threads),
-            integer("max_batch", max_batch, 1),
+            integer("max_batch", max_batch, 1, MOST_BATCH),
             seconds("max_delay", max_delay),
             None if max_waiting is None else integer("max_waiting", max_waiting, 1),
         )
-        if limits.max_batch > 1 and not model.has_independent_samples():
+        if limits.max_batch > 1 and not model.has_independent_samples(None, limits.max_batch):
             raise OptionError(
                 f"max_batch={max_batch}: calls cannot be joined, because samples of a batch depend "
-                "on each other, their number is fixed, or the model was not compiled for any shape "
-                "yet. Remedy: max_batch=1, or a model with a free batch that was calibrated or run."
+                "on each other or on their number, which may be fixed, or the model was not "
+                "compiled for any shape yet. Remedy: max_batch=1, or a model with a free batch that "
+                "was calibrated or run."
             )
         self.model = model.with_num_threads(max(1, model.num_threads // limits.streams))
-        runner = Runner(self.model, BatchSpeed())
+        runner = Runner(self.model, BatchSpeed(), limits.max_batch)
         self._waiting = Waiting(limits, runner, runner.speed)
         end = weakref.finalize(self, self._waiting.stop)
         end.atexit = False  # at the end of the process, calls that wait are cancelled
@@ -200,6 +204,7 @@ class Runner:
 
     model: Model
     speed: BatchSpeed
+    max_batch: int
 
     def __call__(self, calls: Sequence[Call]) -> None:
         """Run calls of one kind, as one batch if there are several and they may be joined."""
@@ -213,7 +218,7 @@ class Runner:
         only."""
         if (known := self.speed.joins(call.kind)) is None:
             shapes = {name: array.shape for name, array in call.feeds.items()}
-            known = self.model.has_independent_samples(shapes)
+            known = self.model.has_independent_samples(shapes, self.max_batch)
             self.speed.note(call.kind, known)
         return known
 

@@ -195,6 +195,16 @@ class FreeShapes(Concise):
         self.signature.check(with_names(self.signature, shapes))
         return self.graph_at(Case.of(shapes, dict(case_of(self.first).values or ())))
 
+    def joins_samples(self, shapes: Shapes, most: int) -> bool:
+        """Whether one graph is that of 1 to ``most`` samples of these shapes, in which they do not
+        depend on each other."""
+        if self.deciding:
+            return False  # values of a batch decide otherwise than those of its samples
+        case = Case.of(shapes)
+        graph = self.generals.graph_for_all(case)
+        values = None if graph is None else graph.sizes_at(case)
+        return graph is not None and values is not None and graph.joins_samples(values, most)
+
     def on_threads(self, num_threads: int) -> FreeShapes:
         """The same for another number of threads; its first case is ready."""
         first, opened = self._first, self.opened

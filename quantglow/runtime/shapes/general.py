@@ -129,7 +129,9 @@ class GeneralProgram(Concise):
         batch = self.source.batch
         if batch is None:
             return 1
-        return pieces_for(values[batch], self.plan.traffic_at(values), self.compiler.num_threads)
+        size, traffic = values[batch], self.plan.traffic_at(values)
+        pieces = pieces_for(size, traffic, self.compiler.num_threads)
+        return pieces if self.source.holds({**values, batch: size // pieces}) else 1
 
     def ends_at(self, values: Values) -> Ends:
         """The types of inputs and outputs."""
@@ -212,7 +214,7 @@ def symbolic_graph(
     is_taken = compiler.is_own if donated is None else compiler.is_one_program(graph)
     if not is_taken or (integers(graph), externals(graph)) != (integers(own), externals(own)):
         return None
-    batch = _batch_symbol(template, own) if donated is None else None
+    batch = _batch_symbol(template, graph, guards) if donated is None else None
     return SymbolicGraph.of(graph, guards, template, case.values, batch), graph, guards
 
 
@@ -255,11 +257,15 @@ def kept_program(found: GeneralProgram, key: str | None) -> GeneralProgram:
     return replace(found, key=key)
 
 
-def _batch_symbol(template: Template, graph: Graph) -> str | None:
-    """The free axis 0 of all inputs, if the samples of a graph of this template are independent."""
-
+def _batch_symbol(template: Template, graph: Graph, guards: Guards) -> str | None:
+    """The free axis 0 of all inputs, if the graph of one sample does not depend on it."""
     firsts = {dims[0] if dims else 1 for _, dims in template}
     first = firsts.pop()
-    if firsts or isinstance(first, int) or (batch := batch_of(graph)) is None:
+    if firsts or isinstance(first, int) or any(first in dims[1:] for _, dims in template):
         return None
-    return None if split_batch(graph, batch) is None else first
+    with guards.forgetting() as asked:
+        batch = batch_of(graph)
+        part = None if batch is None else split_batch(graph, batch)
+    if part is None or not all(guard.is_limit for guard in asked):
+        return None
+    return None if any(node.depends_on(first) for node in part.nodes) else first

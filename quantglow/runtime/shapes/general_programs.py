@@ -126,12 +126,22 @@ class GeneralPrograms(Concise):
         and other sizes above 1, where there are such."""
         with self._lock:
             for wanted in (case, without_ones(self.signature, case)):
-                template = template_of(self.signature, wanted)
-                is_known = self._serving(wanted) is not None or template in self._refused
-                if not is_known and len(self.graphs) < MOST_GENERALS:
-                    with self._refusing(template):
-                        self._made(wanted, 0)
+                self._graph_for_all(wanted)
             return tuple(self.graphs)
+
+    def graph_for_all(self, case: Case) -> SymbolicGraph | None:
+        """A graph for all shapes that serves a case, made if it is not there; None where there is
+        none."""
+        with self._lock:
+            return self._graph_for_all(case)
+
+    def _graph_for_all(self, case: Case) -> SymbolicGraph | None:
+        found, template = self._serving(case), template_of(self.signature, case)
+        if found is None and template not in self._refused and len(self.graphs) < MOST_GENERALS:
+            with self._refusing(template):
+                self._made(case, 0)
+            found = self._serving(case)
+        return found
 
     def _serving(self, case: Case) -> SymbolicGraph | None:
         return next((g for g in self.graphs if g.sizes_at(case) is not None), None)

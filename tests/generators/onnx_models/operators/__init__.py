@@ -19,6 +19,7 @@ from tests.generators.onnx_models.operators import (
     reductions,
     sampling,
     shapes,
+    sizes,
     spectra,
     windows,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "reductions",
     "sampling",
     "shapes",
+    "sizes",
     "spectra",
     "windows",
 ]

@@ -69,7 +69,9 @@ class Doubling:
         self.siblings.append(num_threads)
         return self
 
-    def has_independent_samples(self, shapes: Mapping[str, Any] | None = None) -> bool:
+    def has_independent_samples(
+        self, shapes: Mapping[str, Any] | None = None, most: int = 64
+    ) -> bool:
         return True
 
     def warm_up(self, shapes: Iterable[Any], *, specialised: bool = False) -> None:
