@@ -34,7 +34,7 @@ from quantglow.graph.signature import Signature
 from quantglow.lazy import cached_property
 from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.build import Build, Compiler
-from quantglow.runtime.compiled import TensorInfo
+from quantglow.runtime.compiled import CompiledModel, TensorInfo
 from quantglow.runtime.fallback import FallbackNode, whole_model
 from quantglow.runtime.loops.bodies import Bodies, Shapes
 from quantglow.runtime.loops.compiled_loop import CompiledLoop
@@ -356,6 +356,8 @@ def compiled_loop(
     given = opened(operands, threads) if loop.operands.graph.output else None
     body = bytes(loop.body.SerializeToString())
     trip = TripSession(lambda: opened(body, threads))
+    if not isinstance(int8, str | CompiledModel):
+        int8 = "onnxruntime computes a part of it"
     if isinstance(int8, str):
         return CompiledLoop(loop.names, session, given, trip, Bodies(programs), not_int8=int8)
     bodies = Bodies(None, int8.specialisations)

@@ -17,7 +17,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.lowering.contraction import require_constant
 from quantglow.lowering.rules import tag
-from quantglow.ops import Table
+from quantglow.ops import Elementwise, Table
 from quantglow.ops.contraction import Contraction
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 
@@ -61,10 +61,18 @@ def _moved(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant
         table = _table(node, new[node.table], signed=not changes)
         return replace(node, x=new[node.x], table=table, **changes)
     operands = [new[o] for o in node.operands]
+    if isinstance(node, Elementwise):  # It computes with the integers themselves.
+        operands = [as_signed(node, o, n) for o, n in zip(node.operands, operands, strict=True)]
     if isinstance(node, Contraction):
         operands[1] = weights.get(node.w, operands[1])
     moved = node.with_operands(tuple(operands))
     return replace(moved, **changes) if changes else moved
+
+
+def as_signed(reader: Node, node: Node, moved: Node) -> Node:
+    """The codes as they were before, for one reader."""
+    role = f"signed:{reader.name}"
+    return converted(moved, node.type.element, role) if is_signed(node.type) else moved
 
 
 def _table(node: Table, moved: Node, *, signed: bool) -> Node:

@@ -185,9 +185,10 @@ def _one_size(name: str, size: int) -> Node:
 
 def integers_of(name: str, value: Quantized, scope: Scope) -> Node:
     """The integers themselves, as ONNX has them."""
-    kind = DType.of(np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(value.onnx_type)))
-    if value.offset == 0 and kind is value.node.type.dtype:
-        return value.node
+    kind = held_dtype(value.onnx_type)
+    if kind is None:
+        kind_text = type_in_words(value.onnx_type)
+        raise Unsupported(f"{name!r} is {kind_text}, an element type that is not computed")
     made = scope.claim(f"{name}:integers", derived=True)
     return recoded(made, value.node, ElementType(kind), value.offset, scope)
 

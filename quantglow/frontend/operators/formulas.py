@@ -99,9 +99,9 @@ def plain(call: Call) -> Node:
 
 @importer("Sign")
 def sign(call: Call) -> Node:
-    """-1, 0 or 1; NaN gives 0."""
+    """-1, 0 or 1; NaN stays."""
     if not call.is_float(0):
         return integer_unary(call)
-    below = if_negative(X, const(-1), const(0))
+    below = if_negative(X, const(-1), fn("select", fn("eq", X, const(0)), const(0), X))
     value = fn("select", fn("gt", X, const(0)), ONE, below)
     return mapped(call, value, [call.node(0)], DType.F32)

@@ -330,7 +330,9 @@ def top_k(call: Call) -> list[Node]:
     """In order even where it need not be."""
     x = call.tensor(0)
     (axis,) = normal((call.integer("axis", -1),), x.type.rank)
-    (k,) = call.parameter("k", 1) or (0,)
+    (k,) = (call.parameter("k", 1) or (0,)) if call.has(1) else (call.integer("k", 0),)
+    if not k:
+        raise Unsupported("k is 0, so its results have no elements")
     perm = axis_last(x.type.rank, axis)
     rows = moved(call, x, perm)
     largest = bool(call.integer("largest", 1))

@@ -97,7 +97,7 @@ def lp_pool(call: Call) -> Node:
     )
 
     def mean_of(name: str, x: Node, **options: Any) -> Node:
-        return AveragePool(name=name, x=x, count_include_pad=True, **options)
+        return whole(AveragePool(name=name, x=x, count_include_pad=True, **options))
 
     mean = over_windows(call, call.derived("mean"), powers, kernel, mean_of)
     size = call.constant("size", np.array(math.prod(kernel)))
@@ -106,3 +106,15 @@ def lp_pool(call: Call) -> Node:
     if in_depth:
         return volumes(call, root, root.type.shape[0] // x.type.shape[0])
     return from_nhwc(call, root)
+
+
+def whole(pool: AveragePool) -> AveragePool:
+    """The same windows, with padding up to the end of the last one."""
+    if not pool.ceil_mode:
+        return pool
+    after = list[int]()
+    for axis in (0, 1):
+        reach = pool.dilations[axis] * (pool.kernel[axis] - 1) + 1
+        last = (pool.type.shape[axis + 1] - 1) * pool.strides[axis]
+        after.append(max(last + reach - pool.x.type.shape[axis + 1] - pool.pads[axis], 0))
+    return replace(pool, pads=(*pool.pads[:2], after[0], after[1]), ceil_mode=False)

@@ -165,7 +165,8 @@ class Steps:
         call = self.call
         codes = call.array(position, "bias").reshape(-1)
         scales = [as_float32(call.array(p + 1, "scale")) for p in self.form.operands]
-        product = (scales[0].astype(np.float64) * scales[1]).astype(np.float32)
+        alpha = call.number("alpha", 1.0) if self.form.op_type == "Gemm" else 1.0
+        product = (alpha * scales[0].astype(np.float64) * scales[1]).astype(np.float32)
         spread = spread_along(product.reshape(-1), codes.shape, 0)
         name = self.name("bias")
         reals = codes.astype(np.float32) * spread
@@ -199,5 +200,5 @@ def check_softmax(call: Call) -> None:
         return
     old = call.integer("opset", call.opset) < 13
     axis, rank = call.integer("axis", 1 if old else -1), len(call.shape(0))
-    if old and axis % rank != rank - 1:
-        raise Unsupported("it flattens the axes behind its axis, as before opset 13")
+    if (old or call.opset < 13) and axis % rank != rank - 1:
+        raise Unsupported("it flattens the axes behind its axis, or does not, as before opset 13")

@@ -21,6 +21,7 @@ from quantglow.frontend.nodes.values import (
     Quantized,
     Value,
     as_float32,
+    is_float_type,
     onnx_type_of,
     type_in_words,
 )
@@ -256,8 +257,9 @@ def import_moved(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Val
     first = operands.get(proto.input[0]) if proto.input else None
     if not isinstance(first, Quantized) or not moves(proto):
         return None
-    integers = {name: v for name, v in operands.items() if isinstance(v, Quantized)}
-    if proto.op_type == "Concat" and len(integers) < len(operands):
+    moved = operands if proto.op_type == "Concat" else {proto.input[0]: first}
+    integers = {name: v for name, v in moved.items() if isinstance(v, Quantized)}
+    if len(integers) < len(moved) or not all(alike(v, first) for v in integers.values()):
         return None
     codes: dict[str, Value] = {n: aligned(n, v, first, scope) for n, v in integers.items()}
     results = run(proto, replace(scope, values=ChainMap(codes, scope.values)))
@@ -274,10 +276,16 @@ def moves(proto: onnx.NodeProto) -> bool:
     return proto.op_type in MOVES and not proto.domain
 
 
+def alike(one: Quantized, other: Quantized) -> bool:
+    """Whether equal codes are equal integers."""
+    same_type = (one.onnx_type, one.node.type.dtype) == (other.onnx_type, other.node.type.dtype)
+    return same_type and one.offset == other.offset
+
+
 def aligned(name: str, value: Quantized, first: Quantized, scope: Scope) -> Node:
     """The codes with the parameters of the first operand: ONNX joins integers, not reals."""
     element = first.node.type.element
-    if value.onnx_type != first.onnx_type or value.node.type.element == element:
+    if value.node.type.element == element:
         return value.node
     return recoded(scope.claim(f"{name}:as", derived=True), value.node, element, 0, scope)
 
@@ -332,6 +340,8 @@ def looked_up(call: Call) -> Node | None:
     """Gather of known floats at codes counted from 0: a Table."""
     data, value = call.value(0), call.value(1)
     if not isinstance(value, Quantized) or not isinstance(data, Known):
+        return None
+    if not is_float_type(data.onnx_type):
         return None
     lowest, highest = value.node.type.dtype.limits
     if value.offset != -lowest or data.shape != (highest - lowest + 1,):

@@ -8,7 +8,7 @@ from typing import Any
 
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.indexing import iota, reshaped
-from quantglow.frontend.operators.integers import constant_like, wrapped
+from quantglow.frontend.operators.integers import constant_like, converted, wrapped
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
 from quantglow.ops import Concat, Elementwise, Expand, Reshape, Scatter, Slice
@@ -79,10 +79,13 @@ def transformed_sum(call: Call) -> Node:
 @importer("ReduceLogSumExp")
 def log_sum_exp(call: Call) -> Node:
     """``m + log(sum(exp(x - m)))``, m the maximum, or 0 where that is infinite."""
-    x = call.node(0)
+    given = x = call.tensor(0)
     wanted = Reduction(call, x.type.rank)
     if wanted.nothing:
         return x
+    if not x.type.dtype.is_float:
+        real = fn("float", arg(0))
+        x = Elementwise(name=call.derived("float"), args=(x,), expression=real, out=FLOAT)
     largest = wanted.make(ReduceMax, x, call.derived("max"), keepdims=True)
     finite = fn("lt", fn("abs", arg(0)), const(float("inf")))
     bounded = fn("select", finite, arg(0), const(0))
@@ -90,8 +93,11 @@ def log_sum_exp(call: Call) -> Node:
     powers = Exp(name=call.derived("exp"), x=Sub(name=call.derived("shifted"), x=x, y=shift))
     total = wanted.make(ReduceSum, powers, call.derived("sum"))
     back = Reshape(name=call.derived("m"), x=shift, shape=total.type.shape)
-    value = fn("add", arg(1), fn("log", arg(0)))
-    return Elementwise(name=call.result, args=(total, back), expression=value, out=FLOAT)
+    value, dtype = fn("add", arg(1), fn("log", arg(0))), given.type.dtype
+    if not dtype.is_float:
+        value = converted(value, DType.F32, dtype)
+    out = ElementType(dtype)
+    return Elementwise(name=call.result, args=(total, back), expression=value, out=out)
 
 
 @importer("ReduceProd")

@@ -116,6 +116,8 @@ def tile(call: Call) -> Node:
     """Each repeated axis d gets an axis of 1 before it, which expands and is joined to d."""
     x = call.tensor(0)
     repeats = call.array(1, "repeats").tolist()
+    if 0 in repeats:
+        raise Unsupported(f"repeats {repeats} leave no elements")
     if len(repeats) != x.type.rank or min(repeats, default=1) < 1:
         raise ValueError(f"repeats {repeats} do not fit shape {x.type.shape}")
     if math.prod(repeats) * x.type.size > MAX_ELEMENTS:

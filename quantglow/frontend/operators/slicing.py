@@ -172,6 +172,8 @@ def pad(call: Call) -> Node:
         Span(max(-b, 0), max(d + min(a, 0) - max(-b, 0), 0))
         for b, a, d in zip(before, after, x.type.shape, strict=True)
     ]
+    if not all(span.size for span in kept):
+        raise Unsupported("its negative pads leave no elements of an axis")
     before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
     widened = any(before) or any(after)
     if [k.size for k in kept] != list(x.type.shape):

@@ -14,7 +14,7 @@ import onnx
 
 from quantglow.errors import ModelError
 from quantglow.frontend.budget import Meter
-from quantglow.frontend.reading.proto import MAX_NBYTES, TOO_LARGE, all_nodes
+from quantglow.frontend.reading.proto import MAX_NBYTES, TOO_LARGE, all_nodes, every_node
 
 Key = tuple[str, str, str]
 """Domain, name and overload of a function."""
@@ -79,6 +79,20 @@ def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> d
     if endless := functions.keys() - sizes.keys():
         raise ModelError(f"{origin}: the local functions {names(endless)} call themselves")
     return sizes
+
+
+def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model whose calls of local functions have the attributes that these have defaults for."""
+    defaults = {key_of(f): f.attribute_proto for f in proto.functions if f.attribute_proto}
+    if not defaults:
+        return proto
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    for node in every_node(made):
+        given = {attribute.name for attribute in node.attribute}
+        missing = (a for a in defaults.get(called_by(node), ()) if a.name not in given)
+        node.attribute.extend(missing)
+    return made
 
 
 def capped(size: Size) -> Size:

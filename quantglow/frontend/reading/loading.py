@@ -13,9 +13,10 @@ from google.protobuf.message import EncodeError
 from quantglow.errors import ModelError, UnsupportedOpError
 from quantglow.files import cause
 from quantglow.frontend.reading.external_data import load_external_data
-from quantglow.frontend.reading.inlining import check_growth
+from quantglow.frontend.reading.inlining import check_growth, with_defaults
 from quantglow.frontend.reading.light_models import Weights, hollow, light
 from quantglow.frontend.reading.loop_results import check_loops
+from quantglow.frontend.reading.ordering import sorted_nodes
 from quantglow.frontend.reading.proto import (
     MAX_NBYTES,
     OLDEST_OPSET,
@@ -109,6 +110,7 @@ def checked(
     check_counts(proto, origin)
     load_external_data(proto, origin, folder)
     proto, weights = light(proto)
+    proto = with_defaults(sorted_nodes(proto))
     try:
         onnx.checker.check_model(for_the_checker(hollow(proto, {**(apart or {}), **weights})))
         if proto.functions:

@@ -146,7 +146,7 @@ class CompiledLoop(Concise):
             return first_element(np.asarray(values[name]))
 
         def arrays(wanted: Sequence[str]) -> tuple[Array, ...]:
-            return tuple(np.ascontiguousarray(values[name]) for name in wanted)
+            return tuple(np.asarray(values[name], order="C") for name in wanted)
 
         return Progress(
             names,

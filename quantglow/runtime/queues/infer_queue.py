@@ -103,8 +103,8 @@ class InferQueue:
             raise OptionError(
                 f"max_batch={max_batch}: calls cannot be joined, because samples of a batch depend "
                 "on each other or on their number, which may be fixed, or the model was not "
-                "compiled for any shape yet. Remedy: max_batch=1, or a model with a free batch that "
-                "was calibrated or run."
+                "compiled for any shape yet. Remedy: max_batch=1, or a model with a free batch "
+                "that was run or calibrated."
             )
         self.model = model.with_num_threads(max(1, model.num_threads // limits.streams))
         runner = Runner(self.model, BatchSpeed(), limits.max_batch)

@@ -109,7 +109,7 @@ class Caches(Concise):
 
     def write(self, path: Path) -> None:
         """Write the rows in use as ``.npz``."""
-        rows = {name: np.ascontiguousarray(a) for name, a in self.first(self.length).items()}
+        rows = {name: np.asarray(a, order="C") for name, a in self.first(self.length).items()}
         with path.open("wb") as file:
             np.savez(file, allow_pickle=False, **rows)
 

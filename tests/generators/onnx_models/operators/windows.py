@@ -110,7 +110,7 @@ def pool(d: Drawing) -> object:
         attributes["count_include_pad"] = d.integer(0, 1)
     if op == "LpPool":
         attributes["p"] = d.integer(1, 3)
-    elif rounds_up_clearly(kernel, x.shape[2:], attributes):
+    if (op != "LpPool" or d.opset >= 18) and rounds_up_clearly(kernel, x.shape[2:], attributes):
         attributes["ceil_mode"] = d.integer(0, 1)
     return d.node(op, x, kernel_shape=kernel, **attributes)
 
