@@ -22,7 +22,15 @@ from quantglow.frontend.nodes.context import (
     qualified,
 )
 from quantglow.frontend.nodes.folding import FAILURES, fold, foldable, inferred_types
-from quantglow.frontend.nodes.values import Foreign, Known, Value, array_of, held_dtype, shape_of
+from quantglow.frontend.nodes.values import (
+    Foreign,
+    Known,
+    Quantized,
+    Value,
+    array_of,
+    held_dtype,
+    shape_of,
+)
 from quantglow.frontend.operators import quantized
 from quantglow.frontend.operators.branches import import_if
 from quantglow.frontend.operators.loops import import_loop, import_scan
@@ -303,6 +311,9 @@ def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
 
 def output_node(name: str, scope: Scope) -> Node | None:
     """The node of a graph output, None (and a problem) if the graph cannot hold it."""
+    value = scope.values[name]
+    if isinstance(value, Quantized) and value.is_stored:
+        return value.node
     try:
         return scope.tensor(name)
     except Unsupported as reason:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 
@@ -12,7 +14,7 @@ from quantglow.frontend.export.writer import FIRST_OPSET, Perm, Value, Writer, e
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import dequantize
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.types import DType, ElementType, TensorType
 
 
 @export_rule(ops.Unary)
@@ -114,5 +116,5 @@ def table_index(node: Table, x: str, perm: Perm, w: Writer) -> str:
 
 def as_unsigned(kind: TensorType) -> ElementType:
     """The uint8 type whose codes are those of an 8-bit type, counted from 0."""
-    zero_point = kind.params.zero_point - kind.dtype.limits[0]
-    return ElementType(DType.U8, QuantParams.per_tensor(kind.params.scale, zero_point))
+    points = tuple(point - kind.dtype.limits[0] for point in kind.params.zero_points)
+    return ElementType(DType.U8, replace(kind.params, zero_points=points))

@@ -114,6 +114,11 @@ class Quantized:
     def shape(self) -> tuple[int, ...]:
         return self.node.type.shape
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the node stores the integers as they are."""
+        return self.offset == 0 and held_dtype(self.onnx_type) is self.node.type.dtype
+
 
 @dataclass(frozen=True, eq=False)
 class Foreign:

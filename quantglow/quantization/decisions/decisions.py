@@ -7,6 +7,7 @@ only another shape has (helper values of a pass, a layer that was folded elsewhe
 rules:
 
 * an operator that keeps the parameters of its operand keeps them, in int8 if the operand is;
+* the result of a product is stored as integers, or is float, as at the calibrated shape;
 * a product of known precision whose weights have another layout or input gets them rounded anew;
 * every other operator without a decision computes in float;
 * a value that cannot be rescaled there has no range, because the known one is of rescaled values;
@@ -35,6 +36,7 @@ from quantglow.quantization.equalize.equalization import Factors, rescaled, unsc
 from quantglow.quantization.equalize.input_grid import Grids, aligned
 from quantglow.quantization.plan.bodies import with_bodies
 from quantglow.quantization.plan.eligibility import ineligibility
+from quantglow.quantization.plan.ends import PRODUCTS
 from quantglow.quantization.plan.int16 import reader_ineligibility
 from quantglow.quantization.plan.masks import masked_values
 from quantglow.quantization.plan.params import activation_element
@@ -78,8 +80,8 @@ class Decisions:
 
     ``reasons``: float operator -> why; ``int8``: the other operators; ``elements``: value -> its
     integer type; ``weights``: by layer; ``factors``: by rescaled value; ``grids``: by input;
-    ``fused``: functions that layers apply; ``sizes``: by layer, of the real weights and biases that
-    were rounded.
+    ``fused``: functions that layers apply; ``stored``: products whose results are integers (old
+    files do not know them); ``sizes``: by layer, of the real weights and biases that were rounded.
     """
 
     reasons: Mapping[str, str]
@@ -92,6 +94,7 @@ class Decisions:
     factors: Factors = field(default_factory=dict)
     grids: Grids = field(default_factory=dict)
     fused: frozenset[str] = frozenset()
+    stored: frozenset[str] | None = None
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
 
     @staticmethod
@@ -116,6 +119,7 @@ class Decisions:
             factors=prepared.factors,
             grids=prepared.grids,
             fused=prepared.fused,
+            stored=frozenset(n.name for n in plan.integer_results if isinstance(n, PRODUCTS)),
             sizes={node.name: sizes_of(node) for node in layers_of(plan)},
         )
 
@@ -148,7 +152,7 @@ class Decisions:
             if node.operands and (reason := self._reason(node, elements, reasons)):
                 reasons[node] = reason
         groups = {node: node for node in elements}
-        plan = Plan(graph, reasons, elements, groups, self.quantize_output)
+        plan = Plan(graph, reasons, elements, groups, self.quantize_output, stored=self.stored)
         return with_bodies(plan, self.elements.get)
 
     def _element(self, node: Node, elements: Mapping[Node, ElementType]) -> ElementType | None:
@@ -172,8 +176,16 @@ class Decisions:
         wide = sum(o in elements and elements[o].dtype is DType.I16 for o in node.operands)
         if wide and (reason := reader_ineligibility(node, wide)):
             return f"it {reason} at these shapes"
-        follows = node.has(Trait.KEEPS_QUANTIZATION) and node.operands[0] not in reasons
+        is_moved = node.has(Trait.KEEPS_QUANTIZATION) and node.operands[0] not in reasons
+        follows = is_moved and not self._is_float_result(node.operands[0])
         return "" if node.name in self.int8 or follows else UNDECIDED
+
+    def _is_float_result(self, node: Node) -> bool:
+        return (
+            self.stored is not None
+            and isinstance(node, PRODUCTS)
+            and node.name in self.int8 - self.stored
+        )
 
 
 def layers_of(plan: Plan) -> list[Contraction]:

@@ -24,6 +24,7 @@ def to_json(decisions: Decisions) -> dict[str, Any]:
         "factors": {n: _factors(fs) for n, fs in decisions.factors.items()},
         "grids": {name: _factors(grid) for name, grid in decisions.grids.items()},
         "fused": sorted(decisions.fused),
+        "stored": None if decisions.stored is None else sorted(decisions.stored),
         "sizes": {name: [s.hex() for s in sizes] for name, sizes in decisions.sizes.items()},
     }
 
@@ -45,6 +46,7 @@ def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
         factors={str(name): _factors_from(fs) for name, fs in data.get("factors", {}).items()},
         grids={str(name): _grid_from(grid) for name, grid in data.get("grids", {}).items()},
         fused=frozenset(map(str, data.get("fused", ()))),
+        stored=None if (found := data.get("stored")) is None else frozenset(map(str, found)),
         sizes={str(name): _sizes_from(sizes) for name, sizes in data.get("sizes", {}).items()},
     )
 

@@ -57,7 +57,8 @@ for its other readers."""
 class Plan:
     """The precision of a graph.  ``reasons``: float node -> why it is float; ``elements``: value ->
     its integer type; ``groups``: value -> a representative of those that share its type.
-    ``bodies``: plans of the bodies of loops, which are float without one.
+    ``bodies``: plans of the bodies of loops, which are float without one.  ``stored``: the products
+    whose results are integers; None: those with a reader of integers.
     """
 
     graph: Graph
@@ -66,6 +67,7 @@ class Plan:
     groups: Mapping[Node, Node]
     quantize_output: bool
     bodies: Mapping[Graph, Plan] = field(default_factory=dict)
+    stored: frozenset[str] | None = None
 
     def is_int8(self, node: Node) -> bool:
         """Whether the node computes on int8 operands."""
@@ -88,14 +90,15 @@ class Plan:
         for node in reversed(self.graph.nodes):
             if not self.is_int8(node):
                 continue
-            readers = self.graph.users[node]
-            if (
-                not isinstance(node, PRODUCTS)
-                or node in outputs
-                or any(self._reads_int8(user, node, found) for user in readers)
-            ):
+            if not isinstance(node, PRODUCTS) or node in outputs or self._stores(node, found):
                 found.add(node)
         return frozenset(found)
+
+    def _stores(self, product: Node, storing: set[Node]) -> bool:
+        if self.stored is not None:
+            return product.name in self.stored
+        readers = self.graph.users[product]
+        return any(self._reads_int8(user, product, storing) for user in readers)
 
     def _reads_int8(self, user: Node, node: Node, storing: set[Node]) -> bool:
         if not self.is_int8(user):
