@@ -210,9 +210,8 @@ def symbolic_graph(
         return None
     sizes, guards = symbols(hints, caution)
     graph = graph_at(case_with(template, sizes, case.values))
-    own = graph_at(case)
     is_taken = compiler.is_own if donated is None else compiler.is_one_program(graph)
-    if not is_taken or (integers(graph), externals(graph)) != (integers(own), externals(own)):
+    if not is_taken or not _has_parts_of_own(graph, case, graph_at):
         return None
     batch = _batch_symbol(template, graph, guards) if donated is None else None
     return SymbolicGraph.of(graph, guards, template, case.values, batch), graph, guards
@@ -255,6 +254,16 @@ def kept_program(found: GeneralProgram, key: str | None) -> GeneralProgram:
         return found
     ProgramStore().keep_facts(f"{key}_plan", found.plan.to_json())
     return replace(found, key=key)
+
+
+def _has_parts_of_own(graph: Graph, case: Case, graph_at: Callable[[Case], Graph]) -> bool:
+    """Whether integers and values of other runtimes are those of a program of its own.  That has
+    neither where a graph for all shapes has neither."""
+    parts = integers(graph), externals(graph)
+    if not any(parts):
+        return True
+    own = graph_at(case)
+    return parts == (integers(own), externals(own))
 
 
 def _batch_symbol(template: Template, graph: Graph, guards: Guards) -> str | None:
