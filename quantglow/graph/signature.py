@@ -87,8 +87,8 @@ class Signature:
     def has_free_batch(self) -> bool:
         """Whether the first dimension of every input is free, under one name at most, and counts
         samples: it does not where it is another axis, too, as that of a matrix of distances, or
-        where an output has other symbols of the inputs only, or all outputs have fixed sizes, as
-        the last state of a recurrent network, whose first dimension is time.
+        where an output has other symbols of the inputs only, as the last state of a recurrent
+        network, whose first dimension is time.
         """
         firsts = [port.dims[0] if port.dims else 0 for port in self.inputs]
         free = all(not isinstance(dim, int) for dim in firsts)
@@ -102,11 +102,10 @@ class Signature:
         return any(not names.isdisjoint((port.dims or ())[1:]) for port in self.ports)
 
     def _outlives(self, names: Set[Dim]) -> bool:
-        """Whether an output has symbols of the inputs but none of these, or all sizes are fixed."""
+        """Whether an output has symbols of the inputs, but none of these."""
         symbols = {dim for port in self.inputs for dim in port.dims or () if is_symbol(dim)}
-        kept = [symbols.intersection(port.dims or ()) for port in self.outputs if port.dims]
-        is_fixed = all(not port.is_free for port in self.outputs)
-        return is_fixed or any(found and not found & names for found in kept)
+        kept = [symbols.intersection(port.dims or ()) for port in self.outputs]
+        return any(found and not found & names for found in kept)
 
     @property
     def ports(self) -> tuple[Port, ...]:

@@ -6,7 +6,7 @@ batch is the same graph with a smaller axis 0, and gives the same results sample
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,10 @@ import numpy as np
 from quantglow.errors import TypeRuleError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node, operand_fields
-from quantglow.ops.shape import Concat
+from quantglow.ops.binary import Binary
+from quantglow.ops.external import External
+from quantglow.ops.shape import Concat, Expand
+from quantglow.symbolic.shapes import surely_equal
 
 Shape = tuple[int, ...]
 
@@ -28,12 +31,19 @@ def split_batch(graph: Graph, pieces: int) -> Graph | None:
     if batch is None or batch % pieces:
         return None
     made: dict[Node, Node] = {}
+    shared: set[Node] = set()
     inputs: list[Input] = []
     for node in graph.nodes:
-        part = _part(node, made, (batch // pieces, *node.type.shape[1:]), batch)
+        if is_shared(node, shared, batch):
+            shared.add(node)
+            made[node] = node
+            continue
+        part = _part(node, made, shared, (batch // pieces, *node.type.shape[1:]), batch)
         if part is None:
             return None
         made[node] = part
+    if any(node in shared for _, node in graph.outputs):
+        return None
     for node in graph.inputs:
         part = made[node]
         assert isinstance(part, Input)
@@ -57,15 +67,40 @@ def batch_of(graph: Graph) -> int | None:
     return next(iter(found))[0]
 
 
-def _part(node: Node, made: Mapping[Node, Node], shape: Shape, batch: int) -> Node | None:
+def is_shared(node: Node, shared: Set[Node], batch: int) -> bool:
+    """Whether a node is computed of Constants only, as a grid of free sizes is, and has no entry
+    for each sample.  ``shared``: those before it."""
+    if not node.operands or isinstance(node, External) or _is_repeated(node, batch):
+        return False
+    return all(isinstance(operand, Constant) or operand in shared for operand in node.operands)
+
+
+def _is_repeated(node: Node, batch: int) -> bool:
+    """Whether a node gives each sample the same."""
+    return (
+        isinstance(node, Expand)
+        and surely_equal(node.shape[:1], (batch,))
+        and _is_alike(node.x, node.type.rank)
+    )
+
+
+def _is_alike(operand: Node, rank: int) -> bool:
+    """Whether an operand has no axis of samples in a result of this rank."""
+    shape = operand.type.shape
+    return len(shape) < rank or surely_equal(shape[:1], (1,))
+
+
+def _part(
+    node: Node, made: Mapping[Node, Node], shared: Set[Node], shape: Shape, batch: int
+) -> Node | None:
     if isinstance(node, Constant):
         return node
     if isinstance(node, Input):
         return replace(node, tensor=node.tensor.with_shape(shape))
-    computed = [o for o in node.operands if not isinstance(o, Constant)]
-    if not computed or any(o.type.shape[:1] != (batch,) for o in (node, *computed)):
+    computed = [o for o in node.operands if not isinstance(o, Constant) and o not in shared]
+    if any(o.type.shape[:1] != (batch,) for o in (node, *computed)):
         return None
-    changes = node.for_samples(shape)
+    changes = _changes(node, computed, shared, shape, batch)
     if changes is None:
         return None
     try:
@@ -73,6 +108,20 @@ def _part(node: Node, made: Mapping[Node, Node], shape: Shape, batch: int) -> No
     except TypeRuleError:
         return None
     return part if part.type == node.type.with_shape(shape) else None
+
+
+def _changes(
+    node: Node, computed: Sequence[Node], shared: Set[Node], shape: Shape, batch: int
+) -> dict[str, Any] | None:
+    if not computed:
+        return {"shape": shape} if _is_repeated(node, batch) else None
+    if shared.isdisjoint(node.operands):
+        return node.for_samples(shape)
+    rank = node.type.rank
+    is_aligned = all(operand.type.rank == rank for operand in computed)
+    others = (operand for operand in node.operands if operand not in computed)
+    is_alike = isinstance(node, Binary) and all(_is_alike(other, rank) for other in others)
+    return {} if is_aligned and is_alike else None
 
 
 def _operands(node: Node, made: Mapping[Node, Node], shape: Shape) -> dict[str, Any]:

@@ -221,11 +221,11 @@ class CompiledModel:
         return replace(self, specialisations=self.specialisations.on_threads(threads))
 
     def has_independent_samples(
-        self, shapes: Mapping[str, Sequence[int]] | None = None, most: int = 64
+        self, shapes: Mapping[str, Sequence[int]] | None = None, counts: Iterable[int] = ()
     ) -> bool:
         """Whether axis 0 of all inputs is free and counts samples that do not depend on each
-        other, nor on their number from 1 to ``most``, at some input shapes; None: at those that
-        came first.
+        other, nor on which of ``counts`` is their number, at some input shapes; None: at those
+        that came first.
         """
         programs = self.specialisations
         ports = programs.signature.inputs
@@ -233,7 +233,7 @@ class CompiledModel:
             return False
         given = shapes or {node.name: node.type.shape for node in self.graph.inputs}
         pair = {name: (PAIR, *shape[1:]) for name, shape in given.items()}
-        return isinstance(programs, FreeShapes) and programs.joins_samples(pair, most)
+        return isinstance(programs, FreeShapes) and programs.joins_samples(pair, counts)
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
         """Outputs for arrays in the order of the inputs, or by name; a single output is not in a

@@ -99,7 +99,7 @@ class FallbackModel:
         return self if threads == self.num_threads else replace(self, num_threads=threads)
 
     def has_independent_samples(
-        self, shapes: Mapping[str, Sequence[int]] | None = None, most: int = 64
+        self, shapes: Mapping[str, Sequence[int]] | None = None, counts: Iterable[int] = ()
     ) -> bool:
         """False: samples may depend on each other in operators that onnxruntime runs."""
         return False

@@ -41,8 +41,8 @@ class CompiledSegment:
             if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
                 raise WrongResultError(
                     f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
-                    f"{name!r}, which is {kind} as the model states or ONNX infers. Remedy: correct "
-                    "the shapes that the model states, or compile and run of an own backend."
+                    f"{name!r}, which is {kind} as the model states or ONNX infers. Remedy: "
+                    "correct the shapes that the model states, or an own backend's compile or run."
                 )
         return dict(zip(self.names, results, strict=True))
 

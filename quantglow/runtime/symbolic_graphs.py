@@ -6,7 +6,7 @@ again.  A saved model keeps such texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,12 +88,15 @@ class SymbolicGraph(Concise):
         except ArithmeticError:  # the divisor of a condition, in a file that was altered
             return False
 
-    def joins_samples(self, values: Mapping[str, int], most: int) -> bool:
-        """Whether it is the graph of 1 to ``most`` samples, which are independent."""
+    def joins_samples(self, values: Mapping[str, int], counts: Iterable[int]) -> bool:
+        """Whether samples are independent, and it is the graph of each of these numbers of them."""
         batch = self.batch
-        return batch is not None and all(
-            self.holds({**values, batch: count}) for count in range(1, most + 1)
-        )
+        if batch is None:
+            return False
+        named = [guard for guard in self.conditions if batch in guard.expression.names]
+        asked = [guard for guard in named if not guard.is_limit]
+        sizes = ({**values, batch: count} for count in counts)
+        return all(guard.holds(size) for size in sizes for guard in asked)
 
     def at(self, hints: Mapping[str, int], caution: int = 0) -> tuple[Graph, Guards]:
         """The graph with these sizes as hints, and its guards.

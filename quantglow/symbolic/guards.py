@@ -21,12 +21,14 @@ from quantglow.lazy import cached_property
 from quantglow.symbolic.evaluation import conditions
 from quantglow.symbolic.expression import (
     LARGEST,
+    SMALLEST,
     Bounds,
     Expression,
     Values,
     number,
     parts,
     scaled,
+    symbol,
 )
 from quantglow.symbolic.straight_line import StraightLine
 
@@ -141,14 +143,9 @@ class Guards:
         low, high = scaled(self._known.get(core, core.bounds), factor)
         return low + constant, high + constant
 
-    def decide_value(self, expression: Expression, relation: Relation) -> bool:
-        """``decide`` for a value that the model computes with: there is a guard, too, where the
-        answer would be another one for a dimension of 1."""
-        answer = self.decide(expression, relation)
-        ones = ({**self.hints, name: 1} for name in expression.names)
-        if any(relation.holds(expression.at(values)) != answer for values in ones):
-            self.record(Guard(expression, relation if answer else relation.opposite))
-        return answer
+    def exclude_one(self, name: str) -> None:
+        """Record that a symbol is not 1.  It never is, but the graph is not that of 1 then."""
+        self.record(Guard(symbol(name) - number(SMALLEST), Relation.NOT_LESS))
 
     def _learn(self, guard: Guard) -> None:
         """Narrow the interval of what a guard bounds."""

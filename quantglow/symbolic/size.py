@@ -180,13 +180,12 @@ def surely_divides(divisor: int, value: int) -> bool:
     return not is_free(rest) and rest == 0
 
 
-def equal_values(one: int, other: int) -> bool:
-    """Whether two integers are equal that the model computes with, see ``decide_value``."""
-    for value in (one, other):
-        if isinstance(value, Size):
-            difference = expression_of(one) - expression_of(other)
-            return value.guards.decide_value(difference, Relation.EQUAL)
-    return one == other
+def constant_or_size(value: int) -> int:
+    """The integer itself where a size has one value only."""
+    if not isinstance(value, Size):
+        return value
+    low, high = value.guards.bounds(value.expression)
+    return low if low == high else value
 
 
 def depends_on(value: object, name: str) -> bool:

@@ -24,6 +24,10 @@ BODIES = {
     "is two": "n=Gather(s,zero) c=Equal(n,two) m=Neg(x) y=Where(c,x,m)",
     "branch": "n=Gather(s,zero) c=Greater(n,two) y=If(c) <then_branch=t () => (float[N,M] o) "
     "{o=Neg(x)}, else_branch=e () => (float[N,M] p) {p=Exp(x)}>",
+    "smallest": "n=Gather(s,zero) m=Min(n,two) f=Cast<to=1>(m) y=Mul(x,f)",
+    "beyond": "n=Gather(s,zero) m=Max(n,two) r=Sub(m,n) f=Cast<to=1>(r) y=Add(x,f)",
+    "share": "n=Gather(s,zero) q=Div(one,n) f=Cast<to=1>(q) y=Add(x,f)",
+    "rest": "n=Gather(s,zero) c=Sub(n,two) q=Div(c,n) f=Cast<to=1>(q) y=Add(x,f)",
     "largest": "n=Gather(s,zero) m=Max(n,two) f=Cast<to=1>(m) y=Mul(x,f)",
     "mean": "z=Constant<value_ints=[0]>() m=ReduceMean<keepdims=1>(x,z) y=Sub(x,m)",
     "relu": "y=Relu(x)",
@@ -78,7 +82,7 @@ def test_samples_that_do_not_depend_on_their_number_are_joined() -> None:
     def joins(body: str) -> bool:
         compiled: Any = qg.compile(model(body))
         compiled.run(None, {"x": drawn((2, 3))})
-        return bool(compiled.has_independent_samples({"x": (4, 5)}))
+        return bool(compiled.has_independent_samples({"x": (4, 5)}, range(1, 5)))
 
     assert list(filter(joins, BODIES)) == ["second", "relu"]
 
@@ -95,3 +99,31 @@ def test_a_symbol_may_stand_at_several_axes(dims: str) -> None:
 def assert_near(found: list[Array], wanted: list[Array]) -> None:
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, strict=True)
+
+
+GRIDS = {
+    "positions": "t=Slice(table,zeros,m,zeros) y=Add(x,t)",
+    "range": "r=Range(zero,l,one) f=Cast<to=1>(r) y=Mul(x,f)",
+    "token": "k=Concat<axis=0>(n,ones) e=Expand(word,k) y=Concat<axis=1>(e,x)",
+    "by sample": "r=Range(zero,c,one) f=Cast<to=1>(r) u=Unsqueeze(f,ones) y=Add(x,u)",
+}
+"""Values that exporters compute of free sizes: all samples share them, but for the last."""
+
+
+@pytest.mark.parametrize("form", GRIDS)
+def test_grids_of_free_lengths_keep_no_batch_whole(form: str) -> None:
+    table = ",".join(str(i % 7 - 3) for i in range(16))
+    constants = (
+        "<int64 zero={0}, int64 one={1}, int64[1] zeros={0}, int64[1] ones={1}, float[1] word={3}, "
+        f"float[16] table={{{table}}}>"
+    )
+    sizes = "n=Shape<end=1>(x) m=Shape<start=1>(x) c=Squeeze(n) l=Squeeze(m)"
+    text = f"g (float[N,M] x) => (float[N,K] y) {constants} {{ {sizes} {GRIDS[form]} }}"
+    made = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    for threads in (1, 2):
+        compiled: Any = qg.compile(made, num_threads=threads)
+        for shape in SHAPES:
+            x = drawn(shape)
+            assert_near(compiled.run(None, {"x": x}), by_onnxruntime(made, {"x": x}))
+        joins = compiled.has_independent_samples({"x": (4, 5)}, range(1, 5))
+        assert joins == (form != "by sample")

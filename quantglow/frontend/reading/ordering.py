@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 import onnx
+from google.protobuf.message import DecodeError
 
-from quantglow.frontend.reading.proto import all_nodes, every_node
+Unsorted = list[tuple[Any, list[int]]]
+"""Lists of nodes, and the positions of their nodes in order."""
 
 
 def sorted_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -16,30 +18,60 @@ def sorted_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     It is the same object if they are so already.  Nodes in a cycle stay where they are.
     """
-    if all(order_of(nodes) is None for nodes in node_lists(proto)):
-        return proto
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    for nodes in list(node_lists(made)):
-        if (order := order_of(nodes)) is not None:
-            moved = [onnx.NodeProto.FromString(nodes[i].SerializeToString()) for i in order]
+    try:
+        if not unsorted(proto):
+            return proto
+        made = onnx.ModelProto()
+        made.CopyFrom(proto)
+        for nodes, order in unsorted(made):
+            moved = [onnx.NodeProto() for _ in order]
+            for node, position in zip(moved, order, strict=True):
+                node.CopyFrom(nodes[position])
             del nodes[:]
             nodes.extend(moved)
-    return made
+        return made
+    except (RecursionError, DecodeError):  # The checker refuses branches in so many others.
+        return proto
 
 
-def node_lists(proto: onnx.ModelProto) -> Iterator[Any]:
-    """The nodes of the subgraphs, the innermost first, of the functions, and of the graph."""
-    graphs = [g for n in every_node(proto) for a in n.attribute for g in (a.g, *a.graphs)]
-    yield from (graph.node for graph in reversed(graphs))
-    yield from (function.node for function in proto.functions)
-    yield proto.graph.node
+def unsorted(proto: onnx.ModelProto) -> Unsorted:
+    """The lists of nodes that are not in order, those of inner graphs first."""
+    found: Unsorted = []
+    for nodes in (*(function.node for function in proto.functions), proto.graph.node):
+        read_outside(nodes, (), found)
+    return found
 
 
-def order_of(nodes: Sequence[onnx.NodeProto]) -> list[int] | None:
-    """The positions of nodes in order; None where they are sorted, or cannot be."""
+def read_outside(
+    nodes: Sequence[onnx.NodeProto], given: Iterable[str], found: Unsorted
+) -> set[str]:
+    """The values that nodes read and neither make nor are ``given``; adds to ``found``."""
+    reads = [read_by(node, found) for node in nodes]
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    needs = [{makers[name] for name in read_by(node) if name in makers} for node in nodes]
+    needs = [{makers[name] for name in own if name in makers} for own in reads]
+    if (order := order_of(needs)) is not None:
+        found.append((nodes, order))
+    return set().union(*reads) - makers.keys() - set(given)
+
+
+def read_by(node: onnx.NodeProto, found: Unsorted) -> set[str]:
+    """The values that a node reads, in its subgraphs, too."""
+    reads = set(node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            if graph.node or graph.output:
+                given = {value.name for value in graph.input}
+                given |= {weights.name for weights in graph.initializer}
+                reads |= read_outside(graph.node, given, found)
+                made = {name for inner in graph.node for name in inner.output}
+                reads |= {end.name for end in graph.output} - made - given
+    return reads
+
+
+def order_of(needs: Sequence[set[int]]) -> list[int] | None:
+    """Positions so that each comes behind those that it needs; None where they are so, or cannot
+    be.
+    """
     if all(max(own, default=-1) < i for i, own in enumerate(needs)):
         return None
     readers: list[list[int]] = [[] for _ in needs]
@@ -57,15 +89,3 @@ def order_of(nodes: Sequence[onnx.NodeProto]) -> list[int] | None:
             if not missing[reader]:
                 heappush(ready, reader)
     return found if len(found) == len(needs) else None
-
-
-def read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """The values that a node reads, in its subgraphs, too."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            own = {name for inner in all_nodes(graph.node) for name in inner.output}
-            own |= {given.name for given in graph.input} | {w.name for w in graph.initializer}
-            read = [name for inner in all_nodes(graph.node) for name in inner.input]
-            read += [end.name for end in graph.output]
-            yield from (name for name in read if name not in own)

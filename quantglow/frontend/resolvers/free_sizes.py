@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import onnx
 from quantglow.frontend.nodes.context import IMPORTERS, Call, Scope, qualified
 from quantglow.frontend.nodes.values import Known, Sizes, Value
 from quantglow.symbolic.shapes import has_free, integers
-from quantglow.symbolic.size import equal_values, maximum, minimum
+from quantglow.symbolic.size import Size, constant_or_size, maximum, minimum
 from quantglow.types import Array
 
 INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
@@ -36,8 +36,10 @@ def with_free_sizes(
     compute = _COMPUTE.get(proto.op_type)
     if compute is not None and all(isinstance(value, Known) for value in operands):
         arrays = [value.array for value in operands if isinstance(value, Known)]
-        found = compute(Call(proto, scope), arrays)
-        if found is not None:
+        result = compute(Call(proto, scope), arrays)
+        if result is not None:
+            found = settled(result)
+            exclude_ones(partial(compute, Call(proto, scope)), arrays, found)
             return {proto.output[0]: known_value(proto.output[0], found)}
     is_late = any(not isinstance(value, Known) for value in operands)
     if is_late and (proto.op_type in _AT_RUN_TIME or qualified(proto) not in IMPORTERS):
@@ -49,6 +51,39 @@ def with_free_sizes(
         if isinstance(value, Sizes):
             scope.values[name] = value.fixed()
     return None
+
+
+def exclude_ones(
+    compute: Callable[[Sequence[Array]], Any], arrays: Sequence[Array], found: Array
+) -> None:
+    """Record of each symbol that it is not 1, if the result would not be the one found there.
+
+    Sizes are simplified for dimensions of 2 or more: ``min(N, 2)`` is 2, ``1 // N`` is 0.
+    """
+    sizes = [value for array in arrays for value in array.reshape(-1) if isinstance(value, Size)]
+    for name in frozenset[str]().union(*(size.expression.names for size in sizes)):
+        guards = sizes[0].guards
+        values = {**guards.hints, name: 1}
+        try:
+            own = compute([at(array, values) for array in arrays])
+            is_alike = np.array_equal(own, at(found, values))
+        except ArithmeticError:
+            is_alike = False
+        if not is_alike:
+            guards.exclude_one(name)
+
+
+def at(array: Array, values: Mapping[str, int]) -> Array:
+    """The integers for values of all symbols."""
+    if array.dtype != object:
+        return array
+    parts = [v.expression.at(values) if isinstance(v, Size) else v for v in array.reshape(-1)]
+    return np.array(parts, np.int64).reshape(array.shape)
+
+
+def settled(array: Array) -> Array:
+    """The sizes with those that have one value only as integers."""
+    return integers(np.frompyfunc(constant_or_size, 1, 1)(array)) if has_free(array) else array
 
 
 def known_value(name: str, array: Array) -> Known:
@@ -121,7 +156,7 @@ def _where(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _equal(call: Call, arrays: Sequence[Array]) -> Array:
-    apply = np.frompyfunc(equal_values, 2, 1)
+    apply = np.frompyfunc(lambda a, b: bool(a == b), 2, 1)
     return np.asarray(apply(*(a.astype(object) for a in arrays)), bool)
 
 

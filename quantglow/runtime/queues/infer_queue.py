@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from quantglow.arguments import brief, integer, items, number, options_named, shapes
@@ -17,7 +17,8 @@ from quantglow.runtime.queues.batch_speed import BatchSpeed, sizes_tried
 from quantglow.runtime.queues.joining import Call, joined, parts
 from quantglow.runtime.queues.waiting import Limits, Waiting
 
-MAX_STREAMS, MOST_BATCH = 1024, 4096
+MAX_STREAMS, MOST_KNOWN = 1024, 4096
+"""Maximum number of streams, and of joined sizes that are known to be one graph or not."""
 AUTO = "auto"
 
 
@@ -46,10 +47,10 @@ class Model(Protocol):
         """The same model for another number of threads."""
 
     def has_independent_samples(
-        self, shapes: Mapping[str, Sequence[int]] | None = None, most: int = 64
+        self, shapes: Mapping[str, Sequence[int]] | None = None, counts: Iterable[int] = ()
     ) -> bool:
-        """Whether calls of these shapes (None: of any) may be joined along axis 0 to batches of
-        up to ``most`` samples."""
+        """Whether calls of these shapes (None: of any) may be joined along axis 0, where numbers
+        of samples are among ``counts``."""
 
     def warm_up(
         self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
@@ -68,8 +69,8 @@ class InferQueue:
 
     streams      number of inferences at once; ``"auto"``: one for each thread of the model, so that
                  an inference runs on one thread.  The model's threads are divided among the streams
-    max_batch    maximum number of samples in the batch that calls are joined to, up to 4,096; 1:
-                 none is joined.  Sizes are measured while calls run, and the fastest one is taken
+    max_batch    maximum number of samples in the batch that calls are joined to; 1: none is joined.
+                 Sizes are measured while calls run, and the fastest one is taken
     max_delay    seconds that a call may wait for others to join it
     max_waiting  maximum number of calls that wait; a further one raises ``QueueFullError``
 
@@ -95,11 +96,11 @@ class InferQueue:
             raise OptionError(f"model must be a compiled model, got {type(model).__name__}")
         limits = Limits(
             stream_count(streams, model.num_threads),
-            integer("max_batch", max_batch, 1, MOST_BATCH),
+            integer("max_batch", max_batch, 1),
             seconds("max_delay", max_delay),
             None if max_waiting is None else integer("max_waiting", max_waiting, 1),
         )
-        if limits.max_batch > 1 and not model.has_independent_samples(None, limits.max_batch):
+        if limits.max_batch > 1 and not model.has_independent_samples():
             raise OptionError(
                 f"max_batch={max_batch}: calls cannot be joined, because samples of a batch depend "
                 "on each other or on their number, which may be fixed, or the model was not "
@@ -107,7 +108,7 @@ class InferQueue:
                 "that was run or calibrated."
             )
         self.model = model.with_num_threads(max(1, model.num_threads // limits.streams))
-        runner = Runner(self.model, BatchSpeed(), limits.max_batch)
+        runner = Runner(self.model, BatchSpeed())
         self._waiting = Waiting(limits, runner, runner.speed)
         end = weakref.finalize(self, self._waiting.stop)
         end.atexit = False  # at the end of the process, calls that wait are cancelled
@@ -204,7 +205,7 @@ class Runner:
 
     model: Model
     speed: BatchSpeed
-    max_batch: int
+    _same: dict[tuple[Hashable, frozenset[int]], bool] = field(default_factory=dict)
 
     def __call__(self, calls: Sequence[Call]) -> None:
         """Run calls of one kind, as one batch if there are several and they may be joined."""
@@ -218,9 +219,20 @@ class Runner:
         only."""
         if (known := self.speed.joins(call.kind)) is None:
             shapes = {name: array.shape for name, array in call.feeds.items()}
-            known = self.model.has_independent_samples(shapes, self.max_batch)
+            known = self.model.has_independent_samples(shapes)
             self.speed.note(call.kind, known)
         return known
+
+    def has_same_graph(self, calls: Sequence[Call]) -> bool:
+        """Whether one graph is that of each call and of all as one batch."""
+        sizes = [call.samples for call in calls]
+        key = calls[0].kind, frozenset([sum(sizes), *sizes])
+        if key not in self._same:
+            if len(self._same) >= MOST_KNOWN:
+                self._same.clear()
+            shapes = {name: array.shape for name, array in calls[0].feeds.items()}
+            self._same[key] = self.model.has_independent_samples(shapes, key[1])
+        return self._same[key]
 
     def settle(self, call: Call) -> None:
         """Run one call."""
@@ -235,6 +247,8 @@ class Runner:
 
     def settled_together(self, calls: Sequence[Call]) -> bool:
         """Whether the calls ran as one batch; where one of them is wrong, none is settled."""
+        if not self.has_same_graph(calls):
+            return False
         start = time.perf_counter()
         try:
             names = [output.name for output in self.model.get_outputs()]

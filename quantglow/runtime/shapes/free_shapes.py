@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 
@@ -195,15 +195,15 @@ class FreeShapes(Concise):
         self.signature.check(with_names(self.signature, shapes))
         return self.graph_at(Case.of(shapes, dict(case_of(self.first).values or ())))
 
-    def joins_samples(self, shapes: Shapes, most: int) -> bool:
-        """Whether one graph is that of 1 to ``most`` samples of these shapes, in which they do not
-        depend on each other."""
+    def joins_samples(self, shapes: Shapes, counts: Iterable[int]) -> bool:
+        """Whether one graph is that of each of these numbers of samples of some shapes, in which
+        they do not depend on each other."""
         if self.deciding:
             return False  # values of a batch decide otherwise than those of its samples
-        case = Case.of(shapes)
-        graph = self.generals.graph_for_all(case)
-        values = None if graph is None else graph.sizes_at(case)
-        return graph is not None and values is not None and graph.joins_samples(values, most)
+        try:
+            return self.generals.joins_samples(Case.of(shapes), counts)
+        except QuantglowError:
+            return False  # The model takes no two samples of each input.
 
     def on_threads(self, num_threads: int) -> FreeShapes:
         """The same for another number of threads; its first case is ready."""

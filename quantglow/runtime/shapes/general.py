@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 CAPACITY = "state:capacity"
 """The symbol of the rows for which a state has memory; no dimension of a model has such a name."""
 
+JOINED = "samples:joined"
+"""The symbol of the samples of joined calls, the same for all inputs."""
+
 
 @dataclass(frozen=True)
 class Donated:
@@ -254,6 +257,22 @@ def kept_program(found: GeneralProgram, key: str | None) -> GeneralProgram:
         return found
     ProgramStore().keep_facts(f"{key}_plan", found.plan.to_json())
     return replace(found, key=key)
+
+
+def joined_graph(
+    signature: Signature, case: Case, graph_at: Callable[[Case], Graph]
+) -> SymbolicGraph | None:
+    """The graph for all shapes at which all inputs have the same number of samples, for any
+    compiler; no program is made of it."""
+    ports = (replace(port, dims=(JOINED, *(port.dims or ())[1:])) for port in signature.inputs)
+    template = template_of(Signature(tuple(ports), signature.outputs), case)
+    hints = fitting(template, case)
+    if not hints:
+        return None
+    sizes, guards = symbols(hints)
+    graph = graph_at(case_with(template, sizes, case.values))
+    batch = _batch_symbol(template, graph, guards)
+    return SymbolicGraph.of(graph, guards, template, case.values, batch)
 
 
 def _has_parts_of_own(graph: Graph, case: Case, graph_at: Callable[[Case], Graph]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.protocol import Executable
-from quantglow.runtime.shapes.general import GeneralProgram, symbolic_graph
+from quantglow.runtime.shapes.general import GeneralProgram, joined_graph, symbolic_graph
 from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram, program_for_all
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.templates import Template, fitting, template_of, without_ones
@@ -51,6 +51,7 @@ class GeneralPrograms(Concise):
     compiler: Compiler
     graphs: list[SymbolicGraph] = field(default_factory=list)
     _programs: list[ForAll] = field(default_factory=list)
+    _joined: list[SymbolicGraph] = field(default_factory=list)
     _refused: set[Template] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -126,22 +127,25 @@ class GeneralPrograms(Concise):
         and other sizes above 1, where there are such."""
         with self._lock:
             for wanted in (case, without_ones(self.signature, case)):
-                self._graph_for_all(wanted)
+                template = template_of(self.signature, wanted)
+                is_known = self._serving(wanted) is not None or template in self._refused
+                if not is_known and len(self.graphs) < MOST_GENERALS:
+                    with self._refusing(template):
+                        self._made(wanted, 0)
             return tuple(self.graphs)
 
-    def graph_for_all(self, case: Case) -> SymbolicGraph | None:
-        """A graph for all shapes that serves a case, made if it is not there; None where there is
-        none."""
+    def joins_samples(self, case: Case, counts: Iterable[int]) -> bool:
+        """Whether one graph is that of each of these numbers of samples of the case's shapes, in
+        which they do not depend on each other."""
         with self._lock:
-            return self._graph_for_all(case)
-
-    def _graph_for_all(self, case: Case) -> SymbolicGraph | None:
-        found, template = self._serving(case), template_of(self.signature, case)
-        if found is None and template not in self._refused and len(self.graphs) < MOST_GENERALS:
-            with self._refusing(template):
-                self._made(case, 0)
-            found = self._serving(case)
-        return found
+            known = next((g for g in self._joined if g.sizes_at(case) is not None), None)
+            graph = known or joined_graph(self.signature, case, self.graph_at)
+            values = None if graph is None else graph.sizes_at(case)
+            if graph is None or values is None:
+                return False
+            if known is None:
+                self._joined[MOST_GENERALS - 1 :] = [graph]
+            return graph.joins_samples(values, counts)
 
     def _serving(self, case: Case) -> SymbolicGraph | None:
         return next((g for g in self.graphs if g.sizes_at(case) is not None), None)

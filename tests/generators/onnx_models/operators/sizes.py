@@ -21,6 +21,8 @@ def size_as_value(d: Drawing) -> object:
         wanted = d.constant(np.int64(d.choose((1, value, value + 1))))
         return d.node("Where", d.inner("Equal", size, wanted), x, d.inner("Neg", x))
     if d.chance(0.3):
-        size = d.inner(d.choose(("Add", "Sub", "Mul", "Div", "Mod")), size, d.constant(np.int64(2)))
+        operator = d.choose(("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min"))
+        operands = size, d.constant(np.int64(2))
+        size = d.inner(operator, *(operands if d.chance(0.7) else operands[::-1]))
     number = d.inner("Cast", size, to=FLOAT)
     return d.node(d.choose(("Mul", "Add", "Sub", "Max")), x, number)

@@ -82,6 +82,29 @@ def test_a_cycle_is_one_message() -> None:
         qg.import_model(parser.parse_model(text))
 
 
+@pytest.mark.parametrize("depth", [30, 45, 200, 600])
+def test_nodes_of_deep_branches_are_sorted_or_refused(depth: int) -> None:
+    model = parser.parse_model(f"{HEAD} g (float[2] x, bool c) => (float[2] y) {{ y = Neg(x) }}")
+    (y,), graph = model.graph.output, model.graph
+    for _ in range(depth):
+        del graph.node[:]
+        node = graph.node.add(op_type="If", input=["c"], output=["y"])
+        for branch in ("else_branch", "then_branch"):
+            graph = node.attribute.add(name=branch, type=onnx.AttributeProto.GRAPH).g
+            graph.name = "b"
+            graph.node.add(op_type="Neg", input=["x"], output=["y"])
+            graph.output.append(y)
+    graph.node[0].input[0] = "z"
+    graph.node.add(op_type="Abs", input=["x"], output=["z"])
+    feeds = {"x": np.float32([-1, 2]), "c": np.array(True)}
+    try:
+        (found,) = qg.compile(model, num_threads=1).run(None, feeds)
+    except QuantglowError:
+        assert depth > 30
+        return
+    np.testing.assert_array_equal(found, [-1, -2])
+
+
 def test_calls_of_functions_have_their_defaults() -> None:
     model = parser.parse_model(CALLS)
     model.functions.append(parser.parse_function(FUNCTION))

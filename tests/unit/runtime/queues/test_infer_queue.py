@@ -70,7 +70,7 @@ class Doubling:
         return self
 
     def has_independent_samples(
-        self, shapes: Mapping[str, Any] | None = None, most: int = 64
+        self, shapes: Mapping[str, Any] | None = None, counts: Iterable[int] = ()
     ) -> bool:
         return True
 
