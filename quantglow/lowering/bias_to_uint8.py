@@ -62,7 +62,8 @@ def _moved(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant
         return replace(node, x=new[node.x], table=table, **changes)
     operands = [new[o] for o in node.operands]
     if isinstance(node, Elementwise):  # It computes with the integers themselves.
-        operands = [as_signed(node, o, n) for o, n in zip(node.operands, operands, strict=True)]
+        signed = {o: as_signed(node, o, new[o]) for o in node.operands}
+        operands = [signed[o] for o in node.operands]
     if isinstance(node, Contraction):
         operands[1] = weights.get(node.w, operands[1])
     moved = node.with_operands(tuple(operands))

@@ -9,7 +9,8 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.lowering import bias_to_uint8, lower
-from quantglow.ops import Add, Concat, Dequantize, Gemm, MaxPool, Pad, Reshape, Table
+from quantglow.ops import Add, Concat, Dequantize, Elementwise, Gemm, MaxPool, Pad, Reshape, Table
+from quantglow.ops.expression import arg, call
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 INT8 = ElementType(DType.I8, QuantParams.per_tensor(0.1, -5))
@@ -59,6 +60,17 @@ def test_two_tables_may_share_their_values() -> None:
     first = tabulated(int8_input(256), INT8)
     second = Table(name="u", x=first, table=first.table, out=INT8)
     assert_same_codes(graph_of(second, first))
+
+
+def test_readers_of_integers_get_them_as_they_were() -> None:
+    x = MaxPool(name="pool", x=int8_input(1, 4, 4, 2), kernel=(2, 2))
+    total = Elementwise(
+        name="sum",
+        args=(x, x),
+        expression=call("iadd", arg(0), arg(1)),
+        out=ElementType(DType.I32),
+    )
+    assert_same_codes(graph_of(total, x))
 
 
 def test_inputs_outputs_and_constants_keep_their_type() -> None:
