@@ -7,7 +7,7 @@ any is made.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -18,6 +18,9 @@ from quantglow.frontend.reading.proto import MAX_NBYTES, TOO_LARGE, all_nodes, e
 
 Key = tuple[str, str, str]
 """Domain, name and overload of a function."""
+
+Defaults = dict[str, onnx.AttributeProto]
+"""Attributes by name."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +86,56 @@ def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> d
 
 def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model whose calls of local functions have the attributes that these have defaults for."""
-    defaults = {key_of(f): f.attribute_proto for f in proto.functions if f.attribute_proto}
-    if not defaults:
+    defaults = defaults_of(proto)
+    if not any(defaults.values()):
         return proto
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     for node in every_node(made):
         given = {attribute.name for attribute in node.attribute}
-        missing = (a for a in defaults.get(called_by(node), ()) if a.name not in given)
-        node.attribute.extend(missing)
+        own = defaults.get(called_by(node), {})
+        node.attribute.extend(value for name, value in own.items() if name not in given)
     return made
+
+
+def defaults_of(proto: onnx.ModelProto) -> dict[Key, Defaults]:
+    """The defaults of local functions.  An attribute that a function only passes on has the default
+    that it has there."""
+    functions = {key_of(function): function for function in proto.functions}
+    found: dict[Key, Defaults] = {}
+    for key in inlined_sizes(functions, "the model"):  # Functions come before their callers.
+        own = found[key] = {a.name: a for a in functions[key].attribute_proto}
+        passed = passed_on(functions[key])
+        for name in functions[key].attribute:
+            values = [found.get(called, {}).get(inner) for called, inner in passed.get(name, ())]
+            if value := the_same(values):
+                own[name] = onnx.AttributeProto()
+                own[name].CopyFrom(value)
+                own[name].name = name
+    return found
+
+
+def passed_on(function: onnx.FunctionProto) -> Mapping[str, list[tuple[Key, str]]]:
+    """For each attribute of a function the operators that get it, and its names there."""
+    found = defaultdict(list)
+    for node in all_nodes(function.node):
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                found[attribute.ref_attr_name].append((called_by(node), attribute.name))
+    return found
+
+
+def the_same(values: Sequence[onnx.AttributeProto | None]) -> onnx.AttributeProto | None:
+    """The value that all are, but for their names; None if there is no such."""
+    texts = set()
+    for value in values:
+        if value is None:
+            return None
+        copy = onnx.AttributeProto()
+        copy.CopyFrom(value)
+        copy.ClearField("name")
+        texts.add(copy.SerializeToString(deterministic=True))
+    return values[0] if len(texts) == 1 else None
 
 
 def capped(size: Size) -> Size:

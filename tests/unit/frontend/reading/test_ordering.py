@@ -25,6 +25,10 @@ FUNCTION = """
 <domain: "own", opset_import: ["" : 17]>
 leaky <alpha: float = 0.1> (a) => (b) { n = Neg(a) b = LeakyRelu <alpha: float = @alpha> (n) }
 """
+OUTER = """
+<domain: "own", opset_import: ["" : 17, "own" : 1]>
+outer <slope> (a) => (b) { b = own.leaky <alpha: float = @slope> (a) }
+"""
 CALLS = f"""{HEAD} g (float[4] x) => (float[4] y) {{
  y = Add(u, v)
  u = own.leaky(x)
@@ -112,3 +116,12 @@ def test_calls_of_functions_have_their_defaults() -> None:
     (found,), (wanted,) = qg.compile(model).run(None, feeds), by_onnxruntime(model, feeds)
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     assert not model.graph.node[1].attribute
+
+
+def test_attributes_that_are_passed_on_have_their_defaults() -> None:
+    model = parser.parse_model(CALLS.replace("leaky", "outer").replace("alpha", "slope"))
+    model.functions.append(parser.parse_function(OUTER))
+    model.functions.append(parser.parse_function(FUNCTION))
+    feeds = {"x": np.float32([-2, -1, 1, 2])}
+    (found,), (wanted,) = qg.compile(model).run(None, feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
