@@ -125,8 +125,9 @@ def client_of(address: str | None) -> Iterator[Any]:
     if address is None:
         yield None
         return
+    distributed = dask("distributed")
     try:
-        client = dask("distributed").Client(address, timeout=CONNECT_SECONDS)
+        client = distributed.Client(address, timeout=CONNECT_SECONDS)
     except Exception as error:
         raise OptionError(
             f"scheduler: cannot reach {address!r}: {error}. Remedy: give the address that "
