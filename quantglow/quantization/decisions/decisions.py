@@ -196,8 +196,9 @@ def layers_of(plan: Plan) -> list[Contraction]:
 
 def sizes_of(layer: Any) -> Sizes:
     """Root mean squares of the real weights of a layer and of its bias; 0 without a bias."""
-    found = (c.value for c in (layer.w, layer.b) if c is not None and c.value.size)
-    sizes = [float(np.sqrt(np.square(value, dtype=np.float64).mean())) for value in found]
+    found = (c.value.reshape(-1) for c in (layer.w, layer.b) if c is not None and c.value.size)
+    with np.errstate(over="ignore"):
+        sizes = [float(np.sqrt(np.vdot(value, value) / value.size)) for value in found]
     return sizes[0] if sizes else 0.0, sizes[1] if len(sizes) > 1 else 0.0
 
 
