@@ -61,7 +61,7 @@ def _moved(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant
         table = _table(node, new[node.table], signed=not changes)
         return replace(node, x=new[node.x], table=table, **changes)
     operands = [new[o] for o in node.operands]
-    if isinstance(node, Elementwise):  # It computes with the integers themselves.
+    if isinstance(node, Elementwise) and not changes:  # It computes with the integers themselves.
         signed = {o: as_signed(node, o, new[o]) for o in node.operands}
         operands = [signed[o] for o in node.operands]
     if isinstance(node, Contraction):

@@ -40,7 +40,7 @@ UNUSUAL = {
     "conditions that end growing loops": r"grows until a condition",
     "conditions and numbers of trips that are no scalars": r"no scalar of",
     "loops behind others that are refused": r"subgraphs were not looked at",
-    "empty results": r"nothing is left|would have shape",
+    "empty results": r"nothing is left|would have shape|no elements",
     "Scan of opset 8": r"before opset 9 it has a batch axis",
     "more indices than ONNX allows": r"indices along axis",
     "no signal": r"of length|of a signal|frames of|onesided is",

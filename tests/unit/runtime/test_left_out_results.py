@@ -10,32 +10,7 @@ from onnx import helper, numpy_helper
 import quantglow as qg
 from quantglow.processes.isolation import called
 from quantglow.types import Array
-from tests.fuzz.free_sizes import fitting, programs_of
-from tests.generators.onnx_models import models
 from tests.support.free_dimensions import RESIZES, freed, resized
-
-LEFT_OUT = 101014301
-"""A model with such Loops that cannot be compiled at other shapes."""
-
-
-def run_at_other_sizes(arrays: list[Array], threads: int) -> list[Array]:
-    """For a child process: outputs or errors, nothing else."""
-    case = models.drawn(LEFT_OUT)
-    compiled = programs_of(qg.compile(freed(case.model, True), num_threads=threads))
-    assert compiled is not None
-    for resize in RESIZES:
-        sample = {name: resized(array, resize) for name, array in case.samples[0].items()}
-        feeds = fitting(compiled, sample)
-        try:
-            compiled.at(feeds).run(feeds)
-        except qg.QuantglowError:
-            continue
-    return []
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_model_that_runs_in_onnxruntime_at_other_shapes(threads: int) -> None:
-    assert called(f"{__name__}:run_at_other_sizes", [], {"threads": threads}, seconds=120) == []
 
 
 def looped() -> onnx.ModelProto:
@@ -66,6 +41,24 @@ def looped() -> onnx.ModelProto:
     )
     opsets = [helper.make_opsetid("", 17)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def run_at_other_sizes(arrays: list[Array], threads: int) -> list[Array]:
+    """For a child process: all outputs at several sizes."""
+    compiled = qg.compile(freed(looped(), True), num_threads=threads)
+    sizes = (resized(arrays[0], resize) for resize in RESIZES)
+    return [array for x in sizes for array in compiled.run(None, {"x": x})]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_loop_at_other_sizes(threads: int) -> None:
+    x = np.array([1, 0, 2], np.float32)
+    place = f"{__name__}:run_at_other_sizes"
+    results = called(place, [x], {"threads": threads}, seconds=120)
+    for resize, states, found in zip(RESIZES, results[::2], results[1::2], strict=True):
+        (places,) = np.nonzero(resized(x, resize))
+        np.testing.assert_array_equal(found, [places])
+        np.testing.assert_array_equal(states, [[places]] * 2)
 
 
 def run_cut(arrays: list[Array]) -> list[Array]:
