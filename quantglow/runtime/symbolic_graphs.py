@@ -133,7 +133,8 @@ class SymbolicGraph(Concise):
             "values": None if self.values is None else dict(self.values),
             "sizes": dict(self.hints),
             "conditions": list(map(guard_text, self.conditions)),
-            "samples": self.batch,
+            "batch": self.batch,
+            "one_sample": True,
         }
 
     @staticmethod
@@ -150,8 +151,8 @@ class SymbolicGraph(Concise):
         hints = {str(name): int(size) for name, size in data["sizes"].items()}
         if not all(SMALLEST <= size <= LARGEST for size in hints.values()):
             raise ValueError(f"{hints} are no sizes of free dimensions")
-        # Files of before have "batch", of which samples may depend.
-        given, batch = data["values"], data.get("samples")
+        # In files without "one_sample" the graph of one sample may depend on the batch.
+        given, batch = data["values"], data["batch"] if data.get("one_sample") else None
         found = SymbolicGraph(
             tuple((str(name), tuple(dims)) for name, dims in data["inputs"]),
             None if given is None else Case.of({}, values_from_json(given)).values,

@@ -74,8 +74,8 @@ ENTRIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "no condition": lambda entry: entry["conditions"].append("H"),
     "another symbol": lambda entry: entry["conditions"].append("Q-9 >= 0"),
     "a division by 0": lambda entry: entry["conditions"].append("floor(H,W-W) >= 0"),
-    "another batch": lambda entry: entry.update(samples="Q"),
-    "a batch of another axis": lambda entry: entry.update(samples="H"),
+    "another batch": lambda entry: entry.update(batch="Q"),
+    "a batch of another axis": lambda entry: entry.update(batch="H"),
     "other outputs": lambda entry: entry.update(outputs=["z"]),
 }
 
