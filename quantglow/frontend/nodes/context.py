@@ -127,13 +127,14 @@ class Scope:
         value = self.values[name]
         if isinstance(value, Node):
             return value
-        if isinstance(value, Quantized):
-            return self.share(value, "integers", lambda: integers_of(name, value, self))
         if isinstance(value, Foreign) and value.reported:
             raise AlreadyReported
-        if held_dtype(value.onnx_type) is None:
+        dtype = held_dtype(value.onnx_type)
+        if dtype is None:
             kind = type_in_words(value.onnx_type)
             raise Unsupported(f"{name!r} is {kind}, an element type that is not computed")
+        if isinstance(value, Quantized):
+            return self.share(value, "integers", lambda: integers_of(name, value, dtype, self))
         if isinstance(value, Sizes):
             return self.share(value, "", lambda: size_node(value, self))
         known = cast(Known, value)
@@ -183,14 +184,10 @@ def _one_size(name: str, size: int) -> Node:
     return Elementwise(name=name, args=(zero,), expression=value, out=ElementType(DType.I64))
 
 
-def integers_of(name: str, value: Quantized, scope: Scope) -> Node:
+def integers_of(name: str, value: Quantized, dtype: DType, scope: Scope) -> Node:
     """The integers themselves, as ONNX has them."""
-    kind = held_dtype(value.onnx_type)
-    if kind is None:
-        kind_text = type_in_words(value.onnx_type)
-        raise Unsupported(f"{name!r} is {kind_text}, an element type that is not computed")
     made = scope.claim(f"{name}:integers", derived=True)
-    return recoded(made, value.node, ElementType(kind), value.offset, scope)
+    return recoded(made, value.node, ElementType(dtype), value.offset, scope)
 
 
 def recoded(name: str, x: Node, out: ElementType, offset: int, scope: Scope) -> Node:

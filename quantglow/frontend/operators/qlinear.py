@@ -201,4 +201,4 @@ def check_softmax(call: Call) -> None:
     old = call.integer("opset", call.opset) < 13
     axis, rank = call.integer("axis", 1 if old else -1), len(call.shape(0))
     if (old or call.opset < 13) and axis % rank != rank - 1:
-        raise Unsupported("it flattens the axes behind its axis, or does not, as before opset 13")
+        raise Unsupported("opsets before 13 flatten the axes behind its axis")
