@@ -104,7 +104,8 @@ class IgnoredScope(Concise):
     def of(scope: Any) -> IgnoredScope:
         """From None, strings, or any object with ``names``, ``patterns`` and ``types``.
 
-        Among strings ``re:…`` is a regular expression; the others are names or globs.
+        Among strings ``re:…`` is a regular expression; the others are names or globs.  A name is
+        that of a node of the model or of a value that it computes.
         """
         if scope is None:
             return IgnoredScope()

@@ -34,7 +34,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Gemm, LeakyRelu, Reshape
 from quantglow.profiling import profile
-from quantglow.quantization import quantize_with_report
+from quantglow.quantization import quantize_for_all_shapes
 from quantglow.types import DType
 from tools import limits
 from tools.conformance import cases
@@ -153,7 +153,7 @@ def precisions(graph: Graph, own: Set[str], arrays: Mapping[str, Any]) -> str:
         seen = profile(graph, [feeds], progress=False)
     except CalibrationError:
         return "-"  # The case tests NaN or infinity.
-    _, report = quantize_with_report(graph, seen)
+    report = quantize_for_all_shapes(graph, seen).report
     mine = [layer for layer in report.nodes if layer.name in own]
     int8 = [layer for layer in mine if layer.precision == "int8"]
     if len(int8) == len(mine):

@@ -228,14 +228,11 @@ def tail_behind(
     cut, samples = seen.imported.cut, seen.samples.drawn_samples if seen.samples else []
     if cut is None:
         return None
-    return int8_tail(cut, samples, request, compiler, partial(quantized_by, compiler))
 
+    def on_tail(model: Any, data: Any, own: QuantizationRequest) -> CompiledModel | FallbackModel:
+        return quantized_and_compiled(model, data, own, compiler)
 
-def quantized_by(
-    compiler: Compiler, model: Any, data: Any, request: QuantizationRequest
-) -> CompiledModel | FallbackModel:
-    """``quantized_and_compiled`` for a compiler."""
-    return quantized_and_compiled(model, data, request, compiler)
+    return int8_tail(cut, samples, request, compiler, on_tail)
 
 
 def int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -33,6 +33,7 @@ from quantglow.frontend.reading.proto import all_nodes, opsets_of
 from quantglow.frontend.reading.source_hash import source_hash
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
 from quantglow.graph.signature import Port, Shapes, Signature
 from quantglow.lazy import cached_property
 
@@ -140,7 +141,8 @@ class Source:
         if scope.problems:
             raise UnsupportedOpError(scope.problems)
         named = tuple((name, node) for name, node in outputs if node is not None)
-        return Graph(scope.inputs, named, self.source_hash, self.declared)
+        aliases = named_values(self.decoded[1], scope)
+        return Graph(scope.inputs, named, self.source_hash, self.declared, aliases)
 
     def scope(
         self,
@@ -276,6 +278,24 @@ class Source:
                     [f"input {value.name!r} is no tensor; quantglow feeds tensors only"]
                 )
         return fed
+
+
+def named_values(nodes: Iterable[onnx.NodeProto], scope: Scope) -> dict[str, str]:
+    """The model's other names of values -> their names in the graph: the name of a node stands for
+    its first result, and that of an Identity's result for its operand.
+    """
+    found: dict[str, str] = {}
+    for node in nodes:
+        made = {name: scope.values.get(name) for name in node.output}
+        results = {
+            name: name if name in scope.claimed else value.name
+            for name, value in made.items()
+            if isinstance(value, Node)
+        }
+        found |= {name: own for name, own in results.items() if name != own}
+        if node.name and results:
+            found.setdefault(node.name, next(iter(results.values())))
+    return found
 
 
 def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known]:

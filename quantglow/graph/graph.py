@@ -22,13 +22,16 @@ class Graph:
 
     ``outputs`` pairs the names that the user knows with the nodes that compute them.
     ``source_hash`` binds profiles to the ONNX model of the graph.  ``declared`` has the float types
-    that the model declares instead of float32, by the names of inputs and outputs.
+    that the model declares instead of float32, by the names of inputs and outputs.  ``aliases``:
+    other names by which the user may know a value, those of the model's nodes and of values that
+    became part of others -> its name here.
     """
 
     inputs: tuple[Input, ...]
     outputs: tuple[tuple[str, Node], ...]
     source_hash: str = ""
     declared: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

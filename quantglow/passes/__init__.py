@@ -5,6 +5,7 @@ Unused nodes need no pass: a graph is what its outputs reach.
 
 from __future__ import annotations
 
+from quantglow.graph.aliases import with_aliases
 from quantglow.graph.graph import Graph
 from quantglow.graph.rewrite import Pass, run_passes
 from quantglow.pass_manager import recorded
@@ -123,16 +124,17 @@ def optimize(graph: Graph) -> Graph:
     """The same function of the inputs with fewer and larger operators, in NHWC throughout.
 
     Outputs keep their names and layouts; a Transpose may remain behind an image input and before
-    an image output.  The passes run again while they still shrink the graph: what a late one
-    takes apart an early one may yet fold.
+    an image output.  Names of values that are gone become ``aliases``.  The passes run again while
+    they still shrink the graph: what a late one takes apart an early one may yet fold.
     """
+    given = graph
     with recorded():
         for _ in range(MOST_ROUNDS):
             before = len(graph.nodes)
             graph = run_passes(graph, FLOAT_PASSES)
             if len(graph.nodes) >= before:
                 break
-        return run_passes(graph, [OptimizeBodies(optimize)])
+        return with_aliases(run_passes(graph, [OptimizeBodies(optimize)]), given)
 
 
 MOST_ROUNDS = 8

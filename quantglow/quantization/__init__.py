@@ -8,7 +8,6 @@ from quantglow.quantization.quantizer import (
     Quantized,
     quantize,
     quantize_for_all_shapes,
-    quantize_with_report,
 )
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
 from quantglow.quantization.search.preparation import prepare
@@ -28,5 +27,4 @@ __all__ = [
     "prepare",
     "quantize",
     "quantize_for_all_shapes",
-    "quantize_with_report",
 ]

@@ -48,36 +48,19 @@ def quantize(
     graph: Graph,
     profile: Profile,
     config: QuantizationConfig | None = None,
-    imported: Graph | None = None,
     data: Any = None,
     begin: Begin = SampleRuns,
 ) -> Graph:
     """The int8 graph of an optimized float graph; names and outputs stay.
 
     Raises ``ProfileMismatchError`` for the profile of another model and ``IgnoredScopeError`` for
-    an exclusion that matches nothing.  ``imported``, the graph before optimization, lets
-    exclusions name nodes that were fused away.  ``data``, calibration samples as ``profile`` takes
-    them, turns on ``preparation`` (equalization, ranges by their effect) and accuracy recovery; see
+    an exclusion that matches nothing.  ``data``, calibration samples as ``profile`` takes them,
+    turns on ``preparation`` (equalization, ranges by their effect) and accuracy recovery; see
     ``quantglow.quantization.recovery``, also for ``begin``.
     """
-    return quantize_with_report(graph, profile, config, imported, data, begin=begin)[0]
-
-
-def quantize_with_report(
-    graph: Graph,
-    profile: Profile,
-    config: QuantizationConfig | None = None,
-    imported: Graph | None = None,
-    data: Any = None,
-    progress: bool | str = "auto",
-    begin: Begin = SampleRuns,
-) -> tuple[Graph, QuantizationReport]:
-    """``quantize``, and for every operator its precision and why it stayed float."""
     config = config or QuantizationConfig()
     samples = samples_of(data, graph, config.seed)
-    prepared = prepare(graph, profile, config, samples, imported, progress)
-    made = Quantizer(prepared, config, samples, imported, progress, begin=begin).run()
-    return made.graph, report_of(made.plan)
+    return quantize_for_all_shapes(graph, profile, config, samples, begin=begin).graph
 
 
 def samples_of(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
@@ -93,7 +76,6 @@ class Quantizer:
 
     samples    samples against which weights are rounded; of other shapes as
                ``shape_variants.ShapeVariant``
-    imported   the graph before optimization: exclusions may name nodes that were fused away
     cache      layers of earlier runs with the same samples, so that none is recovered twice
     overrides  values and operators that accuracy control takes out of int8
     converted  see ``Converted``
@@ -104,7 +86,6 @@ class Quantizer:
     prepared: Prepared
     config: QuantizationConfig
     samples: Sequence[Feeds] = ()
-    imported: Graph | None = None
     progress: bool | str = "auto"
     cache: Cache = field(default_factory=Cache)
     overrides: PrecisionOverrides = NO_OVERRIDES
@@ -112,7 +93,14 @@ class Quantizer:
     deadline: Deadline = NEVER
     begin: Begin = SampleRuns
 
-    def run(self) -> Made:
+    def run(self) -> Quantized:
+        """The int8 graph with its report, and the decisions that other shapes take over."""
+        made, prepared = self.best(), self.prepared
+        decisions = Decisions.of(made.plan, made.graph, prepared, self.config)
+        report = report_of(made.plan)
+        return Quantized(made.graph, report, decisions, prepared, made.plan, made.notes)
+
+    def best(self) -> Made:
         """The int8 graph; with int16 activations chosen by trial, the less noisy one of both."""
         config, profile, plan = self.config, self.prepared.profile, self.plan()
         samples, floats = self.prepared.fitting(self.recovery_samples)
@@ -156,9 +144,9 @@ class Quantizer:
             self.overrides.to_float,
         )
         ranges = self.prepared.ranges
-        plan = make_plan(graph, profile, self.config, self.imported, ranges, to_float)
+        plan = make_plan(graph, profile, self.config, ranges, to_float)
         plan = with_bodies(plan, partial(element_of, profile, self.config))
-        return with_named_int16(plan, profile, self.config, self.imported, strict=not to_float)
+        return with_named_int16(plan, profile, self.config, strict=not to_float)
 
     def made(self, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]) -> Made:
         """The int8 graph of a plan, its weights rounded against the samples; ``floats``: these
@@ -256,6 +244,7 @@ def quantize_for_all_shapes(
     progress: bool | str = "auto",
     overrides: PrecisionOverrides = NO_OVERRIDES,
     deadline: Deadline = NEVER,
+    begin: Begin = SampleRuns,
 ) -> Quantized:
     """``quantize`` at the shapes of ``graph``, with the decisions that other shapes take over.
 
@@ -263,15 +252,12 @@ def quantize_for_all_shapes(
     """
     config, samples, half = config or QuantizationConfig(), data or (), deadline.halfway
     prepared = prepare(graph, profile, config, samples, progress=progress, deadline=half)
-    quantizer = Quantizer(
-        prepared, config, samples, progress=progress, overrides=overrides, deadline=deadline
-    )
-    return quantized_by(quantizer)
-
-
-def quantized_by(quantizer: Quantizer) -> Quantized:
-    """The int8 graph with its report, and the decisions that other shapes take over."""
-    made, prepared = quantizer.run(), quantizer.prepared
-    decisions = Decisions.of(made.plan, made.graph, prepared, quantizer.config)
-    report = report_of(made.plan)
-    return Quantized(made.graph, report, decisions, prepared, made.plan, made.notes)
+    return Quantizer(
+        prepared,
+        config,
+        samples,
+        progress=progress,
+        overrides=overrides,
+        deadline=deadline,
+        begin=begin,
+    ).run()

@@ -44,8 +44,8 @@ from quantglow.ops import (
 from quantglow.passes import optimize
 from quantglow.profiling import Histogram, profile
 from quantglow.profiling.specials import ABSENT, Specials, specials_of
+from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.plan.masks import masked_values, special_values
-from quantglow.quantization.quantizer import quantize_with_report
 from quantglow.types import Array, DType, TensorType
 from tests.generators.float_graphs.elementwise import ELEMENTS, SHAPE, Form, elementwise_graphs
 from tests.generators.float_graphs.layers import STEPS
@@ -131,7 +131,8 @@ def test_the_network_around_a_mask_is_int8(recovered: bool, graph: Graph, seed: 
         for _ in range(3)
     ]
     known = profile(made, data, progress=False)
-    int8, report = quantize_with_report(made, known, data=data if recovered else None)
+    quantized = quantize_for_all_shapes(made, known, data=data if recovered else None)
+    int8, report = quantized.graph, quantized.report
     special, masked = special_values(made, known), masked_values(made, known)
     for node in report.nodes:
         if (value := made.by_name(node.name)) in masked:

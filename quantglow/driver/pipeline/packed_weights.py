@@ -31,7 +31,7 @@ from quantglow.ops.weight_groups import PackedWeights
 from quantglow.options import QuantizationConfig
 from quantglow.processes.workers import side_by_side
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.plan.scope import aliases, known_ops, matching
+from quantglow.quantization.plan.scope import known_ops, matching
 from quantglow.quantization.weight_groups import input_moments, packed_weights
 from quantglow.report import LayerAccuracy, Report
 from quantglow.report.accuracy.headline import SAME, UNSEEN
@@ -163,7 +163,7 @@ def with_packed_weights(
 ) -> Packed:
     """The model whose products have weights in groups, rounded for the samples if there are any."""
     seconds: dict[str, float] = {}
-    chosen = not_excluded(list(fitting(source, config)), config)
+    chosen = not_excluded(source, config)
     with debug.timed("quantize", seconds), side_by_side():
         packed = rounded(chosen, family, samples, config)
         pairs = ((weights, packed[weights.result]) for weights in chosen)
@@ -196,9 +196,12 @@ def op_type_of(weights: Weights) -> str:
     return weights.op_type if isinstance(weights, WeightProduct) else "Gather"
 
 
-def not_excluded(found: Sequence[Weights], config: QuantizationConfig) -> list[Weights]:
-    """The products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
-    names = {alias: weights for weights in found for alias in aliases(weights.result)}
+def not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
+    """The fitting products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
+    found = list(fitting(source, config))
+    names = {weights.result: weights for weights in found}
+    results = ((node.name, node.output[0]) for node in source.decoded[1])
+    names = {name: names[result] for name, result in results if result in names} | names
     scope, excluded = config.ignored_scope, set[str]()
     for entry in config.nodes_to_exclude or ():
         excluded |= {p.result for p in matching(entry, names, option="nodes_to_exclude")}

@@ -13,7 +13,7 @@ from quantglow.lazy import cached_property
 from quantglow.options import QuantizationConfig
 from quantglow.processes.deadline import Deadline
 from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
-from quantglow.quantization.quantizer import Converted, Quantizer, quantized_by
+from quantglow.quantization.quantizer import Converted, Quantizer
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ def quantized(
     )
     profile_with = prepared.config.profile_with
     with debug.timed("quantize", prepared.calibrated.seconds), computing(profile_with):
-        found = quantized_by(quantizer)
+        found = quantizer.run()
     return Quantized(prepared, overrides, found, end)
 
 
 def rounded_to_nearest(prepared: Prepared, config: QuantizationConfig) -> quantization.Quantized:
     """The int8 graph under other options, its weights not rounded against samples."""
-    return quantized_by(Quantizer(prepared.found, config, progress=False))
+    return Quantizer(prepared.found, config, progress=False).run()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from quantglow.errors import OptionError
+from quantglow.graph.aliases import known_names
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import AveragePool, Clip, MatMul, ReduceMean, Relu, Softmax
@@ -21,7 +22,7 @@ from quantglow.profiling import Profile, Range
 from quantglow.quantization.plan.functions import function_of
 from quantglow.quantization.plan.params import int16_element
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.plan.scope import known_names, matching
+from quantglow.quantization.plan.scope import matching
 from quantglow.quantization.plan.tensor_ranges import tensor_ranges
 from quantglow.types import DType
 
@@ -38,7 +39,6 @@ def with_named_int16(
     plan: Plan,
     profile: Profile,
     config: QuantizationConfig,
-    imported: Graph | None = None,
     strict: bool = True,
 ) -> Plan:
     """The plan with the values that ``config.int16_activations`` names, and all that share their
@@ -50,7 +50,7 @@ def with_named_int16(
     if config.int16_activations in ((), AUTO):
         return plan
     ranges = ranges_for_int16(plan.graph, profile, config)
-    names = value_names(plan.graph, imported)
+    names = value_names(plan.graph)
     for entry in config.int16_activations:
         found = matching(entry, names, validate=False, option="int16_activations")
         if not found:
@@ -62,20 +62,18 @@ def with_named_int16(
     return plan
 
 
-def named_values(
-    graph: Graph, config: QuantizationConfig, imported: Graph | None = None
-) -> set[Node]:
+def named_values(graph: Graph, config: QuantizationConfig) -> set[Node]:
     """The values that ``config.int16_activations`` names, also those that cannot be int16."""
     if config.int16_activations == AUTO:
         return set()
-    names = value_names(graph, imported)
+    names = value_names(graph)
     entries = config.int16_activations
     return {n for entry in entries for n in matching(entry, names, validate=False)}
 
 
-def value_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
+def value_names(graph: Graph) -> dict[str, Node]:
     """Every name that a user may know -> the input or operator that gives the value."""
-    return {node.name: node for node in graph.inputs} | known_names(graph, imported)
+    return {node.name: node for node in graph.inputs} | known_names(graph)
 
 
 def _with_entry(

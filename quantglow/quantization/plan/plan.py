@@ -112,7 +112,6 @@ def make_plan(
     graph: Graph,
     profile: Profile,
     config: QuantizationConfig,
-    imported: Graph | None = None,
     chosen: Mapping[str, Range] | None = None,
     to_float: Collection[str] = (),
 ) -> Plan:
@@ -126,7 +125,7 @@ def make_plan(
     ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
     bytes_of = byte_ranges(graph)
     ranges |= {node: own for node, own in bytes_of.items() if node in ranges}
-    reasons = excluded_nodes(graph, config, imported)
+    reasons = excluded_nodes(graph, config)
     reasons |= {n: OVERRIDDEN for n in graph.compute_nodes() if n.name in to_float}
     reasons |= {n: UNTAKEN for n in _untaken(graph, profile) if n not in reasons}
     special, masked = special_values(graph, profile), masked_values(graph, profile)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from quantglow.errors import IgnoredScopeError
+from quantglow.graph.aliases import known_names
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Node
 from quantglow.options import QuantizationConfig
@@ -28,16 +29,13 @@ ONNX_OPS = {
 """ONNX operator -> its names in the optimized graph."""
 
 
-def excluded_nodes(
-    graph: Graph, config: QuantizationConfig, imported: Graph | None = None
-) -> dict[Node, str]:
+def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
     """Node that stays float because of ``config`` -> the reason.
 
-    A name in ``imported``, the graph before optimization, stands for the node it was fused into.
     Raises ``IgnoredScopeError`` for an entry that matches no node.
     """
     nodes = graph.compute_nodes()
-    names = known_names(graph, imported)
+    names = known_names(graph)
     scope = config.ignored_scope
     found: dict[Node, str] = {}
     for entry in config.nodes_to_exclude or ():
@@ -66,21 +64,6 @@ def known_ops(entry: str) -> tuple[str, ...]:
     raise _unmatched(f"op type {entry!r}", entry, OPS.keys() | ONNX_OPS.keys())
 
 
-def known_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
-    """Every name that a user may know -> the node of ``graph`` that computes it now.
-
-    Fusion keeps the last name, so a vanished value is now part of its first user that is left.
-    """
-    own = {node.name: node for node in graph.compute_nodes()}
-    found = dict(own)
-    for node in reversed(imported.compute_nodes() if imported else ()):
-        users = imported.users[node] if imported else ()
-        now = next((found[user.name] for user in users if user.name in found), None)
-        if node.name not in found and now is not None:
-            found[node.name] = now
-    return {alias: node for name, node in found.items() for alias in aliases(name)} | own
-
-
 def matching(
     entry: str, names: Mapping[str, Named], validate: bool = True, option: str = "ignored_scope"
 ) -> list[Named]:
@@ -102,12 +85,6 @@ def matching(
     if not matches and validate:
         raise _unmatched(f"{option}: entry {entry!r}", entry.removeprefix("re:"), names.keys())
     return matches
-
-
-def aliases(name: str) -> tuple[str, ...]:
-    """A value name, and the node name from which PyTorch's exporter made it."""
-    node = re.sub(r"_output_\d+$", "", name)
-    return (name,) if node == name else (name, node)
 
 
 def _of_type(entry: str, nodes: Iterable[Node], validate: bool) -> list[Node]:
@@ -133,7 +110,6 @@ def _unmatched(subject: str, entry: str, known: Set[str]) -> IgnoredScopeError:
     near = get_close_matches(entry, sorted(known), 3, cutoff=0.5)
     hint = f"did you mean {', '.join(map(repr, near))}?" if near else "nothing looks like it."
     return IgnoredScopeError(
-        f"{subject} matches no node of the optimized graph; {hint} Remedy: give the name of the "
-        "value the node computes (of the last one, where several nodes were fused), a glob, or "
-        "'re:' and a regular expression."
+        f"{subject} matches no node of the model; {hint} Remedy: give the name of a node or of the "
+        "value that it computes, a glob, or 're:' and a regular expression."
     )

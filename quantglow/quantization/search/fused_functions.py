@@ -45,14 +45,13 @@ def worth_fusing(
     profile: Profile,
     config: QuantizationConfig,
     samples: Sequence[Feeds],
-    imported: Graph | None = None,
     deadline: Deadline = NEVER,
 ) -> frozenset[str]:
     """Names of the functions to fuse, for ``passes.fuse_activation.fuse_functions``, as far as
     their sensitivities are known at the deadline.
     """
-    plan = make_plan(graph, profile, config, imported)
-    found = candidates(plan, named_values(graph, config, imported))
+    plan = make_plan(graph, profile, config)
+    found = candidates(plan, named_values(graph, config))
     if not samples:
         return frozenset()
     most = FAST_SAMPLES if config.effort == FAST else MAX_SAMPLES

@@ -50,7 +50,7 @@ class FuseFunctions:
         if "fuse-functions" not in trials.config.equalization:
             return
         samples = start.fitting(trials.samples)[1]
-        arguments = (start.graph, start.profile, trials.config, samples, trials.imported)
+        arguments = (start.graph, start.profile, trials.config, samples)
         if names := worth_fusing(*arguments, trials.deadline):
             yield replace(start, graph=fuse_functions(start.graph, names), fused=names)
 
@@ -108,7 +108,7 @@ class NarrowRanges:
         if not trials.chooses_ranges:
             return base
         fitting = base.on(trials.fitting)
-        arguments = (base.graph, base.profile, trials.config, fitting, trials.imported)
+        arguments = (base.graph, base.profile, trials.config, fitting)
         return replace(
             base, ranges={**choose_ranges(*arguments, self.judged), **trials.start.ranges}
         )

@@ -33,7 +33,6 @@ def prepare(
     profile: Profile,
     config: QuantizationConfig,
     samples: Sequence[Feeds],
-    imported: Graph | None = None,
     progress: bool | str = False,
     deadline: Deadline = NEVER,
     runs: FloatRuns | None = None,
@@ -48,7 +47,7 @@ def prepare(
     if not samples or not (config.equalization or config.calibrate_method == "auto"):
         return start
     parts = split(samples, config.seed)
-    trials = Trials(start, config, *parts, runs or FloatRuns(graph), imported, deadline)
+    trials = Trials(start, config, *parts, runs or FloatRuns(graph), deadline)
     with suppress(Interrupted), side_by_side():  # The best so far is whole.
         for _ in shown(steps(trials), STAGE.capitalize(), progress):
             if deadline.is_over:

@@ -45,7 +45,6 @@ def choose_ranges(
     profile: Profile,
     config: QuantizationConfig,
     samples: Sequence[Feeds],
-    imported: Graph | None = None,
     judged: dict[Pair, Judged] | None = None,
 ) -> Ranges:
     """The range of every value for which another one than min-max is better.
@@ -53,7 +52,7 @@ def choose_ranges(
     ``judged``: of other candidates on the same samples; what is the same here is not judged again.
     Raises ``Interrupted`` after Ctrl-C.
     """
-    plan = make_plan(graph, profile, config, imported)
+    plan = make_plan(graph, profile, config)
     candidates = candidates_of(plan, profile, config)
     few = Spread[Feeds](SAMPLES).extend(samples).kept
     types = [types_of(ranges, config) for ranges in candidates]

@@ -48,7 +48,6 @@ class Trials:
     fitting: list[Feeds]
     held: list[Feeds]
     runs: FloatRuns
-    imported: Graph | None = None
     deadline: Deadline = NEVER
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     noise: float = float("inf")
@@ -89,7 +88,7 @@ class Trials:
     def noise_of(self, candidate: Prepared) -> float:
         """Noise of a candidate's outputs over their signal, on the held-back samples."""
         graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
-        plan = make_plan(graph, profile, self.config, self.imported, ranges)
+        plan = make_plan(graph, profile, self.config, ranges)
         exact = "round-weights" in self.config.recovery
         return relative_noise(plan, candidate.on(self.held), self.wanted, exact, self.checkpoints)
 

@@ -13,7 +13,7 @@ from quantglow.ops import Concat, Conv, Gemm, MaxPool, ReduceMean, Softmax
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.profiling.data import Feeds
-from quantglow.quantization import FloatRuns, quantize_with_report
+from quantglow.quantization import FloatRuns, quantize_for_all_shapes
 from quantglow.quantization.equalize.sample_statistics import ChannelReach
 from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.types import Array, f32
@@ -54,9 +54,9 @@ def samples_for(graph: Graph, count: int = 4, seed: int = 1) -> list[dict[str, A
 def quantized(graph: Graph, **options: Any) -> Any:
     """The int8 graph and the report, profiled on ``samples_for``."""
     seen = profile(graph, samples_for(graph), progress=False)
-    result, report = quantize_with_report(graph, seen, QuantizationConfig(**options))
-    result.verify()
-    return result, report
+    made = quantize_for_all_shapes(graph, seen, QuantizationConfig(**options))
+    made.graph.verify()
+    return made.graph, made.report
 
 
 def sqnr(graph: Graph, other: Graph) -> float:

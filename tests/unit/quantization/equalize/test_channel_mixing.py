@@ -13,7 +13,7 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Add, Relu
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import prepare, quantize_with_report
+from quantglow.quantization import prepare, quantize
 from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.quantization.equalize.channel_mixing import (
     MAX_CONDITION,
@@ -84,9 +84,7 @@ def test_mixing_lowers_the_noise_where_few_sources_feed_a_stream() -> None:
     graph, data = stream(), samples_for(stream(), 12, seed=4)
     seen = profile(graph, data, progress=False)
     plain, mixed = (
-        quantize_with_report(
-            graph, seen, QuantizationConfig(recovery=(), equalization=e), data=data
-        )[0]
+        quantize(graph, seen, QuantizationConfig(recovery=(), equalization=e), data=data)
         for e in ((), "mix-channels")
     )
     assert sqnr(graph, mixed) > sqnr(graph, plain) + 1

@@ -19,7 +19,7 @@ from quantglow.lowering.split_batch import split_batch
 from quantglow.ops import Concat, Conv, Quantize, Transpose
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import Prepared, prepare, quantize_with_report
+from quantglow.quantization import Prepared, prepare, quantize
 from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.quantization.equalize.input_grid import LEVELS, aligned, grids_of
 from quantglow.quantization.plan.plan import make_plan
@@ -61,7 +61,7 @@ def test_levels_keep_the_function() -> None:
 
 def test_rounding_levels_is_exact() -> None:
     graph, data = network(), images()
-    int8 = quantize_with_report(graph, profile(graph, data, progress=False), ALIGNED, data=data)[0]
+    int8 = quantize(graph, profile(graph, data, progress=False), ALIGNED, data=data)
     (rounding,) = (n for n in int8.nodes if isinstance(n, Quantize) and n.name.startswith("turned"))
     inner = Graph(int8.inputs, (("levels", rounding.x), ("rounded", rounding)))
     for feeds in images(3, seed=5):
@@ -76,7 +76,7 @@ def test_aligned_inputs_lower_the_noise() -> None:
     wanted = [interpret(graph, feeds) for feeds in data]
     plain, made = Prepared(graph, seen), prepare(graph, seen, config, data)
     noise = [
-        relative_noise(make_plan(p.graph, p.profile, config, None, p.ranges), data, wanted, True)
+        relative_noise(make_plan(p.graph, p.profile, config, p.ranges), data, wanted, True)
         for p in (plain, made)
     ]
     assert made.grids
@@ -166,7 +166,7 @@ def test_the_compiled_program_gives_the_integers_of_the_graph() -> None:
     graph, data = network(), images()
     config = QuantizationConfig(quantize_output=True)
     seen = profile(graph, data, progress=False)
-    int8 = quantize_with_report(graph, seen, config, data=data)[0]
+    int8 = quantize(graph, seen, config, data=data)
     assert any(isinstance(node, Concat) for node in int8.nodes)
     compiled = qg.compile(int8, num_threads=1)
     for feeds in images(3, seed=9):

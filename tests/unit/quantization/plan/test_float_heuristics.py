@@ -41,7 +41,7 @@ from quantglow.ops import (
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import quantize_with_report
+from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.plan import float_heuristics as why
 from quantglow.quantization.plan import spectra
 from quantglow.quantization.plan.detection_heads import box_decoders
@@ -89,8 +89,8 @@ def samples(graph: Graph, seed: int) -> list[dict[str, Any]]:
 def quantized(graph: Graph, **options: Any) -> tuple[Graph, dict[str, str]]:
     """The int8 graph, and why nodes are float."""
     seen = profile(graph, samples(graph, 1), progress=False)
-    made, report = quantize_with_report(graph, seen, QuantizationConfig(**options))
-    return made, {layer.name: layer.reason for layer in report.kept_float}
+    made = quantize_for_all_shapes(graph, seen, QuantizationConfig(**options))
+    return made.graph, {layer.name: layer.reason for layer in made.report.kept_float}
 
 
 def noise_db(graph: Graph, other: Graph) -> float:
@@ -209,8 +209,8 @@ def test_a_transform_keeps_its_pairs_where_channels_are_rescaled() -> None:
     linear = conv("linear", graph.by_name("spectrum"), 12, kernel=1)
     graph = graph_of(conv("after", Relu(name="kept", x=linear), 4, kernel=1), inputs=graph.inputs)
     data = samples(graph, 1)
-    _, report = quantize_with_report(graph, profile(graph, data, progress=False), data=data)
-    reasons = {layer.name: layer.reason for layer in report.kept_float}
+    made = quantize_for_all_shapes(graph, profile(graph, data, progress=False), data=data)
+    reasons = {layer.name: layer.reason for layer in made.report.kept_float}
     assert reasons == dict.fromkeys(("spectrum", "linear"), why.SPECTRUM)
 
 
@@ -337,8 +337,8 @@ def test_narrow_parts_of_an_input_are_cut_out_in_float(small: float) -> None:
     feeds = samples(graph, 1)
     for one in feeds:
         one["x"][:2] *= small
-    made, report = quantize_with_report(graph, profile(graph, feeds, progress=False))
-    reasons = {layer.name: layer.reason for layer in report.kept_float}
+    made = quantize_for_all_shapes(graph, profile(graph, feeds, progress=False))
+    reasons = {layer.name: layer.reason for layer in made.report.kept_float}
     assert (reasons.get("half0") == why.NARROW) == (small < 1)
     assert "half1" not in reasons
     steps = [made.by_name(f"product{i}").operands[0].type.quant.scale for i in range(2)]  # type: ignore[attr-defined]

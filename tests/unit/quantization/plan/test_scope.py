@@ -7,16 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from quantglow.errors import IgnoredScopeError, OptionError
-from quantglow.ops import Relu
 from quantglow.options import IgnoredScope, QuantizationConfig, method_name
-from quantglow.profiling import profile
-from quantglow.quantization import quantize_with_report
 from tests.unit.quantization.quantization_networks import (
-    conv,
-    graph_of,
-    image,
     quantized,
-    samples_for,
     small_cnn,
     sqnr,
 )
@@ -48,24 +41,6 @@ def test_types_are_excluded() -> None:
 def test_op_types_to_quantize_excludes_the_others() -> None:
     _, report = quantized(small_cnn(), op_types_to_quantize=["Conv"])
     assert {n.op for n in report.nodes if n.precision == "int8"} == {"Conv"}
-
-
-def test_an_exporters_node_name_means_its_value() -> None:
-    x = image()
-    graph = graph_of(conv("/a/Conv_output_0", x, 4), inputs=(x,))
-    _, report = quantized(graph, nodes_to_exclude=["/a/Conv"])
-    assert report.count("float") == 1
-
-
-def test_a_name_that_was_fused_away_means_the_node_that_absorbed_it() -> None:
-    x = image()
-    relu = Relu(name="relu", x=conv("conv", x, 4))
-    imported = graph_of(relu, inputs=(x,))
-    graph = graph_of(conv("relu", x, 4, low=0.0), inputs=(x,))
-    seen = profile(graph, samples_for(graph), progress=False)
-    config = QuantizationConfig(nodes_to_exclude=["conv"])
-    _, report = quantize_with_report(graph, seen, config, imported)
-    assert [n.name for n in report.kept_float] == ["relu"]
 
 
 @pytest.mark.parametrize(

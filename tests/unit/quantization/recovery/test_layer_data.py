@@ -18,7 +18,7 @@ from quantglow.ops.native import computing_with
 from quantglow.ops.window_products import conv2d
 from quantglow.options import RECOVERIES, QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import quantize_with_report
+from quantglow.quantization import quantize
 from quantglow.quantization.recovery import layer_data
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.layer_data import (
@@ -54,7 +54,7 @@ def data_of(
     """
     samples = samples_for(graph, count)
     seen = profile(graph, samples, progress=False)
-    int8 = quantize_with_report(graph, seen, PLAIN)[0]
+    int8 = quantize(graph, seen, PLAIN)
     evaluator = SampleEvaluator(int8, samples)
     values: dict[Node, SampleValues] = {}
     for node in int8.nodes:

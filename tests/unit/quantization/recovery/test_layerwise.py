@@ -16,7 +16,7 @@ from quantglow.ops import Conv, Gemm
 from quantglow.ops.contraction import Contraction
 from quantglow.options import RECOVERIES, QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import quantize_with_report
+from quantglow.quantization import quantize
 from quantglow.quantization.recovery import (
     TECHNIQUES,
     Cache,
@@ -43,7 +43,7 @@ def recovered(graph: Graph, data: Any, recovery: Any = "auto", **options: Any) -
     seen = profile(graph, samples_for(graph, 24, seed=2), progress=False)
     plain: dict[str, Any] = {"calibrate_method": "minmax", "equalization": ()}
     config = QuantizationConfig(recovery=recovery, **{**plain, **options})
-    result = quantize_with_report(graph, seen, config, data=data)[0]
+    result = quantize(graph, seen, config, data=data)
     result.verify()
     return result
 
@@ -200,7 +200,7 @@ def test_a_constant_that_a_layer_adds_is_added_for_every_sample(batch: int) -> N
     added = Constant(name="added", value=rng.standard_normal((batch, 4, 4, 8)).astype(np.float32))
     graph = Graph((x,), (("y", Conv(name="y", x=x, w=w, residual=added)),))
     data = [{"x": rng.standard_normal(x.type.shape).astype(np.float32)} for _ in range(6)]
-    made = quantize_with_report(graph, profile(graph, data, progress=False), data=data)[0]
+    made = quantize(graph, profile(graph, data, progress=False), data=data)
     (wanted,), (found,) = interpret(graph, data[0]), interpret(made, data[0])
     assert np.linalg.norm(found - wanted) < 0.02 * np.linalg.norm(wanted)
 

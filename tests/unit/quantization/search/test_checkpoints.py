@@ -43,7 +43,7 @@ def plans(*changed: str, config: QuantizationConfig = AUTO) -> list[Plan]:
     graph = chain()
     seen = profile(graph, samples_for(graph, 3), progress=False)
     ranges = [{}, *({name: Range(0.0, 0.1)} for name in changed)]
-    return [make_plan(graph, seen, config, None, chosen) for chosen in ranges]
+    return [make_plan(graph, seen, config, chosen) for chosen in ranges]
 
 
 def noises(found: list[Plan], kept: Checkpoints | None) -> list[float]:

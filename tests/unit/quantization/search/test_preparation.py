@@ -32,7 +32,7 @@ from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.processes.deadline import Deadline
 from quantglow.processes.interrupts import check_interrupt, keeping_best
 from quantglow.profiling import Range, profile
-from quantglow.quantization import Prepared, prepare, quantize_with_report
+from quantglow.quantization import Prepared, prepare, quantize
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.equalization import factors_of
 from quantglow.quantization.plan import tensor_ranges
@@ -86,7 +86,7 @@ def prepared_of(graph: Graph, config: QuantizationConfig = AUTO, **options: obje
 
 
 def noise(found: Prepared, config: QuantizationConfig, data: list[dict[str, Array]]) -> float:
-    plan = make_plan(found.graph, found.profile, config, None, found.ranges)
+    plan = make_plan(found.graph, found.profile, config, found.ranges)
     return relative_noise(plan, data, [compared_values(found.graph, feeds) for feeds in data], True)
 
 
@@ -94,12 +94,10 @@ def test_uneven_channels_are_equalized() -> None:
     graph, data = uneven(), samples_for(uneven(), 12, seed=4)
     seen = profile(graph, data, progress=False)
     plain, auto = (
-        quantize_with_report(
-            graph, seen, QuantizationConfig(recovery=(), equalization=e), data=data
-        )
+        quantize(graph, seen, QuantizationConfig(recovery=(), equalization=e), data=data)
         for e in ((), "auto")
     )
-    assert sqnr(graph, auto[0]) > sqnr(graph, plain[0]) + 6
+    assert sqnr(graph, auto) > sqnr(graph, plain) + 6
 
 
 def test_techniques_are_chosen_by_name() -> None:
@@ -282,7 +280,7 @@ def test_decisions_hold_for_the_graph_made_again() -> None:
 def test_the_compiled_program_gives_the_integers_of_the_graph() -> None:
     graph, data = uneven(), samples_for(uneven(), 8)
     seen = profile(graph, data, progress=False)
-    int8 = quantize_with_report(graph, seen, QuantizationConfig(quantize_output=True), data=data)[0]
+    int8 = quantize(graph, seen, QuantizationConfig(quantize_output=True), data=data)
     compiled = qg.compile(int8, num_threads=1)
     for feeds in samples_for(graph, 3, seed=9):
         np.testing.assert_array_equal(compiled.run(None, feeds)[0], interpret(int8, feeds)[0])

@@ -1,0 +1,122 @@
+"""Names by which users know values: those of the model's nodes, and of values that were fused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantglow as qg
+from quantglow.graph.aliases import known_names, with_aliases
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input
+from quantglow.ops import Add, Relu
+from quantglow.passes import optimize
+from quantglow.types import Array, f32
+from tests.support.embedded import MAKERS, network
+
+X = Input(name="x", tensor=f32(2))
+
+
+def chain(*names: str) -> Graph:
+    """Relus of these names, one behind the other."""
+    node: Relu | Input = X
+    for name in names:
+        node = Relu(name=name, x=node)
+    return Graph((X,), (("y", node),))
+
+
+def named(graph: Graph) -> dict[str, str]:
+    return {name: node.name for name, node in known_names(graph).items()}
+
+
+def test_a_value_that_is_gone_is_part_of_its_first_reader_that_is_left() -> None:
+    found = with_aliases(chain("b", "d"), chain("a", "b", "c", "d"))
+    assert named(found) == {"a": "b", "b": "b", "c": "d", "d": "d"}
+
+
+def test_aliases_follow_their_values() -> None:
+    before = replace(chain("a", "b"), aliases={"node a": "a", "node b": "b"})
+    names = ("a", "b", "node a", "node b")
+    assert named(with_aliases(chain("b"), before)) == dict.fromkeys(names, "b")
+
+
+def test_a_name_of_the_graph_comes_before_an_alias() -> None:
+    graph = replace(chain("a", "b"), aliases={"a": "b", "lost": "nothing"})
+    assert named(graph) == {"a": "a", "b": "b"}
+
+
+def test_a_value_behind_which_nothing_is_left_has_no_name() -> None:
+    both = Graph((X,), (("y", Relu(name="a", x=X)), ("z", Add(name="s", x=X, y=X))))
+    assert "s" not in named(with_aliases(chain("a"), both))
+
+
+def convolutions() -> onnx.ModelProto:
+    """Conv, Relu, Identity and Conv, with nodes named as exporters name them."""
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(4, c, 3, 3)).astype(np.float32) for c in (3, 4)]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["conv_0"], "/f/0/Conv"),
+        helper.make_node("Relu", ["conv_0"], ["relu"], "/f/1/Relu"),
+        helper.make_node("Identity", ["relu"], ["same"], "/f/2/Identity"),
+        helper.make_node("Conv", ["same", "w1"], ["y"], "/f/3/Conv"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "convolutions",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 8, 8])],
+        [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)],
+    )
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def data() -> Array:
+    return np.random.default_rng(1).normal(size=(8, 3, 12, 12)).astype(np.float32)
+
+
+LAYERS = {
+    "/f/0/Conv": "relu",
+    "conv_0": "relu",
+    "/f/1/Relu": "relu",
+    "/f/2/Identity": "relu",
+    "same": "relu",
+    "/f/3/Conv": "y",
+    "y": "y",
+}
+"""Name of a node or value -> name of the layer that it is a part of."""
+
+OPTIONS = [
+    (option, entry, layer)
+    for option in ("nodes_to_exclude", "ignored_scope", "int16_activations")
+    for entry, layer in LAYERS.items()
+    if (option, layer) != ("int16_activations", "y")  # An output is float.
+]
+
+
+@pytest.mark.parametrize(("option", "entry", "layer"), OPTIONS)
+def test_options_take_the_names_of_nodes_and_of_values(option: str, entry: str, layer: str) -> None:
+    options: Any = {option: [entry]}
+    made = qg.quantize_and_compile(convolutions(), data(), progress=False, **options)
+    precisions = {one.name: one.precision for one in made.report.layers}
+    chosen = "int16" if option == "int16_activations" else "float"
+    wanted = {"relu": "int8", "y": "int8", layer: chosen}
+    assert {name: precisions[name] for name in wanted} == wanted
+
+
+NETWORKS = [
+    name if name == "mnist" else pytest.param(name, marks=pytest.mark.slow) for name in MAKERS
+]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_layers_of_a_network_are_known_by_the_names_of_their_nodes(name: str) -> None:
+    path = network(name).path
+    known = known_names(optimize(qg.import_model(path)))
+    nodes = [node for node in onnx.load(path).graph.node if node.op_type in ("Conv", "Relu")]
+    assert nodes
+    assert {node.name for node in nodes} <= known.keys()
