@@ -34,7 +34,7 @@ from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.quantizer import Quantizer, samples_of
 from quantglow.quantization.search import preparation
-from quantglow.quantization.search.prepared import Prepared
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.trials import Trials, split
 from quantglow.types import Array
 from tools.hashed_networks import NETWORKS
@@ -49,7 +49,7 @@ class RecordedTrials(Trials):
 
     noises: list[float] = field(default_factory=list)
 
-    def noise_of(self, candidate: Prepared) -> float:
+    def noise_of(self, candidate: Candidate) -> float:
         self.noises.append(super().noise_of(candidate))
         return self.noises[-1]
 
@@ -67,11 +67,11 @@ def stages(name: str, profile_with: ProfileWith = COMPILED) -> Iterator[tuple[st
     graph = float_graph_of(graph)
     config = qg.QuantizationConfig(quantize_output=True, **network.options)
     samples = samples_of(data, graph, config.seed)
-    prepared, noises = search(graph, profile, config, samples)
+    candidate, noises = search(graph, profile, config, samples)
     yield "noise of candidates", {f"candidate {i}": exact(x) for i, x in enumerate(noises)}
-    yield "factors", {key: digest_of(found) for key, found in prepared.factors.items()}
-    yield "ranges", {key: f"{exact(r.low)} {exact(r.high)}" for key, r in prepared.ranges.items()}
-    quantizer = Quantizer(prepared, config, samples, progress=False)
+    yield "factors", {key: digest_of(found) for key, found in candidate.factors.items()}
+    yield "ranges", {key: f"{exact(r.low)} {exact(r.high)}" for key, r in candidate.ranges.items()}
+    quantizer = Quantizer(candidate, config, samples, progress=False)
     yield "plan", elements(quantizer.plan())
     plain = replace(quantizer, config=replace(config, recovery=()))
     yield "weights rounded to nearest", constants(plain.run().graph)
@@ -80,10 +80,10 @@ def stages(name: str, profile_with: ProfileWith = COMPILED) -> Iterator[tuple[st
 
 def search(
     graph: Graph, profile: Profile, config: qg.QuantizationConfig, samples: Sequence[Feeds]
-) -> tuple[Prepared, list[float]]:
+) -> tuple[Candidate, list[float]]:
     """The chosen candidate, and the noise of all."""
     parts = split(samples, config.seed)
-    trials = RecordedTrials(Prepared(graph, profile), config, *parts, FloatRuns(graph))
+    trials = RecordedTrials(Candidate(graph, profile), config, *parts, FloatRuns(graph))
     for _ in preparation.steps(trials):
         pass
     return trials.best, trials.noises

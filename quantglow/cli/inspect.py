@@ -129,7 +129,7 @@ def graph_of(options: argparse.Namespace) -> Graph:
         request = QuantizationRequest(config_of(options), options.subset_size, holds_out=True)
         model = with_steps(options.model, **steps_of(options))
         source = imported(model, samples_of(options), shapes_of(options))
-        return quantized(prepared(calibrated(source, request), request)).found.graph
+        return quantized(prepared(calibrated(source, request), request)).main.graph
     graph = stages.import_model(options.model, shapes_of(options), **steps_of(options))
     if options.stage == "imported" or is_quantized(graph):
         return graph

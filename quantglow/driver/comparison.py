@@ -43,7 +43,7 @@ CALIBRATING = ("import", "profile", "prepare", "quantize")
 
 
 @dataclass(frozen=True)
-class Split:
+class SampleSplit:
     """Samples to calibrate on, and samples to compare outputs on; both as the model declares."""
 
     calibration: Sequence[Feeds]
@@ -51,7 +51,7 @@ class Split:
     origin: str
 
     @staticmethod
-    def of(data: Any, family: Family, subset_size: int, seed: int) -> Split:
+    def of(data: Any, family: Family, subset_size: int, seed: int) -> SampleSplit:
         """The split that ``quantize_and_compile`` makes.  Raises ``CalibrationError``."""
         if profile_in(data) is not None:
             raise CalibrationError(
@@ -64,7 +64,7 @@ class Split:
             raise CalibrationError("there are no samples. Remedy: give at least one.")
         held = reader.held.samples if reader.held else []
         unseen = [declared_feeds(ports, feeds) for feeds in held]
-        return Split(used, unseen or used, UNSEEN if unseen else SAME)
+        return SampleSplit(used, unseen or used, UNSEEN if unseen else SAME)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def compare(
     model, calibration_data = as_onnx(model, calibration_data)
     model = with_steps(model, before, after)
     source = imported(model, calibration_data, input_shapes)
-    split = Split.of(source.data, source.family, subset_size, seed)
+    split = SampleSplit.of(source.data, source.family, subset_size, seed)
     busy = busy_note()
     compiled = quantize_and_compile(
         model,

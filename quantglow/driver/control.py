@@ -122,7 +122,7 @@ class AccuracyControl:
         """A model after these steps, not checked."""
         found = self.quantized(steps, search.deadline)
         self.keep(steps, found, search.found)
-        build = self.compiler.compile(found.found.graph)
+        build = self.compiler.compile(found.main.graph)
         report = replace(report_of(build, {}), notes=found.notes)
         report = with_steps(report, steps, shown_steps(steps))
         return self.whole(model_of(found, build, self.compiler, report))
@@ -141,13 +141,13 @@ class AccuracyControl:
 
         Steps that the deadline leaves no time for come last, or are not offered as int16.
         """
-        samples, plan = self.calibrated.checks.feeds[:RANKING_SAMPLES], plain.found.plan
+        samples, plan = self.calibrated.checks.feeds[:RANKING_SAMPLES], plain.main.plan
         wide = int16_steps(plan, samples, deadline.halfway)
         if deadline.is_over:
             return ranked(plan, wide, float_steps(plan, {}))
-        widened = self.quantized(wide, deadline).found
+        widened = self.quantized(wide, deadline).main
         names = [step.name for step in float_steps(plan, {})]
-        exact = widened.prepared.graph
+        exact = widened.candidate.graph
         noise = noise_of_each(exact, widened.graph, names, samples, deadline)
         return ranked(plan, wide, float_steps(plan, noise))
 

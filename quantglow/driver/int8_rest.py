@@ -67,7 +67,7 @@ def int8_tail(
     def int8(behind: Behind) -> tuple[AnyModel | str, AnyModel | str]:
         if request.contract is not None:
             return UNDER_CONTRACT, UNDER_CONTRACT
-        found = list(reaching(cut.parts, behind, samples, compiler.num_threads))
+        found = list(reaching(cut.split, behind, samples, compiler.num_threads))
         body: AnyModel | str = UNREACHED
         if behind.loop is not None:
             trips = list(trips_of(behind, found, compiler))
@@ -78,7 +78,7 @@ def int8_tail(
         rest = [feeds for feeds in given if all(array.size for array in feeds.values())]
         return body, part(behind.rest, rest) if behind.rest.graph.output else UNREACHED
 
-    parts = cut.parts
+    parts = cut.split
     return staged_tail(parts.tail, parts.late, parts.reasons, compiler, int8)
 
 

@@ -14,15 +14,13 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.types import Array
 
-AnyModel = TypeVar("AnyModel", CompiledModel, CompiledModel | FallbackModel)
+Model = TypeVar("Model", CompiledModel, CompiledModel | FallbackModel)
 
 NO_SAMPLES = "the latency was not measured: there are no samples"
 NO_MODEL = "the latency was not measured: a graph is no ONNX model"
 
 
-def with_latency(
-    compiled: AnyModel, model: Any, samples: Sequence[Mapping[str, Array]]
-) -> AnyModel:
+def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Array]]) -> Model:
     """The model whose report has the latency of the first sample, or a note why not.
 
     ``model`` is the ONNX model that it was made of: path, bytes or ModelProto.
@@ -41,7 +39,7 @@ def with_latency(
     return reporting(compiled, latency=found)
 
 
-def reporting(compiled: AnyModel, notes: tuple[str, ...] = (), **facts: Any) -> AnyModel:
+def reporting(compiled: Model, notes: tuple[str, ...] = (), **facts: Any) -> Model:
     """The model whose report has more facts and notes."""
     before: Callable[[], object] = compiled.reporter
 

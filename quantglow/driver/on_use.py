@@ -13,7 +13,7 @@ from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specialisations import Specialisations
 
-AnyModel = TypeVar("AnyModel", bound=CompiledModel | FallbackModel)
+Model = TypeVar("Model", bound=CompiledModel | FallbackModel)
 
 ON_USE = "the model leaves dimensions free: it is compiled on first use"
 FIRST = "all that is said here is said of the shapes that came first"
@@ -33,7 +33,7 @@ def compiled_on_use(programs: Specialisations, known: tuple[str, ...]) -> Compil
     return CompiledModel(programs, report)
 
 
-def ready_to_answer(model: AnyModel) -> AnyModel:
+def ready_to_answer(model: Model) -> Model:
     """The model; onnxruntime has loaded it if it answers calls while programs are compiled."""
     if isinstance(model, CompiledModel | PartlyCompiledModel):
         programs = model.specialisations

@@ -256,7 +256,7 @@ def int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | Partly
 def check_rest(cut: Cut, compiler: Compiler) -> None:
     """Raise the cut's error if onnxruntime does not take the rest: before the work, not after."""
     try:
-        check_tail(cut.parts, compiler.num_threads)
+        check_tail(cut.split, compiler.num_threads)
     except FallbackError as refusal:
         raise cut.error from refusal
 
@@ -288,7 +288,7 @@ def whole_model(cut: Cut | None, tail: StagedTail | None = None) -> Whole:
     """
     if cut is None:
         return lambda compiled: compiled
-    return lambda head: partly_compiled(cut.source, cut.parts, head, cut.error, tail)
+    return lambda head: partly_compiled(cut.source, cut.split, head, cut.error, tail)
 
 
 def accuracy_contract(

@@ -253,11 +253,11 @@ def diagnose(
                 "a profile holds no samples to measure on. Remedy: pass the calibration samples."
             )
         made = quantized(prepared(seen, request), progress="auto")
-        exact = made.found.prepared
+        exact = made.main.candidate
         diagnosed = diagnosis.diagnose(
             exact.graph,
-            made.found.graph,
-            made.found.report,
+            made.main.graph,
+            made.main.report,
             seen.checks.feeds[:samples],
             exact.profile,
             sensitivity=sensitivity,

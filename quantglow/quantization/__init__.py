@@ -5,22 +5,22 @@ from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.qdq import float_notes, fuse_quantized
 from quantglow.quantization.quantizer import (
     Converted,
-    Quantized,
+    QuantizedGraph,
     quantize,
     quantize_for_all_shapes,
 )
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.preparation import prepare
-from quantglow.quantization.search.prepared import Prepared
 
 __all__ = [
+    "Candidate",
     "Converted",
     "Decisions",
     "FloatRuns",
     "NodeReport",
-    "Prepared",
     "QuantizationReport",
-    "Quantized",
+    "QuantizedGraph",
     "float_islands",
     "float_notes",
     "fuse_quantized",

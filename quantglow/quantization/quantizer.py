@@ -26,10 +26,10 @@ from quantglow.quantization.recovery.layerwise import Begin
 from quantglow.quantization.recovery.sample_runs import SampleRuns
 from quantglow.quantization.recovery.sampling import Spread
 from quantglow.quantization.report import NodeReport, QuantizationReport
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.choose_int16 import with_chosen_int16
 from quantglow.quantization.search.output_noise import compared_nodes, noise_to_signal
 from quantglow.quantization.search.preparation import prepare
-from quantglow.quantization.search.prepared import Prepared
 from quantglow.quantization.search.trials import WORTH
 from quantglow.quantization.shape_variants import at_own_shapes, fit
 from quantglow.types import Array
@@ -83,7 +83,7 @@ class Quantizer:
     begin      begins recovery's runs over samples, see ``recover``
     """
 
-    prepared: Prepared
+    candidate: Candidate
     config: QuantizationConfig
     samples: Sequence[Feeds] = ()
     progress: bool | str = "auto"
@@ -93,17 +93,17 @@ class Quantizer:
     deadline: Deadline = NEVER
     begin: Begin = SampleRuns
 
-    def run(self) -> Quantized:
+    def run(self) -> QuantizedGraph:
         """The int8 graph with its report, and the decisions that other shapes take over."""
-        made, prepared = self.best(), self.prepared
-        decisions = Decisions.of(made.plan, made.graph, prepared, self.config)
+        made, candidate = self.best(), self.candidate
+        decisions = Decisions.of(made.plan, made.graph, candidate, self.config)
         report = report_of(made.plan)
-        return Quantized(made.graph, report, decisions, prepared, made.plan, made.notes)
+        return QuantizedGraph(made.graph, report, decisions, candidate, made.plan, made.notes)
 
     def best(self) -> Made:
         """The int8 graph; with int16 activations chosen by trial, the less noisy one of both."""
-        config, profile, plan = self.config, self.prepared.profile, self.plan()
-        samples, floats = self.prepared.fitting(self.recovery_samples)
+        config, profile, plan = self.config, self.candidate.profile, self.plan()
+        samples, floats = self.candidate.fitting(self.recovery_samples)
         made = self.made(self.overrides.applied_to(plan, profile, config), samples, floats)
         if samples and config.int16_activations == AUTO:
             made = self.with_int16(made, plan, samples, floats)
@@ -119,14 +119,14 @@ class Quantizer:
 
         The choice takes half of the time at most; the rest is for recovery.
         """
-        found, profile, half = plain, self.prepared.profile, self.deadline.halfway
+        found, profile, half = plain, self.candidate.profile, self.deadline.halfway
         wider = plan
         if not half.is_over:
             wider = with_chosen_int16(plan, profile, self.config, floats, self.progress, half)
         note = half.note(INT16_STAGE)
         if wider is not plan:
             other = self.made(wider, samples, floats)
-            found = better(self.prepared.graph, plain, other)
+            found = better(self.candidate.graph, plain, other)
             note = note or (self.deadline.note(INT16_STAGE) if other.notes else "")
         return replace(found, notes=(*found.notes, note)) if note else found
 
@@ -139,11 +139,11 @@ class Quantizer:
     def plan(self) -> Plan:
         """Precision and parameters of every value, before int16 is chosen by trial."""
         graph, profile, to_float = (
-            self.prepared.graph,
-            self.prepared.profile,
+            self.candidate.graph,
+            self.candidate.profile,
             self.overrides.to_float,
         )
-        ranges = self.prepared.ranges
+        ranges = self.candidate.ranges
         plan = make_plan(graph, profile, self.config, ranges, to_float)
         plan = with_bodies(plan, partial(element_of, profile, self.config))
         return with_named_int16(plan, profile, self.config, strict=not to_float)
@@ -152,7 +152,7 @@ class Quantizer:
         """The int8 graph of a plan, its weights rounded against the samples; ``floats``: these
         with the float graphs for their shapes."""
         config, result = self.config, Converter(plan, self.config.per_channel).run()
-        graph, is_compared = self.prepared.graph, config.int16_activations == AUTO
+        graph, is_compared = self.candidate.graph, config.int16_activations == AUTO
         if not samples or not (config.recovery or is_compared):
             return Made(result, plan)
         if config.recovery and self.converted is not None:
@@ -179,7 +179,7 @@ class Quantizer:
 
     def _integers(self, int8: Graph, plan: Plan, samples: Sequence[Feeds]) -> list[Feeds | None]:
         """The samples with the int8 graphs for their shapes; None for one unlike ``int8``."""
-        decisions = Decisions.of(plan, int8, self.prepared, self.config)
+        decisions = Decisions.of(plan, int8, self.candidate, self.config)
         own = at_own_shapes(samples, decisions.apply)
         return [feeds if fits else None for feeds, fits in zip(own, fit(own, int8), strict=True)]
 
@@ -221,17 +221,17 @@ def report_of(plan: Plan) -> QuantizationReport:
 
 
 @dataclass(frozen=True, repr=False)
-class Quantized(Concise):
+class QuantizedGraph(Concise):
     """An int8 graph, the precision of each operator, and the decisions for other shapes.
 
-    ``prepared`` and ``plan``: the float graph it was made from, and how.  ``notes``: what the
+    ``candidate`` and ``plan``: the float graph it was made from, and how.  ``notes``: what the
     deadline cut short.
     """
 
     graph: Graph
     report: QuantizationReport
     decisions: Decisions
-    prepared: Prepared
+    candidate: Candidate
     plan: Plan
     notes: tuple[str, ...] = ()
 
@@ -245,15 +245,15 @@ def quantize_for_all_shapes(
     overrides: PrecisionOverrides = NO_OVERRIDES,
     deadline: Deadline = NEVER,
     begin: Begin = SampleRuns,
-) -> Quantized:
+) -> QuantizedGraph:
     """``quantize`` at the shapes of ``graph``, with the decisions that other shapes take over.
 
     ``data``: samples, all of which are used; the other arguments as for ``Quantizer``.
     """
     config, samples, half = config or QuantizationConfig(), data or (), deadline.halfway
-    prepared = prepare(graph, profile, config, samples, progress=progress, deadline=half)
+    candidate = prepare(graph, profile, config, samples, progress=progress, deadline=half)
     return Quantizer(
-        prepared,
+        candidate,
         config,
         samples,
         progress=progress,

@@ -19,7 +19,7 @@ from quantglow.ops import Conv, Gemm, Relu, Reshape, Sigmoid, Softmax, Transpose
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
-from quantglow.quantization import Decisions, Quantized, quantize, quantize_for_all_shapes
+from quantglow.quantization import Decisions, QuantizedGraph, quantize, quantize_for_all_shapes
 from quantglow.quantization.decisions import serialization
 from quantglow.quantization.decisions.decisions import NO_RANGE, UNDECIDED
 from quantglow.types import f32
@@ -30,7 +30,7 @@ from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import constant, samples_for, small_cnn, sqnr
 
 
-def quantized(graph: Graph, **options: object) -> Quantized:
+def quantized(graph: Graph, **options: object) -> QuantizedGraph:
     """A quantized graph with ranges and recovery from random samples."""
     samples = samples_for(graph)
     seen = profile(graph, samples, progress=False)
@@ -62,7 +62,7 @@ def test_decisions_give_back_the_graph_they_were_made_with(
     assert same_graph(made.decisions.apply(graph), made.graph)
 
 
-def read_back(made: Quantized) -> Decisions:
+def read_back(made: QuantizedGraph) -> Decisions:
     """The decisions in the form of a file, beside the graph."""
     text = json.dumps(serialization.to_json(made.decisions))
     return serialization.from_json(json.loads(text), made.graph)

@@ -10,7 +10,7 @@ from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import Quantized, quantize_for_all_shapes
+from quantglow.quantization import QuantizedGraph, quantize_for_all_shapes
 from quantglow.quantization.search import fused_functions
 from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import BASELINE, TARGETS, assert_agree
@@ -19,7 +19,7 @@ from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import samples_for
 
 
-def quantized(graph: Graph, quantize_output: bool) -> Quantized:
+def quantized(graph: Graph, quantize_output: bool) -> QuantizedGraph:
     """A configuration with a budget for all functions."""
     samples = samples_for(graph)
     seen = profile(graph, samples, progress=False)

@@ -10,7 +10,7 @@ from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import Quantized, quantize_for_all_shapes
+from quantglow.quantization import QuantizedGraph, quantize_for_all_shapes
 from quantglow.quantization.plan.int16 import int16_ineligibility, value_names
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.types import DType
@@ -21,7 +21,7 @@ from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import samples_for
 
 
-def quantized(graph: Graph, draw: st.DataObject) -> Quantized:
+def quantized(graph: Graph, draw: st.DataObject) -> QuantizedGraph:
     """A quantized graph with some values in int16, out of the possible ones."""
     samples = samples_for(graph)
     seen = profile(graph, samples, progress=False)

@@ -61,7 +61,7 @@ def test_int8_graphs_have_unique_names(graph: Graph, equalization: object) -> No
     config = QuantizationConfig(equalization=equalization)
     made = quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
     made.graph.verify()
-    made.prepared.graph.verify()
+    made.candidate.graph.verify()
     assert same_graph(made.decisions.apply(graph), made.graph)
 
 

@@ -34,10 +34,10 @@ NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of la
 
 def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
     """The quantized model as a program, checked if the request asks for it."""
-    calibrated, found = quantized.calibrated, quantized.found
+    calibrated, found = quantized.calibrated, quantized.main
     verify = quantized.prepared.request.verify
     checked = list(until_interrupted(calibrated.checks.feeds if verify else ()))
-    with reference(calibrated.imported.model, found.prepared.graph, checked) as wanted:
+    with reference(calibrated.imported.model, found.candidate.graph, checked) as wanted:
         build = compiler.compile(found.graph)
         seconds = {**calibrated.seconds, **build.seconds}
         with debug.timed("verify", seconds):
@@ -59,7 +59,7 @@ def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
 def page_source(quantized: Quantized, trace: Mapping[str, Any] | None = None) -> PageSource:
     """Name, histograms and options of a quantized model, for its page."""
     prepared = quantized.prepared
-    histograms = prepared.found.profile.histograms
+    histograms = prepared.candidate.profile.histograms
     return PageSource.of(quantized.calibrated.imported.model, histograms, prepared.config, trace)
 
 
@@ -68,7 +68,7 @@ def model_of(
 ) -> CompiledModel:
     """The compiled model of a build of the quantized graph."""
     calibrated = quantized.calibrated
-    first = Specialisation(quantized.found.graph, build, calibrated.case)
+    first = Specialisation(quantized.main.graph, build, calibrated.case)
     built = Built(calibrated.family, quantized.decisions)
     source = calibrated.family.source
     exact = WholeModel(source, compiler.num_threads).at if isinstance(source, Source) else None
@@ -80,8 +80,8 @@ def model_of(
 def _verification(
     quantized: Quantized, build: Build, wanted: Reference, checked: Sequence[Feeds]
 ) -> Verification:
-    found, calibrated = quantized.found, quantized.calibrated
-    precisions, prepared = found.report, found.prepared
+    found, calibrated = quantized.main, quantized.calibrated
+    precisions, candidate = found.report, found.candidate
     is_float = precisions.count("float") == len(precisions.nodes)
     notes = (*calibrated.family.notes, *((NOTHING_QUANTIZED,) if is_float else ()))
     if not quantized.prepared.request.verify:
@@ -91,10 +91,10 @@ def _verification(
     def run(feeds: Mapping[str, Array]) -> list[Array]:
         return leaving(ends, build.executable.run(feeds))
 
-    graphs = (prepared.graph, found.graph, precisions)
+    graphs = (candidate.graph, found.graph, precisions)
     validation = calibrated.checks.validation
     right = validation.right if validation else no_labels
-    result = verification.verify(wanted, *graphs, run, checked, prepared.profile, right)
+    result = verification.verify(wanted, *graphs, run, checked, candidate.profile, right)
     return replace(result, notes=(*result.notes, *notes))
 
 

@@ -16,10 +16,10 @@ from quantglow.profiling.data import first_of
 
 @dataclass(frozen=True)
 class Cut:
-    """A model that cannot be compiled to its end: ``error`` says why, ``parts`` where it is cut."""
+    """A model that cannot be compiled to its end: ``error`` says why, ``split`` where it is cut."""
 
     source: frontend.Source
-    parts: frontend.Split
+    split: frontend.Split
     error: UnsupportedOpError
 
 
@@ -57,7 +57,7 @@ def imported(model: Any, data: Any, input_shapes: InputShapes | None = None) -> 
                     _try_out(family, first)
         except UnsupportedOpError as error:
             cut = _cut(model, case, error)
-            head = cut.parts.head
+            head = cut.split.head
             return Imported(head, float_family_of(head, input_shapes), data, cut, seconds)
     return Imported(model, family, data, None, seconds)
 

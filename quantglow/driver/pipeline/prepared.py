@@ -23,17 +23,17 @@ from quantglow.report.speed.speed import LayerSpeed
 class Prepared:
     """A calibrated model whose ranges are decided.
 
-    config    the options; some layers may have been excluded since they are slower in int8
-    found     equalized graph and ranges
-    deadline  when recovery ends, too; the searches before it leave it half of the time
-    cache     layers that were recovered before, so that none is twice
-    speeds    measured times of layers, if ``measure_speed`` asked for them
+    config     the options; some layers may have been excluded since they are slower in int8
+    candidate  equalized graph and ranges
+    deadline   when recovery ends, too; the searches before it leave it half of the time
+    cache      layers that were recovered before, so that none is twice
+    speeds     measured times of layers, if ``measure_speed`` asked for them
     """
 
     calibrated: Calibrated
     request: QuantizationRequest
     config: QuantizationConfig
-    found: quantization.Prepared
+    candidate: quantization.Candidate
     deadline: Deadline
     cache: Cache = field(default_factory=Cache)
     speeds: tuple[LayerSpeed, ...] = ()

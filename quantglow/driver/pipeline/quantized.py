@@ -21,13 +21,13 @@ class Quantized:
     """A quantized model.
 
     overrides  precisions that accuracy control chose
-    found      the int8 graph of the main case
+    main       the int8 graph of the main case
     deadline   when its recovery ended at the latest, and that of the other cases
     """
 
     prepared: Prepared
     overrides: PrecisionOverrides
-    found: quantization.Quantized
+    main: quantization.QuantizedGraph
     deadline: Deadline
 
     @property
@@ -47,10 +47,10 @@ class Quantized:
         return tuple(dict.fromkeys(note for made in self.cases.values() for note in made.notes))
 
     @cached_property
-    def cases(self) -> dict[CaseValues, quantization.Quantized]:
+    def cases(self) -> dict[CaseValues, quantization.QuantizedGraph]:
         """The int8 graph for each combination of deciding values in the data."""
         calibrated = self.calibrated
-        found = {calibrated.case.values: self.found}
+        found = {calibrated.case.values: self.main}
         for case in calibrated.profile.main_cases if calibrated.case.values else ():
             if case.values in found:
                 continue
@@ -86,7 +86,7 @@ def quantized(
     """
     end = prepared.deadline if deadline is None else deadline
     quantizer = Quantizer(
-        prepared.found,
+        prepared.candidate,
         prepared.config,
         prepared.calibrated.deciding or (),
         progress=prepared.request.progress if progress is None else progress,
@@ -101,6 +101,8 @@ def quantized(
     return Quantized(prepared, overrides, found, end)
 
 
-def rounded_to_nearest(prepared: Prepared, config: QuantizationConfig) -> quantization.Quantized:
+def rounded_to_nearest(
+    prepared: Prepared, config: QuantizationConfig
+) -> quantization.QuantizedGraph:
     """The int8 graph under other options, its weights not rounded against samples."""
-    return Quantizer(prepared.found, config, progress=False).run()
+    return Quantizer(prepared.candidate, config, progress=False).run()

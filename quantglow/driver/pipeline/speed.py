@@ -59,7 +59,7 @@ def timed_layers(
 
     Raises ``BackendError`` where a graph has no program of kernels.
     """
-    calibrated, found = quantized.calibrated, quantized.found
+    calibrated, found = quantized.calibrated, quantized.main
     feeds = calibrated.checks.feeds[0]
     floats, integers = (
         compiler.compile(graph, skip_branches=False)

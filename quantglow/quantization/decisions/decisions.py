@@ -42,7 +42,7 @@ from quantglow.quantization.plan.masks import masked_values
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.plan.tensor_ranges import element_of
-from quantglow.quantization.search.prepared import Prepared
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.types import DType, ElementType
 
 UNDECIDED = "it is not part of the model at the shapes it was calibrated at"
@@ -98,9 +98,11 @@ class Decisions:
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
 
     @staticmethod
-    def of(plan: Plan, result: Graph, prepared: Prepared, config: QuantizationConfig) -> Decisions:
+    def of(
+        plan: Plan, result: Graph, candidate: Candidate, config: QuantizationConfig
+    ) -> Decisions:
         """The decisions that led to ``result``, the int8 graph of ``plan``."""
-        profile = prepared.profile
+        profile = candidate.profile
         elsewhere = profile.histograms.keys() - {node.name for node in plan.graph.nodes}
         elements = {
             name: element
@@ -116,9 +118,9 @@ class Decisions:
             quantize_output=plan.quantize_output,
             symmetric=config.symmetric,
             per_channel=config.per_channel,
-            factors=prepared.factors,
-            grids=prepared.grids,
-            fused=prepared.fused,
+            factors=candidate.factors,
+            grids=candidate.grids,
+            fused=candidate.fused,
             stored=frozenset(n.name for n in plan.integer_results if isinstance(n, PRODUCTS)),
             sizes={node.name: sizes_of(node) for node in layers_of(plan)},
         )

@@ -23,8 +23,8 @@ from quantglow.quantization.equalize.equalization import factors_of, groups_to_s
 from quantglow.quantization.equalize.input_grid import aligned, grids_of
 from quantglow.quantization.equalize.sample_statistics import ChannelReach, RescaledValues
 from quantglow.quantization.plan.tensor_ranges import scarce_values
+from quantglow.quantization.search.candidate import Candidate, Ranges
 from quantglow.quantization.search.fused_functions import worth_fusing
-from quantglow.quantization.search.prepared import Prepared, Ranges
 from quantglow.quantization.search.range_choice import choose_ranges
 from quantglow.quantization.search.range_trial import Judged, Pair
 from quantglow.quantization.search.trials import Trials
@@ -38,14 +38,14 @@ smaller ones."""
 class Lever(Protocol):
     """A way to lower the noise of a quantized network."""
 
-    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+    def proposals(self, trials: Trials) -> Iterator[Candidate]:
         """Candidates, one after the other; each is judged before the next one is made."""
 
 
 class FuseFunctions:
     """Compute functions behind layers on their sums (``fused_functions``)."""
 
-    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+    def proposals(self, trials: Trials) -> Iterator[Candidate]:
         start = trials.start
         if "fuse-functions" not in trials.config.equalization:
             return
@@ -58,7 +58,7 @@ class FuseFunctions:
 class AlignInputs:
     """Put inputs on the grid of the bytes they were made of (``input_grid``)."""
 
-    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+    def proposals(self, trials: Trials) -> Iterator[Candidate]:
         start = trials.start
         if "align-inputs" not in trials.config.equalization:
             return
@@ -76,7 +76,7 @@ class AlignInputs:
 class Plain:
     """The graph as it is, with min-max ranges: the result is never worse."""
 
-    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+    def proposals(self, trials: Trials) -> Iterator[Candidate]:
         yield trials.best
 
 
@@ -88,13 +88,13 @@ class NarrowRanges:
     errors that were measured so far.
     """
 
-    refused: tuple[Prepared, Ranges] | None = None
+    refused: tuple[Candidate, Ranges] | None = None
     judged: dict[Pair, Judged] = field(default_factory=dict)
 
-    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+    def proposals(self, trials: Trials) -> Iterator[Candidate]:
         yield from self.on(trials, trials.best)
 
-    def on(self, trials: Trials, base: Prepared) -> Iterator[Prepared]:
+    def on(self, trials: Trials, base: Candidate) -> Iterator[Candidate]:
         """The proposal for a candidate that was judged before."""
         if not trials.chooses_ranges:
             return
@@ -103,7 +103,7 @@ class NarrowRanges:
         if trials.best is base:
             self.refused = base, ranged.ranges
 
-    def applied(self, trials: Trials, base: Prepared) -> Prepared:
+    def applied(self, trials: Trials, base: Candidate) -> Candidate:
         """A candidate with ranges chosen for it."""
         if not trials.chooses_ranges:
             return base
@@ -122,7 +122,7 @@ class RescaleChannels:
 
     ranges: NarrowRanges
 
-    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+    def proposals(self, trials: Trials) -> Iterator[Candidate]:
         equal, mixed = _learned(trials)
         if trials.deadline.is_over:
             return
@@ -148,7 +148,7 @@ class Stretches:
     ranges: NarrowRanges
     count: int = STRETCHES
 
-    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+    def proposals(self, trials: Trials) -> Iterator[Candidate]:
         base, refused = self.ranges.refused or (None, {})
         if base is not trials.best:
             refused = {}
@@ -189,7 +189,7 @@ def _learned(trials: Trials) -> tuple[RescaledValues, RescaledValues]:
     return RescaledValues(graph, factors), RescaledValues(graph, streams.mixtures())
 
 
-def _rescaled(start: Prepared, *values: RescaledValues) -> Prepared:
+def _rescaled(start: Candidate, *values: RescaledValues) -> Candidate:
     """The start with these factors, and the histograms of the values they change."""
     factors = {name: factor for some in values for name, factor in some.factors.items()}
     recorded = {name: counts for some in values for name, counts in some.histograms.items()}
@@ -210,7 +210,7 @@ def _stretches(trials: Trials, count: int) -> list[set[str]]:
     return [set().union(*groups[i : i + size]) for i in range(0, len(groups), size)]
 
 
-def plain_in(names: set[str], trials: Trials) -> Prepared:
+def plain_in(names: set[str], trials: Trials) -> Candidate:
     """The best so far, with one stretch as the model has it."""
     start, best = trials.start, trials.best
     factors = {n: f for n, f in best.factors.items() if n not in names}

@@ -21,8 +21,8 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.equalize.float_runs import FloatRuns
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.levers import exact_levers, tried_levers
-from quantglow.quantization.search.prepared import Prepared
 from quantglow.quantization.search.trials import Trials, split
 
 STAGE = "choosing ranges and scales"
@@ -36,14 +36,14 @@ def prepare(
     progress: bool | str = False,
     deadline: Deadline = NEVER,
     runs: FloatRuns | None = None,
-) -> Prepared:
+) -> Candidate:
     """The best candidate found until all are tried, until ``deadline`` or Ctrl-C.
 
     ``runs``: of ``graph``, with the values of samples that ran before.
     Raises ``ProfileMismatchError`` for the profile of another model.
     """
     profile.check(graph)
-    start = Prepared(graph, profile)
+    start = Candidate(graph, profile)
     if not samples or not (config.equalization or config.calibrate_method == "auto"):
         return start
     parts = split(samples, config.seed)

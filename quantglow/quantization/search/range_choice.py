@@ -27,7 +27,7 @@ from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.plan.tensor_ranges import scarce_values, tensor_ranges
 from quantglow.quantization.recovery.sample_values import SampleEvaluator
 from quantglow.quantization.recovery.sampling import Spread
-from quantglow.quantization.search.prepared import Ranges
+from quantglow.quantization.search.candidate import Ranges
 from quantglow.quantization.search.range_trial import Judged, Pair, RangeTrial
 from quantglow.quantization.search.reader_errors import ReaderErrors
 from quantglow.types import ElementType

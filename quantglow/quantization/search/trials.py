@@ -15,10 +15,10 @@ from quantglow.profiling.data import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.plan.plan import make_plan
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.checkpoints import Checkpoints
 from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.quantization.search.prepared import Prepared
 from quantglow.quantization.shape_variants import graph_for
 from quantglow.quantization.smoothing_scales import with_smoothing_scales
 from quantglow.types import Array
@@ -43,7 +43,7 @@ class Trials:
     ``held``: samples to decide on.
     """
 
-    start: Prepared
+    start: Candidate
     config: QuantizationConfig
     fitting: list[Feeds]
     held: list[Feeds]
@@ -56,7 +56,7 @@ class Trials:
     def __post_init__(self) -> None:
         self.begin(self.start)
 
-    def begin(self, start: Prepared) -> None:
+    def begin(self, start: Candidate) -> None:
         """Take a candidate without a trial; all that follows starts from it."""
         self.start = self.best = start
         self.with_scales = with_smoothing_scales(start.graph)
@@ -78,14 +78,14 @@ class Trials:
         tried = set(self.config.equalization) - set(FAST_EQUALIZATIONS)
         return bool(self.held) and (self.chooses_ranges or bool(tried))
 
-    def judge(self, candidate: Prepared) -> None:
+    def judge(self, candidate: Candidate) -> None:
         """Take the candidate if its outputs are less noisy on the held-back samples."""
         noise = self.noise_of(candidate)
         if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
             self.checkpoints.keep()
 
-    def noise_of(self, candidate: Prepared) -> float:
+    def noise_of(self, candidate: Candidate) -> float:
         """Noise of a candidate's outputs over their signal, on the held-back samples."""
         graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
         plan = make_plan(graph, profile, self.config, ranges)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.driver.comparison import Split
+from quantglow.driver.comparison import SampleSplit
 from quantglow.driver.models import float_family_of
 from quantglow.driver.validation import Validation
 from quantglow.profiling.data import feeds_of
@@ -51,7 +51,8 @@ READS: dict[str, Callable[[Any], Any]] = {
     "recovery": lambda data: plain(samples_of(data, FAMILY.default or FAMILY.at({"x": SHAPE}))),
     "validation": lambda data: plain(Validation.of(data, FAMILY.signature).samples),
     "split": lambda data: [
-        plain(part) for part in (lambda s: (s.calibration, s.checked))(Split.of(data, FAMILY, 9, 0))
+        plain(part)
+        for part in (lambda s: (s.calibration, s.checked))(SampleSplit.of(data, FAMILY, 9, 0))
     ],
 }
 

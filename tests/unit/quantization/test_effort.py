@@ -16,7 +16,7 @@ from quantglow.options import (
     QuantizationConfig,
 )
 from quantglow.profiling import profile
-from quantglow.quantization import FloatRuns, Prepared, quantize, quantizer
+from quantglow.quantization import Candidate, FloatRuns, quantize, quantizer
 from quantglow.quantization.quantizer import FAST_SAMPLES
 from quantglow.quantization.search.levers import MORE_STRETCHES, Stretches, tried_levers
 from quantglow.quantization.search.preparation import steps
@@ -30,7 +30,7 @@ RECOVERY_ALONE: dict[str, Any] = {"calibrate_method": "minmax", "equalization": 
 def trials_of(**options: Any) -> Trials:
     graph = small_cnn()
     data = samples_for(graph, 12)
-    start = Prepared(graph, profile(graph, data, progress=False))
+    start = Candidate(graph, profile(graph, data, progress=False))
     return Trials(start, QuantizationConfig(**options), *split(data, 0), FloatRuns(graph))
 
 

@@ -22,7 +22,7 @@ from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape
 from quantglow.options import PRESETS, QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
-from quantglow.quantization import Quantized, quantize_for_all_shapes, quantizer
+from quantglow.quantization import QuantizedGraph, quantize_for_all_shapes, quantizer
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.recovery import sample_nbytes
@@ -178,11 +178,11 @@ def test_sensitivities_at_another_shape_are_those_of_the_same_plan_there(
     assert sensitivities(main_graph(), sample(shape)) == sensitivities(there, {"x": image(shape)})
 
 
-def quantized(data: list[Any] | None) -> Quantized:
+def quantized(data: list[Any] | None) -> QuantizedGraph:
     return quantize_for_all_shapes(main_graph(), seen(), PLAIN, data, progress=False)
 
 
-def noise_of(made: Quantized) -> float:
+def noise_of(made: QuantizedGraph) -> float:
     """On samples of several shapes that were not seen before."""
     total = np.zeros(2)
     for shape in (MAIN, *OTHERS):
@@ -248,11 +248,11 @@ def test_weights_are_in_memory_once() -> None:
     layers = [n for n in found if n.type.dtype.is_float]
     assert layers
     assert {id(n) for n in layers} <= known
-    prepared = quantized(data).prepared
-    known = {id(n) for n in prepared.graph.nodes if isinstance(n, Constant)}
+    candidate = quantized(data).candidate
+    known = {id(n) for n in candidate.graph.nodes if isinstance(n, Constant)}
     found = [
         n
-        for feeds in prepared.on(data)[1:]
+        for feeds in candidate.on(data)[1:]
         for n in graph_for(feeds, main_graph()).nodes
         if isinstance(n, Constant)
     ]
@@ -281,8 +281,8 @@ def test_samples_whose_levels_are_framed_otherwise_take_no_part() -> None:
     assert are_alike(main, even)
     known = profile(main, samples[:4], progress=False)
     found = quantize_for_all_shapes(main, known, PLAIN, samples, progress=False)
-    assert found.prepared.grids
-    assert found.prepared.fitting(samples)[0] == samples[:6]
+    assert found.candidate.grids
+    assert found.candidate.fitting(samples)[0] == samples[:6]
 
 
 def gated(length: int) -> Graph:

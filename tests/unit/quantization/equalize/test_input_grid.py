@@ -19,7 +19,7 @@ from quantglow.lowering.split_batch import split_batch
 from quantglow.ops import Concat, Conv, Quantize, Transpose
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import Prepared, prepare, quantize
+from quantglow.quantization import Candidate, prepare, quantize
 from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.quantization.equalize.input_grid import LEVELS, aligned, grids_of
 from quantglow.quantization.plan.plan import make_plan
@@ -74,7 +74,7 @@ def test_aligned_inputs_lower_the_noise() -> None:
     seen = profile(graph, data, progress=False)
     config = QuantizationConfig(equalization="align-inputs")
     wanted = [interpret(graph, feeds) for feeds in data]
-    plain, made = Prepared(graph, seen), prepare(graph, seen, config, data)
+    plain, made = Candidate(graph, seen), prepare(graph, seen, config, data)
     noise = [
         relative_noise(make_plan(p.graph, p.profile, config, p.ranges), data, wanted, True)
         for p in (plain, made)

@@ -204,7 +204,7 @@ def test_decisions_keep_the_fused_functions(rich: None) -> None:
 def test_samples_elsewhere_are_run_on_the_fused_graph(rich: None) -> None:
     graph = network()
     samples = samples_for(graph, 6)
-    prepared = prepare(graph, profile(graph, samples, progress=False), FUSING, samples)
+    candidate = prepare(graph, profile(graph, samples, progress=False), FUSING, samples)
     other = network(size=9)
-    names = [node.name for node in prepared.at(other).nodes]
-    assert names == [node.name for node in prepared.graph.nodes]
+    names = [node.name for node in candidate.at(other).nodes]
+    assert names == [node.name for node in candidate.graph.nodes]

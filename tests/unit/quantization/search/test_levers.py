@@ -15,7 +15,7 @@ from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
 from quantglow.processes.deadline import Deadline
 from quantglow.profiling import Range, profile
-from quantglow.quantization import FloatRuns, Prepared
+from quantglow.quantization import Candidate, FloatRuns
 from quantglow.quantization.search import levers
 from quantglow.quantization.search.levers import (
     STRETCHES,
@@ -54,7 +54,7 @@ def uneven() -> Graph:
 
 
 def trials_of(graph: Graph, data: list[dict[str, Array]], **options: Any) -> Trials:
-    start = Prepared(graph, profile(graph, data, progress=False))
+    start = Candidate(graph, profile(graph, data, progress=False))
     return Trials(start, QuantizationConfig(**options), *split(data, 0), FloatRuns(graph))
 
 

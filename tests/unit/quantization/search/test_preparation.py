@@ -32,7 +32,7 @@ from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.processes.deadline import Deadline
 from quantglow.processes.interrupts import check_interrupt, keeping_best
 from quantglow.profiling import Range, profile
-from quantglow.quantization import Prepared, prepare, quantize
+from quantglow.quantization import Candidate, prepare, quantize
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.equalization import factors_of
 from quantglow.quantization.plan import tensor_ranges
@@ -80,12 +80,12 @@ def uneven() -> Graph:
     return graph_of(conv("last", middle, 16, kernel=1), inputs=(x,))
 
 
-def prepared_of(graph: Graph, config: QuantizationConfig = AUTO, **options: object) -> Prepared:
+def prepared_of(graph: Graph, config: QuantizationConfig = AUTO, **options: object) -> Candidate:
     data = samples_for(graph, 12)
     return prepare(graph, profile(graph, data, progress=False), config, data, **options)
 
 
-def noise(found: Prepared, config: QuantizationConfig, data: list[dict[str, Array]]) -> float:
+def noise(found: Candidate, config: QuantizationConfig, data: list[dict[str, Array]]) -> float:
     plan = make_plan(found.graph, found.profile, config, found.ranges)
     return relative_noise(plan, data, [compared_values(found.graph, feeds) for feeds in data], True)
 
@@ -112,7 +112,7 @@ def test_the_result_is_never_worse_than_min_max_on_held_back_samples() -> None:
     seen = profile(graph, data, progress=False)
     found = prepare(graph, seen, AUTO, data)
     held = split(data, AUTO.seed)[1]
-    assert noise(found, AUTO, held) <= noise(Prepared(graph, seen), AUTO, held)
+    assert noise(found, AUTO, held) <= noise(Candidate(graph, seen), AUTO, held)
 
 
 def test_ranges_that_are_asked_for_by_name_stay() -> None:

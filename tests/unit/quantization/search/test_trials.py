@@ -12,7 +12,7 @@ import pytest
 from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Range, profile
-from quantglow.quantization import FloatRuns, Prepared
+from quantglow.quantization import Candidate, FloatRuns
 from quantglow.quantization.search import trials
 from quantglow.quantization.search.trials import HELD_BACK, MIN_SAMPLES, WORTH, Trials, split
 from tests.unit.quantization.quantization_networks import (
@@ -31,7 +31,7 @@ def trials_of(count: int = 12, **options: Any) -> Trials:
     x = image(4, 4)
     graph = graph_of(conv("y", x, 4), inputs=(x,))
     data = samples_for(graph, count)
-    start = Prepared(graph, profile(graph, data, progress=False))
+    start = Candidate(graph, profile(graph, data, progress=False))
     return Trials(start, QuantizationConfig(**options), *split(data, 0), FloatRuns(graph))
 
 

@@ -18,7 +18,7 @@ Ranges = Mapping[str, Range]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Candidate:
     """A graph ready to be quantized, its profile, and the ranges that are not min-max.
 
     The graph is the model's with ``factors`` (``equalization``), on the ``grids`` of its inputs,
