@@ -71,3 +71,120 @@ def test_a_sample_has_one_result(before: str, product: str, behind: str, end: st
     whole = compiled(np.concatenate(samples))
     for sample, among in zip(samples, whole, strict=True):
         np.testing.assert_allclose(compiled(sample)[0], among, rtol=1e-5, atol=1e-5)
+
+
+TOKENS, WIDTH, HEADS = 5, 16, 2
+PROJECTIONS = ("MatMul", "Gemm")
+KEYS = ("at once", "by rows", "twice")
+"""How the keys are turned: by one Transpose; by Reshape, Transpose and Reshape, as PyTorch's
+exporter writes it; or by two Transposes."""
+SCALES = ("none", "scores", "queries", "both", "turned keys")
+"""Values that are multiplied by the scale, or by its root where both are."""
+BEFORE_ATTENTION = ("none", "LayerNormalization", "class token", "positions")
+BEHIND_ATTENTION = ("none", "Add", "LayerNormalization")
+MASKS = ("none", "added")
+
+
+def attention(
+    projection: str, keys: str, scale: str, before: str, behind: str, mask: str
+) -> ModelProto:
+    """x [N, 5, 16] -> self-attention in one of the forms that exporters write."""
+    rng, size = np.random.default_rng(4), WIDTH // HEADS
+    count = TOKENS + (before == "class token")
+    constants = {
+        "heads": np.array([0, -1, HEADS, size]),
+        "whole": np.array([0, -1, WIDTH]),
+        "flat": np.array([-1, WIDTH]),
+        "tokens": np.array([-1, count, WIDTH]),
+        "rows": np.array([-1, count, size]),
+        "turned": np.array([-1, HEADS, size, count]),
+        "scale": np.float32(size**-0.5),
+        "root": np.float32(size**-0.25),
+        "gamma": rng.uniform(0.5, 2, WIDTH).astype(np.float32),
+        "beta": rng.normal(0, 0.5, WIDTH).astype(np.float32),
+        "class": rng.normal(size=(1, 1, WIDTH)).astype(np.float32),
+        "one": np.array([1, 1]),
+        "places": rng.normal(size=(1, TOKENS, WIDTH)).astype(np.float32),
+        "mask": np.triu(np.full((count, count), -1e4, np.float32), 1),
+    }
+    nodes = []
+
+    def add(op: str, *operands: str, **attributes: Any) -> str:
+        name = f"v{len(nodes)}"
+        nodes.append(helper.make_node(op, list(operands), [name], **attributes))
+        return name
+
+    def constant(name: str, *shape: int) -> str:
+        constants[name] = rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32)
+        return name
+
+    def projected(value: str, name: str) -> str:
+        w, b = constant(f"w{name}", WIDTH, WIDTH), constant(f"b{name}", WIDTH)
+        if projection == "MatMul":
+            return add("Add", add("MatMul", value, w), b)
+        return add("Reshape", add("Gemm", add("Reshape", value, "flat"), w, b), "tokens")
+
+    def scaled(value: str, where: str) -> str:
+        if scale == "both" and where in ("queries", "keys"):
+            return add("Mul", value, "root")
+        if scale == "turned keys" and where in ("queries", "turned keys"):
+            return add("Mul", value, "root")
+        return add("Mul", value, "scale") if where == scale else value
+
+    def split(value: str) -> str:
+        return add("Reshape", value, "heads")
+
+    x = "x"
+    if before == "class token":
+        batch = add("Concat", add("Shape", "x", start=0, end=1), "one", axis=0)
+        x = add("Concat", add("Expand", "class", batch), "x", axis=1)
+    elif before == "positions":
+        x = add("Add", "x", "places")
+    elif before == "LayerNormalization":
+        x = add("LayerNormalization", "x", "gamma", "beta")
+    queries = scaled(add("Transpose", split(projected(x, "q")), perm=[0, 2, 1, 3]), "queries")
+    values = add("Transpose", split(projected(x, "v")), perm=[0, 2, 1, 3])
+    key = scaled(split(projected(x, "k")), "keys")
+    if keys == "at once":
+        key = add("Transpose", key, perm=[0, 2, 3, 1])
+    else:
+        key = add("Transpose", key, perm=[0, 2, 1, 3])
+        if keys == "twice":
+            key = add("Transpose", key, perm=[0, 1, 3, 2])
+        else:
+            rows = add("Transpose", add("Reshape", key, "rows"), perm=[0, 2, 1])
+            key = add("Reshape", rows, "turned")
+    scores = scaled(add("MatMul", queries, scaled(key, "turned keys")), "scores")
+    if mask == "added":
+        scores = add("Add", scores, "mask")
+    read = add("MatMul", add("Softmax", scores, axis=-1), values)
+    joined = add("Reshape", add("Transpose", read, perm=[0, 2, 1, 3]), "whole")
+    result = projected(joined, "o")
+    if behind != "none":
+        result = add("Add", result, x)
+    if behind == "LayerNormalization":
+        result = add("LayerNormalization", result, "gamma", "beta")
+    used = {name for n in nodes for name in n.input}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["N", TOKENS, WIDTH])],
+        [helper.make_tensor_value_info(result, 1, None)],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items() if n in used],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("projection", "keys", "scale", "before", "behind", "mask"),
+    covering(PROJECTIONS, KEYS, SCALES, BEFORE_ATTENTION, BEHIND_ATTENTION, MASKS),
+)
+def test_a_sequence_has_one_result(
+    projection: str, keys: str, scale: str, before: str, behind: str, mask: str
+) -> None:
+    proto = attention(projection, keys, scale, before, behind, mask)
+    samples = [floats(1, TOKENS, WIDTH, seed=seed) for seed in range(4)]
+    compiled: Any = qg.quantize_and_compile(proto, samples, verify=False, progress=False)
+    whole = compiled(np.concatenate(samples))
+    for sample, among in zip(samples, whole, strict=True):
+        np.testing.assert_allclose(compiled(sample)[0], among, rtol=1e-5, atol=1e-5)
