@@ -327,6 +327,15 @@ def test_bundle_writes_files_and_says_what_they_take(
     assert "net_weights.c" in shown and "Outputs against onnxruntime" in shown
 
 
+def test_bundle_refuses_a_folder_with_a_program_before_the_work(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.bundle").mkdir()
+    (folder / "mine.bundle" / "main.c").write_text("int main(void) { return 0; }\n")
+    assert run(folder, "bundle missing.onnx --output mine.bundle") == 1
+    assert "main.c' would be overwritten" in capsys.readouterr().err
+
+
 def test_bundle_takes_saved_models_and_shapes(folder: Path) -> None:
     np.savez(folder / "any.npz", x=image((4, 3, 9, 5)))
     run(folder, "quantize free.onnx --calibration-data any.npz --output any.qgm")
