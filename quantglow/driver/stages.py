@@ -293,7 +293,7 @@ def config_of(config: QuantizationConfig | None) -> QuantizationConfig:
     return checked
 
 
-def float_graph_of(model: Any, input_shapes: InputShapes | None = None) -> Graph:
-    """The optimized float graph of a model at one shape, or of a graph."""
-    graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
+def float_graph_of(model: Any) -> Graph:
+    """The optimized float graph of a model, or of a graph."""
+    graph = model if isinstance(model, Graph) else import_model(model)
     return passes.optimize(float_only(graph))
