@@ -11,7 +11,6 @@
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 from quantglow.errors import (
     AccuracyDropError,
@@ -88,9 +87,6 @@ imports no frontend, and the command line begins at once."""
 _NAMESPACES = ("data", "steps")
 """Public modules, which are imported on first use, too."""
 
-_FORMER_NAMES = {"DelegatedModel": "FallbackModel", "DelegationError": "FallbackError"}
-"""Public names that have another name today."""
-
 __all__ = [
     "AccuracyDropError",
     "Backend",
@@ -142,10 +138,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FORMER_NAMES:
-        now = _FORMER_NAMES[name]
-        warn(f"quantglow.{name} is now quantglow.{now}", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(__name__), now)
     if name in _NAMESPACES:
         return import_module(f"{__name__}.{name}")
     if name not in _PLACES:

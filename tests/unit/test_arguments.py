@@ -231,7 +231,6 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "input_values": [*OBJECTS, *TEXTS, *ARRAYS, *LISTS, *NUMBERS, {"x": "1"}, {"x": [1.5]}],
         "fallback": NO_FLAG,
         "samples": NO_SAMPLES,
-        "delegate": [value for value in NO_FLAG if value is not None],
         **STEPS,
     },
     quantized: {

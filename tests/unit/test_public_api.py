@@ -57,16 +57,6 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [("DelegatedModel", "FallbackModel"), ("DelegationError", "FallbackError")],
-)
-def test_former_names_are_those_of_today_with_a_warning(former: str, now: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{former} is now quantglow.{now}"):
-        found = getattr(qg, former)
-    assert found is getattr(qg, now)
-
-
 def test_the_fixed_names_exist() -> None:
     assert set(qg.__all__) >= NAMES
 
