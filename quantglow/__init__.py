@@ -25,13 +25,17 @@ from quantglow.errors import (
     InputError,
     ModelError,
     OptionError,
+    OutOfMemoryError,
+    OutOfRangeError,
     ProfileMismatchError,
     QuantglowError,
     QueueError,
     QueueFullError,
+    StateFullError,
     TypeRuleError,
     UndecidedError,
     UnsupportedOpError,
+    WrongResultError,
 )
 from quantglow.version import __version__
 
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
     from quantglow.runtime.protocol import Backend, Executable
     from quantglow.runtime.queues.infer_queue import InferQueue
+    from quantglow.runtime.states.state import State
     from quantglow.runtime.traces import tracing
 
 _PLACES = {
@@ -69,6 +74,7 @@ _PLACES = {
     "Profile": "quantglow.profiling",
     "QuantizationConfig": "quantglow.options",
     "Report": "quantglow.report",
+    "State": "quantglow.runtime.states.state",
     "bisect": "quantglow.driver.bisection",
     "compare": "quantglow.driver.comparison",
     "compile": "quantglow.driver.compilation",
@@ -109,6 +115,8 @@ __all__ = [
     "ModelError",
     "OnnxRuntimeBackend",
     "OptionError",
+    "OutOfMemoryError",
+    "OutOfRangeError",
     "PartlyCompiledModel",
     "Profile",
     "ProfileMismatchError",
@@ -117,9 +125,12 @@ __all__ = [
     "QueueError",
     "QueueFullError",
     "Report",
+    "State",
+    "StateFullError",
     "TypeRuleError",
     "UndecidedError",
     "UnsupportedOpError",
+    "WrongResultError",
     "__version__",
     "bisect",
     "compare",

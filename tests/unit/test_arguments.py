@@ -269,7 +269,7 @@ def test_a_wrong_argument_is_named(function: Function, option: str, wrong: Itera
 
 NO_OPTIONS = {"Graph", "Profile", "Report", "Diagnosis", "Backend", "Executable", "CompiledModel"}
 """Public names without options of their own."""
-NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "tracing"}
+NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "State", "tracing"}
 
 CALLED = [
     *(
