@@ -11,7 +11,6 @@
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 from quantglow.errors import (
     AccuracyDropError,
@@ -26,13 +25,17 @@ from quantglow.errors import (
     InputError,
     ModelError,
     OptionError,
+    OutOfMemoryError,
+    OutOfRangeError,
     ProfileMismatchError,
     QuantglowError,
     QueueError,
     QueueFullError,
+    StateFullError,
     TypeRuleError,
     UndecidedError,
     UnsupportedOpError,
+    WrongResultError,
 )
 from quantglow.version import __version__
 
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
     from quantglow.runtime.protocol import Backend, Executable
     from quantglow.runtime.queues.infer_queue import InferQueue
+    from quantglow.runtime.states.state import State
     from quantglow.runtime.traces import tracing
 
 _PLACES = {
@@ -70,6 +74,7 @@ _PLACES = {
     "Profile": "quantglow.profiling",
     "QuantizationConfig": "quantglow.options",
     "Report": "quantglow.report",
+    "State": "quantglow.runtime.states.state",
     "bisect": "quantglow.driver.bisection",
     "compare": "quantglow.driver.comparison",
     "compile": "quantglow.driver.compilation",
@@ -87,9 +92,6 @@ imports no frontend, and the command line begins at once."""
 
 _NAMESPACES = ("data", "steps")
 """Public modules, which are imported on first use, too."""
-
-_FORMER_NAMES = {"DelegatedModel": "FallbackModel", "DelegationError": "FallbackError"}
-"""Public names that have another name today."""
 
 __all__ = [
     "AccuracyDropError",
@@ -113,6 +115,8 @@ __all__ = [
     "ModelError",
     "OnnxRuntimeBackend",
     "OptionError",
+    "OutOfMemoryError",
+    "OutOfRangeError",
     "PartlyCompiledModel",
     "Profile",
     "ProfileMismatchError",
@@ -121,9 +125,12 @@ __all__ = [
     "QueueError",
     "QueueFullError",
     "Report",
+    "State",
+    "StateFullError",
     "TypeRuleError",
     "UndecidedError",
     "UnsupportedOpError",
+    "WrongResultError",
     "__version__",
     "bisect",
     "compare",
@@ -142,10 +149,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FORMER_NAMES:
-        now = _FORMER_NAMES[name]
-        warn(f"quantglow.{name} is now quantglow.{now}", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(__name__), now)
     if name in _NAMESPACES:
         return import_module(f"{__name__}.{name}")
     if name not in _PLACES:

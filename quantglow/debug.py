@@ -31,7 +31,7 @@ _counter = itertools.count()
 def level() -> int:
     """The value of ``QUANTGLOW_DEBUG``, 0 when unset or not a number."""
     value = os.environ.get("QUANTGLOW_DEBUG", "0")
-    return int(value) if value.isdigit() else 0
+    return int(value) if value.isdecimal() else 0
 
 
 def shows_kernels() -> bool:
@@ -66,7 +66,7 @@ def dump_ir(stage: str, ir: object) -> None:
         path = Path(folder) / f"{next(_counter):02d}-{safe}.ir"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise OptionError(
                 f"QUANTGLOW_DUMP_DIR={folder!r} cannot be written: {error}"

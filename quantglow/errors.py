@@ -24,7 +24,7 @@
         ├── CompileBudgetError    compiling all kernels takes longer than is allowed
         ├── OutOfMemoryError      no memory for what a program needs
         ├── WrongResultError      a code generator gives arrays of other types than it should
-        └── FallbackError       onnxruntime refuses what was handed to it
+        └── FallbackError         onnxruntime refuses what was handed to it
 
 Each message names the node or tensor, the cause and the remedy.
 """

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from quantglow.bundle.contents import Contents
 
+FIRST_LINE = "# add_subdirectory() and target_link_libraries(program {}) add it to a program."
+"""How every ``CMakeLists.txt`` of a bundle begins, with the bundle's name."""
+
 
 def cmake_lists(bundle: Contents) -> str:
     """The text of ``CMakeLists.txt``: target ``NAME``, and ``NAME_example`` at the top level."""
@@ -11,7 +14,7 @@ def cmake_lists(bundle: Contents) -> str:
     objects = [source for source in bundle.sources if source.endswith(".o")]
     return "\n".join(
         [
-            f"# add_subdirectory() and target_link_libraries(program {name}) add it to a program.",
+            FIRST_LINE.format(name),
             "cmake_minimum_required(VERSION 3.13)",
             f"project({name} C)",
             "",

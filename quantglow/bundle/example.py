@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from quantglow.bundle.contents import Contents
 from quantglow.bundle.tensors import Tensor
 
+FIRST_LINE = "/* Runs {} once, on zeros, without allocating memory. */"
+"""How every ``main.c`` of a bundle begins, with the bundle's name."""
+
 SHOWN = 8
 """Maximum number of values of an output that are printed."""
 
@@ -19,7 +22,7 @@ def example(bundle: Contents) -> str:
     run = f"{name}_run_at({name}_level(), " if bundle.made.parts else f"{name}_run("
     return "\n".join(
         [
-            f"/* Runs {name} once, on zeros, without allocating memory. */",
+            FIRST_LINE.format(name),
             f'#include "{name}.h"',
             "",
             "#if __STDC_HOSTED__",

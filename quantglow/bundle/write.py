@@ -9,10 +9,9 @@ from pathlib import Path
 
 from quantglow.backends.llvm.aot.program_object import ProgramObject
 from quantglow.backends.llvm.aot.weights import Placement
-from quantglow.bundle.cmake import cmake_lists
+from quantglow.bundle import cmake, example
 from quantglow.bundle.code import Code
 from quantglow.bundle.contents import Contents, Model
-from quantglow.bundle.example import example
 from quantglow.bundle.header import header
 from quantglow.bundle.limits import Limits
 from quantglow.bundle.manifest import manifest
@@ -23,6 +22,9 @@ from quantglow.bundle.wasm import es_module, wasm_module
 from quantglow.bundle.weights_file import c_weights
 from quantglow.errors import FileFormatError, OptionError
 from quantglow.files import cause, writing
+
+FIXED_NAMES = {"main.c": example.FIRST_LINE, "CMakeLists.txt": cmake.FIRST_LINE}
+"""Files whose names do not begin with that of the bundle -> how quantglow begins them."""
 
 
 def write_bundle(
@@ -41,6 +43,7 @@ def write_bundle(
     ``FileFormatError``.
     """
     check_name(model.name)
+    check_files(folder)
     if library is Library.SHARED:
         check_shared(code.base.target, placement)
     if has_pool:
@@ -69,6 +72,28 @@ def check_name(name: str) -> None:
         )
 
 
+def check_files(folder: str | os.PathLike[str]) -> None:
+    """Raise ``OptionError`` for a folder with a ``main.c`` or ``CMakeLists.txt`` of the user's."""
+    for name, first_line in FIXED_NAMES.items():
+        path = Path(folder) / name
+        if path.exists() and not is_generated(path, first_line):
+            raise OptionError(
+                f"{os.fspath(path)!r} would be overwritten, and quantglow did not write it. "
+                "Remedy: name another folder, such as a new one beside it, or move the file away."
+            )
+
+
+def is_generated(path: Path, first_line: str) -> bool:
+    """Whether a file begins with a line that quantglow writes for a bundle of any name."""
+    before, after = first_line.split("{}")
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            line = file.readline().rstrip("\n")
+    except OSError:  # a folder, or a file that cannot be read
+        return False
+    return line.startswith(before) and line.endswith(after)
+
+
 def contents_of(model: Model, code: Code, placement: Placement) -> Contents:
     """The object of a model, and what there is to know of it.  Raises ``BackendError``."""
     name, base = model.name, code.base
@@ -81,8 +106,8 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
     name, made = bundle.name, bundle.made
     texts = {
         f"{name}.h": header(bundle),
-        "main.c": example(bundle),
-        "CMakeLists.txt": cmake_lists(bundle),
+        "main.c": example.example(bundle),
+        "CMakeLists.txt": cmake.cmake_lists(bundle),
     }
     if bundle.has_pool:
         texts |= pool_files(bundle)

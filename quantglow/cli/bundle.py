@@ -13,7 +13,7 @@ from rich.console import Console
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.targets import CHOICES, LEVELS
 from quantglow.bundle import Library
-from quantglow.bundle.write import check_name
+from quantglow.bundle.write import check_files, check_name
 from quantglow.cli.arguments import (
     calibration_arguments,
     control_arguments,
@@ -84,6 +84,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     check_name(options.name)
     check_target(options.target)
     check_folder(options.output)
+    check_files(options.output)
     compiled = compiled_model(options)
     shapes = shapes_of(options) if is_saved(options.model) else {}
     compiled.export_bundle(

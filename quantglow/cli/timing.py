@@ -13,9 +13,7 @@ import numpy as np
 ROUNDS = 7
 
 
-def medians(
-    runs: Mapping[str, Callable[[], object]], seconds: float = 1.0, rounds: int = ROUNDS
-) -> dict[str, float]:
+def medians(runs: Mapping[str, Callable[[], object]], seconds: float = 1.0) -> dict[str, float]:
     """Median time in seconds of one call of each callable; they take turns, round by round.
 
     ``seconds`` is about the time spent on each.  Every round is longer than the clock's resolution;
@@ -25,9 +23,9 @@ def medians(
     for name, run in runs.items():
         run()
         once = _spent(run, 1)
-        counts[name] = max(1, int(seconds / rounds / max(once, 1e-6)))
+        counts[name] = max(1, int(seconds / ROUNDS / max(once, 1e-6)))
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         for name, run in runs.items():
             times[name].append(_spent(run, counts[name]) / counts[name])
     return {name: float(np.median(found)) for name, found in times.items()}

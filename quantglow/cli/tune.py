@@ -80,7 +80,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         console.print(f"warning: {busy}", highlight=False)
     found: dict[str, Any] = {}
     if options.machine:
-        fit = stored(measure_core())
+        fit = stored(measure_core(lambda done: told(f"{done} tiles timed")))
         found["machine"] = machine_json(fit)
         if not options.json:
             console.print(table_of(fit).rich())

@@ -88,7 +88,9 @@ def bisect(
 
     ``model`` is an ONNX model (path, bytes or ModelProto), which is compared with onnxruntime
     first, or a graph, float or int8.  Integers have to be equal; ``tolerance`` is for float
-    results, over their largest magnitude.  The other keywords are those of ``compile``.
+    results, over their largest magnitude.  ``target``, ``num_threads`` and ``backends`` are those
+    of the machine code that is judged, ``before`` and ``after`` steps that become part of the
+    model, see ``compile``.
 
     Raises ``CalibrationError`` for data that does not fit, and the errors of ``compile``.
     """

@@ -53,7 +53,7 @@ Whole = Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]
 class Controlled:
     """The part before the cut, or a whole model, as the search left it.
 
-    ``baseline``: the figure of the float model; ``tells_of_the_whole``: whether the contract's
+    ``baseline``: the figure of the float model; ``measures_whole_model``: whether the contract's
     figure is that of the whole model; ``deadline``: that of the search.
     """
 
@@ -61,7 +61,7 @@ class Controlled:
     report: Report
     contract: Contract[Any]
     baseline: float
-    tells_of_the_whole: bool
+    measures_whole_model: bool
     deadline: Deadline
 
     def noted(self, note: str) -> CompiledModel:

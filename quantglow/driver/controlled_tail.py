@@ -28,7 +28,7 @@ def under_contract(
     ``int8`` makes that tail; ``whole`` gives a function that completes a head by a tail.
     """
     head, contract = controlled.head, controlled.contract
-    if not controlled.tells_of_the_whole:
+    if not controlled.measures_whole_model:
         return whole(in_float.because(UNDER_CONTRACT))(head)
     if why := controlled.deadline.reason:
         return whole(in_float.because(f"{why} ended accuracy control before it"))(head)

@@ -105,11 +105,11 @@ def quantize_and_compile(
                       first sample (extra ``quantglow[torch]``), or is an ``ExportedProgram``
     calibration_data  samples (dicts, arrays or tuples), a CalibrationDataReader, an ``.npz`` path,
                       a ``Profile`` or its path
-    subset_size       samples (batches of the model) that are calibrated on at most
+    subset_size       maximum number of calibration samples (batches of the model)
     validation_data   samples for the check, in the forms of ``calibration_data``; a dict or
                       ``.npz`` file may have an array ``labels`` (class indices) beside the inputs:
                       the report then has the share of right answers of float and int8
-    max_drop, drop_type, validation_fn  accuracy that may be lost, see ``accuracy_contract``
+    max_drop, drop_type, validation_fn  maximum accuracy drop allowed, see ``accuracy_contract``
     max_minutes       bounds the search for ranges, scales and rounded weights, and again that for
                       steps out of int8; the best found until then is kept, and the report says so
     verify            compare with onnxruntime, for the report, on samples that are held out of
@@ -123,7 +123,8 @@ def quantize_and_compile(
     measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
     measure_latency   time one call for the report, beside onnxruntime's float model in a child
                       process: about half a second, or three runs of a slow model
-    effort            "fast": in seconds, without search; "best": longer, never noisier on samples
+    effort            "fast": in seconds, without search; "best": longer, and the output noise on
+                      held-back samples never grows
     weights           "int4" or "int8": only weights of products are quantized, in groups of
                       ``group_size``; ``activations`` are rounded to int8 as they come ("dynamic"),
                       or "float".  No calibration data is needed (None); samples round better
@@ -299,7 +300,7 @@ def accuracy_contract(
 ) -> AccuracyContract | None:
     """The contract the user asked for, None without ``max_drop``.
 
-    max_drop       accuracy that may be lost
+    max_drop       maximum accuracy drop allowed
     drop_type      "absolute", or "relative" to the float model's figure
     validation_fn  a compiled model -> its figure, better when larger
     max_minutes    ends the search, as Ctrl-C does; the best model found until then is kept

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from warnings import warn
 
 from quantglow import frontend, interpreter, passes, profiling, quantization
 from quantglow.arguments import (
@@ -71,7 +70,6 @@ def import_model(
     *,
     fallback: bool = True,
     input_values: InputValues | None = None,
-    delegate: bool | None = None,
     samples: Any = None,
     before: Any = None,
     after: Any = None,
@@ -84,12 +82,8 @@ def import_model(
     ``input_values``: elements of small integer inputs that decide shapes or branches; a graph is
     for one choice of them.  Where they are missed, that is an ``UndecidedError``.
     ``samples``: those on whose first one a ``torch.nn.Module`` is exported.
-    ``delegate``: the former name of ``fallback``.
     ``before``, ``after``: steps that become part of the graph, see ``compile``.
     """
-    if delegate is not None:
-        fallback = flag("delegate", delegate)
-        warn("import_model: delegate is now called fallback", DeprecationWarning, stacklevel=2)
     graph = frontend.import_model(
         with_steps(model_as_onnx(model, samples), before, after),
         shapes("input_shapes", input_shapes),
@@ -293,7 +287,7 @@ def config_of(config: QuantizationConfig | None) -> QuantizationConfig:
     return checked
 
 
-def float_graph_of(model: Any, input_shapes: InputShapes | None = None) -> Graph:
-    """The optimized float graph of a model at one shape, or of a graph."""
-    graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
+def float_graph_of(model: Any) -> Graph:
+    """The optimized float graph of a model, or of a graph."""
+    graph = model if isinstance(model, Graph) else import_model(model)
     return passes.optimize(float_only(graph))

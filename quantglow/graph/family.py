@@ -67,13 +67,20 @@ class Family:
         return found
 
     def fitting(self, feeds: Mapping[str, Array]) -> Graph:
-        """The graph for some arrays; learns which inputs decide."""
+        """The graph for some arrays; learns which inputs decide.
+
+        Raises ``UndecidedError`` where ``make`` asks for inputs that it was given, and what ``at``
+        raises.
+        """
         while True:
-            case = Case.fitting(feeds, self.deciding)
+            deciding = self.deciding
+            case = Case.fitting(feeds, deciding)
             try:
                 return self.at(case.shape_map, case.value_map)
             except UndecidedError as error:
-                self.deciding = tuple(sorted({*self.deciding, *error.inputs}))
+                self.deciding = tuple(sorted({*deciding, *error.inputs}))
+                if self.deciding == deciding:
+                    raise
 
     def case_of(self, feeds: Mapping[str, Array]) -> Case:
         """The case of some arrays, with the values of all deciding inputs.  Raises no

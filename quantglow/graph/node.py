@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 OPS: dict[str, type[Node]] = {}
 """Every operator by its class name."""
+
+OPERAND_ANNOTATIONS = ("Node", "Node | None", "tuple[Node, ...]", "Constant", "Constant | None")
+"""Annotations of the fields that hold operands, as text; other fields are attributes."""
 
 _OPERAND_FIELDS: dict[type[Node], tuple[str, ...]] = {}
 _ATTRIBUTE_FIELDS: dict[type[Node], tuple[str, ...]] = {}
@@ -196,13 +201,37 @@ def shared_fields(cls: type[AnyNode]) -> type[AnyNode]:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
 def op(cls: type[AnyNode]) -> type[AnyNode]:
-    """Make an operator: a frozen keyword-only dataclass, registered under its class name."""
+    """Make an operator: a frozen keyword-only dataclass, registered under its class name.
+
+    Raises ``TypeError`` if another operator has the name, or a field is an operand by its type but
+    not annotated by one of ``OPERAND_ANNOTATIONS``.
+    """
+    other = OPS.get(cls.__name__)
+    if other is not None and other.__module__ != cls.__module__:  # else a notebook's cell ran again
+        raise TypeError(
+            f"there is an operator {cls.__name__} already, in {other.__module__}. "
+            "Remedy: give the class another name."
+        )
     made = shared_fields(cls)
+    _OPERAND_FIELDS[made] = tuple(f.name for f in dataclasses.fields(made) if _is_operand(made, f))
     OPS[made.__name__] = made
-    kinds = {"Node", "Node | None", "tuple[Node, ...]", "Constant", "Constant | None"}
-    fields = dataclasses.fields(made)
-    _OPERAND_FIELDS[made] = tuple(f.name for f in fields if str(f.type) in kinds)
     return made
+
+
+def _is_operand(cls: type[Node], field: dataclasses.Field[Any]) -> bool:
+    """Whether a field holds operands.  Raises ``TypeError`` if only its type says so."""
+    kind = str(field.type)
+    if kind in OPERAND_ANNOTATIONS:
+        return True
+    known = {**OPS, **vars(sys.modules[cls.__module__])}
+    named = map(known.get, re.findall(r"\w+", kind))
+    if any(isinstance(word, type) and issubclass(word, Node) for word in named):
+        raise TypeError(
+            f"{cls.__name__}.{field.name}: {kind} is no annotation of an operand. Remedy: one of "
+            f"{', '.join(OPERAND_ANNOTATIONS)}, below `from __future__ import annotations`; "
+            "infer() may refuse other nodes."
+        )
+    return False
 
 
 def operand_fields(cls: type[Node]) -> tuple[str, ...]:

@@ -35,6 +35,12 @@ STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 FORMER_NAMES = {"Map": "Elementwise", "Rows": "RowMap"}
 """Names of operators in texts of older versions -> names now."""
 
+SAVE_AGAIN = "the file was altered or written by another version; save it again"
+WITH_ARRAYS = (
+    "print it with the values of its largest array, of N elements: a graph by `quantglow opt MODEL "
+    "--max-elements N`, a program by program.text(arrays_written_out(N))"
+)
+
 _HEADER = re.compile(rf"graph ({STRING})")
 _DECLARED = re.compile(rf"declared ({STRING}): (\w+)")
 _NODE = re.compile(rf"({STRING}): ([^=]*) = (.*)")
@@ -148,12 +154,14 @@ def parse_graph(
     return reader.graph(unquote(header[1]))
 
 
+class LeftOutArrayError(ValueError):
+    """A text that stands alone has a mark in the place of an array."""
+
+
 def failure(number: int, line: str, error: Exception) -> FileFormatError:
     """The error of a line that cannot be read."""
-    return FileFormatError(
-        f"line {number}: {error}\n  {line[:200]}\n"
-        "Remedy: the file was altered or written by another version; save it again."
-    )
+    remedy = WITH_ARRAYS if isinstance(error, LeftOutArrayError) else SAVE_AGAIN
+    return FileFormatError(f"line {number}: {error}\n  {line[:200]}\nRemedy: {remedy}.")
 
 
 def unquote(literal: str) -> str:
@@ -262,11 +270,13 @@ def array_of(name: str, mark: ArrayMark | Dense, constants: Mapping[str, Array])
 
 def stored_array(name: str, mark: ArrayMark, constants: Mapping[str, Array]) -> Array:
     """The array of a constant.  Raises ``ValueError`` if it is missing or another one."""
-    if name not in constants:
-        raise ValueError(
-            f"the array of constant {name!r} is missing: a text that stands alone has its values, "
-            "as Dense(…)"
+    if not constants:
+        raise LeftOutArrayError(
+            f"the array of constant {name!r} was not printed, only its mark: a text that stands "
+            "alone has its values, as Dense(…)"
         )
+    if name not in constants:
+        raise ValueError(f"the array of constant {name!r} is missing")
     try:
         found = ArrayMark.of(constants[name])
     except TypeError as error:

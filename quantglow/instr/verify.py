@@ -23,6 +23,9 @@ from quantglow.types import Array
 GIVEN = (BufferKind.CONSTANT, BufferKind.INPUT, BufferKind.STATE)
 """Kinds of buffers that hold something before the program runs."""
 
+AROUND = 3
+"""Number of instructions that a message shows before the faulty one, and behind it."""
+
 
 def verify_program(program: Program) -> None:
     """Raise ``BackendError`` at the first instruction that breaks a rule of the IR."""
@@ -182,10 +185,10 @@ def same_place(a: View, b: View) -> bool:
     )
 
 
-def excerpt(program: Program, index: int, around: int = 3) -> str:
+def excerpt(program: Program, index: int) -> str:
     """The instructions around ``index``, the faulty one marked."""
-    first = max(index - around, 0)
-    lines = [str(i) for i in program.instructions[first : index + around + 1]]
+    first = max(index - AROUND, 0)
+    lines = [str(i) for i in program.instructions[first : index + AROUND + 1]]
     return "\n".join(
         f"{'->' if first + n == index else '  '} {first + n:4d}  {line}"
         for n, line in enumerate(lines)

@@ -10,10 +10,11 @@ does several things at once.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 from threadpoolctl import ThreadpoolController
 
 from quantglow.processes.foreign_calls import ending
+from quantglow.processes.system import at_fork
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -33,7 +35,19 @@ class _Pool:
     process: int
 
 
+_LIMITING = threading.Lock()
+"""Held while the number of BLAS's threads is read and limited, or restored."""
+
 _POOL: ContextVar[_Pool | None] = ContextVar("quantglow_workers", default=None)
+
+
+def _renew_lock() -> None:
+    """Make a lock that no thread holds: one that held it is missing in a forked child."""
+    global _LIMITING
+    _LIMITING = threading.Lock()
+
+
+at_fork(child=_renew_lock)
 
 
 def _pool() -> _Pool | None:
@@ -46,23 +60,42 @@ def _pool() -> _Pool | None:
 def side_by_side() -> Iterator[None]:
     """Inside, ``each`` has as many threads as BLAS had; BLAS has one, in the whole process.
 
-    So ``OPENBLAS_NUM_THREADS`` and ``threadpoolctl`` bound both.  Nested, it changes nothing.
+    So ``OPENBLAS_NUM_THREADS`` and ``threadpoolctl`` bound both.  Nested, it changes nothing; a
+    second thread of the process finds BLAS with one thread, and works alone.
     """
     if _pool() is not None:
         yield
         return
-    loaded: Any = ThreadpoolController()
-    blas = loaded.select(user_api="blas")
-    helpers = max((library["num_threads"] for library in blas.info()), default=1) - 1
-    if not helpers:
-        yield
-        return
-    with blas.limit(limits=1), ThreadPoolExecutor(helpers, "quantglow-worker") as executor:
-        token = _POOL.set(_Pool(executor, helpers, os.getpid()))
-        try:
+    with _one_blas_thread() as before:
+        if before == 1:
             yield
+            return
+        with ThreadPoolExecutor(before - 1, "quantglow-worker") as executor:
+            token = _POOL.set(_Pool(executor, before - 1, os.getpid()))
+            try:
+                yield
+            finally:
+                _POOL.reset(token)
+
+
+@contextmanager
+def _one_blas_thread() -> Iterator[int]:
+    """Set BLAS to one thread, in the whole process; give the number that it had before.
+
+    Reading, limiting and restoring are each alone: of blocks that overlap, the one that found
+    several threads restores them, and the others change nothing.
+    """
+    with ExitStack() as limited:
+        with _LIMITING:
+            blas: Any = ThreadpoolController().select(user_api="blas")
+            threads = max((library["num_threads"] for library in blas.info()), default=1)
+            if threads > 1:
+                limited.enter_context(blas.limit(limits=1))
+        try:
+            yield threads
         finally:
-            _POOL.reset(token)
+            with _LIMITING:
+                limited.close()
 
 
 def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from warnings import warn
 
 from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
@@ -85,11 +84,6 @@ class Diagnosis(Concise, Tabular):
     @property
     def _verdict(self) -> str:
         return headline(self.outputs, self.samples, "", None, False)
-
-    def html_page(self) -> str:
-        """The former name of ``to_html``."""
-        warn("Diagnosis.html_page is now to_html", DeprecationWarning, stacklevel=2)
-        return self.to_html()
 
 
 def diagnose(

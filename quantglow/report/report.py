@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
-from warnings import warn
 
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError
@@ -119,12 +118,6 @@ class Report(Concise, Tabular):
         kinds = {layer.precision for layer in self.layers}
         weights = next((kind.partition(",")[0] for kind in kinds if " weights" in kind), "")
         return f"the model with {weights} is" if weights else "int8 is"
-
-    @property
-    def delegated(self) -> tuple[FallbackNode, ...]:
-        """The former name of ``fallback``."""
-        warn("Report.delegated is now Report.fallback", DeprecationWarning, stacklevel=2)
-        return self.fallback
 
     def summary(self, next_step: str = "") -> Summary | None:
         """Accuracy, size, speed and the next step; None for a model that was not quantized."""

@@ -178,8 +178,10 @@ class CoreFit:
         return replace(kept, even_prefetch=even, large_pages=large)
 
 
-def measure_core(progress: Progress = lambda done: None) -> CoreFit:
-    """Measure this machine for about a minute, and store the costs of its core.
+def measure_core(progress: Progress) -> CoreFit:
+    """Measure this machine for about a minute: the costs of its core.
+
+    ``progress`` gets the number of tiles timed so far.
 
     Raises ``BackendError`` if nothing could be measured.
     """

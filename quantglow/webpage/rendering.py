@@ -56,12 +56,12 @@ def page(title: str, data: Mapping[str, Any]) -> str:
     )
 
 
-def embedded(title: str, data: Mapping[str, Any], height: int = HEIGHT) -> str:
+def embedded(title: str, data: Mapping[str, Any]) -> str:
     """The page as a part of a notebook."""
-    return framed(page(title, data), height)
+    return framed(page(title, data))
 
 
-def framed(text: str, height: int = HEIGHT) -> str:
+def framed(text: str) -> str:
     """A page inside of another one, apart from its styles and scripts.
 
     It is packed, because a notebook has such a frame for each object that it shows.
@@ -71,7 +71,7 @@ def framed(text: str, height: int = HEIGHT) -> str:
     inside = frame.substitute(packed=packed, script=text_of(ASSETS / FRAME_SCRIPT))
     return (
         f'<iframe srcdoc="{html.escape(inside)}" sandbox="allow-scripts" '
-        f'style="width:100%;height:{height}px;border:0"></iframe>'
+        f'style="width:100%;height:{HEIGHT}px;border:0"></iframe>'
     )
 
 

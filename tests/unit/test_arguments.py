@@ -231,7 +231,6 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "input_values": [*OBJECTS, *TEXTS, *ARRAYS, *LISTS, *NUMBERS, {"x": "1"}, {"x": [1.5]}],
         "fallback": NO_FLAG,
         "samples": NO_SAMPLES,
-        "delegate": [value for value in NO_FLAG if value is not None],
         **STEPS,
     },
     quantized: {
@@ -270,7 +269,7 @@ def test_a_wrong_argument_is_named(function: Function, option: str, wrong: Itera
 
 NO_OPTIONS = {"Graph", "Profile", "Report", "Diagnosis", "Backend", "Executable", "CompiledModel"}
 """Public names without options of their own."""
-NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "tracing"}
+NO_OPTIONS |= {"FallbackModel", "PartlyCompiledModel", "State", "tracing"}
 
 CALLED = [
     *(

@@ -116,7 +116,7 @@ def test_a_faulty_kernel_is_found() -> None:
 
 def found_in_faulty_kernels(arrays: list[Array]) -> list[Array]:
     """The finding of ``bisect`` where maximum pools compute averages."""
-    os.environ["QUANTGLOW_CACHE"] = ""
+    os.environ["QUANTGLOW_CACHE_DIR"] = ""
     emit: Callable[..., KernelCall] = emit_rules[MaxPool]
 
     def averaging(step: Any, target: Any) -> KernelCall:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import quantglow as qg
+from quantglow import errors
 from quantglow.backends.llvm import targets
 from quantglow.backends.llvm.isa.target import Host
 from tests.support.small_network import small_model, small_samples
+
+API = Path(__file__).parents[2] / "docs/reference/api.md"
 
 SIGNATURE = {
     "model": inspect.Parameter.empty,
@@ -57,22 +61,32 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [("DelegatedModel", "FallbackModel"), ("DelegationError", "FallbackError")],
-)
-def test_former_names_are_those_of_today_with_a_warning(former: str, now: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{former} is now quantglow.{now}"):
-        found = getattr(qg, former)
-    assert found is getattr(qg, now)
-
-
 def test_the_fixed_names_exist() -> None:
     assert set(qg.__all__) >= NAMES
 
 
 def test_every_public_name_resolves() -> None:
     assert all(hasattr(qg, name) for name in qg.__all__)
+
+
+def tree_of(kind: type[Exception]) -> set[type[Exception]]:
+    """A class of ``quantglow.errors`` and those derived from it there; those of other modules are
+    caught inside the package, or are one of these to users."""
+    own = [found for found in kind.__subclasses__() if found.__module__ == errors.__name__]
+    return {kind}.union(*map(tree_of, own))
+
+
+@pytest.mark.parametrize("kind", sorted(tree_of(qg.QuantglowError), key=str))
+def test_every_error_is_public_and_documented(kind: type[Exception]) -> None:
+    assert kind.__name__ in qg.__all__
+    assert f"::: quantglow.{kind.__name__}\n" in API.read_text(encoding="utf-8")
+    assert f"── {kind.__name__} " in str(errors.__doc__) or kind is qg.QuantglowError
+
+
+def test_the_tree_of_errors_is_aligned() -> None:
+    branches = [line for line in str(errors.__doc__).splitlines() if "── " in line]
+    columns = {len(re.match(r"[^A-Z]*\w+ +", line)[0]) for line in branches}  # type: ignore[index]
+    assert len(columns) == 1
 
 
 def test_quantize_and_compile_has_the_fixed_signature() -> None:

@@ -247,7 +247,7 @@ class Builder:
         self.do(f"br i1 {again}, label %{body}, label %{done}")
         self.start_block(done)
 
-    def begin_loop(self, count: int, carried: Sequence[tuple[str, Value]], step: int = 1) -> Loop:
+    def begin_loop(self, count: int, carried: Sequence[tuple[str, Value]]) -> Loop:
         """``count`` > 0 iterations of a loop that carries values; close with ``end_loop``."""
         assert count > 0
         label = self.fresh("loop") + ".body"
@@ -259,13 +259,11 @@ class Builder:
         names = [self.fresh() for _ in carried]
         patch = len(self.lines)
         self.lines.append("")
-        return Loop(
-            label, index, names, kinds, patch, str(count * step), entry, [v for _, v in carried]
-        )
+        return Loop(label, index, names, kinds, patch, str(count), entry, [v for _, v in carried])
 
-    def end_loop(self, loop: Loop, values: Sequence[Value], step: int = 1) -> list[Value]:
+    def end_loop(self, loop: Loop, values: Sequence[Value]) -> list[Value]:
         """Close a loop; the values it carries after the last iteration."""
-        following = self.add(loop.index, step)
+        following = self.add(loop.index, 1)
         self._set_phis(loop, following, values)
         again = self.compare("slt", self.index, following, loop.limit)
         done = self.fresh("loop") + ".done"

@@ -88,11 +88,9 @@ def split(
     return Split(head, tail, tuple(cut.scope.problems), names)
 
 
-def reasons(
-    source: Source, input_shapes: Mapping[str, Sequence[int]] | None = None
-) -> tuple[str, ...]:
-    """Each node that is not compiled at these shapes, with its reason.  Raises ``ModelError``."""
-    scope = source.scope(input_shapes, fallback=True)
+def reasons(source: Source) -> tuple[str, ...]:
+    """Each node that is not compiled, with its reason.  Raises ``ModelError``."""
+    scope = source.scope(None, fallback=True)
     nodes = (value for value in scope.values.values() if isinstance(value, External))
     elsewhere = (f"node {n.name!r} ({n.op_type}): {n.reason}" for n in nodes)
     return tuple(dict.fromkeys([*scope.problems, *elsewhere]))

@@ -354,10 +354,13 @@ def qualified(proto: onnx.NodeProto) -> str:
 
 
 def importer(*op_types: str) -> Callable[[AnyImporter], AnyImporter]:
-    """Register a function as the importer of ``op_types``."""
+    """Register a function as the importer of ``op_types``.  Raises ``TypeError`` if one of them
+    has an importer."""
 
     def register(function: AnyImporter) -> AnyImporter:
         for op_type in op_types:
+            if op_type in IMPORTERS:
+                raise TypeError(f"{op_type} has an importer already. Remedy: change that one.")
             IMPORTERS[op_type] = function
         return function
 

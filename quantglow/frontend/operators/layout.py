@@ -10,17 +10,17 @@ from quantglow.graph.node import Node
 from quantglow.ops.shape import Reshape, Transpose
 
 
-def to_nhwc(call: Call, position: int = 0, x: Node | None = None) -> Node:
-    """The operand [N, C, H, W] as [N, H, W, C]; [N, C, L] as [N, 1, L, C].
+def to_nhwc(call: Call, x: Node | None = None) -> Node:
+    """The first operand [N, C, H, W] as [N, H, W, C]; [N, C, L] as [N, 1, L, C].
 
     ``x``: what the operator reads in its place.
     """
-    x = x or call.node(position)
+    x = x or call.node(0)
     if x.type.rank == 3:
-        x = as_image(call, x, call.value_name(position))
+        x = as_image(call, x, call.value_name(0))
     if x.type.rank != 4:
         raise Unsupported(f"{x.type.rank - 2} spatial axes are too many")
-    return channels_last(call, x, call.value_name(position))
+    return channels_last(call, x, call.value_name(0))
 
 
 def as_image(call: Call, x: Node, value_name: str) -> Node:

@@ -150,6 +150,24 @@ def test_wrong_options_are_named(compiled: Any, tmp_path: Path, case: str) -> No
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.parametrize("file", ["main.c", "CMakeLists.txt"])
+@pytest.mark.parametrize("text", ["", "int main(void) { return 0; }\n", "\xff\n"])
+def test_a_file_of_the_user_is_never_overwritten(
+    compiled: Any, tmp_path: Path, file: str, text: str
+) -> None:
+    (tmp_path / file).write_text(text, encoding="latin-1")
+    with pytest.raises(qg.OptionError, match=rf"{file}' would be overwritten.*Remedy"):
+        compiled.export_bundle(tmp_path, name="net")
+    assert {path.name for path in tmp_path.iterdir()} == {file}
+    assert (tmp_path / file).read_text(encoding="latin-1") == text
+
+
+def test_a_bundle_may_be_written_again_by_another_name(compiled: Any, tmp_path: Path) -> None:
+    compiled.export_bundle(tmp_path, name="net")
+    compiled.export_bundle(tmp_path, name="other")
+    assert "other" in (tmp_path / "main.c").read_text()
+
+
 def test_placements_are_the_documented_ones() -> None:
     assert [str(p) for p in Placement] == ["object", "c", "bin"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -327,6 +328,15 @@ def test_bundle_writes_files_and_says_what_they_take(
     assert "net_weights.c" in shown and "Outputs against onnxruntime" in shown
 
 
+def test_bundle_refuses_a_folder_with_a_program_before_the_work(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.bundle").mkdir()
+    (folder / "mine.bundle" / "main.c").write_text("int main(void) { return 0; }\n")
+    assert run(folder, "bundle missing.onnx --output mine.bundle") == 1
+    assert "main.c' would be overwritten" in capsys.readouterr().err
+
+
 def test_bundle_takes_saved_models_and_shapes(folder: Path) -> None:
     np.savez(folder / "any.npz", x=image((4, 3, 9, 5)))
     run(folder, "quantize free.onnx --calibration-data any.npz --output any.qgm")
@@ -499,8 +509,20 @@ def test_auto_goes_with_no_other_technique(
     assert "recovery is auto, or none, or names" in capsys.readouterr().err
 
 
+def test_the_measurement_of_a_machine_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(progress: Callable[[int], object]) -> NoReturn:
+        progress(16)
+        raise qg.BackendError("that is enough")
+
+    monkeypatch.setattr("quantglow.cli.tune.measure_core", measured)
+    assert main(["tune", "--machine"]) == 1
+    assert "16 tiles timed\n" in capsys.readouterr().err
+
+
 def test_medians_are_of_one_call() -> None:
-    found = medians({"sleep": lambda: time.sleep(0.005)}, seconds=0.05, rounds=3)
+    found = medians({"sleep": lambda: time.sleep(0.005)}, seconds=0.05)
     assert 0.005 <= found["sleep"] < 0.05
 
 

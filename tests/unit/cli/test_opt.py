@@ -139,7 +139,8 @@ def test_wrong_options_are_one_message(
         (b"program\nnothing\n", "line 2: not a line of a program"),
         (TEXT.replace("Gemm(", "Gem(").encode(), "there is no operator 'Gem'"),
         (TEXT.replace("Dense('f32', (3, 4)", "Dense('f32', (3, 5)").encode(), "12 values for"),
-        (str(small_graph()).encode(), "a text that stands alone has its values"),
+        (str(small_graph()).encode(), "opt MODEL --max-elements N"),
+        (str(small_program()).encode(), "program.text(arrays_written_out(N))"),
     ],
 )
 def test_a_bad_text_is_one_message(
@@ -147,6 +148,17 @@ def test_a_bad_text_is_one_message(
 ) -> None:
     (tmp_path / "bad.txt").write_bytes(content)
     assert said in message(capsys, tmp_path / "bad.txt")
+
+
+def test_a_model_printed_as_the_message_says_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, text = tmp_path / "net.onnx", tmp_path / "graph.txt"
+    onnx.save(small_model(), model)
+    text.write_text(printed(capsys, model, "--max-elements", 1))
+    assert "print it" in message(capsys, text)
+    text.write_text(printed(capsys, model, "--max-elements", 10**6))
+    assert printed(capsys, text, "--max-elements", 10**6) == text.read_text()
 
 
 def test_a_missing_file_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

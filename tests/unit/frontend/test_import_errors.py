@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from quantglow.errors import ModelError, QuantglowError, UnsupportedOpError
 from quantglow.frontend import import_model, open_model
+from quantglow.frontend.nodes.context import IMPORTERS, importer
 from quantglow.frontend.reading.source_hash import source_hash
 from quantglow.interpreter import interpret
 from tests.unit.frontend.onnx_models import (
@@ -34,6 +35,13 @@ def test_importing_leaves_the_model_alone() -> None:
     before = made.SerializeToString(deterministic=True)
     import_model(made)
     assert made.SerializeToString(deterministic=True) == before
+
+
+def test_a_second_importer_of_one_operator_is_refused() -> None:
+    before = IMPORTERS["Relu"]
+    with pytest.raises(TypeError, match="Relu has an importer already"):
+        importer("Relu")(before)
+    assert IMPORTERS["Relu"] is before
 
 
 def test_other_types_are_refused() -> None:

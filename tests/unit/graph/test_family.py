@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from quantglow.errors import UndecidedError
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
@@ -32,6 +34,21 @@ def test_graphs_of_all_shapes_share_their_weights() -> None:
     graphs = [family.at({"x": (rows, 64)}) for rows in (1, 2, 3)]
     assert len({id(graph) for graph in graphs}) == 3
     assert len({id(weights_of(graph)) for graph in graphs}) == 1
+
+
+def test_a_graph_that_stays_undecided_is_an_error() -> None:
+    asked: list[Case] = []
+
+    def undecided(case: Case) -> Graph:
+        asked.append(case)
+        if len(asked) > 9:
+            pytest.fail("asked without end")
+        raise UndecidedError(["node 'a'"], ("x",))
+
+    signature = Signature((Port("x", DType.I64, (2,)),), (Port("y", DType.F32, (2, 32)),))
+    with pytest.raises(UndecidedError, match="node 'a'"):
+        Family(signature, "product", undecided).fitting({"x": np.array([3, 4])})
+    assert [case.value_map for case in asked] == [{}, {"x": (3, 4)}]
 
 
 def test_the_family_of_a_graph_has_that_graph() -> None:

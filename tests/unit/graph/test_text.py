@@ -96,8 +96,17 @@ def test_large_arrays_are_written_out_where_all_elements_are_equal() -> None:
 
 
 def test_a_missing_array_is_named() -> None:
-    with pytest.raises(FileFormatError, match="constant 'w' is missing"):
+    with pytest.raises(FileFormatError, match=r"(?s)constant 'w' is missing.*save it again"):
+        parse_graph(TEXT, {"other": np.zeros(1, np.float32)})
+
+
+def test_a_text_without_its_arrays_is_refused_with_the_way_to_print_them() -> None:
+    with pytest.raises(
+        FileFormatError, match=r"(?s)constant 'w' was not printed.*Remedy"
+    ) as caught:
         parse_graph(TEXT, {})
+    assert "quantglow opt MODEL --max-elements N" in str(caught.value)
+    assert "altered" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "graph", "\0", "program\n"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from quantglow.ops.images import Images
 from quantglow.ops.window_products import conv2d
+from quantglow.processes import workers
 from quantglow.processes.workers import at_once, each, later, side_by_side
 from tests.unit.forking import exit_code_of_child
 
@@ -38,6 +39,52 @@ def test_blas_has_one_thread_inside_and_its_own_again_behind() -> None:
         with side_by_side(), side_by_side():
             assert threads_of_blas() == {1}
         assert threads_of_blas() == {2}
+
+
+class AnyThreadsBlas:
+    """BLAS whose number of threads every thread may set for all, as MKL; two limits meet in it."""
+
+    def __init__(self) -> None:
+        self.threads, self.limited = 2, list[str]()
+        self.limiting, self.one_left = threading.Lock(), threading.Event()
+        self.both = threading.Barrier(2)
+
+    def select(self, user_api: str) -> AnyThreadsBlas:
+        return self
+
+    def info(self) -> list[dict[str, int]]:
+        return [{"num_threads": self.threads}]
+
+    @contextmanager
+    def limit(self, limits: int) -> Iterator[None]:
+        with suppress(threading.BrokenBarrierError):
+            self.both.wait(0.5)
+        with self.limiting:
+            before, self.threads = self.threads, limits
+            self.limited.append(thread_of(0))
+        yield
+        self.threads = before
+
+
+def test_blas_has_its_own_threads_again_behind_blocks_that_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blas, both_inside = AnyThreadsBlas(), threading.Barrier(2, timeout=30)
+
+    def overlapping() -> None:
+        with side_by_side():
+            both_inside.wait()
+            if blas.limited[0] != thread_of(0):
+                assert blas.one_left.wait(30)
+        blas.one_left.set()
+
+    monkeypatch.setattr(workers, "ThreadpoolController", lambda: blas)
+    threads = [threading.Thread(target=overlapping) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert blas.threads == 2
 
 
 def test_two_items_are_worked_on_at_the_same_time() -> None:

@@ -130,11 +130,6 @@ def test_the_table_of_layers_has_what_each_alone_does(found: qg.Diagnosis) -> No
     assert all(row[3] for row in table.rows if row[2] == "int8")
 
 
-def test_html_page_is_the_former_name(found: qg.Diagnosis) -> None:
-    with pytest.warns(DeprecationWarning, match="now to_html"):
-        assert found.html_page().startswith("<!doctype html>")
-
-
 def test_times_are_shown_if_they_were_measured(found: qg.Diagnosis) -> None:
     timed = replace(found, speeds=(LayerSpeed("scores", "Gemm", "float", 1.0, 2.0),))
     assert "Speed of layers" in str(timed)

@@ -97,8 +97,6 @@ def test_reports_of_older_files_name_the_fallback(int8: Any) -> None:
     older["delegated"] = older.pop("fallback")
     report = qg.Report.from_json(older)
     assert report.fallback == int8.report.fallback
-    with pytest.warns(DeprecationWarning, match="Report.fallback"):
-        assert report.delegated == report.fallback
 
 
 def test_a_saved_model_runs_again(int8: Any, tmp_path: Path) -> None:
@@ -218,11 +216,6 @@ def test_an_operator_nobody_knows_is_an_unsupported_one() -> None:
 def test_import_can_refuse_what_it_cannot_compile() -> None:
     with pytest.raises(qg.UnsupportedOpError, match="Hardmax"):
         qg.import_model(mixed_model(), fallback=False)
-    with (
-        pytest.warns(DeprecationWarning, match="now called fallback"),
-        pytest.raises(qg.UnsupportedOpError),
-    ):
-        qg.import_model(mixed_model(), delegate=False)
 
 
 def test_free_dimensions_of_types_that_we_do_not_have_are_no_obstacle() -> None:

@@ -11,7 +11,6 @@ from tools import docs_site, pictures
 from tools.docstring_lists import with_definitions
 
 DOCS = docs_site.ROOT / "docs"
-MARKDOWN = sorted(DOCS.rglob("*.md"))
 KNOWN = {"deploy.md", "how_to/speed.md", "benchmarks/RESULTS.md", "CHANGELOG.md"}
 
 
@@ -34,16 +33,6 @@ def test_every_public_name_is_in_the_api_once() -> None:
 )
 def test_links_lead_to_pages_only(text: str, source: str, wanted: str) -> None:
     assert docs_site.relinked(text, source, KNOWN) == wanted
-
-
-@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: path.relative_to(DOCS).as_posix())
-def test_links_between_files_exist(path: object) -> None:
-    assert isinstance(path, type(DOCS))
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
-        if "://" not in target:
-            at = (path.parent / target).resolve()
-            is_page = target.startswith(("benchmarks/", "../benchmarks/"))
-            assert at.exists() or (is_page and (docs_site.ROOT / target.lstrip("./")).exists())
 
 
 def test_public_names_lead_to_the_api() -> None:
