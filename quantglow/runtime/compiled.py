@@ -21,7 +21,7 @@ from quantglow.lazy import cached_property
 from quantglow.pages import release_pages
 from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS, Build
-from quantglow.runtime.feeds import as_array, check_mapping, chosen_outputs, feeds_by_name
+from quantglow.runtime.feeds import arrays_of, chosen_outputs, feeds_by_name
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Freedom, Tail, save
 from quantglow.runtime.shapes.free_shapes import FreeShapes
@@ -187,9 +187,7 @@ class CompiledModel:
         ends = self.specialisations.signature
         known = [port.name for port in ends.outputs]
         positions = [known.index(name) for name in chosen_outputs(output_names, known)]
-        check_mapping(feeds)
-        given = {name: as_array(name, value) for name, value in feeds.items()}
-        arrays = entering(ends.inputs, given)
+        arrays = entering(ends.inputs, arrays_of(feeds))
         outputs = leaving(ends.outputs, self.specialisations.at(arrays).run(arrays))
         return [outputs[position] for position in positions]
 
