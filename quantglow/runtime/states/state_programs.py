@@ -98,6 +98,8 @@ class StatePrograms(Concise):
             return found
         template = template_of(self.free.signature, case)
         with self._lock:
+            if (found := self._rows(case)) is not None:
+                return found
             if template in self._refused or len(self._growths) == MOST_PROGRAMS:
                 return None
             try:
