@@ -23,7 +23,6 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 
 from quantglow import debug
-from quantglow.alive import Alive
 from quantglow.concise import Concise
 from quantglow.errors import (
     CompileBudgetError,
@@ -40,7 +39,7 @@ from quantglow.graph.signature import Dim, Shape, Shapes, Signature
 from quantglow.interpreter import check_names, check_types
 from quantglow.lazy import cached_property
 from quantglow.processes.background import check_not_ending
-from quantglow.processes.system import at_fork
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.saved_models.saving import Freedom
@@ -118,16 +117,11 @@ class FreeShapes(Concise):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        _alive.add(self)
+        renewed_after_fork(self)
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, the cases that threads of the parent were compiling."""
-        self._lock = threading.Lock()
-        self.generals.forget_threads()
-        self._often.forget_threads()
-        if self._meanwhile is not None:
-            self._meanwhile.forget_threads()
-        self._pending = {}
+        self._lock, self._pending = threading.Lock(), {}
 
     @property
     def target(self) -> str:
@@ -463,17 +457,6 @@ class FreeShapes(Concise):
             if old != key and self._ready[old] is not self._first:
                 total -= nbytes_of(self._ready.pop(old).build)
                 self._often.forget(old)
-
-
-_alive = Alive[FreeShapes]()
-
-
-def _forget_threads() -> None:
-    for programs in _alive:
-        programs.forget_threads()
-
-
-at_fork(child=_forget_threads)
 
 
 def was_interrupted(pending: Future[Served] | None, error: BaseException) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from quantglow.alive import Alive
 from quantglow.arguments import file_path
 from quantglow.concise import Concise
 from quantglow.errors import OptionError
@@ -18,7 +17,7 @@ from quantglow.graph.border import declared_feeds, entering, leaving
 from quantglow.graph.case import Case, elements, may_decide
 from quantglow.graph.signature import Port, Signature
 from quantglow.interpreter import check_names, check_types
-from quantglow.processes.system import at_fork
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.feeds import arrays_of, chosen_outputs, feeds_by_name
 from quantglow.runtime.states.caches import Caches
 from quantglow.runtime.states.state_programs import StatePrograms
@@ -46,7 +45,7 @@ class State(Concise):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        _alive.add(self)
+        renewed_after_fork(self)
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, a call of a thread of the parent; it added no rows yet."""
@@ -176,17 +175,6 @@ class State(Concise):
         """
         with self._lock:
             self.caches.read(file_path("path", path))
-
-
-_alive = Alive[State]()
-
-
-def _forget_threads() -> None:
-    for state in _alive:
-        state.forget_threads()
-
-
-at_fork(child=_forget_threads)
 
 
 def _without(ports: Sequence[Port], names: set[str]) -> tuple[Port, ...]:
