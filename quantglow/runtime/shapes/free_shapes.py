@@ -49,8 +49,7 @@ from quantglow.runtime.shapes.meanwhile import Meanwhile
 from quantglow.runtime.shapes.often_used import Check, OftenUsed
 from quantglow.runtime.shapes.served_shapes import ServedShapes, served_by_general, served_by_own
 from quantglow.runtime.shapes.specialisations import (
-    Bound,
-    Own,
+    AtCase,
     Served,
     Specialisation,
     case_of,
@@ -113,7 +112,7 @@ class FreeShapes(Concise):
     _ready: dict[Case, Served] = field(default_factory=dict)
     _pending: dict[Case, Future[Served]] = field(default_factory=dict)
     _made: Counter[Case] = field(default_factory=Counter)
-    _first: Own | None = None
+    _first: Served | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -139,7 +138,7 @@ class FreeShapes(Concise):
         return self._first is None and self.opened.case is None
 
     @property
-    def first(self) -> Own:
+    def first(self) -> Served:
         """The first program that is a shape's own; for a model from a file, that of its graph."""
         if self._first is None and self.opened.case is not None:
             build = self.compiler.compile(self.opened.graph)
@@ -177,7 +176,7 @@ class FreeShapes(Concise):
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs that are kept."""
         with self._lock:
-            own = [found for found in self._ready.values() if not isinstance(found, Bound)]
+            own = [found for found in self._ready.values() if not found.is_general]
         return (
             *(served_by_own(case_of(f).shapes, f.build) for f in own if not f.is_in_parts),
             *map(served_by_general, self.generals),
@@ -402,7 +401,7 @@ class FreeShapes(Concise):
         """The graph of a case; equal constants of all graphs share memory."""
         return self._arrays.graph(self.graph_at(case))
 
-    def _served(self, case: Case, may_plan: bool = False) -> Bound | None:
+    def _served(self, case: Case, may_plan: bool = False) -> AtCase | None:
         """The program of a case by one for all shapes, which is made if it may be and if this is
         not the first case of a model that comes from no file; None where none serves it.
         """
@@ -412,7 +411,7 @@ class FreeShapes(Concise):
         if executable is None:
             return None
         build = Build(executable, (), self.compiler.name, self.compiler.num_threads)
-        return Bound(self.signature, self.shared_graph_at, build, case)
+        return AtCase(self.signature, self.shared_graph_at, build, case, is_general=True)
 
     @cached_property
     def _stored(self) -> StoredCases:
@@ -446,7 +445,7 @@ class FreeShapes(Concise):
     def _keep(self, key: Case, found: Served) -> None:
         """Make room for a new program; the caller holds the lock."""
         is_first = self._first is None and self.opened.case in (None, key)
-        if is_first and not isinstance(found, Bound):
+        if is_first and not found.is_general:
             self._first = found
         self._ready.pop(key, None)
         self._ready[key] = found  # the last one
@@ -468,7 +467,7 @@ def was_interrupted(pending: Future[Served] | None, error: BaseException) -> boo
 
 def is_shared(found: Served) -> bool:
     """Whether a program for all shapes serves this one, and one of its own may be faster."""
-    return isinstance(found, Bound) and not found.is_in_parts
+    return found.is_general and not found.is_in_parts
 
 
 def least(dim: Dim) -> int:
