@@ -93,8 +93,8 @@ def compile(
                   the model counts both; an error of the compiler is raised by the next call at the
                   shape.  "wait": calls wait
     """
-    compiler = Compiler.of(target, num_threads, backend, backends, schedule)
-    compiler = replace(compiler, answers=AnswerLog.of(while_compiling))
+    answers = AnswerLog.of(while_compiling)
+    compiler = Compiler.of(target, num_threads, backend, backends, schedule, answers=answers)
     check_tune(tune, backend)
     max_minutes = check_minutes(max_minutes, tune)
     client = check_client(client, tune)

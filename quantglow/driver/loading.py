@@ -85,18 +85,17 @@ def load(
     check_tune(tune, backend, ("records",))
     answers = AnswerLog.of(while_compiling)
     if choice("code", code, CODE_MODES) == "ignore":
-        compiler = Compiler.of(target, num_threads, backend, backends, schedule)
-        compiler = replace(compiler, answers=answers)
+        compiler = Compiler.of(target, num_threads, backend, backends, schedule, answers=answers)
         return model_of(saving.load(file), with_records(compiler) if tune else compiler)
     instance("target", target, str, "the name of a target")
     threads, saved = thread_count(num_threads), saving.load(file, with_code=True)
     brought, target = carried_by(
         saved, file, (target, threads, schedule), must_fit=code == "require"
     )
-    compiler = Compiler.of(target, threads, backend, backends, schedule)
+    compiler = Compiler.of(target, threads, backend, backends, schedule, answers=answers)
     if tune and brought is None:
         compiler = with_records(compiler)
-    return model_of(saved, replace(compiler, carried=brought, answers=answers))
+    return model_of(saved, replace(compiler, carried=brought))
 
 
 def carried_by(
