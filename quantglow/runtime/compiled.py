@@ -400,18 +400,27 @@ class CompiledModel:
         Inputs and outputs that the model declares as float16 or float64 are float32.
 
         Raises ``OptionError``, ``BackendError`` for graphs with operators of onnxruntime and for
-        bundles beyond the limits, ``InputError`` for shapes that the model does not take,
-        ``FileFormatError``.
+        bundles larger than ``max_flash`` or ``max_ram``, ``InputError`` for shapes that the model
+        does not take, ``FileFormatError``.
         """
         chosen, path = shapes_of("input_shapes", input_shapes), file_path("folder", folder)
         # Imported here because most processes make no bundles.
-        from quantglow.runtime.bundles import export_bundle
+        from quantglow.runtime.bundles import BundleOptions, export_bundle
 
         graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
-        border = quantize_input, quantize_output
-        limits = max_flash, max_ram
-        given = name, target, weights, *border, library, *limits, schedule, threads
-        export_bundle(graph, path, *given)
+        options = BundleOptions(
+            name=name,
+            target=target,
+            weights=weights,
+            quantize_input=quantize_input,
+            quantize_output=quantize_output,
+            library=library,
+            max_flash=max_flash,
+            max_ram=max_ram,
+            schedule=schedule,
+            threads=threads,
+        )
+        export_bundle(graph, path, options)
 
     def _repr_html_(self) -> str:
         """The page that explains the model, in a notebook."""
