@@ -26,7 +26,7 @@ from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Freedom, Tail, save
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.served_shapes import ServedShapes, served_meanwhile
-from quantglow.runtime.shapes.specialisations import Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms
 from quantglow.runtime.states.caches import Caches, pairs_of
 from quantglow.runtime.states.state import State
 from quantglow.runtime.states.state_programs import Pair, StatePrograms
@@ -61,7 +61,7 @@ Contents = tuple[Graph, Mapping[str, Any], Freedom | None, Tail | None]
 
 
 def save_with_code(
-    path: str, contents: Contents, targets: Sequence[str], programs: Specialisations
+    path: str, contents: Contents, targets: Sequence[str], programs: ModelPrograms
 ) -> None:
     """Write a file that has the code of its programs for targets."""
     if not targets:
@@ -144,7 +144,7 @@ class CompiledModel:
     use, see ``quantglow.runtime.shapes.specialisations``.
     """
 
-    specialisations: Specialisations
+    specialisations: ModelPrograms
     reporter: Reporter
     profile: Profile | None = None
 

@@ -26,7 +26,7 @@ from quantglow.runtime.feeds import check_mapping, chosen_outputs, fed, feeds_by
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Tail
-from quantglow.runtime.shapes.specialisations import Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms
 from quantglow.runtime.staged_tails import StagedTail
 from quantglow.runtime.staged_tails import Tail as Behind
 from quantglow.runtime.states.state import State
@@ -243,7 +243,7 @@ class PartlyCompiledModel(FallbackModel):
         return self.staged or opened(self.tail, self.num_threads)
 
     @property
-    def specialisations(self) -> Specialisations:
+    def specialisations(self) -> ModelPrograms:
         """The programs of the head."""
         return self.head.specialisations
 

@@ -73,7 +73,7 @@ Served = Specialisation | AtCase
 """The program of a case."""
 
 
-class Specialisations(Protocol):
+class ModelPrograms(Protocol):
     """The programs of a compiled model."""
 
     @property
@@ -125,7 +125,7 @@ class Specialisations(Protocol):
     def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the shapes of some arrays.  Raises ``InputError``."""
 
-    def on_threads(self, num_threads: int) -> Specialisations:
+    def on_threads(self, num_threads: int) -> ModelPrograms:
         """The same for another number of threads; both share constants and kernels."""
 
 
