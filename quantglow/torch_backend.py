@@ -20,6 +20,7 @@ from quantglow.driver.compilation import compile
 from quantglow.errors import ConversionError, OptionError, QuantglowError
 from quantglow.extras import package
 from quantglow.lazy import cached_property
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 
@@ -59,7 +60,10 @@ def needs_gradients(tensors: Sequence[Any]) -> bool:
 
 
 class GraphOnQuantglow:
-    """An FX graph that is compiled on its first call, and again where its weights change."""
+    """An FX graph that is compiled on its first call, and again where its weights change.
+
+    Thread-safe: ``lock`` is held while ``made``, ``conversions`` and ``eager`` change.
+    """
 
     def __init__(self, module: GraphModule, options: dict[str, Any], differentiates: bool) -> None:
         self.module, self.options = module, options
@@ -67,11 +71,16 @@ class GraphOnQuantglow:
         self.made: tuple[list[Any], CompiledModel | FallbackModel] | None = None
         self.conversions = 0
         self.eager = False
+        renewed_after_fork(self)
         if differentiates:
             self._give_up(
                 "gradients are enabled, and compiled graphs have none. Remedy: call the model "
                 "under torch.no_grad() or torch.inference_mode()"
             )
+
+    def forget_threads(self) -> None:
+        """Forget, in a forked child, that a thread of the parent was converting the graph."""
+        self.lock = threading.Lock()
 
     def __call__(self, *arguments: Any) -> Any:
         if not self.eager:
@@ -100,6 +109,8 @@ class GraphOnQuantglow:
         """The model for the weights among the arguments.  Raises ``QuantglowError``."""
         split, _ = self.interface
         with self.lock:
+            if self.eager:
+                raise ConversionError("another call gave the graph up")
             weights = [state_of(arguments[i]) for i in split.frozen]
             if self.made is None or self.made[0] != weights:
                 self.made = weights, self._converted(arguments)
@@ -108,14 +119,18 @@ class GraphOnQuantglow:
     def _converted(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
         """The graph compiled with these weights.  Raises ``QuantglowError``."""
         check_devices(arguments)
-        self.conversions += 1
-        if self.conversions > MOST_WEIGHTS:
+        if self.conversions == MOST_WEIGHTS:
             raise ConversionError("weights change from call to call")
-        return compile(onnx_of_graph(self.module, arguments, *self.interface), **self.options)
+        made = compile(onnx_of_graph(self.module, arguments, *self.interface), **self.options)
+        self.conversions += 1
+        return made
 
     def _give_up(self, reason: str) -> None:
         """Run the graph as it is from now on, and say why, once."""
-        self.eager, self.made = True, None
+        with self.lock:
+            if self.eager:
+                return
+            self.eager, self.made = True, None
         warn(
             f"quantglow: a graph of torch.compile runs uncompiled: {reason}",
             RuntimeWarning,

@@ -62,7 +62,9 @@ def compile(
     onnxruntime computes the operators that quantglow does not compile.  Where shapes stop being
     known before a run, it computes the operators that decide them, and all that comes behind where
     that has no products or recurrences (``PartlyCompiledModel``); it runs a model whole of which
-    nothing can be compiled (``FallbackModel``).  Both have the same methods.
+    nothing can be compiled (``FallbackModel``).  Both have the methods of ``CompiledModel``;
+    ``new_state`` and ``export_bundle``, which need a model that is compiled whole, raise
+    ``OptionError``.
 
     Raises ``ModelError`` for what is no model, ``OptionError`` and ``BackendError`` for options.
 
@@ -91,8 +93,8 @@ def compile(
                   the model counts both; an error of the compiler is raised by the next call at the
                   shape.  "wait": calls wait
     """
-    compiler = Compiler.of(target, num_threads, backend, backends, schedule)
-    compiler = replace(compiler, answers=AnswerLog.of(while_compiling))
+    answers = AnswerLog.of(while_compiling)
+    compiler = Compiler.of(target, num_threads, backend, backends, schedule, answers=answers)
     check_tune(tune, backend)
     max_minutes = check_minutes(max_minutes, tune)
     client = check_client(client, tune)

@@ -39,7 +39,7 @@ from quantglow.runtime.saved_models.included_code import CODE_MODES
 from quantglow.runtime.saved_models.saving import Freedom, SavedModel, Tail
 from quantglow.runtime.shapes.fallbacks import Fallback, FallbackOnUse
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
-from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms, OneShape, Specialisation
 from quantglow.tuning.records import check_tune, with_records
 from quantglow.types import Array
 
@@ -85,18 +85,17 @@ def load(
     check_tune(tune, backend, ("records",))
     answers = AnswerLog.of(while_compiling)
     if choice("code", code, CODE_MODES) == "ignore":
-        compiler = Compiler.of(target, num_threads, backend, backends, schedule)
-        compiler = replace(compiler, answers=answers)
+        compiler = Compiler.of(target, num_threads, backend, backends, schedule, answers=answers)
         return model_of(saving.load(file), with_records(compiler) if tune else compiler)
     instance("target", target, str, "the name of a target")
     threads, saved = thread_count(num_threads), saving.load(file, with_code=True)
     brought, target = carried_by(
         saved, file, (target, threads, schedule), must_fit=code == "require"
     )
-    compiler = Compiler.of(target, threads, backend, backends, schedule)
+    compiler = Compiler.of(target, threads, backend, backends, schedule, answers=answers)
     if tune and brought is None:
         compiler = with_records(compiler)
-    return model_of(saved, replace(compiler, carried=brought, answers=answers))
+    return model_of(saved, replace(compiler, carried=brought))
 
 
 def carried_by(
@@ -163,7 +162,7 @@ def model_of(
     return compiled if saved.tail is None else with_tail(compiled, saved.tail, compiler, depth)
 
 
-def programs_in(saved: SavedModel, compiler: Compiler) -> Specialisations:
+def programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
     """The programs of a saved model: the first one, but where the graph of the file is a part."""
     if saved.free is None:
         return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)), compiler)
@@ -173,7 +172,7 @@ def programs_in(saved: SavedModel, compiler: Compiler) -> Specialisations:
     return programs
 
 
-def report_now(report: Report, programs: Specialisations, tail: Tail | None) -> Report:
+def report_now(report: Report, programs: ModelPrograms, tail: Tail | None) -> Report:
     """A saved report with the figures of the first program that runs here, once there is one."""
     if programs.is_empty:
         return report

@@ -11,7 +11,7 @@ from quantglow.report.report import report_of
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.specialisations import Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms
 
 Model = TypeVar("Model", bound=CompiledModel | FallbackModel)
 
@@ -19,7 +19,7 @@ ON_USE = "the model leaves dimensions free: it is compiled on first use"
 FIRST = "all that is said here is said of the shapes that came first"
 
 
-def compiled_on_use(programs: Specialisations, known: tuple[str, ...]) -> CompiledModel:
+def compiled_on_use(programs: ModelPrograms, known: tuple[str, ...]) -> CompiledModel:
     """A model of which nothing is compiled yet; notes that are ``known`` already."""
 
     def report() -> Report:

@@ -31,7 +31,7 @@ from quantglow.runtime.build import Compiler
 from quantglow.runtime.saved_models.saving import Freedom, SavedModel
 from quantglow.runtime.shapes.fallbacks import Fallback
 from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
-from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms, OneShape, Specialisation
 
 LOOPS = "loops"
 """Entry of files whose recurrences are loops; older ones have decisions for each step."""
@@ -162,7 +162,7 @@ def programs_of(
     first: Specialisation | None,
     compiler: Compiler,
     fallback: Fallback | None = None,
-) -> Specialisations:
+) -> ModelPrograms:
     """The programs of a model: ``first``, and programs for other shapes where the family has them.
 
     ``fallback`` runs what cannot be compiled.

@@ -180,7 +180,7 @@ def quantize_and_compile(
         measure_latency=flag("measure_latency", measure_latency),
     )
     answers = AnswerLog.of(while_compiling, is_on=False)
-    compiler = replace(Compiler.of(target, num_threads, schedule=schedule), answers=answers)
+    compiler = Compiler.of(target, num_threads, schedule=schedule, answers=answers)
     model, samples = as_onnx(model, calibration_data)
     with answering_afterwards(answers):
         found = quantized_and_compiled(with_steps(model, before, after), samples, request, compiler)

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from quantglow.arguments import choice
 from quantglow.concise import Concise
 from quantglow.graph.case import Case
+from quantglow.processes.forking import renewed_after_fork
 
 WhileCompiling = Literal["wait", "onnxruntime"]
 WAIT, ONNXRUNTIME = get_args(WhileCompiling)
@@ -44,6 +45,9 @@ class AnswerLog(Concise):
     is_on: bool = True
     _answers: dict[Case, Answers] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        renewed_after_fork(self)
 
     @staticmethod
     def of(while_compiling: str, *, is_on: bool = True) -> AnswerLog | None:

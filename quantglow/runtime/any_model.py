@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from quantglow.runtime.compiled import ReportLike, TensorInfo
-from quantglow.runtime.shapes.specialisations import Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms
 
 
 class AnyModel(Protocol):
     """A compiled model, or one that is cut again."""
 
     @property
-    def specialisations(self) -> Specialisations:
+    def specialisations(self) -> ModelPrograms:
         """Its programs, or those of its first part."""
 
     @property

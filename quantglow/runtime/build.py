@@ -106,6 +106,8 @@ class Compiler:
         backend: str = "llvm",
         backends: Sequence[Backend] = (),
         schedule: str = FAST,
+        *,
+        answers: AnswerLog | None = None,
     ) -> Compiler:
         """The compiler for a target.
 
@@ -116,9 +118,9 @@ class Compiler:
         choice("schedule", schedule, SCHEDULES)
         threads, others = thread_count(num_threads), code_generators(backends)
         if backend == "reference":
-            return Compiler(None, 1, others, schedule)
+            return Compiler(None, 1, others, schedule, answers=answers)
         found = resolve(instance("target", target, str, "the name of a target"))
-        return Compiler(found, threads, others, schedule)
+        return Compiler(found, threads, others, schedule, answers=answers)
 
     @property
     def name(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from quantglow.arguments import choice, flag, instance, integer
 from quantglow.backends.llvm.aot.weights import Placement
@@ -24,34 +24,41 @@ from quantglow.quantization.integer_border import with_integer_inputs, with_inte
 from quantglow.runtime.planning import PlannedProgram, plan_program
 
 
-def export_bundle(
-    graph: Graph,
-    folder: str | os.PathLike[str],
-    name: str,
-    target: str,
-    weights: str,
-    quantize_input: bool,
-    quantize_output: bool,
-    library: str,
-    max_flash: int | None = None,
-    max_ram: int | None = None,
-    schedule: str | None = None,
-    threads: bool = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BundleOptions:
+    """The options of ``CompiledModel.export_bundle``, as a user gave them."""
+
+    name: str = "model"
+    target: str = "native"
+    weights: str = "object"
+    quantize_input: bool = False
+    quantize_output: bool = False
+    library: str = "object"
+    max_flash: int | None = None
+    max_ram: int | None = None
+    schedule: str | None = None
+    threads: bool = False
+
+    @property
+    def limits(self) -> Limits:
+        """Maximum numbers of bytes.  Raises ``OptionError`` for what is none."""
+        most = {"max_flash": self.max_flash, "max_ram": self.max_ram}
+        return Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
+
+
+def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleOptions) -> None:
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
-    placement = Placement(choice("weights", weights, list(Placement)))
-    form = Library(choice("library", library, list(Library)))
-    instance("name", name, str, "an identifier of C")
-    if flag("quantize_input", quantize_input):
+    placement = Placement(choice("weights", options.weights, list(Placement)))
+    library = Library(choice("library", options.library, list(Library)))
+    name = instance("name", options.name, str, "an identifier of C")
+    if flag("quantize_input", options.quantize_input):
         graph = with_quantized_inputs(graph)
-    if flag("quantize_output", quantize_output):
+    if flag("quantize_output", options.quantize_output):
         graph = with_quantized_outputs(graph)
     model = Model(name, graph.source_hash, is_integer(graph))
-    most = {"max_flash": max_flash, "max_ram": max_ram}
-    limits = Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
-    has_pool = flag("threads", threads)
-    code = code_of(graph, target, schedule)
-    write_bundle(folder, model, code, placement, form, limits, has_pool)
+    limits, has_pool = options.limits, flag("threads", options.threads)
+    code = code_of(graph, options.target, options.schedule)
+    write_bundle(folder, model, code, placement, library, limits, has_pool)
 
 
 def is_integer(graph: Graph) -> bool:

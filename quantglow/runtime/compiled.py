@@ -21,12 +21,12 @@ from quantglow.lazy import cached_property
 from quantglow.pages import release_pages
 from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS, Build
-from quantglow.runtime.feeds import as_array, check_mapping, chosen_outputs, feeds_by_name
+from quantglow.runtime.feeds import arrays_of, chosen_outputs, feeds_by_name
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Freedom, Tail, save
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.served_shapes import ServedShapes, served_meanwhile
-from quantglow.runtime.shapes.specialisations import Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms
 from quantglow.runtime.states.caches import Caches, pairs_of
 from quantglow.runtime.states.state import State
 from quantglow.runtime.states.state_programs import Pair, StatePrograms
@@ -61,7 +61,7 @@ Contents = tuple[Graph, Mapping[str, Any], Freedom | None, Tail | None]
 
 
 def save_with_code(
-    path: str, contents: Contents, targets: Sequence[str], programs: Specialisations
+    path: str, contents: Contents, targets: Sequence[str], programs: ModelPrograms
 ) -> None:
     """Write a file that has the code of its programs for targets."""
     if not targets:
@@ -144,7 +144,7 @@ class CompiledModel:
     use, see ``quantglow.runtime.shapes.specialisations``.
     """
 
-    specialisations: Specialisations
+    specialisations: ModelPrograms
     reporter: Reporter
     profile: Profile | None = None
 
@@ -187,9 +187,7 @@ class CompiledModel:
         ends = self.specialisations.signature
         known = [port.name for port in ends.outputs]
         positions = [known.index(name) for name in chosen_outputs(output_names, known)]
-        check_mapping(feeds)
-        given = {name: as_array(name, value) for name, value in feeds.items()}
-        arrays = entering(ends.inputs, given)
+        arrays = entering(ends.inputs, arrays_of(feeds))
         outputs = leaving(ends.outputs, self.specialisations.at(arrays).run(arrays))
         return [outputs[position] for position in positions]
 
@@ -402,18 +400,27 @@ class CompiledModel:
         Inputs and outputs that the model declares as float16 or float64 are float32.
 
         Raises ``OptionError``, ``BackendError`` for graphs with operators of onnxruntime and for
-        bundles beyond the limits, ``InputError`` for shapes that the model does not take,
-        ``FileFormatError``.
+        bundles larger than ``max_flash`` or ``max_ram``, ``InputError`` for shapes that the model
+        does not take, ``FileFormatError``.
         """
         chosen, path = shapes_of("input_shapes", input_shapes), file_path("folder", folder)
         # Imported here because most processes make no bundles.
-        from quantglow.runtime.bundles import export_bundle
+        from quantglow.runtime.bundles import BundleOptions, export_bundle
 
         graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
-        border = quantize_input, quantize_output
-        limits = max_flash, max_ram
-        given = name, target, weights, *border, library, *limits, schedule, threads
-        export_bundle(graph, path, *given)
+        options = BundleOptions(
+            name=name,
+            target=target,
+            weights=weights,
+            quantize_input=quantize_input,
+            quantize_output=quantize_output,
+            library=library,
+            max_flash=max_flash,
+            max_ram=max_ram,
+            schedule=schedule,
+            threads=threads,
+        )
+        export_bundle(graph, path, options)
 
     def _repr_html_(self) -> str:
         """The page that explains the model, in a notebook."""

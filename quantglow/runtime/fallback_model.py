@@ -6,15 +6,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quantglow.arguments import file_path, integer, strings
+from quantglow.arguments import file_path, integer, options_named, strings
 from quantglow.errors import OptionError
 from quantglow.files import writing
 from quantglow.lazy import cached_property
 from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS
 from quantglow.runtime.compiled import (
+    DEFAULT_CAPACITY,
     CompiledModel,
     Reporter,
     ReportLike,
@@ -25,11 +26,15 @@ from quantglow.runtime.feeds import check_mapping, chosen_outputs, fed, feeds_by
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Tail
-from quantglow.runtime.shapes.specialisations import Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms
 from quantglow.runtime.staged_tails import StagedTail
 from quantglow.runtime.staged_tails import Tail as Behind
+from quantglow.runtime.states.state import State
 from quantglow.runtime.traces import traced_run
 from quantglow.webpage import framed
+
+if TYPE_CHECKING:
+    from quantglow.profiling import Profile
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +43,9 @@ class FallbackModel:
 
     ``reasons`` name the nodes; ``reporter`` makes the report.  All methods are thread-safe.  Sizes
     of free dimensions may differ from call to call.
+
+    It has the methods of ``CompiledModel``; ``new_state``, ``export_bundle`` and ``save`` raise
+    ``OptionError``.  It has no ``graph``, ``build`` and ``specialisations``: nothing is compiled.
     """
 
     model: bytes
@@ -56,6 +64,11 @@ class FallbackModel:
     def answers(self) -> tuple[Answers, ...]:
         """As ``CompiledModel.answers``; none: onnxruntime answers all calls."""
         return ()
+
+    @property
+    def profile(self) -> Profile | None:
+        """As ``CompiledModel.profile``; None: nothing is quantized."""
+        return None
 
     @cached_property
     def session(self) -> Behind:
@@ -122,19 +135,69 @@ class FallbackModel:
         """Name, shape and type of each output, in order."""
         return list(map(TensorInfo.of_node, self.session.outputs))
 
+    def new_state(
+        self,
+        batch: int = 1,
+        capacity: int = DEFAULT_CAPACITY,
+        max_length: int | None = None,
+        pairs: Mapping[str, str] | None = None,
+    ) -> State:
+        """Raise ``OptionError``: onnxruntime keeps no caches between calls."""
+        raise OptionError(
+            "a state is for models that are compiled whole, and onnxruntime runs operators of this "
+            "one that decide shapes. Remedy: feed the caches in every call, or cut the model "
+            "before these operators."
+        )
+
+    @options_named()
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
-        """Raise an error: there is no compiled part to save."""
+        """Raise ``OptionError``: there is no compiled part to save."""
         raise OptionError(
             "nothing of this model is compiled, onnxruntime runs it whole. Remedy: keep the ONNX "
             "file, or write it with export_onnx."
         )
 
-    def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the original model.  Raises ``OptionError`` for a model loaded from a file."""
+    @options_named()
+    def export_onnx(
+        self,
+        path: str | os.PathLike[str],
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Write the original model.  Raises ``OptionError`` for a model loaded from a file, and for
+        ``input_shapes``.
+        """
+        if input_shapes is not None:
+            raise OptionError(
+                "input_shapes: onnxruntime runs operators of this model that decide shapes, so the "
+                "original is written as it is. Remedy: leave input_shapes out."
+            )
         if not self.model:
             raise OptionError("a saved model has no copy of the original. Remedy: keep that, too.")
         with writing(file_path("path", path)) as temporary:
             temporary.write_bytes(self.model)
+
+    @options_named()
+    def export_bundle(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        name: str = "model",
+        target: str = "native",
+        weights: str = "object",
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        quantize_input: bool = False,
+        quantize_output: bool = False,
+        library: str = "object",
+        max_flash: int | None = None,
+        max_ram: int | None = None,
+        schedule: str | None = None,
+        threads: bool = False,
+    ) -> None:
+        """Raise ``OptionError``: a bundle has no onnxruntime."""
+        raise OptionError(
+            "a bundle has no onnxruntime, and this model needs it for operators or shapes that are "
+            "only known while it runs. Remedy: cut the model before them."
+        )
 
     def _repr_html_(self) -> str:
         """The page of its report, in a notebook."""
@@ -149,7 +212,8 @@ class PartlyCompiledModel(FallbackModel):
     """A model whose first part is compiled, up to values of unknown shapes.
 
     ``head`` is that part, ``tail`` the ONNX model of the rest, which reads values of the head and
-    inputs by their names.  ``staged``: the tail where a part of it is compiled, too.
+    inputs by their names.  ``staged``: the tail where a part of it is compiled, too.  The graph and
+    the program of the first part are ``head.graph`` and ``head.build``.
     """
 
     head: CompiledModel
@@ -168,13 +232,18 @@ class PartlyCompiledModel(FallbackModel):
         """As ``CompiledModel.answers``, of the compiled parts."""
         return self.head.answers
 
+    @property
+    def profile(self) -> Profile | None:
+        """As ``CompiledModel.profile``, of the head."""
+        return self.head.profile
+
     @cached_property
     def session(self) -> Behind:
         """The tail."""
         return self.staged or opened(self.tail, self.num_threads)
 
     @property
-    def specialisations(self) -> Specialisations:
+    def specialisations(self) -> ModelPrograms:
         """The programs of the head."""
         return self.head.specialisations
 
@@ -199,6 +268,7 @@ class PartlyCompiledModel(FallbackModel):
         self.head.warm_up(shapes, specialised=specialised)
         super().warm_up(())
 
+    @options_named()
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that
         of the first part."""

@@ -54,6 +54,12 @@ def as_array(name: str, value: Any) -> Array:
         raise InputError(f"input {name!r} is no array: {error}") from None
 
 
+def arrays_of(feeds: Mapping[str, Any]) -> dict[str, Array]:
+    """Feeds as arrays, by name.  Raises ``InputError``."""
+    check_mapping(feeds)
+    return {name: as_array(name, value) for name, value in feeds.items()}
+
+
 def fed(name: str, value: Any) -> Any:
     """A tensor as an array; lists stay sequences of tensors, None an absent optional."""
     if value is None:

@@ -12,12 +12,12 @@ from quantglow.graph.signature import Shape
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.served_shapes import ServedShapes
-from quantglow.runtime.shapes.specialisations import Served, Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms, Served
 
 Shapes = Mapping[str, Shape]
 """Shapes of the inputs of a body."""
 
-Make = Callable[[Sequence[Shapes]], Specialisations]
+Make = Callable[[Sequence[Shapes]], ModelPrograms]
 """Makes the programs of a body, given the shapes of its inputs in some trips."""
 
 
@@ -30,10 +30,10 @@ class Bodies(Concise):
     """
 
     make: Make | None = None
-    programs: Specialisations | None = None
+    programs: ModelPrograms | None = None
     seen: list[Shapes] = field(default_factory=list)
 
-    def prepare(self, trips: Sequence[Shapes]) -> Specialisations:
+    def prepare(self, trips: Sequence[Shapes]) -> ModelPrograms:
         """The programs for a loop whose trips have inputs of such shapes.
 
         Raises ``QuantglowError`` where there are none.
@@ -58,7 +58,7 @@ class Bodies(Concise):
         return () if self.programs is None else self.programs.served()
 
 
-def program_at(programs: Specialisations, shapes: Shapes) -> Executable:
+def program_at(programs: ModelPrograms, shapes: Shapes) -> Executable:
     """The program of a trip.  Raises ``BackendError`` where its body is no single program of ours,
     and ``QuantglowError`` where it cannot be compiled."""
     found = served_at(programs, shapes)
@@ -70,7 +70,7 @@ def program_at(programs: Specialisations, shapes: Shapes) -> Executable:
     return found.build.executable
 
 
-def served_at(programs: Specialisations, shapes: Shapes) -> Served:
+def served_at(programs: ModelPrograms, shapes: Shapes) -> Served:
     """The program for these shapes, which the inputs may have."""
     programs.signature.check(shapes, 1)
     return programs.prepare(Case.of(shapes)) if isinstance(programs, FreeShapes) else programs.first

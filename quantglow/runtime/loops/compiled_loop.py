@@ -28,7 +28,7 @@ from quantglow.runtime.loops.progress import (
 )
 from quantglow.runtime.loops.trip_blocks import TRIPS, TripBlock, buffers_for
 from quantglow.runtime.protocol import Executable
-from quantglow.runtime.shapes.specialisations import Specialisations
+from quantglow.runtime.shapes.specialisations import ModelPrograms
 from quantglow.timeline import active
 from quantglow.types import Array
 
@@ -53,7 +53,7 @@ class Kept(Concise):
     """The programs of a body, and blocks of trips from some shapes on; ``apart``: trips run one by
     one, since one of them is no table of calls that others may follow."""
 
-    programs: Specialisations
+    programs: ModelPrograms
     blocks: list[TripBlock] = field(default_factory=list)
     apart: bool = False
 

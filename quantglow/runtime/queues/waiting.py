@@ -15,7 +15,7 @@ from typing import Any
 
 from quantglow.alive import Alive
 from quantglow.errors import QueueError, QueueFullError
-from quantglow.processes.system import at_fork
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.queues.batch_speed import BatchSpeed
 from quantglow.runtime.queues.joining import Call
 
@@ -53,6 +53,7 @@ class Waiting:
 
     def __post_init__(self) -> None:
         _alive.add(self)
+        renewed_after_fork(self, last=True)
 
     def add(self, call: Call) -> None:
         """Let a call wait.  Raises ``QueueError`` and ``QueueFullError``."""
@@ -209,11 +210,6 @@ class Waiting:
 _alive = Alive[Waiting]()
 
 
-def _forget_threads() -> None:
-    for waiting in _alive:
-        waiting.forget_threads()
-
-
 def close_all() -> None:
     """Cancel all calls that wait, and let those that run end, before the interpreter does."""
     for waiting in _alive:
@@ -222,5 +218,4 @@ def close_all() -> None:
         waiting.join()
 
 
-at_fork(child=_forget_threads)
 atexit.register(close_all)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from quantglow.graph.case import Case
+from quantglow.lazy import cached_property
 from quantglow.runtime.shapes.served_shapes import ServedShapes
 from quantglow.runtime.shapes.specialisations import Served
 
@@ -28,7 +29,7 @@ class Fallback(Protocol):
         """Entries of the programs of its parts."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FallbackOnUse:
     """The fallback that ``make`` makes for the first case that needs it.
 
@@ -37,25 +38,28 @@ class FallbackOnUse:
 
     make: Callable[[], Fallback]
     exact: Callable[[Case], Served] | None = None
-    _made: list[Fallback] = field(default_factory=list)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons."""
-        return self._first()(case, reasons)
+        return self._fallback(case, reasons)
 
-    def _first(self) -> Fallback:
-        if not self._made:
-            self._made.append(self.make())
-        return self._made[0]
+    @cached_property
+    def _fallback(self) -> Fallback:
+        return self.make()
+
+    @property
+    def _made(self) -> Fallback | None:
+        """The fallback, if a case needed it."""
+        return vars(self).get("_fallback")
 
     def meanwhile(self, case: Case) -> Served:
         """The whole model in onnxruntime, for a case whose program is not ready."""
-        return self._first().meanwhile(case) if self.exact is None else self.exact(case)
+        return self._fallback.meanwhile(case) if self.exact is None else self.exact(case)
 
     def known(self, case: Case) -> Served | None:
         """The program for a case like one that could not be compiled; None for other cases."""
-        return self._made[0].known(case) if self._made else None
+        return None if self._made is None else self._made.known(case)
 
     def served(self) -> tuple[ServedShapes, ...]:
         """Entries of the programs of its parts."""
-        return self._made[0].served() if self._made else ()
+        return () if self._made is None else self._made.served()

@@ -17,13 +17,12 @@ first one always stays).  Their kernels and constants are shared.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from quantglow import debug
-from quantglow.alive import Alive
 from quantglow.concise import Concise
 from quantglow.errors import (
     CompileBudgetError,
@@ -40,18 +39,19 @@ from quantglow.graph.signature import Dim, Shape, Shapes, Signature
 from quantglow.interpreter import check_names, check_types
 from quantglow.lazy import cached_property
 from quantglow.processes.background import check_not_ending
-from quantglow.processes.system import at_fork
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.saved_models.saving import Freedom
 from quantglow.runtime.shapes.fallbacks import Fallback
 from quantglow.runtime.shapes.general_programs import GeneralPrograms
+from quantglow.runtime.shapes.kept_programs import KeptPrograms
 from quantglow.runtime.shapes.meanwhile import Meanwhile
 from quantglow.runtime.shapes.often_used import Check, OftenUsed
 from quantglow.runtime.shapes.served_shapes import ServedShapes, served_by_general, served_by_own
+from quantglow.runtime.shapes.single_flight import SingleFlight
 from quantglow.runtime.shapes.specialisations import (
-    Bound,
-    Own,
+    AtCase,
     Served,
     Specialisation,
     case_of,
@@ -110,24 +110,19 @@ class FreeShapes(Concise):
     most_values: int = MOST_VALUES
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
-    _arrays: SharedArrays = field(default_factory=SharedArrays)
-    _ready: dict[Case, Served] = field(default_factory=dict)
-    _pending: dict[Case, Future[Served]] = field(default_factory=dict)
-    _made: Counter[Case] = field(default_factory=Counter)
-    _first: Own | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _arrays: SharedArrays = field(default_factory=SharedArrays, init=False)
+    _kept: KeptPrograms = field(init=False)
+    _flight: SingleFlight[Case, Served] = field(default_factory=SingleFlight, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
-        _alive.add(self)
+        limits = self.most_values, self.most_programs, self.most_nbytes
+        self._kept = KeptPrograms(*limits, self.opened.case)
+        renewed_after_fork(self)
 
     def forget_threads(self) -> None:
-        """Forget, in a forked child, the cases that threads of the parent were compiling."""
+        """Make a new lock, in a forked child: a thread of the parent may have held the old one."""
         self._lock = threading.Lock()
-        self.generals.forget_threads()
-        self._often.forget_threads()
-        if self._meanwhile is not None:
-            self._meanwhile.forget_threads()
-        self._pending = {}
 
     @property
     def target(self) -> str:
@@ -142,20 +137,20 @@ class FreeShapes(Concise):
     @property
     def is_empty(self) -> bool:
         """Whether nothing is compiled yet."""
-        return self._first is None and self.opened.case is None
+        return self._kept.first is None and self.opened.case is None
 
     @property
-    def first(self) -> Own:
+    def first(self) -> Served:
         """The first program that is a shape's own; for a model from a file, that of its graph."""
-        if self._first is None and self.opened.case is not None:
+        if self._kept.first is None and self.opened.case is not None:
             build = self.compiler.compile(self.opened.graph)
             self.add(Specialisation(self.opened.graph, build, self.opened.case))
-        if self._first is None:
+        if (found := self._kept.first) is None:
             raise InputError(
                 "the model leaves dimensions free and was not run yet, so there is no program to "
                 "look at. Remedy: run it once, or compile it with input_shapes."
             )
-        return self._first
+        return found
 
     @property
     def shapes(self) -> list[dict[str, Shape]]:
@@ -166,11 +161,11 @@ class FreeShapes(Concise):
     def cases(self) -> list[Case]:
         """Cases of the programs that are kept, the last used one last."""
         with self._lock:
-            return list(self._ready)
+            return list(self._kept.programs)
 
     def contents(self) -> tuple[Graph, Freedom | None]:
         """The first graph, or that of a file before there is one, and the other contents."""
-        first = self._first
+        first = self._kept.first
         graph = self.opened.graph if first is None else first.graph
         case = self.opened.case if first is None else case_of(first)
         if self.freedom is None:
@@ -183,7 +178,7 @@ class FreeShapes(Concise):
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs that are kept."""
         with self._lock:
-            own = [found for found in self._ready.values() if not isinstance(found, Bound)]
+            own = [found for found in self._kept.programs.values() if not found.is_general]
         return (
             *(served_by_own(case_of(f).shapes, f.build) for f in own if not f.is_in_parts),
             *map(served_by_general, self.generals),
@@ -207,23 +202,11 @@ class FreeShapes(Concise):
 
     def on_threads(self, num_threads: int) -> FreeShapes:
         """The same for another number of threads; its first case is ready."""
-        first, opened = self._first, self.opened
+        first, opened = self._kept.first, self.opened
         if first is not None:
             opened = Opened(first.graph, case_of(first), tuple(self.generals.graphs))
         compiler = replace(self.compiler, num_threads=num_threads)
-        found = FreeShapes(
-            self.signature,
-            self.graph_at,
-            compiler,
-            self.fallback,
-            self.freedom,
-            self.deciding,
-            opened,
-            self.identity,
-            self.most_values,
-            self.most_programs,
-            self.most_nbytes,
-        )
+        found = replace(self, compiler=compiler, opened=opened)
         if opened.case is not None:
             found.prepare(opened.case)
         return found
@@ -271,8 +254,7 @@ class FreeShapes(Concise):
 
     def ready(self, case: Case) -> Served | None:
         """The program of a case; None if it is not compiled."""
-        with self._lock:
-            return self._looked_up(case)[1]
+        return self._found(case)[1]
 
     def check(self, case: Case, feeds: Mapping[str, Array]) -> None:
         """Raise ``InputError`` for feeds that the model does not take."""
@@ -312,63 +294,28 @@ class FreeShapes(Concise):
                     raise
 
     def _at(self, case: Case, feeds: Mapping[str, Array] | None = None) -> Served:
-        """The program of a case; ``feeds`` are checked before it is compiled.
+        """The program of a case; ``feeds`` are checked before it is compiled."""
+        if (found := self._found(case)[1]) is not None:
+            return found
+        return self._flight.result(partial(self._found, case), partial(self._made, feeds))
 
-        Where Ctrl-C ends the thread that others wait for, one of these compiles the program.
-        """
-        while True:
-            mine: Future[Served] | None = None
-            pending: Future[Served] | None = None
-            try:
-                with self._lock:
-                    case, found = self._looked_up(case)
-                    if found is not None:
-                        return found
-                    pending = self._pending.get(case)
-                    if pending is None:
-                        pending = mine = Future()
-                        self._pending[case] = mine
-                if mine is not None:
-                    self._fulfil(mine, case, feeds)
-                return pending.result()
-            except BaseException as error:
-                if mine is not None:
-                    self._give_up(mine, case, error)
-                if mine is not None or not was_interrupted(pending, error):
-                    raise
-
-    def _give_up(self, mine: Future[Served], case: Case, error: BaseException) -> None:
-        """Let others go on who wait for the program, or ask for it later."""
+    def _found(self, case: Case) -> tuple[Case, Served | None]:
+        """The case that has a program for this one, and that, if it is there."""
         with self._lock:
-            if self._pending.get(case) is mine:
-                del self._pending[case]
-        if not mine.done():
-            mine.set_exception(error)
-
-    def _looked_up(self, case: Case) -> tuple[Case, Served | None]:
-        """The case that has a program for this one, and that, if it is there; the caller holds the
-        lock."""
-        if case not in self._ready and self._made[case.whatever_values] >= self.most_values:
-            case = case.whatever_values
-        found = self._ready.get(case)
-        if found is not None:
-            self._ready[case] = self._ready.pop(case)  # the last one
-            if is_shared(found):
+            case, found = self._kept.used(case)
+            if found is not None and is_shared(found):
                 self._often.called(case)
         return case, found
 
-    def _fulfil(
-        self, pending: Future[Served], case: Case, feeds: Mapping[str, Array] | None
-    ) -> None:
+    def _made(self, feeds: Mapping[str, Array] | None, case: Case) -> Served:
+        """A new program, which is kept."""
         if feeds is not None:
             check_types(self.signature, feeds)
         made = self._compiled(case)
         with self._lock:
             self._keep(case, made)
-            del self._pending[case]
-            if case.values:
-                self._made[case.whatever_values] += 1
-        pending.set_result(made)
+            self._kept.count(case)
+        return made
 
     def _compiled(self, case: Case) -> Served:
         if (served := self._served(case)) is not None:
@@ -408,17 +355,17 @@ class FreeShapes(Concise):
         """The graph of a case; equal constants of all graphs share memory."""
         return self._arrays.graph(self.graph_at(case))
 
-    def _served(self, case: Case, may_plan: bool = False) -> Bound | None:
+    def _served(self, case: Case, may_plan: bool = False) -> AtCase | None:
         """The program of a case by one for all shapes, which is made if it may be and if this is
         not the first case of a model that comes from no file; None where none serves it.
         """
-        if self._first is None and not self.opened.general:
+        if self._kept.first is None and not self.opened.general:
             return None
         executable = self.generals.executable(case, self._piece, may_plan)
         if executable is None:
             return None
         build = Build(executable, (), self.compiler.name, self.compiler.num_threads)
-        return Bound(self.signature, self.shared_graph_at, build, case)
+        return AtCase(self.signature, self.shared_graph_at, build, case, is_general=True)
 
     @cached_property
     def _stored(self) -> StoredCases:
@@ -446,54 +393,20 @@ class FreeShapes(Concise):
                 raise
             return
         with self._lock:
-            if case in self._ready:
+            if case in self._kept.programs:
                 self._keep(case, found)
 
-    def _keep(self, key: Case, found: Served) -> None:
+    def _keep(self, case: Case, found: Served) -> None:
         """Make room for a new program; the caller holds the lock."""
-        is_first = self._first is None and self.opened.case in (None, key)
-        if is_first and not isinstance(found, Bound):
-            self._first = found
-        self._ready.pop(key, None)
-        self._ready[key] = found  # the last one
-        total = sum(nbytes_of(s.build) for s in self._ready.values())
-        for old in list(self._ready):
-            if len(self._ready) <= self.most_programs and total <= self.most_nbytes:
-                break
-            if old != key and self._ready[old] is not self._first:
-                total -= nbytes_of(self._ready.pop(old).build)
-                self._often.forget(old)
-
-
-_alive = Alive[FreeShapes]()
-
-
-def _forget_threads() -> None:
-    for programs in _alive:
-        programs.forget_threads()
-
-
-at_fork(child=_forget_threads)
-
-
-def was_interrupted(pending: Future[Served] | None, error: BaseException) -> bool:
-    """Whether an error is the Ctrl-C of the thread that one waited for."""
-    if isinstance(error, Exception) or pending is None or not pending.done():
-        return False
-    return pending.exception() is error
+        for dropped in self._kept.add(case, found):
+            self._often.forget(dropped)
 
 
 def is_shared(found: Served) -> bool:
     """Whether a program for all shapes serves this one, and one of its own may be faster."""
-    return isinstance(found, Bound) and not found.is_in_parts
+    return found.is_general and not found.is_in_parts
 
 
 def least(dim: Dim) -> int:
     """The dimension, or the smallest size of a free one."""
     return dim if isinstance(dim, int) else 1
-
-
-def nbytes_of(build: Build) -> int:
-    """Size in bytes of a program beside the constants that it shares; the programs of the parts of
-    a model are kept and counted apart."""
-    return 0 if build.is_part else sum(plan.figures.peak_nbytes for plan in build.plans)

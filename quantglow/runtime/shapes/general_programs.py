@@ -16,6 +16,7 @@ from quantglow.errors import BackendError, QuantglowError
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.shapes.general import GeneralProgram, joined_graph, symbolic_graph
@@ -54,6 +55,9 @@ class GeneralPrograms(Concise):
     _joined: list[SymbolicGraph] = field(default_factory=list)
     _refused: set[Template] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        renewed_after_fork(self)
 
     def __len__(self) -> int:
         """The number of programs."""

@@ -21,6 +21,7 @@ from quantglow import debug
 from quantglow.errors import FallbackError
 from quantglow.graph.case import Case, may_decide
 from quantglow.processes import background
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.answers import (
     COMPILING,
     FAILED,
@@ -88,11 +89,13 @@ class Meanwhile:
     _is_working: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        renewed_after_fork(self)
+
     def forget_threads(self) -> None:
         """Forget, in a forked child, what the thread of the parent was doing."""
         self._lock = threading.Lock()
         self._jobs, self._waiting, self._is_working = {}, deque(), False
-        self.log.forget_threads()
 
     def at(self, feeds: Feeds) -> Served:
         """The program for feeds, or the model in onnxruntime while that is compiled.

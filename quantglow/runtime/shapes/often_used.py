@@ -10,6 +10,7 @@ from functools import partial
 
 from quantglow.graph.case import Case
 from quantglow.processes import background
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.build import physical_cores
 
 OFTEN = 500
@@ -31,6 +32,9 @@ class OftenUsed:
     _calls: Counter[Case] = field(default_factory=Counter)
     _tried: set[Case] = field(default_factory=set)
     _thread: threading.Thread | None = None
+
+    def __post_init__(self) -> None:
+        renewed_after_fork(self)
 
     def called(self, case: Case) -> None:
         """Count a call; a case that comes often is compiled while others run, if there is a core

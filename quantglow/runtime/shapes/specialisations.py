@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from quantglow.concise import Concise
 from quantglow.graph.case import Case
@@ -21,6 +21,8 @@ from quantglow.types import Array
 @dataclass(frozen=True, eq=False, repr=False)
 class Specialisation(Concise):
     """A graph and its machine code, with its ``case`` if it was made for one."""
+
+    is_general: ClassVar[bool] = False
 
     graph: Graph
     build: Build
@@ -39,12 +41,17 @@ class Specialisation(Concise):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AtCase(Concise):
-    """A program at one ``case``, whose graph ``graph_at`` makes when somebody asks for it."""
+    """A program at one ``case``, whose graph ``graph_at`` makes when somebody asks for it.
+
+    ``is_general``: it is a program for all shapes, at one of them; else an earlier process compiled
+    it for this case only.
+    """
 
     signature: Signature
     graph_at: Callable[[Case], Graph]
     build: Build
     case: Case
+    is_general: bool = False
 
     @property
     def is_in_parts(self) -> bool:
@@ -62,22 +69,11 @@ class AtCase(Concise):
         return self.build.executable.run(feeds)
 
 
-class Bound(AtCase):
-    """A program for all shapes, at one of them."""
-
-
-class Reread(AtCase):
-    """A program of one case that an earlier process compiled."""
-
-
-Own = Specialisation | Reread
-"""A program that serves one case only."""
-
-Served = Own | Bound
+Served = Specialisation | AtCase
 """The program of a case."""
 
 
-class Specialisations(Protocol):
+class ModelPrograms(Protocol):
     """The programs of a compiled model."""
 
     @property
@@ -105,7 +101,7 @@ class Specialisations(Protocol):
         """Whether nothing is compiled yet."""
 
     @property
-    def first(self) -> Own:
+    def first(self) -> Served:
         """The program that the report is about.  Raises ``InputError`` if nothing is
         compiled yet.
         """
@@ -129,7 +125,7 @@ class Specialisations(Protocol):
     def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the shapes of some arrays.  Raises ``InputError``."""
 
-    def on_threads(self, num_threads: int) -> Specialisations:
+    def on_threads(self, num_threads: int) -> ModelPrograms:
         """The same for another number of threads; both share constants and kernels."""
 
 

@@ -16,7 +16,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
 from quantglow.runtime.build import Build, Compiler, ProgramBackend
 from quantglow.runtime.program_keys import key_of_case, key_of_graph
-from quantglow.runtime.shapes.specialisations import Reread
+from quantglow.runtime.shapes.specialisations import AtCase
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class StoredCases:
     graph_at: Callable[[Case], Graph]
     compiler: Compiler
 
-    def program(self, case: Case) -> Reread | None:
+    def program(self, case: Case) -> AtCase | None:
         """The stored program of a case; None where there is none."""
         key, compiler = self._key(case), self.compiler
         name = None if key is None else ProgramStore().facts(key, program_name)
@@ -38,7 +38,7 @@ class StoredCases:
             return None
         arguments = (compiler.name, compiler.num_threads)
         build = Build(found[0], tuple(own.plans), *arguments, own.seconds)
-        return Reread(self.signature, self.graph_at, build, case)
+        return AtCase(self.signature, self.graph_at, build, case)
 
     def keep(self, case: Case, graph: Graph) -> None:
         """Keep the key of a case whose graph was compiled, unless it is several programs."""

@@ -9,18 +9,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
-from quantglow.alive import Alive
 from quantglow.arguments import file_path
 from quantglow.concise import Concise
-from quantglow.errors import InputError, OptionError
+from quantglow.errors import OptionError
 from quantglow.files import writing
 from quantglow.graph.border import declared_feeds, entering, leaving
 from quantglow.graph.case import Case, elements, may_decide
 from quantglow.graph.signature import Port, Signature
 from quantglow.interpreter import check_names, check_types
-from quantglow.processes.system import at_fork
+from quantglow.processes.forking import renewed_after_fork
+from quantglow.runtime.feeds import arrays_of, chosen_outputs, feeds_by_name
 from quantglow.runtime.states.caches import Caches
 from quantglow.runtime.states.state_programs import StatePrograms
 from quantglow.types import Array
@@ -47,7 +45,7 @@ class State(Concise):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        _alive.add(self)
+        renewed_after_fork(self)
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, a call of a thread of the parent; it added no rows yet."""
@@ -78,17 +76,14 @@ class State(Concise):
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """The named outputs (None: all but the caches) for ``feeds``, which lack the caches.
 
-        Raises ``InputError`` for feeds that do not fit, ``StateFullError`` where no more rows may
-        be added.
+        Outputs and feeds are given as for ``CompiledModel.run``.  Raises ``InputError`` for feeds
+        that do not fit, ``StateFullError`` where no more rows may be added.
         """
         ends = self._ends
         names = [port.name for port in ends.outputs]
-        wanted = names if output_names is None else list(output_names)
-        if unknown := [name for name in wanted if name not in names]:
-            raise InputError(f"unknown output(s) {unknown}; a state gives {names}")
-        given = {name: np.asarray(value) for name, value in feeds.items()}
-        check_names([port.name for port in ends.inputs], given)
-        arrays = entering(ends.inputs, given)
+        wanted = chosen_outputs(output_names, names)
+        arrays = entering(ends.inputs, arrays_of(feeds))
+        check_names([port.name for port in ends.inputs], arrays)
         check_types(ends, arrays)
         with self._lock:
             found = self._called(arrays)
@@ -96,9 +91,12 @@ class State(Concise):
         by_name = dict(zip(names, outputs, strict=True))
         return [by_name[name] for name in wanted]
 
-    def __call__(self, **feeds: Any) -> Array | list[Array]:
-        """Outputs for feeds by name; a single output is not in a list."""
-        outputs = self.run(None, feeds)
+    def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
+        """Outputs for arrays in the order of the inputs that are no caches, or by name; a single
+        output is not in a list.
+        """
+        names = [port.name for port in self._ends.inputs]
+        outputs = self.run(None, feeds_by_name(names, arrays, named))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _called(self, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -177,17 +175,6 @@ class State(Concise):
         """
         with self._lock:
             self.caches.read(file_path("path", path))
-
-
-_alive = Alive[State]()
-
-
-def _forget_threads() -> None:
-    for state in _alive:
-        state.forget_threads()
-
-
-at_fork(child=_forget_threads)
 
 
 def _without(ports: Sequence[Port], names: set[str]) -> tuple[Port, ...]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from quantglow import debug
-from quantglow.alive import Alive
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.concise import Concise
 from quantglow.errors import BackendError, QuantglowError
@@ -22,7 +21,7 @@ from quantglow.graph.node import Input, Node
 from quantglow.instr.copy_elision import source_of
 from quantglow.ops import Scatter
 from quantglow.ops.expression import Expr
-from quantglow.processes.system import at_fork
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.general import (
     CAPACITY,
@@ -86,7 +85,7 @@ class StatePrograms(Concise):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        _alive.add(self)
+        renewed_after_fork(self)
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, that a thread of the parent was making a program."""
@@ -98,6 +97,8 @@ class StatePrograms(Concise):
             return found
         template = template_of(self.free.signature, case)
         with self._lock:
+            if (found := self._rows(case)) is not None:
+                return found
             if template in self._refused or len(self._growths) == MOST_PROGRAMS:
                 return None
             try:
@@ -188,17 +189,6 @@ class StatePrograms(Concise):
             raise BackendError("the model is not one program for all shapes")
         made.loaded  # noqa: B018 - made here, so that it fails here
         return StateProgram(made, is_whole)
-
-
-_alive = Alive[StatePrograms]()
-
-
-def _forget_threads() -> None:
-    for programs in _alive:
-        programs.forget_threads()
-
-
-at_fork(child=_forget_threads)
 
 
 def depends_on(graph: Graph, symbol: str, pairs: Iterable[Pair]) -> bool:

@@ -16,6 +16,7 @@ from quantglow.backends.llvm.targets import LEVELS, runs_here
 from quantglow.graph.graph import Graph
 from quantglow.quantization.integer_border import with_integer_inputs
 from quantglow.runtime import bundles
+from quantglow.runtime.bundles import BundleOptions, emitted, export_bundle
 from tests.support.bundled import COMPILERS, built, interpreted, written
 from tests.support.embedded import MAKERS, network
 from tests.support.pinned import NAMES, feeds_of, hashes, pinned
@@ -40,7 +41,7 @@ levels = pytest.mark.parametrize("level", HERE)
 
 def program_of(graph: Graph, level: str, folder: Path, weights: str = "bin") -> Path:
     """The program of a graph's bundle."""
-    bundles.export_bundle(graph, folder, "net", level, weights, False, False, "object")
+    export_bundle(graph, folder, BundleOptions(name="net", target=level, weights=weights))
     return built(folder, COMPILERS[0])
 
 
@@ -122,8 +123,8 @@ def test_no_output_depends_on_the_contents_of_the_arena(
     """Nor on the bytes that a bundle clears: here it does not."""
     graph = pinned(name)
     feeds = feeds_of(graph, hashes()[name][0])
-    bundles.export_bundle(graph, tmp_path, "net", level, "object", False, False, "object")
-    plain = replace(bundles.emitted(graph, level), unwritten=())
+    export_bundle(graph, tmp_path, BundleOptions(name="net", target=level))
+    plain = replace(emitted(graph, level), unwritten=())
     (tmp_path / "net.o").write_bytes(program_object("net", plain).code)
     program, expected = built(tmp_path, COMPILERS[0]), interpreted(graph, feeds)
     for fill in FILLS:
@@ -135,7 +136,7 @@ def test_guard_pages_end_the_program_one_byte_too_far(tmp_path: Path) -> None:
     """An arena that is smaller than the header says."""
     graph, feeds = small_graph(), [{"x": small_samples()[0]}]
     program_of(graph, HERE[-1], tmp_path)
-    made: EmittedProgram = bundles.emitted(graph, HERE[-1])
+    made: EmittedProgram = emitted(graph, HERE[-1])
     header = tmp_path / "net.h"
     nbytes = program_object("net", made).arena_nbytes
     text = header.read_text().replace(f"ARENA_NBYTES {nbytes}", f"ARENA_NBYTES {nbytes - 128}")

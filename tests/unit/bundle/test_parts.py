@@ -12,7 +12,7 @@ import quantglow as qg
 from quantglow.backends.llvm.aot import part_function
 from quantglow.backends.llvm.targets import runs_here
 from quantglow.graph.graph import Graph
-from quantglow.runtime import bundles
+from quantglow.runtime.bundles import BundleOptions, export_bundle
 from tests.support.bundled import COMPILERS, STRICT, interpreted, written
 from tests.support.embedded import network
 from tests.support.pinned import NAMES, feeds_of, hashes, pinned
@@ -79,7 +79,7 @@ graphs = pytest.mark.parametrize(
 
 def program_of(graph: Graph, folder: Path, target: str, *options: str) -> Path:
     """The program that runs a graph's bundle by some threads, as its argument says."""
-    bundles.export_bundle(graph, folder, "net", target, "object", False, False, "object")
+    export_bundle(graph, folder, BundleOptions(name="net", target=target))
     source, program = folder / "parts.c", folder / "parts"
     source.write_text(MAIN)
     own = (f"-I{folder}", "-pthread", *options)

@@ -11,7 +11,7 @@ import pytest
 import quantglow as qg
 from quantglow.backends.llvm.aot import part_function
 from quantglow.graph.graph import Graph
-from quantglow.runtime import bundles
+from quantglow.runtime.bundles import BundleOptions, export_bundle
 from tests.support.bundled import STRICT, each_compiler, interpreted, tools, written
 from tests.support.pinned import feeds_of, hashes, pinned
 from tests.unit.bundle.test_parts import graphs, is_x86
@@ -87,8 +87,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def program_of(graph: Graph, folder: Path, compiler: str, target: str, *options: str) -> Path:
     """The program that runs a graph's bundle by two pools at once; its argument is the number of
     threads of the first, by default 2."""
-    border = False, False
-    bundles.export_bundle(graph, folder, "net", target, "object", *border, "object", threads=True)
+    export_bundle(graph, folder, BundleOptions(name="net", target=target, threads=True))
     source = folder / "main_pool.c"
     source.write_text(MAIN)
     own = (f"-I{folder}", "-pthread", "-g", "-O1", *options)
@@ -132,8 +131,8 @@ def test_valgrind_finds_nothing(compiler: str, tool: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("weights", ["object", "bin"])
 def test_the_header_is_c_and_cpp(target: str, weights: str, tmp_path: Path) -> None:
     graph = pinned("residual")
-    border = False, False
-    bundles.export_bundle(graph, tmp_path, "net", target, weights, *border, "object", threads=True)
+    options = BundleOptions(name="net", target=target, weights=weights, threads=True)
+    export_bundle(graph, tmp_path, options)
     for compiler, language in (("gcc", "-std=c99"), ("g++", "-std=c++98")):
         if shutil.which(compiler) is None:
             pytest.skip(f"{compiler} is not installed")
@@ -145,17 +144,8 @@ def test_the_header_is_c_and_cpp(target: str, weights: str, tmp_path: Path) -> N
 
 
 def test_a_name_may_hold_words_of_the_templates(tmp_path: Path) -> None:
-    border = False, False
-    bundles.export_bundle(
-        pinned("residual"),
-        tmp_path,
-        "NAMES_UPPER",
-        "native",
-        "bin",
-        *border,
-        "object",
-        threads=True,
-    )
+    options = BundleOptions(name="NAMES_UPPER", weights="bin", threads=True)
+    export_bundle(pinned("residual"), tmp_path, options)
     text = (tmp_path / "NAMES_UPPER_pool.c").read_text()
     assert "int NAMES_UPPER_pool_run(NAMES_UPPER_pool *pool," in text
     assert "pool->result = NAMES_UPPER_OK;" in text
@@ -163,9 +153,7 @@ def test_a_name_may_hold_words_of_the_templates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["cortex-m4", "wasm32"])
 def test_targets_without_linux_have_no_pool(target: str, tmp_path: Path) -> None:
-    border = False, False
+    options = BundleOptions(name="net", target=target, threads=True)
     with pytest.raises(qg.OptionError, match="the pool is for Linux"):
-        bundles.export_bundle(
-            pinned("residual"), tmp_path, "net", target, "object", *border, "object", threads=True
-        )
+        export_bundle(pinned("residual"), tmp_path, options)
     assert list(tmp_path.iterdir()) == []

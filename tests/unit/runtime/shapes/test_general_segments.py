@@ -19,7 +19,6 @@ from quantglow.graph.case import Case
 from quantglow.runtime.shapes import general_programs, general_segments
 from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram
 from quantglow.runtime.shapes.served_shapes import FOR_ALL
-from quantglow.runtime.shapes.specialisations import Bound
 from quantglow.symbolic.size import expression_of, sized
 from quantglow.types import Array
 from tests.support.deformable import deformable, weights
@@ -76,7 +75,7 @@ def test_sizes_are_operands_of_a_segment() -> None:
     for height, width in ((6, 9), (8, 7), (30, 11), (9, 40)):
         x = {"x": image((1, 4, height, width))}
         agrees(compiled, model, x)
-    assert isinstance(served(compiled, x), Bound)
+    assert served(compiled, x).is_general
     assert len(compiled.report.programs) == 2
 
 
@@ -118,7 +117,7 @@ def test_branches_apart_are_segments_for_all_shapes() -> None:
         for mean in (0.1, -0.1):
             agrees(compiled, model, rows(count, mean))
     found = served(compiled, rows(400, 0.1))
-    assert isinstance(found, Bound) and isinstance(found.build.executable, Retried)
+    assert found.is_general and isinstance(found.build.executable, Retried)
     (program,) = compiled.specialisations.generals
     assert isinstance(program, SegmentedProgram)
     assert [bool(segment.branches) for segment in program.segments].count(True) >= 2

@@ -260,6 +260,40 @@ def test_wrong_states_are_refused(models: dict[bool, CompiledModel]) -> None:
         state.run(None, {"input_ids": prompt(1, 3)})
 
 
+def test_calls_at_once_take_one_place_among_the_growths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A template is read before the lock is taken: here by both threads, before either has it."""
+    config, model = CONFIGS[False], compiled_of(CONFIGS[False])
+    usual, made = state_programs.template_of, state_programs.Growth
+    together, growths, states = threading.Barrier(2, timeout=60), [], []
+    callers = threading.local()
+
+    def met(*arguments: Any) -> Any:
+        if not getattr(callers, "have_met", False):
+            callers.have_met = True
+            together.wait()
+        return usual(*arguments)
+
+    def counted(*arguments: Any) -> Any:
+        growths.append(arguments)
+        return made(*arguments)
+
+    def call() -> None:
+        state = model.new_state()
+        state.run(None, fed(config, prompt(1, 4), 0))
+        states.append(state.length)
+
+    monkeypatch.setattr(state_programs, "template_of", met)
+    monkeypatch.setattr(state_programs, "Growth", counted)
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(growths), states) == (1, [4, 4])
+
+
 @pytest.mark.parametrize("is_same", [False, True])
 def test_a_forked_child_waits_for_no_thread_of_its_parent(
     is_same: bool, monkeypatch: pytest.MonkeyPatch
