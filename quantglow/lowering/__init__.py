@@ -19,6 +19,7 @@ from quantglow.lowering import (
     transposed_convolution,
 )
 from quantglow.lowering.bias_to_uint8 import bias_to_uint8
+from quantglow.lowering.cut_padding_taps import cut_padding_taps
 from quantglow.lowering.cut_unread_columns import cut_unread_columns
 from quantglow.lowering.fold_symmetric_filters import fold_symmetric_filters
 from quantglow.lowering.fold_symmetric_products import fold_symmetric_products
@@ -77,6 +78,7 @@ def _apply_rule(node: Node, uses: Uses) -> Node | None:
 
 LOWERING_PASSES: tuple[Pass, ...] = (
     fuse_float_activation,
+    cut_padding_taps,
     bias_to_uint8,
     cut_unread_columns,
     fold_symmetric_filters,

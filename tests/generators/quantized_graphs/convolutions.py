@@ -43,14 +43,15 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn, depthwise: bool = False, wide: bool = False) -> Case:
-    """Shapes at the edges of tiles: channels 1…65, pixels 1…17, any stride; ``wide`` tensors are
-    int8 or int16.
+    """Shapes at the edges of tiles: channels 1…65, pixels 1…17, any stride, dilations with which
+    some taps see only padding; ``wide`` tensors are int8 or int16.
     """
-    kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
-    dilations = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (2, 3)]))
+    dilations = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (2, 3), (1, 9), (7, 8)]))
+    kernel = draw(st.tuples(*(st.integers(1, 5 if d < 7 else 3) for d in dilations)))
     reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
-    pads = draw(st.tuples(*[st.integers(0, 2)] * 4))
-    h, w = (draw(st.integers(max(1, r - p), 17)) for r, p in zip(reach, pads[:2], strict=True))
+    pads = draw(st.tuples(*(st.integers(0, max(2, d)) for d in (*dilations, *dilations))))
+    sizes = [max(1, r - p) for r, p in zip(reach, pads[:2], strict=True)]
+    h, w = (draw(st.integers(size, max(size, 17))) for size in sizes)
     group = draw(st.integers(2, 70)) if depthwise else draw(st.sampled_from([1, 1, 1, 2, 3]))
     residual = not depthwise and draw(st.booleans())
     return Case(
