@@ -31,7 +31,6 @@ from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.driver.quantize_and_compile import quantize_and_compile
-from quantglow.errors import OptionError
 from quantglow.report.display.tables import Table, nbytes_text, number
 from quantglow.runtime.bundles import check_target
 from quantglow.runtime.compiled import CompiledModel
@@ -85,7 +84,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     check_target(options.target)
     check_folder(options.output)
     check_files(options.output)
-    compiled = compiled_model(options)
+    compiled = opened(options)
     shapes = shapes_of(options) if is_saved(options.model) else {}
     compiled.export_bundle(
         options.output,
@@ -108,18 +107,6 @@ def run(options: argparse.Namespace, console: Console) -> None:
         console.print(table.rich())
     if options.calibration_data:
         console.print(compiled.report)
-
-
-def compiled_model(options: argparse.Namespace) -> CompiledModel:
-    """The model: quantized now if there are calibration data.  Raises ``OptionError`` for models
-    that need onnxruntime."""
-    found = opened(options)
-    if isinstance(found, FallbackModel):
-        raise OptionError(
-            "a bundle has no onnxruntime, and this model needs it for operators or shapes that are "
-            "only known while it runs. Remedy: cut the model before them."
-        )
-    return found
 
 
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
