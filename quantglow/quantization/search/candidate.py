@@ -32,6 +32,12 @@ class Candidate:
     grids: Grids = field(default_factory=dict)
     fused: frozenset[str] = frozenset()
 
+    def is_like(self, other: Candidate) -> bool:
+        """Whether both are made from one model by the same changes, and so have the same noise."""
+        same = all(factor is other.factors.get(name) for name, factor in self.factors.items())
+        changes = self.factors.keys(), self.ranges, self.fused
+        return same and changes == (other.factors.keys(), other.ranges, other.fused)
+
     def at(self, graph: Graph) -> Graph:
         """The model's graph at other shapes, prepared alike."""
         graph = aligned(fuse_functions(graph, self.fused), self.grids)[0]

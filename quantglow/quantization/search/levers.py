@@ -84,14 +84,16 @@ class Plain:
 class NarrowRanges:
     """Ranges by the errors that they cause in the readers (``range_choice``).
 
-    ``refused``: ranges that made the last base noisier on the whole, and the base.  ``judged``: the
-    errors that were measured so far.
+    ``plain``: the noise of the first base, with min-max ranges.  ``refused``: ranges that made the
+    last base noisier on the whole, and the base.  ``judged``: the errors that were measured so far.
     """
 
+    plain: float = float("inf")
     refused: tuple[Candidate, Ranges] | None = None
     judged: dict[Pair, Judged] = field(default_factory=dict)
 
     def proposals(self, trials: Trials) -> Iterator[Candidate]:
+        self.plain = trials.last
         yield from self.on(trials, trials.best)
 
     def on(self, trials: Trials, base: Candidate) -> Iterator[Candidate]:
@@ -132,7 +134,10 @@ class RescaleChannels:
         if equal.factors:
             equalized = _rescaled(trials.start, equal)
             yield equalized
-            yield from self.ranges.on(trials, equalized)
+            if (
+                trials.last < self.ranges.plain
+            ):  # Ranges do not make up for worse ones to begin with.
+                yield from self.ranges.on(trials, equalized)
         if mixed.factors:
             both = _rescaled(trials.start, equal.only(trials.best.factors), mixed)
             yield self.ranges.applied(trials, both)

@@ -40,7 +40,8 @@ class Trials:
     """The best candidate so far, by the noise of its outputs on samples that were held back.
 
     ``start``: the candidate that all others are made from.  ``fitting``: samples to choose on;
-    ``held``: samples to decide on.
+    ``held``: samples to decide on.  ``noise``: that of the best one; ``last``: that of the one that
+    was judged last.
     """
 
     start: Candidate
@@ -51,6 +52,7 @@ class Trials:
     deadline: Deadline = NEVER
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     noise: float = float("inf")
+    last: float = float("inf")
     wanted: list[list[Array]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -80,7 +82,10 @@ class Trials:
 
     def judge(self, candidate: Candidate) -> None:
         """Take the candidate if its outputs are less noisy on the held-back samples."""
-        noise = self.noise_of(candidate)
+        if candidate is not self.best and candidate.is_like(self.best):
+            self.last = self.noise
+            return
+        self.last = noise = self.noise_of(candidate)
         if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
             self.checkpoints.keep()

@@ -341,7 +341,7 @@ def test_narrow_parts_of_an_input_are_cut_out_in_float(small: float) -> None:
     reasons = {layer.name: layer.reason for layer in made.report.kept_float}
     assert (reasons.get("half0") == why.NARROW) == (small < 1)
     assert "half1" not in reasons
-    steps = [made.by_name(f"product{i}").operands[0].type.quant.scale for i in range(2)]  # type: ignore[attr-defined]
+    steps = [made.graph.by_name(f"product{i}").operands[0].type.quant.scale for i in range(2)]  # type: ignore[attr-defined]
     assert (steps[0] < 0.1 * steps[1]) == (small < 1)
 
 

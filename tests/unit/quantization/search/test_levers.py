@@ -123,6 +123,19 @@ def test_ranges_that_are_refused_are_remembered(
     assert lever.refused == (None if is_taken else (found.start, NARROW))
 
 
+@pytest.mark.parametrize(("noise", "proposals"), [(1.5, 2), (2.5, 1)])
+def test_ranges_are_chosen_for_equalized_graphs_that_are_better_with_min_max_ranges(
+    monkeypatch: pytest.MonkeyPatch, noise: float, proposals: int
+) -> None:
+    monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: NARROW)
+    found = uneven_trials(equalization=("equalize-channels",))
+    made = []
+    for candidate in RescaleChannels(NarrowRanges(plain=2.0)).proposals(found):
+        made.append(candidate)
+        found.last = noise
+    assert len(made) == proposals
+
+
 def test_rescaled_channels_keep_the_function_of_the_network() -> None:
     found = uneven_trials()
     proposal = next(RescaleChannels(NarrowRanges()).proposals(found))

@@ -333,11 +333,11 @@ def test_equal_values_and_readers_of_two_candidates_are_judged_once(
 
     monkeypatch.setattr(ReaderErrors, "of", noted)
     judged: dict[Pair, Judged] = {}
-    chosen = choose_ranges(graph, seen, AUTO, data, None, judged)
+    chosen = choose_ranges(graph, seen, AUTO, data, judged)
     pairs = {("x", "first"), ("x", "second"), ("first", "sum"), ("second", "sum")}
     assert set(calls) == pairs
     calls.clear()
-    assert choose_ranges(graph, seen, AUTO, data, None, judged) == chosen
+    assert choose_ranges(graph, seen, AUTO, data, judged) == chosen
     assert calls == []
 
     def doubled(node: Node) -> Node:
@@ -347,5 +347,5 @@ def test_equal_values_and_readers_of_two_candidates_are_judged_once(
     other = graph.rebuild(doubled)
     changed = profile(other, data, progress=False).histograms
     histograms = {**seen.histograms, **{name: changed[name] for name in ("second", "sum")}}
-    choose_ranges(other, replace(seen, histograms=histograms), AUTO, data, None, judged)
+    choose_ranges(other, replace(seen, histograms=histograms), AUTO, data, judged)
     assert set(calls) == pairs - {("x", "first")}

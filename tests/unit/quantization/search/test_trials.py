@@ -40,8 +40,8 @@ def judged(found: Trials, noises: Iterable[float], monkeypatch: pytest.MonkeyPat
     given = iter(noises)
     monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(given))
     taken = []
-    for _ in noises:
-        candidate = replace(found.start, ranges=NARROW)
+    for number, _ in enumerate(noises):
+        candidate = replace(found.start, ranges={"y": Range(-1.0, 1.0 + number)})
         found.judge(candidate)
         taken.append(found.best is candidate)
     return taken
@@ -80,6 +80,19 @@ def test_the_first_candidate_is_taken_and_later_ones_if_they_are_clearly_better(
 
 def test_a_candidate_of_infinite_noise_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(trials_of(), [np.inf, np.nan, 5.0], monkeypatch) == [False, False, True]
+
+
+def test_a_candidate_like_the_best_is_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, given = trials_of(), iter([2.0, 1.0])
+    monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(given))
+    first, again, other = (
+        replace(found.start, ranges=dict(ranges)) for ranges in (NARROW, NARROW, {})
+    )
+    for candidate in (first, again):
+        found.judge(candidate)
+        assert (found.best, found.last) == (first, 2.0)
+    found.judge(other)
+    assert (found.best, found.last) == (other, 1.0)
 
 
 def test_a_candidate_that_begins_is_the_best_without_a_trial() -> None:
