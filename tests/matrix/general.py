@@ -31,10 +31,13 @@ Make = Callable[[Sizes], Graph]
 """The graph for sizes by name, which may be free."""
 
 
-def general(make: Make, hint: Sizes, target: Target, threads: int = 1) -> GeneralProgram:
+def general(
+    make: Make, hint: Sizes, target: Target, threads: int = 1, caution: int = 0
+) -> GeneralProgram:
     """The general program that is made at the hint.  Its inputs have the sizes as named axes.
 
-    No batch is left to programs that compute it in pieces.
+    ``caution``: as for a program that is made when others do not serve.  No batch is left to
+    programs that compute it in pieces.
     """
     at_hint = make(hint)
     named = {size: name for name, size in hint.items()}
@@ -58,16 +61,22 @@ def general(make: Make, hint: Sizes, target: Target, threads: int = 1) -> Genera
                 found.setdefault(str(dim), size)
         return make({name: found[name] for name in hint})
 
-    made = general_program(signature, Case.of(shapes), graph_at, Compiler(target, threads))
+    compiler = Compiler(target, threads)
+    made = general_program(signature, Case.of(shapes), graph_at, compiler, caution=caution)
     assert made is not None
     return replace(made, source=replace(made.source, batch=None))
 
 
 def assert_serves(
-    make: Make, hint: Sizes, others: Sequence[Sizes], target: Target, threads: int = 1
+    make: Make,
+    hint: Sizes,
+    others: Sequence[Sizes],
+    target: Target,
+    threads: int = 1,
+    caution: int = 0,
 ) -> None:
     """The program made at ``hint`` serves all ``others``, with the bytes of their own programs."""
-    program = general(make, hint, target, threads)
+    program = general(make, hint, target, threads, caution)
     loaded = replace(program.loaded, arenas=Arenas(guarded_bytes))
     found = program.made.guards.found.items()
     fixed = [f"{g} ({place})" for g, place in found if g.relation is Relation.EQUAL]

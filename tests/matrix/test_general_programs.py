@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
-from quantglow.ops import Add, Mul, Relu, Sigmoid, Transpose
-from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
+from quantglow.ops import Add, Gemm, Mul, Relu, Reshape, Sigmoid, Transpose
+from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
+from tests.matrix.harness import TARGETS, on_llvm
 from tests.support.builder import Builder
 
 
@@ -39,3 +42,31 @@ def convolutions(channels: int, kernel: int, stride: int) -> Make:
 def test_convolution(target: str, channels: int, kernel: int, stride: int) -> None:
     make = convolutions(channels, kernel, stride)
     assert_serves(make, {"W": 39}, [{"W": w} for w in (31, 40, 67, 128)], resolve(target))
+
+
+@pytest.mark.parametrize(("caution", "smallest"), [(0, 39), (2, 9), (4, 3), (6, 2), (8, 2)])
+def test_a_program_that_is_made_later_serves_smaller_sizes(caution: int, smallest: int) -> None:
+    make, others = convolutions(24, 3, 1), [{"W": w} for w in (smallest, 40, 128)]
+    assert_serves(make, {"W": 39}, others, resolve(TARGETS[0]), caution=caution)
+
+
+def rows_that_become_fixed(sizes: Sizes) -> Graph:
+    """Products of free rows, an image of as many pixels, and a product of its pixels, all alike."""
+    b = Builder()
+    w = b.drawn(64, 64)
+    free = b.make(Gemm, x=b.make(Gemm, x=b.input(sizes["T"], 64), w=w), w=w)
+    image = b.make(Reshape, x=free, shape=(1, 24, 24, 64))
+    fixed = b.make(Gemm, x=b.make(Reshape, x=image, shape=(576, 64)), w=w)
+    return b.graph(b.make(Transpose, x=fixed, perm=(1, 0)))
+
+
+@pytest.mark.parametrize("caution", [0, 6])
+def test_a_product_of_fixed_rows_has_its_own_tiles(caution: int) -> None:
+    sizes, target = {"T": 576}, resolve(TARGETS[0])
+    graph = rows_that_become_fixed(sizes)
+    program = general(rows_that_become_fixed, sizes, target, caution=caution)
+    feeds = {
+        graph.inputs[0].name: np.random.default_rng(0).normal(size=(576, 64)).astype(np.float32)
+    }
+    served = LlvmExecutable.of(program.loaded, sizes).run(feeds)
+    np.testing.assert_array_equal(served, on_llvm(graph, feeds, target))

@@ -23,6 +23,7 @@ from quantglow.instr.program import (
     Alloc,
     Buffer,
     BufferKind,
+    Compute,
     Dealloc,
     Instruction,
     Program,
@@ -32,7 +33,7 @@ from quantglow.instr.program import (
 from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.memory.planner import MemoryPlan
 from quantglow.symbolic.guards import Guards
-from quantglow.symbolic.size import sized
+from quantglow.symbolic.size import is_free, sized
 from quantglow.types import Array
 
 Own = Callable[[Array], Array]
@@ -85,6 +86,14 @@ def with_operands(text: str, first: int, index: str) -> tuple[str, list[str]]:
     own = SIZE_IN_TEXT.sub(operand, body)
     loads = (loaded(name, first + number, index) for number, name in enumerate(names.values()))
     return "".join([text[:begin], *loads, own]), list(names)
+
+
+def free_numbers(step: Instruction) -> tuple[bool, ...]:
+    """Which numbers of the shapes and places of an instruction are free."""
+    places = [(*view.type.shape, *view.strides, view.offset) for view in step.views]
+    if isinstance(step, Compute):
+        places += [node.type.shape for node in (step.op, *step.op.operands)]
+    return tuple(is_free(number) for place in places for number in place)
 
 
 def loaded(name: str, position: int, index: str) -> str:
@@ -214,10 +223,12 @@ class _FreeLayout(_Layout):
         """``with_operands`` of the text of a call; calls of equal parts share one.
 
         Parts of calls without ``facts`` have all constants: they take longer than most texts.
+        Tiles for a free size may be smaller than those for an integer, also where guards have left
+        it one value, which is what the parts show of it.
         """
         if call.facts is None:
             return with_operands(call.ir, first, self.index)
-        key = (first, *step_parts(step, call.facts, {}))
+        key = (first, free_numbers(step), *step_parts(step, call.facts, {}))
         found = self._texts.get(key)
         if found is None:
             found = self._texts[key] = with_operands(call.ir, first, self.index)

@@ -179,13 +179,15 @@ def general_program(
     graph_at: Callable[[Case], Graph],
     compiler: Compiler,
     donated: Donated | None = None,
+    caution: int = 0,
 ) -> GeneralProgram | None:
     """The general program planned at a case.
 
-    ``donated``: inputs whose memory becomes outputs.  None where ``symbolic_graph`` has none, and
-    for graphs in segments.  Raises ``QuantglowError`` for graphs that cannot be compiled.
+    ``donated``: inputs whose memory becomes outputs.  ``caution``: see ``Guards``.  None where
+    ``symbolic_graph`` has none, and for graphs in segments.  Raises ``QuantglowError`` for graphs
+    that cannot be compiled.
     """
-    made = symbolic_graph(signature, case, graph_at, compiler, donated)
+    made = symbolic_graph(signature, case, graph_at, compiler, donated, caution)
     if made is None or not compiler.is_one_program(made[1]):
         return None
     return planned_program(*made, compiler, donated)

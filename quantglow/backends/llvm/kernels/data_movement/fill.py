@@ -64,7 +64,8 @@ class FillKernel:
         if row.strides != (itemsize,):
             outer, row = axes, Axis(1, (itemsize,))
         nbytes = row.size * itemsize
-        wide = 1 << (min(careful(nbytes), self.target.vector_nbytes).bit_length() - 1)
+        most = min(max(careful(nbytes), itemsize), self.target.vector_nbytes)
+        wide = 1 << (most.bit_length() - 1)
         if nbytes < wide:
             raise AssertionError("the shape at hand is at least as wide")
         if not outer and nbytes > wide:
