@@ -21,6 +21,7 @@ from quantglow.frontend.nodes.context import IMPORTERS, ML
 from quantglow.frontend.operators.loops import MOST_UNROLLED
 from quantglow.frontend.operators.qlinear import CONCAT, FLOAT_PRODUCTS, FORMS, MICROSOFT
 from quantglow.frontend.operators.transforms import MOST_WHOLE
+from quantglow.frontend.resolvers.fused_operators import DEFINITIONS
 from quantglow.ops.external import External
 
 Operand = tuple[int, ...] | NDArray[Any] | None
@@ -306,6 +307,6 @@ def classical() -> str:
 def microsoft() -> str:
     """The operators of com.microsoft in a sentence."""
     prefix = f"{MICROSOFT}."
-    kinds = {*IMPORTERS, *FORMS, CONCAT, *(prefix + name for name in FLOAT_PRODUCTS)}
+    kinds = {*IMPORTERS, *FORMS, CONCAT, *DEFINITIONS, *(prefix + n for n in FLOAT_PRODUCTS)}
     names = sorted(kind.removeprefix(prefix) for kind in kinds if kind.startswith(prefix))
     return f"{', '.join(names)} of {MICROSOFT} are compiled; onnxruntime runs its other operators."

@@ -34,7 +34,11 @@ from quantglow.frontend.nodes.values import (
 from quantglow.frontend.operators import quantized
 from quantglow.frontend.operators.branches import import_if
 from quantglow.frontend.operators.loops import import_loop, import_scan
-from quantglow.frontend.operators.qlinear import import_float_product, import_qlinear
+from quantglow.frontend.operators.qlinear import (
+    import_float_product,
+    import_qlinear,
+    is_of_steps,
+)
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
 from quantglow.frontend.reading.light_models import Weights
 from quantglow.frontend.reading.proto import OLDEST_OPSET, all_nodes, opsets_of
@@ -42,6 +46,7 @@ from quantglow.frontend.resolvers.evaluation import evaluated, importer_of, is_o
 from quantglow.frontend.resolvers.expansion import expanded
 from quantglow.frontend.resolvers.external import left_to_fallback
 from quantglow.frontend.resolvers.free_sizes import known_value, with_free_sizes
+from quantglow.frontend.resolvers.fused_operators import DEFINITIONS
 from quantglow.graph.case import Values
 from quantglow.graph.node import Input, Node
 from quantglow.graph.signature import Shapes
@@ -232,9 +237,9 @@ def with_known_operands(
         found = fold(proto, operands, scope.opsets, scope.meter)
         return {known.name: known for known in found}
     except Unsupported:
-        if kind not in IMPORTERS:
-            raise
-        return None
+        if kind in IMPORTERS or kind in DEFINITIONS or is_of_steps(kind):
+            return None
+        raise
 
 
 def by_bodies(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:

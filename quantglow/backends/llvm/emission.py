@@ -89,7 +89,7 @@ def with_operands(text: str, first: int, index: str) -> tuple[str, list[str]]:
 
 
 def free_numbers(step: Instruction) -> tuple[bool, ...]:
-    """Which numbers of the shapes and places of an instruction are free."""
+    """Whether each number of the shapes and places of an instruction is free."""
     places = [(*view.type.shape, *view.strides, view.offset) for view in step.views]
     if isinstance(step, Compute):
         places += [node.type.shape for node in (step.op, *step.op.operands)]

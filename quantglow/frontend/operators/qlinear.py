@@ -86,6 +86,12 @@ FLOAT_PRODUCTS = {"DynamicQuantizeMatMul": (2, 3, 4), "MatMulIntegerToFloat": (3
 """Positions of the scale and the zero point of the second operand, and of the bias."""
 
 
+def is_of_steps(kind: str) -> bool:
+    """Whether this module imports an operator by the steps of its definition."""
+    products = (f"{MICROSOFT}.{name}" for name in FLOAT_PRODUCTS)
+    return kind in FORMS or kind == CONCAT or kind in products
+
+
 @dataclass
 class Steps:
     """The operator as the nodes of its definition."""

@@ -1,4 +1,6 @@
-"""Operators that the ONNX standard defines by other operators are imported as their definition."""
+"""Operators that the ONNX standard defines by other operators are imported as their definition;
+so are those that onnxruntime fuses.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from quantglow.frontend.nodes.context import Scope, Unsupported
 from quantglow.frontend.nodes.folding import FAILURES, INFERENCE_FAILURES, typed
 from quantglow.frontend.nodes.values import Value
 from quantglow.frontend.reading.proto import opsets_of
+from quantglow.frontend.resolvers.fused_operators import definition_of_fused
 
 ImportNodes = Callable[[Iterable[onnx.NodeProto], Scope], None]
 
@@ -50,7 +53,12 @@ def expanded(
 
 
 def definition(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionProto | None:
-    """The function body of the operator's version, for these operand types."""
+    """The function body of the operator's version, for these operand types.
+
+    Raises ``Unsupported`` for a fused operator whose activation is unknown.
+    """
+    if (fused := definition_of_fused(proto, scope)) is not None:
+        return fused
     try:
         # The type stubs lack some of its methods.
         schema: Any = onnx.defs.get_schema(proto.op_type, scope.opsets[proto.domain], proto.domain)

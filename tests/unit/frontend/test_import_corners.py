@@ -78,3 +78,16 @@ def test_the_bias_of_a_quantized_product_is_scaled_with_it(alpha: float) -> None
     body = f"y=com.microsoft.QGemm<alpha={alpha}>(x,s,z,w,s,wz,b,o,oz)"
     text = f"(uint8[1,2] x) => (uint8[1,1] y) <{constants}> {{ {body} }}"
     assert_agrees(model(18, text), x=np.array([[20, 5]], np.uint8))
+
+
+def test_integers_of_onnxruntime_that_are_constant() -> None:
+    """As onnxruntime's quantizer writes the initial states of an LSTM."""
+    text = """(float[2,4] x) => (float[A,B] y)
+        <float s={0.1}, uint8 z={128}, uint8[1,4] a={1,128,255,7}> {
+            c=com.microsoft.QLinearConcat<axis=0>(s,z,a,s,z,a,s,z)
+            d=DequantizeLinear(c,s,z)
+            y=Add(x,d)
+        }"""
+    made = model(17, text)
+    assert isinstance(qg.compile(made, num_threads=1), qg.CompiledModel)
+    assert_agrees(made, x=floats(2, 4))
