@@ -345,8 +345,8 @@ class CompiledModel:
         x86 without VNNI onnxruntime saturates sums at 16 bits, unless the session option
         ``session.x64quantprecision`` is ``1``.
 
-        Raises ``ModelError`` if a dimension cannot stay free, ``InputError`` for shapes that the
-        model does not take.
+        Raises ``ModelError`` if a dimension cannot stay free, as where a table of positions is cut
+        to it, ``InputError`` for shapes that the model does not take.
         """
         chosen, file = shapes_of("input_shapes", input_shapes), file_path("path", path)
         # Imported here because a process that runs a saved model does not need onnx.

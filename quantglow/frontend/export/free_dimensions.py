@@ -30,9 +30,12 @@ Slot = tuple[str, int]
 Sizes = Mapping[str, int]
 """Sizes of the free dimensions by name."""
 
-FACTORS = (2, 3, 4, 5, 7, 1)
-"""Factors of the known sizes, in the order they are tried.  Dimensions are told apart by sizes that
-differ, and size 1 hides transposes and broadcasts."""
+FACTORS = (2, 3, 4, 5, 7)
+"""Factors of the known sizes, in the order they are tried: dimensions are told apart by sizes that
+differ."""
+
+KNOWN = (1,)
+"""The factor that is tried last: a known size may be 1, which hides transposes and broadcasts."""
 
 REMEDY = "Remedy: export one shape: export_onnx(path, input_shapes={name: shape})."
 
@@ -80,13 +83,16 @@ def _exports(
         alike = [other for other in groups if plain[other] == plain[symbol]]
         others = (
             {**origin, **{s: factor * plain[s] for s in changed}}
+            for factors in (FACTORS, KNOWN)
             for changed in ([symbol], alike)
-            for factor in FACTORS
+            for factor in factors
         )
         return taken(sizes for sizes in others if sizes[symbol] != origin[symbol])
 
     free = [symbol for symbol in groups if moved(plain, symbol)]
-    found = taken({**plain, **{s: factor * plain[s] for s in free}} for factor in FACTORS)
+    found = taken(
+        {**plain, **{s: factor * plain[s] for s in free}} for factor in (*FACTORS, *KNOWN)
+    )
     generic = found[0][0] if found else plain
     for symbol in free:
         found += moved(generic, symbol)

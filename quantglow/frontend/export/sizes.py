@@ -1,8 +1,8 @@
-"""Integers of an ONNX model that depend on its free dimensions, written as operators.
+"""Constants of an ONNX model that depend on its free dimensions, written as operators.
 
 Known are several models that differ in sizes only.  An integer is solved when one expression gives
 its value in all of them: an element of a shape, times or divided by a constant or plus one, or the
-product of two.
+product of two.  An array that repeats a smaller one is that, expanded to a shape that is solved.
 """
 
 from __future__ import annotations
@@ -63,12 +63,20 @@ class SizeWriter:
 
         Raises ``Unsolved``.
         """
+        name = node.input[position]
+        if (core := _repeated(values)) is not None:
+            columns = list(zip(*(v.shape for v in values), strict=True))
+            shape = self._computed(node, f"{name}:shape", columns)
+            node.input[position] = self._emit("Expand", [self._array(core, name), shape], name)
+            return
         if values[0].dtype != np.int64 or len({v.shape for v in values}) > 1 or values[0].ndim != 1:
-            raise Unsolved(f"its operand {node.input[position]!r} depends on the shape")
+            raise Unsolved(f"its operand {name!r} depends on the shape")
         columns = list(zip(*(v.tolist() for v in values), strict=True))
-        short, name = self._short_form(node, position, columns), node.input[position]
+        short, may_infer = self._short_form(node, position, columns), node.op_type == "Reshape"
         node.input[position] = (
-            self._computed(node, name, columns) if short is None else self._integers(short, name)
+            self._computed(node, name, columns, may_infer)
+            if short is None
+            else self._integers(short, name)
         )
 
     def _short_form(
@@ -106,12 +114,18 @@ class SizeWriter:
             return None
         return list(zip(*known, strict=True))
 
-    def _computed(self, node: onnx.NodeProto, name: str, columns: Sequence[Column]) -> str:
-        """The name of a computed operand: ``Concat`` of its elements.  A Reshape finds out one of
-        them by itself.
+    def _computed(
+        self,
+        node: onnx.NodeProto,
+        name: str,
+        columns: Sequence[Column],
+        may_infer: bool = False,
+    ) -> str:
+        """The name of integers that are computed before ``node``: ``Concat`` of its elements.
+
+        ``may_infer``: one of them may be -1, as in a Reshape, which finds it out by itself.
         """
         parts: list[str] = []
-        may_infer = node.op_type == "Reshape"
         for i, column in enumerate(columns):
             try:
                 parts.append(self._element(node, f"{name}:{i}", column))
@@ -162,9 +176,12 @@ class SizeWriter:
         return self._emit(op_type, [value, self._integers([constant], f"{name}:by")], name)
 
     def _integers(self, values: Sequence[int], hint: str) -> str:
+        """An initializer of integers."""
+        return self._array(np.array(values, np.int64), hint)
+
+    def _array(self, array: Array, hint: str) -> str:
         """An initializer."""
         name = self._new_name(hint)
-        array = np.array(values, np.int64)
         self.merged.graph.initializer.append(numpy_helper.from_array(array, name))
         return name
 
@@ -178,6 +195,18 @@ class SizeWriter:
         made = helper.make_node(op_type, list(inputs), [name], name=name, **attributes)
         self.merged.graph.node.append(made)
         return name
+
+
+def _repeated(values: Sequence[Array]) -> Array | None:
+    """The array that all values repeat along the axes whose sizes differ; None if there is none."""
+    shapes = [value.shape for value in values]
+    if len(set(shapes)) == 1 or len(set(map(len, shapes))) > 1:
+        return None
+    sizes = zip(*shapes, strict=True)
+    first = tuple(slice(None if len(set(column)) == 1 else 1) for column in sizes)
+    core = values[0][first]
+    is_core = all(np.array_equal(np.broadcast_to(core, v.shape), v) for v in values)
+    return core if is_core else None
 
 
 def _step(column: Column, sizes: Column) -> tuple[str, int] | None:

@@ -186,3 +186,79 @@ def test_sizes_that_follow_from_a_dimension_are_computed(name: str, tmp_path: Pa
     model.export_onnx(tmp_path / "m.onnx")
     for rows in ROWS[name == "the first half of the rows" :]:
         assert_equal_runs(model, tmp_path / "m.onnx", {"x": image((rows, 4), 1)})
+
+
+def repeating_model(kind: str) -> tuple[onnx.ModelProto, list[tuple[int, ...]]]:
+    """A model with a constant that is repeated to a free size, and shapes that it takes."""
+    rng, make = np.random.default_rng(0), helper.make_tensor_value_info
+    arrays = {"w": rng.normal(0, 0.3, (8, 8)), "class": rng.normal(size=(1, 1, 8))}
+    integers = {"one": [1], "width": [8], "groups": [0, 2, -1]}
+    if kind == "class token":
+        nodes = [
+            node("Shape", ["x"], ["batch"], end=1),
+            node("Concat", ["batch", "one", "width"], ["target"], axis=0),
+            node("Expand", ["class", "target"], ["token"]),
+            node("Concat", ["token", "x"], ["tokens"], axis=1),
+            node("MatMul", ["tokens", "w"], ["y"]),
+        ]
+        dims, shapes = ["N", "T", 8], [(1, 5, 8), (2, 5, 8), (3, 9, 8)]
+    else:
+        arrays |= {"k": rng.normal(0, 0.3, (8, 8, 1, 1)), "s": np.ones(2), "z": np.zeros(2)}
+        nodes = [
+            node("Conv", ["x", "k"], ["c"]),
+            node("Reshape", ["c", "groups"], ["g"]),
+            node("InstanceNormalization", ["g", "s", "z"], ["n"]),
+            node("Shape", ["c"], ["shape"]),
+            node("Reshape", ["n", "shape"], ["m"]),
+            node("Conv", ["m", "k"], ["y"]),
+        ]
+        dims, shapes = ["N", 8, "H", "W"], [(1, 8, 5, 6), (2, 8, 5, 6), (3, 8, 9, 4)]
+    used = {name for one in nodes for name in one.input}
+    tensors = [
+        *(numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items() if n in used),
+        *(numpy_helper.from_array(np.array(i), n) for n, i in integers.items() if n in used),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "repeating",
+        [make("x", TensorProto.FLOAT, dims)],
+        [make("y", TensorProto.FLOAT, None)],
+        tensors,
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), shapes
+
+
+@pytest.mark.parametrize("precision", ["float", "int8"])
+@pytest.mark.parametrize("kind", ["class token", "normalized groups"])
+def test_constants_that_are_repeated_to_a_free_size_are_expanded(
+    kind: str, precision: str, tmp_path: Path
+) -> None:
+    proto, shapes = repeating_model(kind)
+    if precision == "float":
+        model: Any = qg.compile(proto, num_threads=1)
+        model(image(shapes[0]))
+    else:
+        samples = [image(shapes[0], seed) for seed in range(4)]
+        model = qg.quantize_and_compile(proto, samples, num_threads=1, progress=False)
+    model.export_onnx(tmp_path / "m.onnx")
+    for shape in shapes:
+        assert_equal_runs(model, tmp_path / "m.onnx", {"x": image(shape, 9)})
+
+
+def test_a_size_of_one_is_not_taken_for_a_size_where_others_are_taken(tmp_path: Path) -> None:
+    """Two names of one size: a single row may stand beside several, but has other operators."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[A,4,3] x0, float[B,4,3] x1) => (float[C,D,E] y)
+        <float[3,3] w={1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0}> {
+            t0=Transpose<perm=[1,0,2]>(x0)
+            t1=Transpose<perm=[1,0,2]>(x1)
+            m=MatMul(t0,w)
+            y=Add(m,t1)
+        }"""
+    model = qg.compile(onnx.parser.parse_model(text), num_threads=1)
+    model.run(None, {name: image((2, 4, 3), i) for i, name in enumerate(("x0", "x1"))})
+    model.export_onnx(tmp_path / "m.onnx")
+    for rows in ROWS:
+        feeds = {name: image((rows, 4, 3), i) for i, name in enumerate(("x0", "x1"))}
+        assert_equal_runs(model, tmp_path / "m.onnx", feeds)
