@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Mul
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.shape import Reshape, Transpose
 from quantglow.passes.constants import absorbs, channel_values, scalar_of
+from quantglow.passes.layout import derived
 from quantglow.passes.scaled import with_affine_result
 from quantglow.passes.simplify_arithmetic import plain
 
@@ -33,16 +36,17 @@ def folded(node: Binary, uses: Uses) -> Node | None:
         return None
     scale, shift = (c, None) if isinstance(node, Mul) else (None, c)
     made: Node = with_affine_result(producer, node.name, scale, shift, uses)
-    for move in reversed(moves):
-        made = move.with_operands((made,))
+    for move in reversed(moves):  # Their names are those of other values now.
+        name = uses.fresh(derived(node.name, ":r" if isinstance(move, Reshape) else ":nchw"))
+        made = replace(move, name=name, x=made)
     return made
 
 
-def behind_moves(node: Node, uses: Uses) -> tuple[Node, list[Node]]:
+def behind_moves(node: Node, uses: Uses) -> tuple[Node, list[Reshape | Transpose]]:
     """The node whose elements a value has in another order, and the nodes that move them, the last
     first; all of them have one reader.
     """
-    moves: list[Node] = []
+    moves: list[Reshape | Transpose] = []
     while isinstance(node, Transpose | Reshape) and uses.single(node):
         moves.append(node)
         node = node.x

@@ -57,12 +57,11 @@ def definition_of_fused(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionPro
     if make is None:
         return None
     steps, call = Steps(), Call(proto, scope)
-    operands = [f"operand{i}" if name else "" for i, name in enumerate(proto.input)]
+    names = [f"operand{i}" for i in range(len(proto.input))]
+    operands = [name if given else "" for name, given in zip(names, proto.input, strict=True)]
     result = make(call, steps, operands)
     opsets = [helper.make_opsetid("", scope.opset)]
-    return helper.make_function(
-        proto.domain, proto.op_type, [n for n in operands if n], [result], steps.nodes, opsets
-    )
+    return helper.make_function(proto.domain, proto.op_type, names, [result], steps.nodes, opsets)
 
 
 def fused_conv(call: Call, steps: Steps, operands: Sequence[str]) -> str:

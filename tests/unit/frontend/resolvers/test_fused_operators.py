@@ -74,11 +74,12 @@ def test_convolutions(activation: str, params: list[float], has_bias: bool) -> N
     assert_agrees(fused("FusedConv", feeds, known, **attributes), feeds, 1e-4)
 
 
-def test_a_convolution_adds_its_summand_before_the_activation() -> None:
+@pytest.mark.parametrize("bias", ["b", ""])
+def test_a_convolution_adds_its_summand_before_the_activation(bias: str) -> None:
     feeds = {name: floats(1, 3, 6, 6, seed=seed) for seed, name in enumerate("xz")}
     known = {"w": floats(3, 3, 1, 1), "b": floats(3)}
     model = fused("FusedConv", feeds, known, activation="Relu", kernel_shape=[1, 1])
-    model.graph.node[0].input[:] = ["x", "w", "b", "z"]
+    model.graph.node[0].input[:] = ["x", "w", bias, "z"]
     assert_agrees(model, feeds, 1e-4)
 
 
