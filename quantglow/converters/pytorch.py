@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -19,6 +20,9 @@ from quantglow.foreign_types import array_of_tensor
 
 PACKAGES = "torch", "onnxscript", "onnx_ir"
 """Packages whose log lines stay out of the terminal."""
+
+CACHE = re.compile(r"\w+Cache'> in output")
+"""How ``torch.export`` names the cache that a model of transformers gives beside its outputs."""
 
 FEWEST = 2
 """Rows of a batch with which ``torch.export`` leaves the batch free: it takes 1 for a constant."""
@@ -161,9 +165,16 @@ def of_one_shape(module: torch.nn.Module, call: Call) -> ExportedProgram:
         return torch.export.export(module, call.args, call.kwargs)
     except Exception as error:
         raise ConversionError(
-            f"torch.export refuses {type(module).__name__}: {cause_of(error)}. Remedy: rewrite "
-            "the line of forward that it names, or export another way and pass the ONNX file."
+            f"torch.export refuses {type(module).__name__}: {cause_of(error)}. Remedy: "
+            f"{remedy_for(error)}, or export another way and pass the ONNX file."
         ) from error
+
+
+def remedy_for(error: Exception) -> str:
+    """The change that makes ``torch.export`` take a module."""
+    if CACHE.search(str(error)):
+        return "a cache is no tensor: pass use_cache=False in the sample"
+    return "rewrite the line of forward that it names"
 
 
 def check_stateless(program: ExportedProgram) -> None:

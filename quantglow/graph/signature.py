@@ -138,7 +138,7 @@ class Signature:
             if min(shape, default=least) < least or not _fits(port, shape):
                 raise InputError(
                     f"input {port.name!r} has shape {shape}, but the model takes {port}. "
-                    "Remedy: feed an array that fits; free dimensions are at least 1."
+                    f"Remedy: feed an array that fits; free dimensions are at least {least}."
                 )
             for size, dim in zip(shape, port.dims or (), strict=False):
                 if not is_symbol(dim):

@@ -56,6 +56,17 @@ class Branching(torch.nn.Module):
         return x if x.sum() > 0 else x * 2
 
 
+class OwnCache:
+    """No tensor, and nothing that ``torch.export`` can look into."""
+
+
+class Caching(torch.nn.Module):
+    """A module that gives a cache beside its output, as those of transformers do."""
+
+    def forward(self, x: Any) -> Any:
+        return x * 2, OwnCache()
+
+
 class Counter(torch.nn.Module):
     """A module that counts its calls."""
 
@@ -203,6 +214,11 @@ def test_a_graph_exported_in_training_mode_is_refused() -> None:
 def test_modules_that_export_refuses_are_refused_with_the_cause() -> None:
     with pytest.raises(qg.ConversionError, match=r"refuses Branching: .*data-dependent"):
         qg.compile(Branching().eval(), samples=[torch.ones(1, 6)])
+
+
+def test_the_remedy_for_a_cache_is_to_leave_it_out() -> None:
+    with pytest.raises(qg.ConversionError, match=r"OwnCache'> in output.*use_cache=False"):
+        qg.compile(Caching().eval(), samples=[torch.ones(1, 6)])
 
 
 def test_a_module_that_keeps_a_state_is_refused() -> None:
