@@ -31,6 +31,7 @@ from quantglow.frontend.reading.light_models import Weights, light, whole
 from quantglow.frontend.reading.loading import check_age, checked, load_model
 from quantglow.frontend.reading.proto import all_nodes, opsets_of
 from quantglow.frontend.reading.source_hash import source_hash
+from quantglow.graph.aliases import NOTHING
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -282,7 +283,7 @@ class Source:
 
 def named_values(nodes: Iterable[onnx.NodeProto], scope: Scope) -> dict[str, str]:
     """The model's other names of values -> their names in the graph: the name of a node stands for
-    its first result, and that of an Identity's result for its operand.
+    its first result that is read, and that of an Identity's result for its operand.
     """
     found: dict[str, str] = {}
     for node in nodes:
@@ -293,8 +294,9 @@ def named_values(nodes: Iterable[onnx.NodeProto], scope: Scope) -> dict[str, str
             if isinstance(value, Node)
         }
         found |= {name: own for name, own in results.items() if name != own}
-        if node.name and results:
-            found.setdefault(node.name, next(iter(results.values())))
+        if node.name:
+            read = (own for name, own in results.items() if name in scope.used)
+            found.setdefault(node.name, next(read, NOTHING))
     return found
 
 

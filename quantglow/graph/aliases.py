@@ -7,12 +7,16 @@ from dataclasses import replace
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 
+NOTHING = ""
+"""What a name stands for that is no operator any more."""
 
-def known_names(graph: Graph) -> dict[str, Node]:
-    """Every name that the user may know -> the node of ``graph`` that computes the value."""
-    own = {node.name: node for node in graph.compute_nodes()}
-    others = {name: own[value] for name, value in graph.aliases.items() if value in own}
-    return others | own
+
+def known_names(graph: Graph) -> dict[str, Node | None]:
+    """Every name that the user may know -> the node of ``graph`` that computes the value; None for
+    what is no operator any more, as the size of a known shape.
+    """
+    own: dict[str, Node | None] = {node.name: node for node in graph.compute_nodes()}
+    return {name: own.get(value) for name, value in graph.aliases.items()} | own
 
 
 def with_aliases(graph: Graph, before: Graph) -> Graph:
@@ -25,8 +29,7 @@ def with_aliases(graph: Graph, before: Graph) -> Graph:
     found = {node.name: node.name for node in graph.compute_nodes()}
     for node in reversed(before.compute_nodes()):
         readers = (found.get(user.name) for user in before.users[node])
-        if node.name not in found and (now := next(filter(None, readers), None)) is not None:
-            found[node.name] = now
-    others = {name: found[value] for name, value in before.aliases.items() if value in found}
+        found.setdefault(node.name, next(filter(None, readers), NOTHING))
+    others = {name: found.get(value, NOTHING) for name, value in before.aliases.items()}
     gone = {name: now for name, now in found.items() if name != now}
     return replace(graph, aliases={**others, **gone})

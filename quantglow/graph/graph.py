@@ -24,7 +24,7 @@ class Graph:
     ``source_hash`` binds profiles to the ONNX model of the graph.  ``declared`` has the float types
     that the model declares instead of float32, by the names of inputs and outputs.  ``aliases``:
     other names by which the user may know a value, those of the model's nodes and of values that
-    became part of others -> its name here.
+    became part of others -> its name here, empty for what is no operator any more.
     """
 
     inputs: tuple[Input, ...]

@@ -199,14 +199,16 @@ def op_type_of(weights: Weights) -> str:
 def not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
     """The fitting products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
     found = list(fitting(source, config))
-    names = {weights.result: weights for weights in found}
+    own: dict[str, Weights | None] = {weights.result: weights for weights in found}
     results = ((node.name, node.output[0]) for node in source.decoded[1])
-    names = {name: names[result] for name, result in results if result in names} | names
-    scope, excluded = config.ignored_scope, set[str]()
+    others: dict[str, Weights | None] = {n: own[result] for n, result in results if result in own}
+    names = others | own
+    scope, chosen = config.ignored_scope, list[Weights]()
     for entry in config.nodes_to_exclude or ():
-        excluded |= {p.result for p in matching(entry, names, option="nodes_to_exclude")}
+        chosen += matching(entry, names, option="nodes_to_exclude")
     for entry in (*scope.names, *(f"re:{pattern}" for pattern in scope.patterns)):
-        excluded |= {p.result for p in matching(entry, names, scope.validate)}
+        chosen += matching(entry, names, scope.validate)
+    excluded = {weights.result for weights in chosen}
     wanted = {op for entry in config.op_types_to_quantize or () for op in known_ops(entry)}
     return [
         weights

@@ -65,10 +65,15 @@ def known_ops(entry: str) -> tuple[str, ...]:
 
 
 def matching(
-    entry: str, names: Mapping[str, Named], validate: bool = True, option: str = "ignored_scope"
+    entry: str,
+    names: Mapping[str, Named | None],
+    validate: bool = True,
+    option: str = "ignored_scope",
 ) -> list[Named]:
     """Nodes whose name is the entry of ``option``, fits its glob, or starts with its ``re:``
     expression.
+
+    Raises ``IgnoredScopeError`` where no name matches and ``validate`` is set.
     """
     if entry.startswith("re:"):
         try:
@@ -84,7 +89,7 @@ def matching(
         matches = [node for name, node in names.items() if fnmatchcase(name, entry)]
     if not matches and validate:
         raise _unmatched(f"{option}: entry {entry!r}", entry.removeprefix("re:"), names.keys())
-    return matches
+    return [node for node in matches if node is not None]
 
 
 def _of_type(entry: str, nodes: Iterable[Node], validate: bool) -> list[Node]:

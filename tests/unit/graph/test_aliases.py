@@ -30,8 +30,8 @@ def chain(*names: str) -> Graph:
     return Graph((X,), (("y", node),))
 
 
-def named(graph: Graph) -> dict[str, str]:
-    return {name: node.name for name, node in known_names(graph).items()}
+def named(graph: Graph) -> dict[str, str | None]:
+    return {name: node and node.name for name, node in known_names(graph).items()}
 
 
 def test_a_value_that_is_gone_is_part_of_its_first_reader_that_is_left() -> None:
@@ -47,12 +47,12 @@ def test_aliases_follow_their_values() -> None:
 
 def test_a_name_of_the_graph_comes_before_an_alias() -> None:
     graph = replace(chain("a", "b"), aliases={"a": "b", "lost": "nothing"})
-    assert named(graph) == {"a": "a", "b": "b"}
+    assert named(graph) == {"a": "a", "b": "b", "lost": None}
 
 
-def test_a_value_behind_which_nothing_is_left_has_no_name() -> None:
+def test_a_value_behind_which_nothing_is_left_is_known_as_nothing() -> None:
     both = Graph((X,), (("y", Relu(name="a", x=X)), ("z", Add(name="s", x=X, y=X))))
-    assert "s" not in named(with_aliases(chain("a"), both))
+    assert named(with_aliases(chain("a"), both)) == {"a": "a", "s": None}
 
 
 def convolutions() -> onnx.ModelProto:
@@ -106,6 +106,35 @@ def test_options_take_the_names_of_nodes_and_of_values(option: str, entry: str, 
     chosen = "int16" if option == "int16_activations" else "float"
     wanted = {"relu": "int8", "y": "int8", layer: chosen}
     assert {name: precisions[name] for name in wanted} == wanted
+
+
+def test_names_of_nodes_that_leave_no_operator_are_accepted() -> None:
+    """Lists made for other tools name sizes and layouts, too."""
+    model = convolutions()
+    model.graph.node.extend(
+        [
+            helper.make_node("Shape", ["x"], ["size"], "/Shape"),
+            helper.make_node("Reshape", ["y", "size_of_y"], ["z"], "/Reshape"),
+        ]
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 4, 8, 8]), "size_of_y"))
+    model.graph.output[0].name = "z"
+    model.graph.output.append(helper.make_tensor_value_info("size", TensorProto.INT64, [4]))
+    names = ["/Shape", "/Reshape", "/f/0/Conv"]
+    made = qg.quantize_and_compile(model, data(), progress=False, nodes_to_exclude=names)
+    assert {n.name: n.precision for n in made.report.layers}["relu"] == "float"
+
+
+def test_a_node_stands_for_its_first_result_that_is_read() -> None:
+    node = helper.make_node("Split", ["x"], ["first", "second"], "split", axis=1)
+    graph = helper.make_graph(
+        [node, helper.make_node("Relu", ["second"], ["y"], "relu")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])],
+    )
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
+    assert named(qg.import_model(model))["split"] == "second"
 
 
 NETWORKS = [

@@ -107,7 +107,7 @@ STAGES = {
     "profiling": ("quantglow.profiling.recording:graph_for", 3, "{}"),
     "functions": ("quantglow.quantization.search.levers:worth_fusing", 1, "{}"),
     "ranges": ("quantglow.quantization.search.levers:choose_ranges", 1, "{}"),
-    "trials": ("quantglow.quantization.search.trials:relative_noise", 2, "{}"),
+    "trials": ("quantglow.quantization.search.trials:relative_noise", 1, "{}"),
     "recovery": (LAYER, 1, "{}"),
     "last layer": (LAYER, 2, "{}"),
     "recovery under a contract": (LAYER, 1, "{'max_drop': 0.5}"),
