@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TypeVar
@@ -32,20 +32,23 @@ ONNX_OPS = {
 def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
     """Node that stays float because of ``config`` -> the reason.
 
+    With a node the steps stay float in which its operator was imported, as of an LSTM or FusedConv.
     Raises ``IgnoredScopeError`` for an entry that matches no node.
     """
     nodes = graph.compute_nodes()
     names = known_names(graph)
+    steps = steps_by_result(nodes)
     scope = config.ignored_scope
     found: dict[Node, str] = {}
     for entry in config.nodes_to_exclude or ():
         matches = matching(entry, names, option="nodes_to_exclude")
-        _add(found, matches, f"nodes_to_exclude {entry!r}")
+        _add(found, with_steps(matches, steps), f"nodes_to_exclude {entry!r}")
     for entry in scope.names:
-        _add(found, matching(entry, names, scope.validate), f"ignored_scope {entry!r}")
+        matches = matching(entry, names, scope.validate)
+        _add(found, with_steps(matches, steps), f"ignored_scope {entry!r}")
     for entry in scope.patterns:
         matches = matching(f"re:{entry}", names, scope.validate)
-        _add(found, matches, f"ignored_scope pattern {entry!r}")
+        _add(found, with_steps(matches, steps), f"ignored_scope pattern {entry!r}")
     for entry in scope.types:
         matches = _of_type(entry, nodes, scope.validate)
         _add(found, matches, f"ignored_scope type {entry!r}")
@@ -53,6 +56,23 @@ def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
         wanted = {op for entry in config.op_types_to_quantize for op in known_ops(entry)}
         _add(found, [n for n in nodes if n.op not in wanted], "not in op_types_to_quantize")
     return found
+
+
+def steps_by_result(nodes: Iterable[Node]) -> dict[str, list[Node]]:
+    """Name of a value -> the helpers that were made with it, which are called ``value:tag``."""
+    found: dict[str, list[Node]] = {}
+    for node in nodes:
+        for place, letter in enumerate(node.name):
+            if letter == ":":
+                found.setdefault(node.name[:place], []).append(node)
+    return found
+
+
+def with_steps(nodes: Iterable[Node], steps: Mapping[str, Sequence[Node]]) -> Iterator[Node]:
+    """The nodes, each with its helpers."""
+    for node in nodes:
+        yield node
+        yield from steps.get(node.name, ())
 
 
 def known_ops(entry: str) -> tuple[str, ...]:

@@ -125,6 +125,17 @@ def test_names_of_nodes_that_leave_no_operator_are_accepted() -> None:
     assert {n.name: n.precision for n in made.report.layers}["relu"] == "float"
 
 
+def test_the_steps_of_an_operator_stay_float_with_it() -> None:
+    model = convolutions()
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    first = model.graph.node[0]
+    first.op_type, first.domain = "FusedConv", "com.microsoft"
+    first.attribute.append(helper.make_attribute("activation", "Tanh"))
+    options = {"progress": False, "verify": False}
+    made = qg.quantize_and_compile(model, data(), nodes_to_exclude=["/f/0/Conv"], **options)
+    assert {n.precision for n in made.report.layers if n.name.startswith("conv_0")} == {"float"}
+
+
 def test_a_node_stands_for_its_first_result_that_is_read() -> None:
     node = helper.make_node("Split", ["x"], ["first", "second"], "split", axis=1)
     graph = helper.make_graph(
