@@ -8,7 +8,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 
 NOTHING = ""
-"""What a name stands for that is no operator any more."""
+"""The target of a name that is no operator any more."""
 
 
 def known_names(graph: Graph) -> dict[str, Node | None]:
