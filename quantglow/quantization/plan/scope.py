@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TypeVar
@@ -32,23 +32,21 @@ ONNX_OPS = {
 def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
     """Node that stays float because of ``config`` -> the reason.
 
-    With a node the steps stay float in which its operator was imported, as of an LSTM or FusedConv.
-    Raises ``IgnoredScopeError`` for an entry that matches no node.
+    With a node of a given name the steps stay float in which its operator was imported, as those of
+    a FusedConv.  Raises ``IgnoredScopeError`` for an entry that matches no node.
     """
-    nodes = graph.compute_nodes()
-    names = known_names(graph)
-    steps = steps_by_result(nodes)
-    scope = config.ignored_scope
+    nodes, scope = graph.compute_nodes(), config.ignored_scope
+    entries = [
+        *((entry, "nodes_to_exclude", True) for entry in config.nodes_to_exclude or ()),
+        *((entry, "ignored_scope", scope.validate) for entry in scope.names),
+        *((f"re:{pattern}", "ignored_scope", scope.validate) for pattern in scope.patterns),
+    ]
     found: dict[Node, str] = {}
-    for entry in config.nodes_to_exclude or ():
-        matches = matching(entry, names, option="nodes_to_exclude")
-        _add(found, with_steps(matches, steps), f"nodes_to_exclude {entry!r}")
-    for entry in scope.names:
-        matches = matching(entry, names, scope.validate)
-        _add(found, with_steps(matches, steps), f"ignored_scope {entry!r}")
-    for entry in scope.patterns:
-        matches = matching(f"re:{entry}", names, scope.validate)
-        _add(found, with_steps(matches, steps), f"ignored_scope pattern {entry!r}")
+    names, steps = (known_names(graph), steps_by_result(nodes)) if entries else ({}, {})
+    for entry, option, validate in entries:
+        for node in matching(entry, names, validate, option):
+            own = steps.get(node.name, ()) if entry in names else ()
+            _add(found, (node, *own), f"{option} {entry!r}")
     for entry in scope.types:
         matches = _of_type(entry, nodes, scope.validate)
         _add(found, matches, f"ignored_scope type {entry!r}")
@@ -66,13 +64,6 @@ def steps_by_result(nodes: Iterable[Node]) -> dict[str, list[Node]]:
             if letter == ":":
                 found.setdefault(node.name[:place], []).append(node)
     return found
-
-
-def with_steps(nodes: Iterable[Node], steps: Mapping[str, Sequence[Node]]) -> Iterator[Node]:
-    """The nodes, each with its helpers."""
-    for node in nodes:
-        yield node
-        yield from steps.get(node.name, ())
 
 
 def known_ops(entry: str) -> tuple[str, ...]:
