@@ -2,7 +2,8 @@
 
 Float results may differ by rounding of constants, integers not at all.  A shape that a program of
 its own does not take must be refused, too.  In half of the cases onnxruntime computes some of the
-operators, so that graphs are cut into segments.
+operators, so that graphs are cut into segments; in half of them programs are made as when others do
+not serve a shape, with smaller tiles.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,7 +21,9 @@ from quantglow.frontend.nodes.context import IMPORTERS, qualified
 from quantglow.graph.case import Case as ShapeCase
 from quantglow.graph.graph import Graph
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.shapes import general_programs
 from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.general_programs import HALVINGS
 from quantglow.types import Array
 from tests.generators.onnx_models.models import Case, Feeds
 from tests.support.free_dimensions import RESIZES, freed, resized
@@ -28,6 +32,8 @@ SHARE = 0.12
 """Share of cases whose dimensions are made free."""
 CUT_SHARE = 0.5
 """Share of these in which onnxruntime computes one or two kinds of operators."""
+LATE_SHARE = 0.5
+"""Share of these whose programs are made late."""
 TOLERANCE = 1e-5
 
 Compile = Callable[[onnx.ModelProto], object]
@@ -49,7 +55,9 @@ def free_difference(case: Case, compile_: Compile, quantize: Compile, exact: Exa
     kinds = sorted({qualified(node) for node in case.model.graph.node}.intersection(IMPORTERS))
     count = int(rng.integers(1, 3)) if rng.random() < CUT_SHARE else 0
     left_out = [kinds[i] for i in rng.permutation(len(kinds))[:count]]
-    with without_importers(left_out):
+    late = np.random.default_rng(len(case.model.SerializeToString()) + 5)
+    halvings = int(late.integers(1, 5)) * HALVINGS if late.random() < LATE_SHARE else 0
+    with without_importers(left_out), made_late(halvings):
         found = _difference(case, compile_, quantize, exact, rng)
     return f"{left_out} left out: {found}" if found and left_out else found
 
@@ -62,6 +70,25 @@ def without_importers(kinds: list[str]) -> Iterator[None]:
         yield
     finally:
         IMPORTERS.update(removed)
+
+
+@contextmanager
+def made_late(halvings: int) -> Iterator[None]:
+    """Programs for all shapes are made meanwhile as if others had been made before."""
+    graphs, programs = general_programs.symbolic_graph, general_programs.program_for_all
+
+    def symbolic_graph(*arguments: Any, caution: int = 0, **named: Any) -> Any:
+        return graphs(*arguments, caution=caution + halvings, **named)
+
+    def program_for_all(source: Any, hints: Any, caution: int, *others: Any) -> Any:
+        return programs(source, hints, caution + halvings, *others)
+
+    patched: Any = general_programs
+    patched.symbolic_graph, patched.program_for_all = symbolic_graph, program_for_all
+    try:
+        yield
+    finally:
+        patched.symbolic_graph, patched.program_for_all = graphs, programs
 
 
 def _difference(
