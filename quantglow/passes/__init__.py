@@ -33,6 +33,7 @@ from quantglow.passes.merge_clips import merge_clips
 from quantglow.passes.merge_reshapes import merge_reshapes
 from quantglow.passes.merge_transposes import merge_transposes
 from quantglow.passes.optimize_bodies import OptimizeBodies
+from quantglow.passes.raise_elements import raise_elements
 from quantglow.passes.recognise_gelu import recognise_gelu
 from quantglow.passes.recognise_hard_sigmoid import recognise_hard_sigmoid
 from quantglow.passes.recognise_hard_swish import recognise_hard_swish
@@ -95,7 +96,9 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         *RECOGNISERS,
         factor_gate,
     ),
-    repeat("fold-into-weights", simplify_arithmetic, fold_batch_norm, fold_arithmetic),
+    repeat(
+        "fold-into-weights", simplify_arithmetic, raise_elements, fold_batch_norm, fold_arithmetic
+    ),
     decompose_batch_norm,
     repeat(
         "clean-up-arithmetic",

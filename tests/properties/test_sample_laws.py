@@ -78,8 +78,9 @@ PROJECTIONS = ("MatMul", "Gemm")
 KEYS = ("at once", "by rows", "twice")
 """How the keys are turned: by one Transpose; by Reshape, Transpose and Reshape, as PyTorch's
 exporter writes it; or by two Transposes."""
-SCALES = ("none", "scores", "queries", "both", "turned keys")
-"""Values that are multiplied by the scale, or by its root where both are."""
+SCALES = ("none", "scores", "queries", "both", "turned keys", *("Relu", "Neg", "HardSwish"))
+"""Values that are multiplied by the scale, or by its root where both are; or the function of the
+queries and of the turned keys."""
 BEFORE_ATTENTION = ("none", "LayerNormalization", "class token", "positions")
 BEHIND_ATTENTION = ("none", "Add", "LayerNormalization")
 MASKS = ("none", "added")
@@ -125,6 +126,8 @@ def attention(
         return add("Reshape", add("Gemm", add("Reshape", value, "flat"), w, b), "tokens")
 
     def scaled(value: str, where: str) -> str:
+        if scale in ("Relu", "Neg", "HardSwish"):
+            return add(scale, value) if where in ("queries", "turned keys") else value
         if scale == "both" and where in ("queries", "keys"):
             return add("Mul", value, "root")
         if scale == "turned keys" and where in ("queries", "turned keys"):

@@ -21,9 +21,7 @@ from quantglow.ops import (
     Neg,
     Pow,
     Relu,
-    Reshape,
     Sub,
-    Transpose,
 )
 from quantglow.ops.expression import arg, call
 from quantglow.passes import (
@@ -176,24 +174,3 @@ def test_squares_are_products(exponent: float, op: str) -> None:
     b = Builder()
     y = b.make(Pow, x=b.input(3), y=b.constant(exponent))
     assert ops_of(rewritten(simplify_arithmetic, b, [y])) == [op]
-
-
-@pytest.mark.parametrize("op", [Add, Mul])
-def test_scalars_go_into_a_product_whose_elements_were_moved(op: type[Node]) -> None:
-    b = Builder()
-    product = b.make(Gemm, x=b.input(6, 4), w=b.drawn(4, 8), b=b.drawn(8))
-    split = b.make(Reshape, x=product, shape=(2, 3, 2, 4))
-    turned = b.make(Transpose, x=split, perm=(0, 2, 3, 1))
-    found = rewritten(fold_arithmetic, b, [b.make(op, x=turned, y=b.drawn(1))])
-    assert ops_of(found) == ["Gemm", "Reshape", "Transpose"]
-    assert not {product.name, split.name, turned.name} & found.names
-
-
-@pytest.mark.parametrize("case", ["other readers", "a row", "a larger result"])
-def test_others_stay_behind_moved_elements(case: str) -> None:
-    b = Builder()
-    product = b.make(Gemm, x=b.input(6, 4), w=b.drawn(4, 8))
-    split = b.make(Reshape, x=product, shape=(2, 3, 2, 4))
-    y = b.drawn(4) if case == "a row" else b.drawn(*(1,) * (5 if case == "a larger result" else 1))
-    outputs = [b.make(Mul, x=split, y=y), *([split] if case == "other readers" else [])]
-    assert "Mul" in ops_of(rewritten(fold_arithmetic, b, outputs))
