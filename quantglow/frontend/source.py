@@ -31,7 +31,6 @@ from quantglow.frontend.reading.light_models import Weights, light, whole
 from quantglow.frontend.reading.loading import check_age, checked, load_model
 from quantglow.frontend.reading.proto import all_nodes, opsets_of
 from quantglow.frontend.reading.source_hash import source_hash
-from quantglow.graph.aliases import NOTHING
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -281,22 +280,18 @@ class Source:
         return fed
 
 
-def named_values(nodes: Iterable[onnx.NodeProto], scope: Scope) -> dict[str, str]:
-    """The model's other names of values -> their names in the graph: the name of a node stands for
-    its first result that is read, and that of an Identity's result for its operand.
+def named_values(nodes: Iterable[onnx.NodeProto], scope: Scope) -> dict[str, tuple[str, ...]]:
+    """The model's other names of values: that of a node -> its results, that of an Identity's
+    result -> its operand.
     """
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for node in nodes:
-        made = {name: scope.values.get(name) for name in node.output}
-        results = {
-            name: name if name in scope.claimed else value.name
-            for name, value in made.items()
-            if isinstance(value, Node)
-        }
-        found |= {name: own for name, own in results.items() if name != own}
+        for name in node.output:
+            value = scope.values.get(name)
+            if name not in scope.claimed and isinstance(value, Node) and value.name != name:
+                found[name] = (value.name,)
         if node.name:
-            read = (own for name, own in results.items() if name in scope.used)
-            found.setdefault(node.name, next(read, NOTHING))
+            found.setdefault(node.name, tuple(name for name in node.output if name))
     return found
 
 

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-
-NOTHING = ""
-"""The target of a name that is no operator any more."""
+from quantglow.graph.traits import Trait
 
 
-def known_names(graph: Graph) -> dict[str, Node | None]:
-    """Every name that the user may know -> the node of ``graph`` that computes the value; None for
+def known_names(graph: Graph) -> dict[str, tuple[Node, ...]]:
+    """Every name that the user may know -> the nodes of ``graph`` that compute the values; none for
     what is no operator any more, as the size of a known shape.
     """
-    own: dict[str, Node | None] = {node.name: node for node in graph.compute_nodes()}
-    return {name: own.get(value) for name, value in graph.aliases.items()} | own
+    own = {node.name: node for node in graph.compute_nodes()}
+
+    def nodes(name: str) -> Iterator[Node]:
+        if name in own:
+            yield own[name]
+            return
+        for value in graph.aliases.get(name, ()):
+            if value != name:
+                yield from nodes(value)
+
+    others = {name: tuple(dict.fromkeys(nodes(name))) for name in graph.aliases}
+    return others | {name: (node,) for name, node in own.items()}
 
 
 def with_aliases(graph: Graph, before: Graph) -> Graph:
     """``graph``, which passes made from ``before``, with the names that were known there.
 
     Fusion keeps the last name: a value that is gone is now part of its first reader that is left.
+    A value whose elements were only moved stands for the one that they come from.
     """
     if graph is before:
         return graph
-    found = {node.name: node.name for node in graph.compute_nodes()}
+    left = {node.name for node in graph.compute_nodes()}
+    behind: dict[str, str] = {}
     for node in reversed(before.compute_nodes()):
-        readers = (found.get(user.name) for user in before.users[node])
-        found.setdefault(node.name, next(filter(None, readers), NOTHING))
-    others = {name: found.get(value, NOTHING) for name, value in before.aliases.items()}
-    gone = {name: now for name, now in found.items() if name != now}
-    return replace(graph, aliases={**others, **gone})
+        readers = (behind[user.name] for user in before.users[node])
+        behind[node.name] = node.name if node.name in left else next(filter(None, readers), "")
+    found: dict[str, str] = {}
+    for node in before.compute_nodes():
+        moved = node.operands[0].name if node.operands and node.has(Trait.MOVES) else ""
+        is_moved = moved in found and node.name not in left
+        found[node.name] = found[moved] if is_moved else behind[node.name]
+    gone = {name: (now,) if now else () for name, now in found.items() if now != name}
+    return replace(graph, aliases={**graph.aliases, **before.aliases, **gone})

@@ -26,7 +26,9 @@ def quantized(graph: Graph, draw: st.DataObject) -> QuantizedGraph:
     samples = samples_for(graph)
     seen = profile(graph, samples, progress=False)
     plan = make_plan(graph, seen, QuantizationConfig(quantize_output=True))
-    able = [name for name, n in value_names(graph).items() if not int16_ineligibility(plan, n)]
+    able = [
+        name for name, (node,) in value_names(graph).items() if not int16_ineligibility(plan, node)
+    ]
     assume(able)
     names = draw.draw(st.lists(st.sampled_from(able), min_size=1, max_size=4))
     config = QuantizationConfig(int16_activations=names, quantize_output=True)

@@ -199,8 +199,8 @@ def op_type_of(weights: Weights) -> str:
 def not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
     """The fitting products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
     found = list(fitting(source, config))
-    own = {weights.result: weights for weights in found}
-    made = [(node, own.get(node.output[0])) for node in source.decoded[1]]
+    own = {weights.result: (weights,) for weights in found}
+    made = [(node, own.get(node.output[0], ())) for node in source.decoded[1]]
     names = {node.name: weights for node, weights in made}
     names |= {name: weights for node, weights in made for name in node.output}
     scope, chosen = config.ignored_scope, list[Weights]()

@@ -71,9 +71,9 @@ def named_values(graph: Graph, config: QuantizationConfig) -> set[Node]:
     return {n for entry in entries for n in matching(entry, names, validate=False)}
 
 
-def value_names(graph: Graph) -> dict[str, Node | None]:
-    """Every name that a user may know -> the input or operator that gives the value, if any."""
-    return known_names(graph) | {node.name: node for node in graph.inputs}
+def value_names(graph: Graph) -> dict[str, tuple[Node, ...]]:
+    """Every name that a user may know -> the inputs or operators that give the values."""
+    return known_names(graph) | {node.name: (node,) for node in graph.inputs}
 
 
 def _with_entry(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TypeVar
@@ -33,7 +33,7 @@ def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
     """Node that stays float because of ``config`` -> the reason.
 
     With a node of a given name the steps stay float in which its operator was imported, as those of
-    a FusedConv.  Raises ``IgnoredScopeError`` for an entry that matches no node.
+    an LSTM or a FusedConv.  Raises ``IgnoredScopeError`` for an entry that matches no node.
     """
     nodes, scope = graph.compute_nodes(), config.ignored_scope
     entries = [
@@ -44,9 +44,10 @@ def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
     found: dict[Node, str] = {}
     names, steps = (known_names(graph), steps_by_result(nodes)) if entries else ({}, {})
     for entry, option, validate in entries:
-        for node in matching(entry, names, validate, option):
-            own = steps.get(node.name, ()) if entry in names else ()
-            _add(found, (node, *own), f"{option} {entry!r}")
+        matches = matching(entry, names, validate, option)
+        for result in (entry, *graph.aliases.get(entry, ())):
+            matches += steps.get(result, ())
+        _add(found, matches, f"{option} {entry!r}")
     for entry in scope.types:
         matches = _of_type(entry, nodes, scope.validate)
         _add(found, matches, f"ignored_scope type {entry!r}")
@@ -77,7 +78,7 @@ def known_ops(entry: str) -> tuple[str, ...]:
 
 def matching(
     entry: str,
-    names: Mapping[str, Named | None],
+    names: Mapping[str, Sequence[Named]],
     validate: bool = True,
     option: str = "ignored_scope",
 ) -> list[Named]:
@@ -93,14 +94,14 @@ def matching(
             raise IgnoredScopeError(
                 f"{option}: {entry[3:]!r} is not a regular expression: {error}"
             ) from None
-        matches = [node for name, node in names.items() if expression.match(name)]
+        matches = [nodes for name, nodes in names.items() if expression.match(name)]
     elif entry in names:
         matches = [names[entry]]
     else:
-        matches = [node for name, node in names.items() if fnmatchcase(name, entry)]
+        matches = [nodes for name, nodes in names.items() if fnmatchcase(name, entry)]
     if not matches and validate:
         raise _unmatched(f"{option}: entry {entry!r}", entry.removeprefix("re:"), names.keys())
-    return [node for node in matches if node is not None]
+    return [node for nodes in matches for node in nodes]
 
 
 def _of_type(entry: str, nodes: Iterable[Node], validate: bool) -> list[Node]:

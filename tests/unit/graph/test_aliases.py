@@ -30,8 +30,9 @@ def chain(*names: str) -> Graph:
     return Graph((X,), (("y", node),))
 
 
-def named(graph: Graph) -> dict[str, str | None]:
-    return {name: node and node.name for name, node in known_names(graph).items()}
+def named(graph: Graph) -> dict[str, str]:
+    """Every known name -> the names of its nodes, with blanks between them."""
+    return {n: " ".join(node.name for node in nodes) for n, nodes in known_names(graph).items()}
 
 
 def test_a_value_that_is_gone_is_part_of_its_first_reader_that_is_left() -> None:
@@ -40,19 +41,19 @@ def test_a_value_that_is_gone_is_part_of_its_first_reader_that_is_left() -> None
 
 
 def test_aliases_follow_their_values() -> None:
-    before = replace(chain("a", "b"), aliases={"node a": "a", "node b": "b"})
+    before = replace(chain("a", "b"), aliases={"node a": ("a",), "node b": ("b",)})
     names = ("a", "b", "node a", "node b")
     assert named(with_aliases(chain("b"), before)) == dict.fromkeys(names, "b")
 
 
 def test_a_name_of_the_graph_comes_before_an_alias() -> None:
-    graph = replace(chain("a", "b"), aliases={"a": "b", "lost": "nothing"})
-    assert named(graph) == {"a": "a", "b": "b", "lost": None}
+    graph = replace(chain("a", "b"), aliases={"a": ("b",), "lost": ("nothing",)})
+    assert named(graph) == {"a": "a", "b": "b", "lost": ""}
 
 
 def test_a_value_behind_which_nothing_is_left_is_known_as_nothing() -> None:
     both = Graph((X,), (("y", Relu(name="a", x=X)), ("z", Add(name="s", x=X, y=X))))
-    assert named(with_aliases(chain("a"), both)) == {"a": "a", "s": None}
+    assert named(with_aliases(chain("a"), both)) == {"a": "a", "s": ""}
 
 
 def convolutions() -> onnx.ModelProto:
@@ -136,16 +137,56 @@ def test_the_steps_of_an_operator_stay_float_with_it() -> None:
     assert {n.precision for n in made.report.layers if n.name.startswith("conv_0")} == {"float"}
 
 
-def test_a_node_stands_for_its_first_result_that_is_read() -> None:
-    node = helper.make_node("Split", ["x"], ["first", "second"], "split", axis=1)
+def one_node(text: str) -> Graph:
+    """The graph of a model in ONNX's text form, optimized."""
+    model = f'<ir_version: 8, opset_import: ["" : 17]> g {text}'
+    return optimize(qg.import_model(onnx.parser.parse_model(model)))
+
+
+def test_a_node_stands_for_all_its_results() -> None:
+    text = """(float[1,4] x) => (float[1,2] y, float[1,2] z) {
+        [split] first, second = Split<axis=1>(x)
+        y = Relu(first)
+        z = Sigmoid(second)
+    }"""
+    assert named(one_node(text))["split"] == "first second"
+
+
+def test_a_dropout_stands_for_the_layer_before_it() -> None:
+    text = """(float[1,3,6,6] x, float[3,3,1,1] v) => (float[1,3,6,6] y)
+        <float[3,3,1,1] w={1,2,3,4,5,6,7,8,9}> {
+        [first] a = Conv(x, w)
+        [drop] b = Dropout(a)
+        [second] y = Conv(b, w)
+    }"""
+    found = named(one_node(text))
+    assert (found["first"], found["drop"], found["b"], found["second"]) == ("a", "a", "a", "y")
+
+
+def test_the_products_of_a_recurrence_stay_float_with_it() -> None:
+    rng = np.random.default_rng(0)
+    weights = {"w": (1, 12, 4), "r": (1, 12, 3)}
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["all", "last"], "lstm", hidden_size=3),
+        helper.make_node("Relu", ["last"], ["y"], "relu"),
+    ]
     graph = helper.make_graph(
-        [node, helper.make_node("Relu", ["second"], ["y"], "relu")],
+        nodes,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 2, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, 3])],
+        [
+            numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+            for name, shape in weights.items()
+        ],
     )
-    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
-    assert named(qg.import_model(model))["split"] == "second"
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    samples = rng.normal(size=(6, 5, 2, 4)).astype(np.float32)
+    options: Any = {"progress": False, "verify": False, "nodes_to_exclude": ["lstm"]}
+    made = qg.quantize_and_compile(model, list(samples), **options)
+    steps = [layer for layer in made.report.layers if layer.name.startswith("all:")]
+    assert {layer.op for layer in steps} >= {"Gemm", "Loop"}
+    assert {layer.precision for layer in steps} == {"float"}
 
 
 NETWORKS = [
