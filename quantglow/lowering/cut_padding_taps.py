@@ -50,7 +50,7 @@ def cut_padding_taps(node: Node, uses: Uses) -> Node | None:
 
 
 def seen_taps(conv: Conv, axis: int) -> Taps:
-    """The taps along an axis that see more than padding, and those between; all if none does."""
+    """The taps along an axis from the first to the last that see a pixel; all if none does."""
     size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
     count, dilation = conv.w.type.shape[axis], conv.dilations[axis]
     before, behind = conv.pads[axis], conv.pads[2 + axis]
@@ -59,7 +59,7 @@ def seen_taps(conv: Conv, axis: int) -> Taps:
     seen = [tap for tap, start in enumerate(starts) if start + reach >= 0 and start < size]
     if not seen:
         return Taps(0, count, count)
-    # Padding is not less than none.
+    # No padding becomes negative.
     first = min(seen[0], before // dilation)
     end = count - min(count - 1 - seen[-1], behind // dilation)
     return Taps(first, end, count)

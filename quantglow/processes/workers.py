@@ -58,7 +58,8 @@ def _pool() -> _Pool | None:
 
 @contextmanager
 def side_by_side() -> Iterator[None]:
-    """Inside, ``each`` has as many threads as BLAS had; BLAS has one, in the whole process.
+    """Inside, ``each`` has as many threads as BLAS had; BLAS has one, in the whole process, until
+    the first of the blocks that overlap ends.
 
     So ``OPENBLAS_NUM_THREADS`` and ``threadpoolctl`` bound both.  Nested, it changes nothing; a
     second thread of the process finds BLAS with one thread, and works alone.

@@ -18,6 +18,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "Clip": ("min", "max"),
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
+    "HardSwish": (),
     "LeakyRelu": ("alpha",),
     "Relu": (),
     "Selu": ("alpha", "gamma"),

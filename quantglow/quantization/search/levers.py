@@ -134,9 +134,8 @@ class RescaleChannels:
         if equal.factors:
             equalized = _rescaled(trials.start, equal)
             yield equalized
-            if (
-                trials.last < self.ranges.plain
-            ):  # Ranges do not make up for worse ones to begin with.
+            # Ranges do not make up for a worse beginning.
+            if trials.last < self.ranges.plain:
                 yield from self.ranges.on(trials, equalized)
         if mixed.factors:
             both = _rescaled(trials.start, equal.only(trials.best.factors), mixed)

@@ -152,7 +152,7 @@ def test_wrong_options_are_named(compiled: Any, tmp_path: Path, case: str) -> No
 
 @pytest.mark.parametrize("file", ["main.c", "CMakeLists.txt"])
 @pytest.mark.parametrize("text", ["", "int main(void) { return 0; }\n", "\xff\n"])
-def test_a_file_of_the_user_is_never_overwritten(
+def test_a_file_that_the_user_wrote_is_not_overwritten(
     compiled: Any, tmp_path: Path, file: str, text: str
 ) -> None:
     (tmp_path / file).write_text(text, encoding="latin-1")

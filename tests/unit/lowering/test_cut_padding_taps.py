@@ -53,6 +53,19 @@ def test_taps_are_kept_that_see_a_pixel(
     assert max(conv.pads) == pad
 
 
+def test_no_padding_becomes_negative() -> None:
+    x = Input(name="x", tensor=f32(1, 2, 1, 1))
+    w = Constant(name="w", value=np.arange(1, 3, dtype=np.float32).reshape(2, 1, 1, 1))
+    conv = Conv(name="y", x=x, w=w, pads=(2, 0, 1, 0), dilations=(2, 1))
+    graph, feeds = (
+        Graph((x,), (("y", conv),)),
+        {"x": np.array([3, 5], np.float32).reshape(1, 2, 1, 1)},
+    )
+    cut = cut_padding_taps(graph)
+    assert all(pad >= 0 for _, node in cut.outputs if isinstance(node, Conv) for pad in node.pads)
+    assert_equal_values(interpret(cut, feeds), interpret(graph, feeds))
+
+
 def test_a_convolution_of_infinite_weights_stays() -> None:
     graph = pyramid(5, 6, weight=np.inf)
     assert cut_padding_taps(graph) is graph

@@ -60,6 +60,7 @@ ACTIVATIONS: list[tuple[str, list[float]]] = [
     ("LeakyRelu", [0.3]),
     ("Clip", [-0.5, 0.25]),
     ("HardSigmoid", [0.3, 0.4]),
+    ("HardSwish", []),
 ]
 
 

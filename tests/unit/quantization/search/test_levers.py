@@ -123,6 +123,15 @@ def test_ranges_that_are_refused_are_remembered(
     assert lever.refused == (None if is_taken else (found.start, NARROW))
 
 
+def test_the_noise_of_the_plain_graph_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: NARROW)
+    found, lever = uneven_trials(), NarrowRanges()
+    found.last = 3.0
+    for _ in lever.proposals(found):
+        found.last = 2.0
+    assert lever.plain == 3.0
+
+
 @pytest.mark.parametrize(("noise", "proposals"), [(1.5, 2), (2.5, 1)])
 def test_ranges_are_chosen_for_equalized_graphs_that_are_better_with_min_max_ranges(
     monkeypatch: pytest.MonkeyPatch, noise: float, proposals: int

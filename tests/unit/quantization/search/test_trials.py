@@ -95,6 +95,15 @@ def test_a_candidate_like_the_best_is_not_judged_again(monkeypatch: pytest.Monke
     assert (found.best, found.last) == (other, 1.0)
 
 
+def test_a_candidate_with_other_factors_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, given = trials_of(), iter([2.0, 3.0, 4.0])
+    monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(given))
+    ones = np.ones(4, np.float32)
+    for noise, factors in ((2.0, {"y": ones}), (3.0, {"y": ones.copy()}), (4.0, {})):
+        found.judge(replace(found.start, factors=factors))
+        assert found.last == noise
+
+
 def test_a_candidate_that_begins_is_the_best_without_a_trial() -> None:
     found = trials_of()
     candidate = replace(found.start, ranges=NARROW)
