@@ -145,8 +145,7 @@ class FallbackModel:
         """Raise ``OptionError``: onnxruntime keeps no caches between calls."""
         raise OptionError(
             "a state is for models that are compiled whole, and onnxruntime runs operators of this "
-            "one that decide shapes. Remedy: feed the caches in every call, or cut the model "
-            "before these operators."
+            "one. Remedy: feed the caches in every call, or cut the model before these operators."
         )
 
     @options_named()
