@@ -10,7 +10,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.graph.rewrite import run_passes
 from quantglow.interpreter import interpret
-from quantglow.ops import Add, Expand, Gather, Mul
+from quantglow.ops import Add, Expand, Gather, Mul, Sub
 from quantglow.passes.drop_expand import drop_expand
 from tests.support.builder import Builder
 
@@ -57,3 +57,25 @@ def test_repetitions_that_the_reader_needs_stay() -> None:
     graph = b.graph(b.make(Mul, x=x, y=b.make(Expand, x=y, shape=(3, 4))))
     made = run_passes(graph, [drop_expand])
     assert Expand in [type(node) for node in made.compute_nodes()]
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_constant_that_is_equal_for_all_samples_is_that_of_one(is_left: bool) -> None:
+    b = Builder()
+    x, y = b.input(3, 5, 4), b.constant(np.repeat(b.drawn(1, 1, 4).value, 3, axis=0))
+    graph = b.graph(b.make(Sub, x=y, y=x) if is_left else b.make(Sub, x=x, y=y))
+    (made,) = run_passes(graph, [drop_expand]).compute_nodes()
+    assert sorted(operand.type.shape for operand in made.operands) == [(1, 1, 4), (3, 5, 4)]
+
+
+@pytest.mark.parametrize("case", ["differs", "makes the result larger", "of channels"])
+def test_other_constants_stay(case: str) -> None:
+    b = Builder()
+    ones = b.constant(np.ones((3, 4), np.float32))
+    x, y = {
+        "differs": (b.input(3, 4), b.drawn(3, 4)),
+        "makes the result larger": (b.input(1, 4), ones),
+        "of channels": (b.input(2, 3, 4), ones),
+    }[case]
+    graph = b.graph(b.make(Mul, x=x, y=y))
+    assert run_passes(graph, [drop_expand]) is graph
