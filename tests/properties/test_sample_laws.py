@@ -16,7 +16,8 @@ SIZE, CHANNELS = 7, 8
 """Height, width and channels of the images."""
 BEFORE = ("AveragePool", "Relu", "none")
 PRODUCTS = {"grouped": 4, "plain": 1, "depthwise": CHANNELS}
-BEHIND = ("InstanceNormalization", "LayerNormalization", "Sigmoid", "Softmax", "MatMul", "none")
+NORMS = ("InstanceNormalization", "LayerNormalization")
+BEHIND = (*NORMS, "Sigmoid", "Softmax", "MatMul", "places", "none")
 ENDS = ("Relu", "Add", "Transpose", "GlobalAveragePool")
 
 
@@ -30,6 +31,7 @@ def model(before: str, product: str, behind: str, end: str) -> ModelProto:
         "scale": rng.uniform(0.5, 2, CHANNELS if behind == "InstanceNormalization" else SIZE),
         "shift": rng.normal(0, 0.5, CHANNELS if behind == "InstanceNormalization" else SIZE),
         "matrix": rng.normal(0, 0.5, (SIZE, SIZE)),
+        "values": rng.normal(0, 0.5, (1, CHANNELS, SIZE, SIZE)),
     }
     attributes: dict[str, dict[str, Any]] = {
         "AveragePool": {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1},
@@ -40,9 +42,10 @@ def model(before: str, product: str, behind: str, end: str) -> ModelProto:
         "InstanceNormalization": ["scale", "shift"],
         "LayerNormalization": ["scale", "shift"],
         "MatMul": ["matrix"],
+        "places": ["values"],
         "Add": ["first"],
     }
-    names = {"none": "Identity"}
+    names = {"none": "Identity", "places": "Add"}
     steps = [(before, "x", "first"), (behind, "c", "m"), (end, "m", "y")]
     nodes = [
         node(names.get(op, op), [x, *more.get(op, [])], [y], **attributes.get(op, {}))

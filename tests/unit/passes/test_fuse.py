@@ -187,6 +187,12 @@ def test_a_convolution_with_bounds_is_refused(bounds: dict[str, float]) -> None:
     assert ops_of(rewritten(fuse_residual, b, [y])) == ["Conv", "Add"]
 
 
+def test_a_constant_is_no_residual() -> None:
+    b = Builder()
+    y = b.make(Add, x=conv(b), y=b.drawn(1, 2, 2, 4))
+    assert ops_of(rewritten(fuse_residual, b, [y])) == ["Conv", "Add"]
+
+
 def test_a_convolution_with_a_residual_is_refused() -> None:
     b = Builder()
     x = conv(b, residual=b.input(1, 2, 2, 4))
