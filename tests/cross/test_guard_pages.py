@@ -24,7 +24,8 @@ def test_arrays_may_lie_between_guard_pages(name: str, place: str, tmp_path: Pat
         pytest.skip(f"no {compiler} or {emulator}: `make cross-setup` installs them")
     graph = pinned(name)
     feeds = feeds_of(graph, hashes()[name][0])
-    bundles.export_bundle(graph, tmp_path, "net", found.level, "bin", False, False, "object")
+    options = bundles.BundleOptions(name="net", target=found.level, weights="bin")
+    bundles.export_bundle(graph, tmp_path, options)
     program = built(tmp_path, compiler, "-static")
     for side in ("start", "end"):
         runner = (emulator, "-cpu", found.processor)
