@@ -78,8 +78,8 @@ def int8_tail(
         rest = [feeds for feeds in given if all(array.size for array in feeds.values())]
         return body, part(behind.rest, rest) if behind.rest.graph.output else UNREACHED
 
-    parts = cut.split
-    return staged_tail(parts.tail, parts.late, parts.reasons, compiler, int8)
+    split = cut.split
+    return staged_tail(split.tail, split.late, split.reasons, compiler, int8)
 
 
 def quantized_part(

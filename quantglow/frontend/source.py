@@ -141,8 +141,9 @@ class Source:
         if scope.problems:
             raise UnsupportedOpError(scope.problems)
         named = tuple((name, node) for name, node in outputs if node is not None)
-        aliases = named_values(self.decoded[1], scope)
-        return Graph(scope.inputs, named, self.source_hash, self.declared, aliases)
+        nodes = self.decoded[1]
+        names = results_of(nodes), renamed_values(nodes, scope)
+        return Graph(scope.inputs, named, self.source_hash, self.declared, *names)
 
     def scope(
         self,
@@ -280,19 +281,20 @@ class Source:
         return fed
 
 
-def named_values(nodes: Iterable[onnx.NodeProto], scope: Scope) -> dict[str, tuple[str, ...]]:
-    """The model's other names of values: that of a node -> its results, that of an Identity's
-    result -> its operand.
-    """
+def results_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, tuple[str, ...]]:
+    """The results of nodes that have a name; of two of one name, those of the first."""
     found: dict[str, tuple[str, ...]] = {}
     for node in nodes:
-        for name in node.output:
-            value = scope.values.get(name)
-            if name not in scope.claimed and isinstance(value, Node) and value.name != name:
-                found[name] = (value.name,)
         if node.name:
             found.setdefault(node.name, tuple(name for name in node.output if name))
     return found
+
+
+def renamed_values(nodes: Iterable[onnx.NodeProto], scope: Scope) -> dict[str, str]:
+    """Results that have another name in the graph, as that of an Identity has its operand's."""
+    names = (name for node in nodes for name in node.output if name not in scope.claimed)
+    pairs = ((name, scope.values.get(name)) for name in names)
+    return {n: value.name for n, value in pairs if isinstance(value, Node) and value.name != n}
 
 
 def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from quantglow.graph.graph import Graph
@@ -14,18 +13,20 @@ def known_names(graph: Graph) -> dict[str, tuple[Node, ...]]:
     """Every name that the user may know -> the nodes of ``graph`` that compute the values; none for
     what is no operator any more, as the size of a known shape.
     """
-    own = {node.name: node for node in graph.compute_nodes()}
+    own = {node.name: (node,) for node in graph.compute_nodes()}
 
-    def nodes(name: str) -> Iterator[Node]:
-        if name in own:
-            yield own[name]
-            return
-        for value in graph.aliases.get(name, ()):
-            if value != name:
-                yield from nodes(value)
+    def nodes(value: str) -> tuple[Node, ...]:
+        seen = set[str]()
+        while value not in own and value not in seen:
+            seen.add(value)
+            value = graph.aliases.get(value, value)
+        return own.get(value, ())
 
-    others = {name: tuple(dict.fromkeys(nodes(name))) for name in graph.aliases}
-    return others | {name: (node,) for name, node in own.items()}
+    results = {
+        name: tuple(dict.fromkeys(node for value in values for node in nodes(value)))
+        for name, values in graph.results.items()
+    }
+    return {**results, **{value: nodes(value) for value in graph.aliases}, **own}
 
 
 def with_aliases(graph: Graph, before: Graph) -> Graph:
@@ -46,5 +47,5 @@ def with_aliases(graph: Graph, before: Graph) -> Graph:
         moved = node.operands[0].name if node.operands and node.has(Trait.MOVES) else ""
         is_moved = moved in found and node.name not in left
         found[node.name] = found[moved] if is_moved else behind[node.name]
-    gone = {name: (now,) if now else () for name, now in found.items() if now != name}
-    return replace(graph, aliases={**graph.aliases, **before.aliases, **gone})
+    gone = {name: now for name, now in found.items() if now != name}
+    return replace(graph, results=before.results, aliases={**before.aliases, **gone})

@@ -22,16 +22,17 @@ class Graph:
 
     ``outputs`` pairs the names that the user knows with the nodes that compute them.
     ``source_hash`` binds profiles to the ONNX model of the graph.  ``declared`` has the float types
-    that the model declares instead of float32, by the names of inputs and outputs.  ``aliases``:
-    other names by which the user may know values: that of a node of the model -> its results; that
-    of a value that became part of others -> the one that it is a part of, if there is one.
+    that the model declares instead of float32, by the names of inputs and outputs.  ``results``:
+    name of a node of the model -> its results.  ``aliases``: name of a value that became part of
+    another one -> the name of that, empty if there is none.
     """
 
     inputs: tuple[Input, ...]
     outputs: tuple[tuple[str, Node], ...]
     source_hash: str = ""
     declared: Mapping[str, str] = field(default_factory=dict)
-    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    results: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    aliases: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

@@ -136,9 +136,10 @@ class Signature:
         for port in self.inputs:
             shape = shapes[port.name]
             if min(shape, default=least) < least or not _fits(port, shape):
+                limit = f"; free dimensions are at least {least}" if least else ""
                 raise InputError(
                     f"input {port.name!r} has shape {shape}, but the model takes {port}. "
-                    f"Remedy: feed an array that fits; free dimensions are at least {least}."
+                    f"Remedy: feed an array that fits{limit}."
                 )
             for size, dim in zip(shape, port.dims or (), strict=False):
                 if not is_symbol(dim):

@@ -45,7 +45,7 @@ def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
     names, steps = (known_names(graph), steps_by_result(nodes)) if entries else ({}, {})
     for entry, option, validate in entries:
         matches = matching(entry, names, validate, option)
-        for result in (entry, *graph.aliases.get(entry, ())):
+        for result in (entry, *graph.results.get(entry, ())):
             matches += steps.get(result, ())
         _add(found, matches, f"{option} {entry!r}")
     for entry in scope.types:

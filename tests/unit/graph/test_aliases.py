@@ -41,14 +41,21 @@ def test_a_value_that_is_gone_is_part_of_its_first_reader_that_is_left() -> None
 
 
 def test_aliases_follow_their_values() -> None:
-    before = replace(chain("a", "b"), aliases={"node a": ("a",), "node b": ("b",)})
+    before = replace(chain("a", "b"), results={"node a": ("a",), "node b": ("b",)})
     names = ("a", "b", "node a", "node b")
     assert named(with_aliases(chain("b"), before)) == dict.fromkeys(names, "b")
 
 
 def test_a_name_of_the_graph_comes_before_an_alias() -> None:
-    graph = replace(chain("a", "b"), aliases={"a": ("b",), "lost": ("nothing",)})
+    graph = replace(chain("a", "b"), results={"a": ("b",), "lost": ("nothing",)})
     assert named(graph) == {"a": "a", "b": "b", "lost": ""}
+
+
+def test_names_that_lead_to_each_other_are_no_operator() -> None:
+    """As names of nodes that are called like the results of each other."""
+    swapped = {"p": ("q",), "q": ("p",)}
+    graph = replace(chain("a"), results=swapped, aliases={"u": "v", "v": "u"})
+    assert named(graph) == {"a": "a", "p": "", "q": "", "u": "", "v": ""}
 
 
 def test_a_value_behind_which_nothing_is_left_is_known_as_nothing() -> None:
