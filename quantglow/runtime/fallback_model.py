@@ -167,8 +167,8 @@ class FallbackModel:
         """
         if input_shapes is not None:
             raise OptionError(
-                "input_shapes: onnxruntime runs operators of this model that decide shapes, so the "
-                "original is written as it is. Remedy: leave input_shapes out."
+                "input_shapes: onnxruntime runs operators of this model, so the original is "
+                "written as it is. Remedy: leave input_shapes out."
             )
         if not self.model:
             raise OptionError("a saved model has no copy of the original. Remedy: keep that, too.")

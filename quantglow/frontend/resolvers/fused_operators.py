@@ -34,8 +34,8 @@ ATTRIBUTES = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
 """Fused operator -> the standard one whose attributes it has, too."""
 
 
-class Steps:
-    """Nodes of a definition under construction."""
+class Definition:
+    """The nodes of a definition under construction."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -57,33 +57,35 @@ def definition_of_fused(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionPro
     make = DEFINITIONS.get(qualified(proto))
     if make is None:
         return None
-    steps, call = Steps(), Call(proto, scope)
+    definition, call = Definition(), Call(proto, scope)
     names = [f"operand{i}" for i in range(len(proto.input))]
     operands = [name if given else "" for name, given in zip(names, proto.input, strict=True)]
-    result = make(call, steps, operands)
+    result = make(call, definition, operands)
     opsets = [helper.make_opsetid("", scope.opset)]
-    return helper.make_function(proto.domain, proto.op_type, names, [result], steps.nodes, opsets)
+    return helper.make_function(
+        proto.domain, proto.op_type, names, [result], definition.nodes, opsets
+    )
 
 
-def fused_conv(call: Call, steps: Steps, operands: Sequence[str]) -> str:
+def fused_conv(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``activation(Conv(X, W, B) + Z)``"""
-    made = steps.add("Conv", *operands[:3], **attributes(call))
+    made = definition.add("Conv", *operands[:3], **attributes(call))
     if call.has(3):
-        made = steps.add("Add", made, operands[3])
+        made = definition.add("Add", made, operands[3])
     names = PARAMETERS.get(call.text("activation", ""), ())
     given = call.attributes.get("activation_params", ())
-    return activated(call, steps, made, dict(zip(names, given, strict=False)))
+    return activated(call, definition, made, dict(zip(names, given, strict=False)))
 
 
-def fused_gemm(call: Call, steps: Steps, operands: Sequence[str]) -> str:
+def fused_gemm(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``activation(Gemm(A, B, C))``"""
-    made = steps.add("Gemm", *operands, **attributes(call))
+    made = definition.add("Gemm", *operands, **attributes(call))
     names = PARAMETERS.get(call.text("activation", ""), ())
     given = {name: call.attributes.get(f"activation_{name}") for name in names}
-    return activated(call, steps, made, {n: v for n, v in given.items() if v is not None})
+    return activated(call, definition, made, {n: v for n, v in given.items() if v is not None})
 
 
-def fused_matmul(call: Call, steps: Steps, operands: Sequence[str]) -> str:
+def fused_matmul(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``alpha * A' @ B'``; ``transBatchA`` moves the first axis of A behind the batch."""
     moved = []
     for position, name in enumerate("AB"):
@@ -95,10 +97,10 @@ def fused_matmul(call: Call, steps: Steps, operands: Sequence[str]) -> str:
             axes[-2:] = axes[:-3:-1]
         is_moved = axes != sorted(axes)
         operand = operands[position]
-        moved.append(steps.add("Transpose", operand, perm=axes) if is_moved else operand)
-    made = steps.add("MatMul", *moved)
+        moved.append(definition.add("Transpose", operand, perm=axes) if is_moved else operand)
+    made = definition.add("MatMul", *moved)
     alpha = call.number("alpha", 1.0)
-    return made if alpha == 1 else steps.add("Mul", made, steps.constant(alpha))
+    return made if alpha == 1 else definition.add("Mul", made, definition.constant(alpha))
 
 
 def attributes(call: Call) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def attributes(call: Call) -> dict[str, Any]:
     return {name: value for name, value in call.attributes.items() if name in known}
 
 
-def activated(call: Call, steps: Steps, x: str, given: Mapping[str, float]) -> str:
+def activated(call: Call, definition: Definition, x: str, given: Mapping[str, float]) -> str:
     """The activation of x; attributes that are not given have ONNX's defaults."""
     op_type = call.text("activation", "")
     if not op_type:
@@ -116,12 +118,16 @@ def activated(call: Call, steps: Steps, x: str, given: Mapping[str, float]) -> s
         raise Unsupported(f"quantglow does not know its activation {op_type!r}")
     if op_type == "Clip":  # In new opsets its bounds are operands.
         for bound, operator in {"min": "Max", "max": "Min"}.items():
-            x = steps.add(operator, x, steps.constant(given[bound])) if bound in given else x
+            x = (
+                definition.add(operator, x, definition.constant(given[bound]))
+                if bound in given
+                else x
+            )
         return x
-    return steps.add(op_type, x, **given)
+    return definition.add(op_type, x, **given)
 
 
-DEFINITIONS: dict[str, Callable[[Call, Steps, Sequence[str]], str]] = {
+DEFINITIONS: dict[str, Callable[[Call, Definition, Sequence[str]], str]] = {
     "com.microsoft.FusedConv": fused_conv,
     "com.microsoft.FusedGemm": fused_gemm,
     "com.microsoft.FusedMatMul": fused_matmul,
