@@ -13,8 +13,9 @@ from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import Conv, Gemm
 from quantglow.ops.primitives import Elementwise
 from quantglow.ops.resize import Resize
-from quantglow.ops.shape import Transpose
+from quantglow.ops.shape import Reshape, Transpose
 from quantglow.passes.constants import bias_of, channel_values, float_constant, is_float, weights_of
+from quantglow.passes.layout import behind_moves, moved_alike
 from quantglow.passes.simplify_arithmetic import plain
 from quantglow.types import Array, DType
 
@@ -26,34 +27,52 @@ MAX_SHIFT = 1024.0
 def fold_arithmetic_into_consumer(node: Node, uses: Uses) -> Node | None:
     """Conv(x * c, w) -> Conv(x, w * c); Conv(x + c, w, b) -> Conv(x, w, b + sum(w * c)), no pads;
     Conv(p * s + t, w) -> Conv(p + t / s, w * s) for bytes p, whose padding is 0 in both
+
+    Elements of x may be moved between both: where rows are channels, c may vary along the rows.
     """
     if not isinstance(node, Conv | Gemm) or not foldable(node):
         return None
-    before = node.x
+    before, moves = behind_moves(node.x, uses)
     if not isinstance(before, Add | Mul) or not plain(before) or not uses.only(node, before):
         return None
-    return folded(node, before, uses) if before.x.type == before.type else None
+    return folded(node, before, moves, uses) if before.x.type == before.type else None
 
 
 def foldable(node: Contraction) -> bool:
     return isinstance(node.w, Constant) and isinstance(node.b, Constant | None)
 
 
-def folded(node: Conv | Gemm, before: Binary, uses: Uses) -> Node | None:
-    c = channel_values(before.y, before.type.shape[-1], before.type.rank)
+def folded(
+    node: Conv | Gemm, before: Binary, moves: list[Reshape | Transpose], uses: Uses
+) -> Node | None:
+    c = moved_channels(before, moves)
     if c is None:
         return None
     product = weights_of(node) * by_input_channel(node, c)
     if isinstance(before, Mul):
-        return replace(node, x=before.x, w=float_constant(product, f"{node.name}:w", uses))
+        x = moved_alike(before.x, moves, uses)
+        return replace(node, x=x, w=float_constant(product, f"{node.name}:w", uses))
     if isinstance(node, Conv) and any(node.pads):
         scaled = before.x
-        if isinstance(scaled, Mul) and plain(scaled) and is_image(scaled.x):
+        if not moves and isinstance(scaled, Mul) and plain(scaled) and is_image(scaled.x):
             return shifted(node, before, scaled, c, uses)
         return declined(node, f"{before.name!r} adds to pixels, but not to the padding of zeros")
     sums = product.astype(np.float64).reshape(-1, product.shape[-1]).sum(axis=0)
     bias = float_constant(bias_of(node) + sums, f"{node.name}:b", uses)
-    return replace(node, x=before.x, b=bias)
+    return replace(node, x=moved_alike(before.x, moves, uses), b=bias)
+
+
+def moved_channels(before: Binary, moves: list[Reshape | Transpose]) -> Array | None:
+    """The Constant of an operator as it varies along the last axis behind moves, if only there."""
+    if not moves:
+        return channel_values(before.y, before.type.shape[-1], before.type.rank)
+    if not isinstance(before.y, Constant) or not is_float(before.y):
+        return None
+    c = np.broadcast_to(before.y.value, before.type.shape)
+    for move in reversed(moves):
+        c = c.transpose(move.perm) if isinstance(move, Transpose) else c.reshape(move.shape)
+    rows = c.reshape(-1, c.shape[-1])
+    return np.asarray(rows[0]) if (rows == rows[:1]).all() else None
 
 
 def shifted(node: Conv, before: Binary, scaled: Mul, shift: Array, uses: Uses) -> Node | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from quantglow.graph.node import Constant, Node
@@ -87,3 +89,23 @@ def reshaped(node: Node, shape: Axes, uses: Uses) -> Node:
 def per_axis(node: Node) -> bool:
     """Whether the node is quantized along an axis, which moving elements would displace."""
     return node.type.quant is not None and node.type.quant.axis is not None
+
+
+def behind_moves(node: Node, uses: Uses) -> tuple[Node, list[Reshape | Transpose]]:
+    """The node whose elements a value has in another order, and the nodes that move them, the last
+    first; all of them have one reader.
+    """
+    moves: list[Reshape | Transpose] = []
+    while isinstance(node, Transpose | Reshape) and uses.single(node):
+        moves.append(node)
+        node = node.x
+    return node, moves
+
+
+def moved_alike(node: Node, moves: list[Reshape | Transpose], uses: Uses) -> Node:
+    """A node behind moves, the last first, under names of its own, as its values are others."""
+    moved = node
+    for move in reversed(moves):
+        name = uses.fresh(derived(node.name, ":r" if isinstance(move, Reshape) else ":t"))
+        moved = replace(move, name=name, x=moved)
+    return moved

@@ -8,10 +8,9 @@ from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
-from quantglow.ops.shape import Reshape, Transpose
 from quantglow.ops.unary import Unary
 from quantglow.passes.constants import scalar_of
-from quantglow.passes.layout import derived, per_axis
+from quantglow.passes.layout import behind_moves, derived, moved_alike, per_axis
 
 
 @rewrite_pass("raise-elements")
@@ -30,10 +29,7 @@ def raise_elements(node: Node, uses: Uses) -> Node | None:
     made = node.with_operands(
         tuple(producer if o is x else as_scalar(o, uses) for o in node.operands)
     )
-    for move in reversed(moves):  # Their names are those of other values now.
-        name = uses.fresh(derived(node.name, ":r" if isinstance(move, Reshape) else ":nchw"))
-        made = replace(move, name=name, x=made)
-    return made
+    return moved_alike(made, moves, uses)
 
 
 def only_operand(node: Node) -> Node | None:
@@ -51,14 +47,3 @@ def as_scalar(node: Node, uses: Uses) -> Node:
     assert isinstance(node, Constant)
     name = uses.fresh(derived(node.name, ":scalar"))
     return replace(node, name=name, value=node.value.reshape(())) if node.type.shape else node
-
-
-def behind_moves(node: Node, uses: Uses) -> tuple[Node, list[Reshape | Transpose]]:
-    """The node whose elements a value has in another order, and the nodes that move them, the last
-    first; all of them have one reader.
-    """
-    moves: list[Reshape | Transpose] = []
-    while isinstance(node, Transpose | Reshape) and uses.single(node):
-        moves.append(node)
-        node = node.x
-    return node, moves

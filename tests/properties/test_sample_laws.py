@@ -17,8 +17,8 @@ SIZE, CHANNELS = 7, 8
 BEFORE = ("AveragePool", "Relu", "none")
 PRODUCTS = {"grouped": 4, "plain": 1, "depthwise": CHANNELS}
 NORMS = ("InstanceNormalization", "LayerNormalization")
-BEHIND = (*NORMS, "Sigmoid", "Softmax", "MatMul", "places", "none")
-ENDS = ("Relu", "Add", "Transpose", "GlobalAveragePool")
+BEHIND = (*NORMS, "Sigmoid", "Softmax", "MatMul", "places", "scale", "none")
+ENDS = ("Relu", "Add", "Transpose", "GlobalAveragePool", "Conv", "padded Conv", "product of rows")
 
 
 def model(before: str, product: str, behind: str, end: str) -> ModelProto:
@@ -32,20 +32,29 @@ def model(before: str, product: str, behind: str, end: str) -> ModelProto:
         "shift": rng.normal(0, 0.5, CHANNELS if behind == "InstanceNormalization" else SIZE),
         "matrix": rng.normal(0, 0.5, (SIZE, SIZE)),
         "values": rng.normal(0, 0.5, (1, CHANNELS, SIZE, SIZE)),
+        "factors": rng.uniform(0.5, 2, (CHANNELS, 1, 1)),
+        "last": rng.normal(0, 0.2, (CHANNELS, CHANNELS, 3, 3)),
+        "columns": rng.normal(0, 0.2, (SIZE, SIZE)),
     }
     attributes: dict[str, dict[str, Any]] = {
         "AveragePool": {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1},
         "Softmax": {"axis": 1},
         "Transpose": {"perm": [0, 2, 3, 1]},
+        "padded Conv": {"pads": [1] * 4},
     }
     more = {
         "InstanceNormalization": ["scale", "shift"],
         "LayerNormalization": ["scale", "shift"],
         "MatMul": ["matrix"],
         "places": ["values"],
+        "scale": ["factors"],
         "Add": ["first"],
+        "Conv": ["last"],
+        "padded Conv": ["last"],
+        "product of rows": ["columns"],
     }
-    names = {"none": "Identity", "places": "Add"}
+    names = {"none": "Identity", "places": "Add", "scale": "Mul"}
+    names |= {"padded Conv": "Conv", "product of rows": "MatMul"}
     steps = [(before, "x", "first"), (behind, "c", "m"), (end, "m", "y")]
     nodes = [
         node(names.get(op, op), [x, *more.get(op, [])], [y], **attributes.get(op, {}))

@@ -21,7 +21,9 @@ from quantglow.ops import (
     Neg,
     Pow,
     Relu,
+    Reshape,
     Sub,
+    Transpose,
 )
 from quantglow.ops.expression import arg, call
 from quantglow.passes import (
@@ -144,6 +146,21 @@ def test_constants_before_a_gemm_go_into_it() -> None:
     shifted = b.make(Add, x=b.make(Mul, x=b.input(2, 3), y=b.drawn(3)), y=b.drawn(3))
     y = b.make(Gemm, x=shifted, w=b.drawn(3, 4), b=b.drawn(4))
     assert ops_of(rewritten(fold_arithmetic_into_consumer, b, [y])) == ["Gemm"]
+
+
+@pytest.mark.parametrize("op", [Add, Mul])
+@pytest.mark.parametrize("shape", [(), (4, 1), (1, 9), (4, 9)])
+def test_constants_of_rows_that_become_channels_go_into_the_conv(
+    op: type[Node], shape: tuple[int, ...]
+) -> None:
+    b = Builder()
+    rows = b.make(op, x=b.input(4, 9), y=b.drawn(*shape))
+    moved = b.make(Transpose, x=b.make(Reshape, x=rows, shape=(1, 4, 3, 3)), perm=(0, 2, 3, 1))
+    y = b.make(Conv, x=moved, w=b.drawn(2, 2, 4, 4))
+    after = rewritten(fold_arithmetic_into_consumer, b, [y])
+    folds = shape in [(), (4, 1)]
+    assert ops_of(after) == [*([] if folds else [op.__name__]), "Reshape", "Transpose", "Conv"]
+    assert (moved.name in after.names) is not folds
 
 
 @given(ops=st.lists(st.sampled_from([Add, Sub, Mul, Div]), min_size=1, max_size=6))
