@@ -17,7 +17,9 @@ SIZE, CHANNELS = 7, 8
 BEFORE = ("AveragePool", "Relu", "none")
 PRODUCTS = {"grouped": 4, "plain": 1, "depthwise": CHANNELS}
 NORMS = ("InstanceNormalization", "LayerNormalization")
-BEHIND = (*NORMS, "Sigmoid", "Softmax", "MatMul", "places", "scale", "none")
+UNIT = "unit InstanceNormalization"
+"""With scales of 1 and shifts of 0."""
+BEHIND = (*NORMS, UNIT, "Sigmoid", "Softmax", "MatMul", "places", "scale", "none")
 ENDS = ("Relu", "Add", "Transpose", "GlobalAveragePool", "Conv", "padded Conv", "product of rows")
 
 
@@ -35,6 +37,8 @@ def model(before: str, product: str, behind: str, end: str) -> ModelProto:
         "factors": rng.uniform(0.5, 2, (CHANNELS, 1, 1)),
         "last": rng.normal(0, 0.2, (CHANNELS, CHANNELS, 3, 3)),
         "columns": rng.normal(0, 0.2, (SIZE, SIZE)),
+        "ones": np.ones(CHANNELS),
+        "zeros": np.zeros(CHANNELS),
     }
     attributes: dict[str, dict[str, Any]] = {
         "AveragePool": {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1},
@@ -45,6 +49,7 @@ def model(before: str, product: str, behind: str, end: str) -> ModelProto:
     more = {
         "InstanceNormalization": ["scale", "shift"],
         "LayerNormalization": ["scale", "shift"],
+        UNIT: ["ones", "zeros"],
         "MatMul": ["matrix"],
         "places": ["values"],
         "scale": ["factors"],
@@ -54,7 +59,7 @@ def model(before: str, product: str, behind: str, end: str) -> ModelProto:
         "product of rows": ["columns"],
     }
     names = {"none": "Identity", "places": "Add", "scale": "Mul"}
-    names |= {"padded Conv": "Conv", "product of rows": "MatMul"}
+    names |= {UNIT: "InstanceNormalization", "padded Conv": "Conv", "product of rows": "MatMul"}
     steps = [(before, "x", "first"), (behind, "c", "m"), (end, "m", "y")]
     nodes = [
         node(names.get(op, op), [x, *more.get(op, [])], [y], **attributes.get(op, {}))
@@ -94,7 +99,7 @@ SCALES = ("none", "scores", "queries", "both", "turned keys", *("Relu", "Neg", "
 """Values that are multiplied by the scale, or by its root where both are; or the function of the
 queries and of the turned keys."""
 BEFORE_ATTENTION = ("none", "LayerNormalization", "class token", "positions")
-BEHIND_ATTENTION = ("none", "Add", "LayerNormalization", "row for each sample")
+BEHIND_ATTENTION = ("none", "Add", "LayerNormalization", "row for each sample", "equal rows")
 MASKS = ("none", "added")
 
 
@@ -118,6 +123,7 @@ def attention(
         "class": rng.normal(size=(1, 1, WIDTH)).astype(np.float32),
         "one": np.array([1, 1]),
         "places": rng.normal(size=(1, TOKENS, WIDTH)).astype(np.float32),
+        "equal": np.repeat(rng.normal(size=(1, 1, WIDTH)), count, axis=1).astype(np.float32),
         "mask": np.triu(np.full((count, count), -1e4, np.float32), 1),
     }
     nodes = []
@@ -178,6 +184,8 @@ def attention(
     if behind == "row for each sample":
         batch = add("Concat", add("Shape", "x", start=0, end=1), "one", axis=0)
         result = add("Add", result, add("Expand", "class", batch))
+    elif behind == "equal rows":
+        result = add("Add", result, "equal")
     elif behind != "none":
         result = add("Add", result, x)
     if behind == "LayerNormalization":

@@ -68,14 +68,21 @@ def test_a_constant_that_is_equal_for_all_samples_is_that_of_one(is_left: bool) 
     assert sorted(operand.type.shape for operand in made.operands) == [(1, 1, 4), (3, 5, 4)]
 
 
-@pytest.mark.parametrize("case", ["differs", "makes the result larger", "of channels"])
+@pytest.mark.parametrize("shape", [(3, 4), (1, 3, 4), (1, 4)])
+def test_a_constant_of_one_number_is_that_number(shape: tuple[int, ...]) -> None:
+    b = Builder()
+    graph = b.graph(b.make(Mul, x=b.input(2, 3, 4), y=b.constant(np.full(shape, 0.5))))
+    (made,) = run_passes(graph, [drop_expand]).compute_nodes()
+    assert made.operands[1].type.shape == (1,) * len(shape)
+
+
+@pytest.mark.parametrize("case", ["differs", "makes the result larger", "has more axes"])
 def test_other_constants_stay(case: str) -> None:
     b = Builder()
-    ones = b.constant(np.ones((3, 4), np.float32))
     x, y = {
         "differs": (b.input(3, 4), b.drawn(3, 4)),
-        "makes the result larger": (b.input(1, 4), ones),
-        "of channels": (b.input(2, 3, 4), ones),
+        "makes the result larger": (b.input(1, 4), b.constant(np.ones((3, 1)))),
+        "has more axes": (b.input(3, 4), b.constant(np.ones((1, 3, 4)))),
     }[case]
     graph = b.graph(b.make(Mul, x=x, y=y))
     assert run_passes(graph, [drop_expand]) is graph
