@@ -28,7 +28,7 @@ def fold_arithmetic_into_consumer(node: Node, uses: Uses) -> Node | None:
     """Conv(x * c, w) -> Conv(x, w * c); Conv(x + c, w, b) -> Conv(x, w, b + sum(w * c)), no pads;
     Conv(p * s + t, w) -> Conv(p + t / s, w * s) for bytes p, whose padding is 0 in both
 
-    Elements of x may be moved between both: where rows are channels, c may vary along the rows.
+    Elements may be moved between both where c varies along rows that become channels.
     """
     if not isinstance(node, Conv | Gemm) or not foldable(node):
         return None
@@ -63,10 +63,15 @@ def folded(
 
 
 def moved_channels(before: Binary, moves: list[Reshape | Transpose]) -> Array | None:
-    """The Constant of an operator as it varies along the last axis behind moves, if only there."""
+    """The Constant of an operator as it varies along the last axis behind moves, if only there.
+
+    One that varies along the last axis before them, such as that of a normalization, stays: weights
+    behind it are often those of the file, of which there would be a copy.
+    """
+    channels = channel_values(before.y, before.type.shape[-1], before.type.rank)
     if not moves:
-        return channel_values(before.y, before.type.shape[-1], before.type.rank)
-    if not isinstance(before.y, Constant) or not is_float(before.y):
+        return channels
+    if channels is not None or not isinstance(before.y, Constant) or not is_float(before.y):
         return None
     c = np.broadcast_to(before.y.value, before.type.shape)
     for move in reversed(moves):
