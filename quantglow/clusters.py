@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from asyncio import CancelledError
 from typing import Any, TypeVar
 
 from quantglow.arguments import brief
@@ -35,6 +34,13 @@ def dask(name: str) -> Any:
     return package(name, "distributed", "client")
 
 
+def cancelled_error() -> type[BaseException]:
+    """The error of a task that was dropped.  asyncio takes 30 ms to import, for clusters only."""
+    from asyncio import CancelledError
+
+    return CancelledError
+
+
 def large_messages() -> Any:
     """Inside, Dask does not warn of the model's size: it is sent once for each worker."""
     return dask("dask.config").set({"distributed.admin.large-graph-warning-threshold": "4GB"})
@@ -50,7 +56,7 @@ def awaited(client: Any, future: Any) -> Any:
             return future.result(timeout=POLL_SECONDS)
         except TimeoutError:
             seen = time.monotonic() if client.nthreads() else seen
-        except CancelledError as error:
+        except cancelled_error() as error:
             raise BackendError(f"the cluster dropped tasks: {error}. Remedy: {LOCAL}") from None
         if time.monotonic() - seen > ABSENT_SECONDS:
             raise BackendError(f"the cluster has no workers any more. Remedy: {LOCAL}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 import threading
 import time
-from asyncio import CancelledError
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from quantglow.clusters import (
     ABSENT_SECONDS,
     LOCAL,
     POLL_SECONDS,
+    cancelled_error,
     checked_client,
     dask,
     large_messages,
@@ -175,7 +175,7 @@ class _Work:
                         "give them more memory, or profile these samples without client."
                     ) from error
                 self._submit(samples, lives)
-            except CancelledError as error:
+            except cancelled_error() as error:
                 raise BackendError(f"the cluster dropped tasks: {error}. Remedy: {LOCAL}") from None
 
     def _done(self) -> list[Any]:

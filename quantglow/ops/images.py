@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from quantglow.ops.native import native_ops
 from quantglow.ops.windows import Pads
 from quantglow.types import Array
 
@@ -49,11 +50,22 @@ class Images:
             return given
         count, _, width, channels = given.shape
         shape = (count, stop - first, left + width + right, channels)
-        found = np.zeros(shape, self.dtype) if any(self.pads) else np.empty(shape, self.dtype)
         place = start + top - first
+        native = native_ops()
+        if native is not None and self.dtype == np.float32 and _reads_natively(given):
+            found = np.empty(shape, np.float32)
+            native.padded(given, self.zero_point, place, left, found)
+            return found
+        found = np.zeros(shape, self.dtype) if any(self.pads) else np.empty(shape, self.dtype)
         own = found[:, place : place + end - start, left : left + width]
         if is_changed:
             np.subtract(given, self.zero_point, out=own, dtype=self.dtype)
         else:
             own[...] = given
         return found
+
+
+def _reads_natively(x: Array) -> bool:
+    """Whether native code reads images of the type and layout."""
+    has_type = x.dtype == np.float32 or (x.dtype.kind in "iu" and x.dtype.itemsize == 1)
+    return has_type and (not len(x) or x[0].flags.c_contiguous)

@@ -73,6 +73,10 @@ class NativeOps(Protocol):
         """A convolution of padded NHWC ``x`` with HWIO ``w``, into ``result`` [N, OH, OW, O];
         groups follow from the channels."""
 
+    def padded(self, x: Array, zero_point: int, top: int, left: int, result: Array) -> None:
+        """NHWC images ``x``, float32 or 8-bit integers less a zero point, into ``result`` [N, ...]
+        from a line and a pixel on; zeros around.  Only images of ``x`` may lie apart."""
+
     def integers(self, sums: Array, ends: IntegerEnds, result: Array) -> None:
         """The end of sums [..., O] that float32 holds, NaN as ``low``, into an 8-bit ``result``."""
 
@@ -105,6 +109,9 @@ class NativeOps(Protocol):
 
     def extremes(self, x: Array) -> tuple[float, float]:
         """The smallest and the largest of some numbers; NaN for both if one is not finite."""
+
+    def reaches(self, x: Array) -> Array:
+        """The largest magnitude in each column of ``x`` [rows, columns]; NaN where one is none."""
 
     def count(self, x: Array, per_bin: float, start: int, counts: Array) -> int:
         """Add the finite values to int64 ``counts`` of bins: ``floor(x * per_bin) - start``, a

@@ -13,6 +13,7 @@ import numpy as np
 
 from quantglow.graph.node import Node, op, shared_fields
 from quantglow.graph.traits import Trait
+from quantglow.lazy import cached_property
 from quantglow.ops import special
 from quantglow.ops.expression import Expr, arg, call, clipped, exact, if_negative, polynomial
 from quantglow.ops.mapped import mapped
@@ -60,6 +61,11 @@ class Unary(Node):
         """
         return self.expression().evaluate([x], real=x.dtype.type)
 
+    @cached_property
+    def _steps(self) -> Expr:
+        """``expression()``, made once: calibration evaluates the node for each sample."""
+        return self.expression()
+
     def infer(self) -> TensorType:
         if not self.x.type.dtype.is_float:
             raise self.refuse("x must be float")
@@ -67,7 +73,7 @@ class Unary(Node):
 
     def reference(self, x: Array) -> Array:
         if self.has(Trait.EXACT_STEPS) and x.dtype == np.float32:
-            return mapped(self.expression(), x)
+            return mapped(self._steps, x)
         return np.asarray(self.function(x), x.dtype)
 
 

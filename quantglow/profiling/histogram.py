@@ -115,6 +115,10 @@ class Histogram:
         for part in (self, *others):
             # Indices have at most 26 bits; shifts of 64 and more are undefined.
             shift = min(exponent - part.exponent, 62)
+            if not shift:
+                first = part.start - start
+                counts[first : first + len(part.counts)] += part.counts
+                continue
             index = np.arange(part.start, part.start + len(part.counts)) >> shift
             np.add.at(counts, index - start, part.counts)
         return Histogram(exponent, start, counts, self.minimum, self.maximum, self.zeros)

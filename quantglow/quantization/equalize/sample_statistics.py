@@ -10,6 +10,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.lazy import cached_property
+from quantglow.ops.native import native_ops
 from quantglow.profiling import Histogram
 from quantglow.quantization.equalize.channel_groups import bounded, high_of
 from quantglow.quantization.equalize.equalization import Factors, divided
@@ -42,6 +43,10 @@ class ChannelReach:
 
 
 def _reach(value: Array) -> Array:
+    """float32 [C]; NaN where a value is none."""
+    native = native_ops()
+    if native is not None and value.dtype == np.float32 and value.size:
+        return native.reaches(np.ascontiguousarray(value).reshape(-1, value.shape[-1]))
     axes = tuple(range(value.ndim - 1))
     highest, lowest = value.max(axis=axes, initial=0), value.min(axis=axes, initial=0)
     return np.asarray(np.maximum(highest, -lowest))

@@ -131,15 +131,18 @@ class RescaleChannels:
         if statistics := [found for found in (equal, mixed) if found.factors]:
             trials.runs.collect(trials.samples, *statistics)
             trials.runs.forget()
-        if equal.factors:
-            equalized = _rescaled(trials.start, equal)
+        equalized = _rescaled(trials.start, equal) if equal.factors else None
+        if equalized is not None:
             yield equalized
-            # Ranges do not make up for a worse beginning.
-            if trials.last < self.ranges.plain:
+            # Ranges do not make up for a worse beginning, and those of mixtures are chosen anew.
+            waits = mixed.factors and trials.best is equalized
+            if trials.last < self.ranges.plain and not waits:
                 yield from self.ranges.on(trials, equalized)
         if mixed.factors:
             both = _rescaled(trials.start, equal.only(trials.best.factors), mixed)
             yield self.ranges.applied(trials, both)
+            if equalized is not None and trials.best is equalized:
+                yield from self.ranges.on(trials, equalized)
 
 
 @dataclass

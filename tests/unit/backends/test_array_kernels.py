@@ -244,6 +244,45 @@ def test_counts_stay_in_their_tables(level: str, x: Array) -> None:
     assert counts.sum() == 64
 
 
+@given(levels, st.integers(1, 9), st.sampled_from(CHANNELS), st.integers(0, 99))
+def test_reaches_are_those_of_numpy(level: str, rows: int, columns: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, columns)).astype(np.float32)
+    x[rng.random(x.shape) < 0.05] = rng.choice([np.nan, np.inf, -np.inf, -0.0])
+    np.testing.assert_array_equal(
+        array_kernels(level).reaches(guarded(x, at_end=True)), np.abs(x).max(axis=0)
+    )
+
+
+KINDS = (np.float32, np.int8, np.uint8)
+
+
+@moderate
+@given(
+    levels,
+    st.sampled_from(KINDS),
+    st.tuples(*[st.integers(1, n) for n in (3, 5, 5)], st.sampled_from(CHANNELS)),
+    st.tuples(*4 * [st.integers(0, 3)]),
+    st.tuples(st.integers(0, 12), st.integers(1, 12)),
+    st.booleans(),
+)
+def test_padded_lines_are_those_of_numpy(
+    level: str,
+    kind: type,
+    shape: tuple[int, ...],
+    pads: tuple[int, int, int, int],
+    lines: tuple[int, int],
+    at_end: bool,
+) -> None:
+    x = np.random.default_rng(sum(shape)).integers(0, 100, shape).astype(kind)
+    images = Images(guarded(x, at_end), np.float32, 0 if kind is np.float32 else 9, pads)
+    first = min(lines[0], images.shape[1] - 1)
+    taken = slice(min(1, len(x) - 1), None), first, min(first + lines[1], images.shape[1])
+    wanted = images.lines(*taken)
+    with computing_with(array_kernels(level)):
+        np.testing.assert_array_equal(images.lines(*taken), wanted)
+
+
 @given(levels, hnp.arrays(np.float32, st.integers(1, 100), elements=st.floats(-99, 99, width=32)))
 def test_errors_of_rounding_are_those_of_numpy(level: str, x: Array) -> None:
     types = [ElementType(DType.I8, QuantParams.per_tensor(s, z)) for s, z in ((0.3, 7), (1.5, -90))]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES, Vectors, indices
-from quantglow.backends.llvm.builder import Builder, f32, splat, vector
+from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.rounding import floor
-from quantglow.backends.llvm.kernels.vector.vectors import bits
+from quantglow.backends.llvm.kernels.vector.vectors import Piece, bits, load, store
 
 TABLES = 4
 """Tables of counts that take turns: after a ReLU half of the values are in one bin, and a count
@@ -36,6 +36,29 @@ def extremes(target: Target) -> str:
         zip(b.end_while(loop, [low, high, magnitude]), start, strict=True)
     ):
         b.store(of, found, b.at(result, place * vectors.nbytes))
+    return b.finish()
+
+
+def reaches(target: Target) -> str:
+    """Pointers: x [rows, columns], bits of float32 [columns], the number of columns.  Items: rows.
+    The bits become those of the largest magnitude, where that is larger."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    x, result, sizes = b.kernel(3)
+    whole = vector(vectors.lanes, "i32")
+    (columns,) = indices(b, sizes, 1)
+    with b.loop("%begin", "%end") as row:
+        start = b.at(x, b.mul(b.mul(row, columns), FLOAT_NBYTES))
+
+        def widen(column: Value, piece: Piece, start: Value = start) -> None:
+            at = b.mul(column, FLOAT_NBYTES)
+            value = load(b, "i32", piece, b.at(start, at))
+            value = b.op("and", whole, value, splat(whole, str(MAGNITUDE)))
+            known = load(b, "i32", piece, b.at(result, at))
+            larger = b.select(whole, b.compare("sgt", whole, value, known), value, known)
+            store(b, "i32", piece, larger, b.at(result, at))
+
+        vectors.each("0", columns, widen)
     return b.finish()
 
 

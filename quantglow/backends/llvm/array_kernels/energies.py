@@ -6,7 +6,7 @@ from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES, Vectors
 from quantglow.backends.llvm.array_kernels.rounding import rounded
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.kernels.vector.vectors import load, store
+from quantglow.backends.llvm.kernels.vector.vectors import Piece, load, store
 
 
 def rounding_errors(target: Target) -> str:
@@ -22,7 +22,8 @@ def rounding_errors(target: Target) -> str:
         scale, low, high = (vectors.number(b.at(bounds, FLOAT_NBYTES * i)) for i in range(3))
         own = b.at(errors, b.mul(b.mul(grid, size), FLOAT_NBYTES))
         total = b.at(squares, b.mul(grid, 2 * vectors.nbytes))
-        with vectors.pieces("0", size) as (index, piece):
+
+        def measure(index: Value, piece: Piece) -> None:
             at = b.mul(index, FLOAT_NBYTES)
             value = load(b, "float", piece, b.at(x, at))
             error = b.op("fsub", vectors.kind, rounded(vectors, value, scale, low, high), value)
@@ -30,6 +31,8 @@ def rounding_errors(target: Target) -> str:
             # Lanes beyond the end hold 0, and so do their errors.
             known = b.load(wide, total, align=8)
             b.store(wide, b.op("fadd", wide, known, _square(vectors, error)), total, align=8)
+
+        vectors.each("0", size, measure)
     return b.finish()
 
 
@@ -44,7 +47,8 @@ def energies(target: Target) -> str:
     with b.loop("%begin", "%end") as item:
         own = b.at(x, b.mul(b.mul(item, rows), pitch))
         total = b.at(results, b.mul(item, 4 * vectors.nbytes))
-        with vectors.pieces("0", columns) as (column, piece):
+
+        def add(column: Value, piece: Piece) -> None:
             start = b.at(own, b.mul(column, FLOAT_NBYTES))
             zero = (wide, "zeroinitializer")
             loop = b.begin_while(rows, [zero, zero])
@@ -57,6 +61,8 @@ def energies(target: Target) -> str:
                 entry = b.at(total, place * 2 * vectors.nbytes)
                 known = b.load(wide, entry, align=8)
                 b.store(wide, b.op("fadd", wide, known, found), entry, align=8)
+
+        vectors.each("0", columns, add)
     return b.finish()
 
 

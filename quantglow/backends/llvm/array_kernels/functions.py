@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES, Vectors
-from quantglow.backends.llvm.builder import Builder
+from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
-from quantglow.backends.llvm.kernels.vector.vectors import load, store
+from quantglow.backends.llvm.kernels.vector.vectors import Piece, load, store
 from quantglow.ops.expression import Expr, arg
 from quantglow.types import DType
 
+FUNCTIONS_KEPT = 256
+"""Number of functions that are kept with their numbers apart."""
 
+
+@lru_cache(FUNCTIONS_KEPT)
 def with_numbers_apart(function: Expr) -> tuple[Expr, tuple[float, ...]]:
     """A function of ``$0`` whose float32 constants are operands ``$1``, ``$2``, …, and these: so
     functions that differ in constants only share their code.
@@ -34,9 +40,12 @@ def mapped(target: Target, function: Expr) -> str:
     x, result, numbers = b.kernel(3)
     count = function.operand_count()
     others = [vectors.number(b.at(numbers, FLOAT_NBYTES * place)) for place in range(count - 1)]
-    with vectors.pieces("%begin", "%end") as (index, piece):
+
+    def map_some(index: Value, piece: Piece) -> None:
         at = b.mul(index, FLOAT_NBYTES)
         operands = [load(b, "float", piece, b.at(x, at)), *others]
         scalars = Scalars(b, target, vectors.lanes, operands, [DType.F32] * count)
         store(b, "float", piece, scalars.value(function), b.at(result, at))
+
+    vectors.each("%begin", "%end", map_some)
     return b.finish()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
@@ -58,12 +57,18 @@ class Vectors:
         """The first ``left`` lanes of a vector, an index that may exceed their number."""
         return Piece(0, self.lanes, first_lanes(self.b, self.lanes, left))
 
-    @contextmanager
-    def pieces(self, begin: Value, end: Value) -> Iterator[tuple[Value, Piece]]:
-        """Vectors of the numbers from ``begin`` to ``end``: the index of the first of each, and
-        which are there."""
-        with self.b.loop(begin, end, self.lanes) as index:
-            yield index, self.within(self.b.op("sub", self.b.index, end, index))
+    def each(self, begin: Value, end: Value, body: Callable[[Value, Piece], None]) -> None:
+        """Emit ``body`` for the numbers from ``begin`` to ``end``, with the index of the first and
+        which are there: for whole vectors, then for the rest.
+        """
+        b = self.b
+        count = b.op("sub", b.index, end, begin)
+        whole, rest = b.divide(count, self.lanes)
+        last = b.add(begin, b.mul(whole, self.lanes))
+        with b.loop(begin, last, self.lanes) as index:
+            body(index, Piece(0, self.lanes, self.lanes))
+        with b.when(b.compare("ne", b.index, rest, "0")):
+            body(last, self.within(rest))
 
 
 def indices(b: Builder, pointer: Value, count: int) -> list[Value]:

@@ -140,28 +140,34 @@ def _dense_sums(
 
 
 def depthwise(target: Target) -> str:
-    """``dense`` where each channel is a group, without room.  Items: vectors of channels."""
+    """``dense`` where each channel is a group, without room.  Items: tiles of pixels, of which all
+    channels are computed one after the other, as they lie in memory."""
     tiles = _Tiles(target, 8)
     b, vectors = tiles.b, tiles.vectors
-    with b.loop("%begin", "%end") as block:
-        channel = b.mul(block, vectors.lanes)
-        at = b.mul(channel, FLOAT_NBYTES)
-        part = vectors.within(b.op("sub", b.index, tiles.outputs, channel))
-        bias = load(b, "float", part, b.at(tiles.bias, at))
-        with b.loop("0", tiles.end, tiles.pixels) as start:
-            rows = tiles.rows(start)
-            windows = tiles.addresses(b.at(tiles.x, at), rows)
+    whole, rest = b.divide(tiles.outputs, vectors.lanes)
+    with b.loop("%begin", "%end") as tile:
+        rows = tiles.rows(b.mul(tile, tiles.pixels))
+        windows = tiles.addresses(tiles.x, rows)
+        results = [b.at(tiles.result, b.mul(row, tiles.pitch)) for row in rows]
+
+        def compute(block: Value, part: Piece) -> None:
+            at = b.mul(block, vectors.nbytes)
             zeros = [(vectors.kind, "zeroinitializer")] * tiles.pixels
+            own = [b.at(window, at) for window in windows]
             taps = b.begin_while(tiles.tap_count, zeros)
-            row = b.at(b.at(tiles.w, at), b.mul(taps.index, tiles.w_pitch))
-            w, tap = load(b, "float", part, row), tiles.tap(taps.index)
-            x = [load(b, "float", part, b.at(window, tap)) for window in windows]
+            w = load(b, "float", part, b.at(b.at(tiles.w, at), b.mul(taps.index, tiles.w_pitch)))
+            tap = tiles.tap(taps.index)
             sums = [
-                vectors.multiply_add(value, w, total)
-                for value, total in zip(x, taps.carried, strict=True)
+                vectors.multiply_add(load(b, "float", part, b.at(window, tap)), w, total)
+                for window, total in zip(own, taps.carried, strict=True)
             ]
-            for row, total in zip(rows, b.end_while(taps, sums), strict=True):
-                tiles.end_of(
-                    total, bias, part, b.at(b.at(tiles.result, at), b.mul(row, tiles.pitch))
-                )
+            sums = b.end_while(taps, sums)
+            bias = load(b, "float", part, b.at(tiles.bias, at))
+            for result, total in zip(results, sums, strict=True):
+                tiles.end_of(total, bias, part, b.at(result, at))
+
+        with b.loop("0", whole) as block:
+            compute(block, Piece(0, vectors.lanes, vectors.lanes))
+        with b.when(b.compare("ne", b.index, rest, "0")):
+            compute(whole, vectors.within(rest))
     return b.finish()
