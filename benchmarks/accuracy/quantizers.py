@@ -28,7 +28,10 @@ class NotInstalledError(RuntimeError):
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A quantizer with its settings; quantglow's margin is measured against each ``peer``."""
+    """A quantizer with its settings; quantglow's margin is measured against each ``peer``.
+
+    ``needs``: modules that are imported before time and memory are measured.
+    """
 
     name: str
     quantize: Quantize
@@ -77,26 +80,34 @@ def nncf(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> 
 
 UNALIGNED = tuple(name for name in EQUALIZATIONS if name != "align-inputs")
 UNFUSED = tuple(name for name in EQUALIZATIONS if name != "fuse-functions")
+_OURS = ("quantglow.driver.stages",)
+_ORT = ("onnxruntime.quantization",)
 _NNCF = ("openvino", "nncf")
 QUANTIZERS = {
     found.name: found
     for found in (
-        Quantizer("quantglow", ours, peer=False),
-        Quantizer("quantglow fast", partial(ours, effort="fast"), peer=False),
-        Quantizer("quantglow best", partial(ours, effort="best"), peer=False),
-        Quantizer("quantglow int16", partial(ours, int16_activations="auto"), peer=False),
+        Quantizer("quantglow", ours, _OURS, peer=False),
+        Quantizer("quantglow fast", partial(ours, effort="fast"), _OURS, peer=False),
+        Quantizer("quantglow best", partial(ours, effort="best"), _OURS, peer=False),
+        Quantizer("quantglow int16", partial(ours, int16_activations="auto"), _OURS, peer=False),
         Quantizer(
-            "quantglow without align-inputs", partial(ours, equalization=UNALIGNED), peer=False
+            "quantglow without align-inputs",
+            partial(ours, equalization=UNALIGNED),
+            _OURS,
+            peer=False,
         ),
         Quantizer(
-            "quantglow without fuse-functions", partial(ours, equalization=UNFUSED), peer=False
+            "quantglow without fuse-functions",
+            partial(ours, equalization=UNFUSED),
+            _OURS,
+            peer=False,
         ),
-        Quantizer("quantglow without recovery", partial(ours, recovery=()), peer=False),
-        Quantizer("quantglow int8 weights", partial(packed, weights="int8"), peer=False),
-        Quantizer("quantglow int4 weights", partial(packed, weights="int4"), peer=False),
-        Quantizer("onnxruntime minmax", partial(onnxruntime, method="MinMax")),
-        Quantizer("onnxruntime percentile", partial(onnxruntime, method="Percentile")),
-        Quantizer("onnxruntime entropy", partial(onnxruntime, method="Entropy")),
+        Quantizer("quantglow without recovery", partial(ours, recovery=()), _OURS, peer=False),
+        Quantizer("quantglow int8 weights", partial(packed, weights="int8"), _OURS, peer=False),
+        Quantizer("quantglow int4 weights", partial(packed, weights="int4"), _OURS, peer=False),
+        Quantizer("onnxruntime minmax", partial(onnxruntime, method="MinMax"), _ORT),
+        Quantizer("onnxruntime percentile", partial(onnxruntime, method="Percentile"), _ORT),
+        Quantizer("onnxruntime entropy", partial(onnxruntime, method="Entropy"), _ORT),
         Quantizer("nncf", nncf, _NNCF),
         Quantizer("nncf mixed", partial(nncf, preset="MIXED"), _NNCF),
         Quantizer(

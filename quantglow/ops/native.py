@@ -90,11 +90,17 @@ class NativeOps(Protocol):
         taps of the windows of padded NHWC ``x``, ``beside`` [N, OH, OW, C], and 1.  Exact for
         integers below 256 in magnitude."""
 
+    def missing_sums(self, wanted: Array, sums: Array, low: float, high: float) -> None:
+        """``wanted - sums`` in the place of ``sums``; 0 where both are beyond the same bound."""
+
     def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
         """The sums as float64 [C, taps + 2, taps + 2]."""
 
     def mapped(self, function: Expr, x: Array, result: Array) -> None:
         """A function of ``$0`` in exact steps for every element; arrays of one shape."""
+
+    def quotients(self, x: Array, divisors: Array, high: float, result: Array) -> None:
+        """``minimum(x / divisors, high)`` of ``x`` [rows, columns] by columns."""
 
     def rounded_reals(self, x: Array, scale: float, low: float, high: float, result: Array) -> None:
         """``clip(rint(x / scale), low, high) * scale``, NaN as ``low``; arrays of one shape."""

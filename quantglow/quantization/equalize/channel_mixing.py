@@ -217,8 +217,11 @@ class _Descent:
         """E [C, C] that lowers J at first order, its largest element 1."""
         sums = np.zeros(self.metric.shape)
         for some in _near(self.y):
-            fourth = np.square(np.square(some))
-            sums += (fourth * fourth * np.square(some) * some) @ some.T
+            square = np.square(some)
+            power = np.square(square)
+            for factor in (power, square, some):  # 8, 10, 11
+                np.multiply(power, factor, out=power)
+            sums += power @ some.T
         correlation = sums / self.y.shape[1]
         gradient = np.diag(self.metric)[:, None] * correlation - self.metric
         return np.asarray(-gradient / max(np.abs(gradient).max(), TINY))
@@ -242,8 +245,8 @@ def _norms(y: Array) -> Array:
     reach = np.maximum(np.maximum(y.max(axis=1, initial=0.0), -y.min(axis=1, initial=0.0)), TINY)
     scales, sums = (1 / reach).astype(np.float32)[:, None], np.zeros(len(y))
     for some in _near(y):
-        scaled = some * scales
-        square = np.square(scaled)
+        square = some * scales
+        np.square(square, out=square)
         sixth = np.multiply(np.square(square), square, out=square)
         sums += np.einsum("cr,cr->c", sixth, sixth)
     return np.asarray(reach.astype(np.float64) * (sums / max(y.shape[1], 1)) ** (1 / NORM))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -97,7 +98,14 @@ class RescaledValues:
                 self.histograms[name] = seen if known is None else known.merge(seen)
 
     def _counted(self, name: str, value: Array) -> Histogram:
-        value = divided(value, self.factors[name])
-        if name in self.highs:  # The bound stays where it is.
-            np.minimum(value, self.highs[name], out=value)
-        return Histogram.of(value)
+        factors, high = self.factors[name], self.highs.get(name, math.inf)
+        native = native_ops()
+        if native is not None and factors.ndim == 1 and value.dtype == np.float32 and value.size:
+            rows = np.ascontiguousarray(value).reshape(-1, len(factors))
+            found = np.empty_like(rows)
+            native.quotients(rows, np.ascontiguousarray(factors, np.float32), high, found)
+            return Histogram.of(found)
+        found = divided(value, factors)
+        if high < math.inf:  # The bound stays where it is.
+            np.minimum(found, high, out=found)
+        return Histogram.of(found)

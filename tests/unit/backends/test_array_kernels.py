@@ -254,6 +254,17 @@ def test_reaches_are_those_of_numpy(level: str, rows: int, columns: int, seed: i
     )
 
 
+@given(levels, st.integers(1, 9), st.sampled_from(CHANNELS), st.sampled_from([0.5, math.inf]))
+def test_quotients_are_those_of_numpy(level: str, rows: int, columns: int, high: float) -> None:
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, columns)).astype(np.float32)
+    x[rng.random(x.shape) < 0.05] = np.nan
+    divisors = rng.uniform(0.1, 1, columns).astype(np.float32)
+    result = guarded(np.empty_like(x), at_end=True)
+    array_kernels(level).quotients(guarded(x, at_end=True), divisors, high, result)
+    np.testing.assert_array_equal(result, np.minimum(x / divisors, np.float32(high)))
+
+
 KINDS = (np.float32, np.int8, np.uint8)
 
 

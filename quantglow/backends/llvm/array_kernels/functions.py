@@ -1,10 +1,10 @@
-"""Functions of single elements."""
+"""Functions of single elements, and quotients by columns."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES, Vectors
+from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES, Vectors, indices
 from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
@@ -48,4 +48,26 @@ def mapped(target: Target, function: Expr) -> str:
         store(b, "float", piece, scalars.value(function), b.at(result, at))
 
     vectors.each("%begin", "%end", map_some)
+    return b.finish()
+
+
+def quotients(target: Target) -> str:
+    """Pointers: x [rows, columns], divisors [columns], result, the largest result, the number of
+    columns; float32 but for the last.  Items: rows."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    x, divisors, result, bound, sizes = b.kernel(5)
+    (columns,), high = indices(b, sizes, 1), vectors.number(bound)
+    with b.loop("%begin", "%end") as row:
+        start = b.mul(b.mul(row, columns), FLOAT_NBYTES)
+
+        def divide(column: Value, piece: Piece, start: Value = start) -> None:
+            at = b.mul(column, FLOAT_NBYTES)
+            pair = [load(b, "float", piece, b.at(p, at)) for p in (b.at(x, start), divisors)]
+            value = b.op("fdiv", vectors.kind, *pair)
+            is_larger = b.compare("ogt", vectors.kind, value, high)
+            value = b.select(vectors.kind, is_larger, high, value)
+            store(b, "float", piece, value, b.at(b.at(result, start), at))
+
+        vectors.each("0", columns, divide)
     return b.finish()

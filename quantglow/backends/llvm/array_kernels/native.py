@@ -13,6 +13,7 @@ import numpy as np
 from quantglow.backends.llvm.array_kernels import (
     counting,
     energies,
+    functions,
     images,
     moments,
     rounding,
@@ -54,6 +55,8 @@ KERNELS: dict[str, Callable[[Target], str]] = {
     "counts": counting.counts,
     "reaches": counting.reaches,
     "depthwise_moments": moments.depthwise_moments,
+    "missing_sums": moments.missing_sums,
+    "quotients": functions.quotients,
 }
 """The text of each kernel for a target."""
 
@@ -137,6 +140,11 @@ class ArrayKernels:
         own, numbers = with_numbers_apart(function)
         run(function_kernel(self.target, own), (x, result, np.array(numbers, np.float32)), x.size)
 
+    def quotients(self, x: Array, divisors: Array, high: float, result: Array) -> None:
+        """``NativeOps.quotients``"""
+        bound, columns = np.array([high], np.float32), np.array([x.shape[1]], np.int64)
+        self._run("quotients", (x, divisors, result, bound, columns), len(x))
+
     def rounded_reals(self, x: Array, scale: float, low: float, high: float, result: Array) -> None:
         """``NativeOps.rounded_reals``"""
         grid = np.array([scale, low, high], np.float32)
@@ -217,6 +225,12 @@ class ArrayKernels:
         room = np.zeros((moments.PART, terms, lanes), np.float32)
         arrays = (x, beside, offsets, taps, sizes, room, sums)
         self._run("depthwise_moments", arrays, width // lanes)
+
+    def missing_sums(self, wanted: Array, sums: Array, low: float, high: float) -> None:
+        """``NativeOps.missing_sums``"""
+        # A bound at infinity makes no sums the same, not even infinite ones.
+        bounds = [math.nan if math.isinf(bound) else bound for bound in (low, high)]
+        self._run("missing_sums", (wanted, sums, np.array(bounds, np.float32)), sums.size)
 
     def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
         """``NativeOps.products_of``"""

@@ -14,7 +14,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.stacks import Stacks
 from quantglow.ops.images import Images
-from quantglow.ops.native import computing_with
+from quantglow.ops.native import NativeOps, computing_with
 from quantglow.ops.window_products import conv2d
 from quantglow.options import RECOVERIES, QuantizationConfig
 from quantglow.profiling import profile
@@ -142,15 +142,16 @@ def test_second_moments_beyond_the_limit_of_memory_are_left_out(
     assert not layer_of(layers()).moments.second
 
 
+@pytest.mark.parametrize("native", [array_kernels(), None], ids=["native", "NumPy"])
 @pytest.mark.parametrize("bounds", [(0.0, np.inf), (-1.0, 1.0), (-np.inf, np.inf)])
 def test_nothing_is_missing_where_bounds_make_the_same_of_both_sums(
-    bounds: tuple[float, float],
+    bounds: tuple[float, float], native: NativeOps | None
 ) -> None:
     low, high = bounds
     node = conv("c", image(), 4, low=low, high=high)
     values = np.array([-np.inf, -2, -1, -0.0, 0, 0.5, 1, 2, np.inf], np.float32)
     wanted, now = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"), computing_with(native):
         expected = wanted - now
         if low > -np.inf:
             expected[np.maximum(wanted, now) <= low] = 0
