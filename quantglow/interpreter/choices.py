@@ -9,9 +9,10 @@ statistics should include them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from quantglow.graph.ancestors import ancestors
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Where
@@ -49,22 +50,8 @@ def only_behind(graph: Graph, chosen: Sequence[Where], taken: bool) -> frozenset
     """
     ends = [node for _, node in graph.outputs]
     needed = ancestors(ends, {n: (n.condition, n.y if taken else n.x) for n in chosen})
-    behind = ancestors([n.x if taken else n.y for n in chosen], {})
+    behind = ancestors(n.x if taken else n.y for n in chosen)
     return frozenset(n for n in behind - needed if not isinstance(n, Input | Constant))
-
-
-def ancestors(ends: Sequence[Node], read: Mapping[Node, tuple[Node, ...]]) -> set[Node]:
-    """The nodes and all nodes they are computed from; ``read``: node -> the operands that count, if
-    these are not all.
-    """
-    waiting = list(ends)
-    found = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        new = set(read.get(node, node.operands)) - found
-        found |= new
-        waiting.extend(new)
-    return found
 
 
 def in_branches(graph: Graph) -> frozenset[Node]:

@@ -15,11 +15,12 @@ and a run starts in the middle at a ``State``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from itertools import chain
 from typing import Generic, TypeVar
 
+from quantglow.graph.ancestors import ancestors
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 
@@ -40,8 +41,9 @@ class State(Generic[Value]):
 class Execution(Generic[Value]):
     """One run of a graph.
 
-    - Order: each node is evaluated once, in the order of the graph.  A run from a ``State`` begins
-      at its position; Constants before that are evaluated first, so a State need not hold them.
+    - Order: each node is evaluated once, in the order of the graph; with ``only`` some nodes, and
+      what they are computed from.  A run from a ``State`` begins at its position; Constants before
+      that are evaluated first, so a State need not hold them.
     - Memory: a value is freed when its last reader has been evaluated.  Values of ``ends`` stay.
     - Threads: the run belongs to one thread at a time.  Runs share nothing, so any number may go on
       side by side (``workers.each``), and ``evaluate`` may use threads of its own.
@@ -52,14 +54,18 @@ class Execution(Generic[Value]):
     ends: Sequence[Node]
     evaluate: Evaluate[Value]
     start: InitVar[State[Value] | None] = None
+    only: InitVar[Iterable[Node] | None] = None
     position: int = field(default=0, init=False)
     live: dict[Node, Value] = field(default_factory=dict, init=False)
     """Values that a later node reads, and those of ``ends``."""
 
-    def __post_init__(self, start: State[Value] | None) -> None:
-        self.reads = dict(self.graph.use_counts)
-        for _, node in self.graph.outputs:
-            self.reads[node] -= 1
+    def __post_init__(self, start: State[Value] | None, only: Iterable[Node] | None) -> None:
+        nodes = self.graph.nodes
+        needed = nodes if only is None else ancestors(chain(only, self.ends))
+        self.idle = frozenset[Node]() if only is None else {*nodes} - {*needed}
+        self.reads = dict.fromkeys(nodes, 0)
+        for node in chain.from_iterable(node.operands for node in needed):
+            self.reads[node] += 1
         for node in self.ends:
             self.reads[node] += 1
         if start is not None:
@@ -67,7 +73,7 @@ class Execution(Generic[Value]):
 
     def _begin(self, start: State[Value]) -> None:
         self.position, self.live = start.position, dict(start.values)
-        before = self.graph.nodes[: start.position]
+        before = [n for n in self.graph.nodes[: start.position] if n not in self.idle]
         for operand in chain.from_iterable(node.operands for node in before):
             self.reads[operand] -= 1
         for node in before:
@@ -77,8 +83,12 @@ class Execution(Generic[Value]):
     def __iter__(self) -> Iterator[tuple[Node, Value]]:
         """Evaluate the nodes that are left, and give each with its value."""
         nodes, live, reads, evaluate = self.graph.nodes, self.live, self.reads, self.evaluate
+        idle = self.idle
         while self.position < len(nodes):
             node = nodes[self.position]
+            if node in idle:
+                self.position += 1
+                continue
             operands = node.operands
             value = evaluate(node, [live[operand] for operand in operands])
             self.position += 1

@@ -53,7 +53,7 @@ def execution(
     """
     evaluator = VariantEvaluator(plan.graph, samples, weights)
     evaluate = partial(_evaluated, plan, evaluator)
-    return Execution(plan.graph, compared_nodes(plan.graph), evaluate, start)
+    return Execution(plan.graph, compared_nodes(plan.graph), evaluate, start, only=())
 
 
 def _evaluated(

@@ -58,7 +58,7 @@ def choose_ranges(
     types = [types_of(ranges, config) for ranges in candidates]
     readers = ReaderErrors(SampleEvaluator(graph, few), profile.histograms)
     trial = RangeTrial(plan, types, readers, {} if judged is None else judged)
-    Execution(graph, (), trial.values).run()
+    Execution(graph, (), trial.values, only=filter(plan.is_int8, graph.nodes)).run()
     chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
     scarce = scarce_values(graph, profile)
     for node, root in plan.groups.items():

@@ -207,7 +207,8 @@ class _Trial:
     def run(self, exact: Mapping[Node, Stacks], evaluator: Evaluator) -> dict[Node, Stacks]:
         """The values of those ends that change; ``exact`` has the values of the float run."""
         ends = list(self.ends)
-        found = Execution(self.plan.graph, ends, partial(self._changed, exact, evaluator)).run()
+        evaluate = partial(self._changed, exact, evaluator)
+        found = Execution(self.plan.graph, ends, evaluate, only=()).run()
         pairs = zip(ends, found, strict=True)
         return {node: change.real for node, change in pairs if change.real is not None}
 
@@ -291,4 +292,5 @@ def _exact_reads(graph: Graph) -> set[Node]:
 
 def _exact(evaluator: VariantEvaluator, needed: Collection[Node]) -> dict[Node, Stacks]:
     """The float values of the ``needed`` nodes."""
-    return {n: v for n, v in Execution(evaluator.graph, (), evaluator.compute) if n in needed}
+    run = Execution(evaluator.graph, (), evaluator.compute, only=needed)
+    return {node: values for node, values in run if node in needed}

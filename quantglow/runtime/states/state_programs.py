@@ -15,6 +15,7 @@ from quantglow import debug
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.concise import Concise
 from quantglow.errors import BackendError, QuantglowError
+from quantglow.graph.ancestors import ancestors
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
@@ -201,7 +202,7 @@ def depends_on(graph: Graph, symbol: str, pairs: Iterable[Pair]) -> bool:
         while not isinstance(node, Input):
             allowed.add(node)
             if isinstance(node, Scatter):
-                allowed |= ancestors(node.indices)
+                allowed |= ancestors([node.indices])
                 node = node.x
             elif (inner := source_of(node)) is not node:
                 allowed |= set(node.operands)
@@ -210,16 +211,6 @@ def depends_on(graph: Graph, symbol: str, pairs: Iterable[Pair]) -> bool:
                 return True
         allowed.add(node)
     return any(mentions(node, symbol) for node in graph.nodes if node not in allowed)
-
-
-def ancestors(node: Node) -> set[Node]:
-    """A node and all that it is computed from."""
-    found, waiting = {node}, [node]
-    while waiting:
-        new = set(waiting.pop().operands) - found
-        found |= new
-        waiting.extend(new)
-    return found
 
 
 def mentions(value: object, symbol: str) -> bool:

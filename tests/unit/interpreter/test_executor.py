@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quantglow.graph.ancestors import ancestors
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
@@ -46,6 +47,16 @@ def test_ends_stay_and_nothing_else() -> None:
     other = Execution(execution.graph, [middle], expression)
     assert other.run() == [other.live[middle]]
     assert other.live.keys() == {middle}
+
+
+def test_only_what_some_nodes_need_is_evaluated() -> None:
+    graph = small_cnn()
+    middle = graph.nodes[len(graph.nodes) // 2]
+    execution = Execution(graph, (), expression, only=[middle])
+    assert {node for node, _ in execution} == ancestors([middle])
+    assert not execution.live
+    wanted = dict(Execution(graph, (), expression))[middle]
+    assert Execution(graph, [middle], expression, only=()).run() == [wanted]
 
 
 @pytest.mark.parametrize("position", range(len(small_cnn().nodes) + 1))
