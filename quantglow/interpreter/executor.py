@@ -15,7 +15,7 @@ and a run starts in the middle at a ``State``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import InitVar, dataclass, field
 from itertools import chain
 from typing import Generic, TypeVar
@@ -42,8 +42,8 @@ class Execution(Generic[Value]):
     """One run of a graph.
 
     - Order: each node is evaluated once, in the order of the graph; with ``only`` some nodes, and
-      what they are computed from.  A run from a ``State`` begins at its position; Constants before
-      that are evaluated first, so a State need not hold them.
+      what they are computed from.  A run from a ``State``, of one with the same ``only`` and ends,
+      begins at its position; Constants before that are evaluated first, so it need not hold them.
     - Memory: a value is freed when its last reader has been evaluated.  Values of ``ends`` stay.
     - Threads: the run belongs to one thread at a time.  Runs share nothing, so any number may go on
       side by side (``workers.each``), and ``evaluate`` may use threads of its own.
@@ -58,11 +58,15 @@ class Execution(Generic[Value]):
     position: int = field(default=0, init=False)
     live: dict[Node, Value] = field(default_factory=dict, init=False)
     """Values that a later node reads, and those of ``ends``."""
+    idle: Set[Node] = field(default_factory=set, init=False)
+    """Nodes that are not evaluated."""
+    reads: dict[Node, int] = field(default_factory=dict, init=False)
+    """How often the nodes that are left read a value; ends count once more."""
 
     def __post_init__(self, start: State[Value] | None, only: Iterable[Node] | None) -> None:
         nodes = self.graph.nodes
         needed = nodes if only is None else ancestors(chain(only, self.ends))
-        self.idle = frozenset[Node]() if only is None else {*nodes} - {*needed}
+        self.idle = set() if only is None else {*nodes} - {*needed}
         self.reads = dict.fromkeys(nodes, 0)
         for node in chain.from_iterable(node.operands for node in needed):
             self.reads[node] += 1

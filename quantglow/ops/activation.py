@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,6 @@ from quantglow.ops.expression import Expr
 from quantglow.ops.mapped import mapped
 from quantglow.ops.unary import Fusible, Interval, affine
 from quantglow.types import Array
-
-EXPRESSIONS_KEPT = 256
-"""Number of expressions that are kept: a network has up to a hundred layers with functions."""
 
 TINY, HUGE = 1e-30, 1e30
 """Units outside are left at 1: scales divided by them would not be float32."""
@@ -112,10 +108,21 @@ class Activation:
         with np.errstate(over="ignore"):  # Constants beyond float32 saturate all results.
             return value.rounded()
 
+    def _steps(self, step: float | None) -> Expr:
+        """``expression(step)``, made once: calibration evaluates it for each sample."""
+        if step not in self._made:
+            self._made[step] = self.expression(step)
+        return self._made[step]
+
+    @cached_property
+    def _made(self) -> dict[float | None, Expr]:
+        """The expressions made so far, by their steps."""
+        return {}
+
     def evaluate(self, x: Array, step: float | None = None) -> Array:
         """The function of a float32 array, see ``expression``."""
         with np.errstate(all="ignore"):  # Parts of sums are finished in other threads.
-            return mapped(_expression(self, step), x)
+            return mapped(self._steps(step), x)
 
     def attributes(self) -> dict[str, float]:
         """The parameters by their names."""
@@ -176,12 +183,6 @@ def _decode(op: str, parameters: Any = (), factor: float = 1.0, offset: float = 
     if not isinstance(op, str) or not all(type(n) in (int, float) for n in numbers):
         raise TypeError("expected the name of an operator and numbers")
     return Activation(op, tuple(map(float, parameters)), float(factor), float(offset))
-
-
-@lru_cache(EXPRESSIONS_KEPT)
-def _expression(activation: Activation, step: float | None) -> Expr:
-    """``activation.expression(step)``, made once: calibration evaluates it for each sample."""
-    return activation.expression(step)
 
 
 register(Activation, _encode, _decode)

@@ -98,6 +98,21 @@ class Expr(Hashed):
             return self
         return Expr(self.op, tuple(a.rounded() for a in self.args), self.value)
 
+    @cached_property
+    def with_numbers_apart(self) -> tuple[Expr, tuple[float, ...]]:
+        """A function of ``$0`` whose float32 constants are operands ``$1``, ``$2``, …, and these:
+        so functions that differ in constants only share their code.
+        """
+        numbers: list[float] = []
+
+        def moved(part: Expr) -> Expr:
+            if part.op == "f":
+                numbers.append(float(part.value))
+                return arg(len(numbers))
+            return Expr(part.op, tuple(map(moved, part.args)), part.value)
+
+        return moved(self.rounded()), tuple(numbers)
+
     def __add__(self, other: Expr | float) -> Expr:
         return Expr("add", (self, _operand(other)))
 

@@ -52,7 +52,7 @@ class Images:
         shape = (count, stop - first, left + width + right, channels)
         place = start + top - first
         native = native_ops()
-        if native is not None and self.dtype == np.float32 and _reads_natively(given):
+        if native is not None and self.dtype == np.float32 and self._is_native(given):
             found = np.empty(shape, np.float32)
             native.padded(given, self.zero_point, place, left, found)
             return found
@@ -64,8 +64,8 @@ class Images:
             own[...] = given
         return found
 
-
-def _reads_natively(x: Array) -> bool:
-    """Whether native code reads images of the type and layout."""
-    has_type = x.dtype == np.float32 or (x.dtype.kind in "iu" and x.dtype.itemsize == 1)
-    return has_type and (not len(x) or x[0].flags.c_contiguous)
+    def _is_native(self, given: Array) -> bool:
+        """Whether native code reads lines of this type and layout."""
+        is_byte = given.dtype.kind in "iu" and given.dtype.itemsize == 1
+        is_float = given.dtype == np.float32 and self.zero_point == 0
+        return (is_byte or is_float) and (not len(given) or given[0].flags.c_contiguous)

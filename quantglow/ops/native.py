@@ -74,8 +74,9 @@ class NativeOps(Protocol):
         groups follow from the channels."""
 
     def padded(self, x: Array, zero_point: int, top: int, left: int, result: Array) -> None:
-        """NHWC images ``x``, float32 or 8-bit integers less a zero point, into ``result`` [N, ...]
-        from a line and a pixel on; zeros around.  Only images of ``x`` may lie apart."""
+        """Copy NHWC images, float32 or 8-bit integers less a zero point, into float32 ``result``,
+        beginning at line ``top`` and pixel ``left``; the rest of it becomes 0.  Each image of ``x``
+        is contiguous."""
 
     def integers(self, sums: Array, ends: IntegerEnds, result: Array) -> None:
         """The end of sums [..., O] that float32 holds, NaN as ``low``, into an 8-bit ``result``."""
@@ -91,7 +92,8 @@ class NativeOps(Protocol):
         integers below 256 in magnitude."""
 
     def missing_sums(self, wanted: Array, sums: Array, low: float, high: float) -> None:
-        """``wanted - sums`` in the place of ``sums``; 0 where both are beyond the same bound."""
+        """``wanted - sums`` in the place of ``sums``, of one shape; 0 where both are at or beyond
+        the same bound."""
 
     def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
         """The sums as float64 [C, taps + 2, taps + 2]."""
@@ -117,7 +119,7 @@ class NativeOps(Protocol):
         """The smallest and the largest of some numbers; NaN for both if one is not finite."""
 
     def reaches(self, x: Array) -> Array:
-        """The largest magnitude in each column of ``x`` [rows, columns]; NaN where one is none."""
+        """The largest magnitude in each column of ``x`` [rows, columns]; NaN where one is NaN."""
 
     def count(self, x: Array, per_bin: float, start: int, counts: Array) -> int:
         """Add the finite values to int64 ``counts`` of bins: ``floor(x * per_bin) - start``, a

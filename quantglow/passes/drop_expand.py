@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.binary import Binary
@@ -22,25 +24,27 @@ def drop_expand(node: Node, uses: Uses) -> Node | None:
         case Binary(x=x, y=Expand(x=y)):
             shape = broadcast_shapes(x.type.shape, y.type.shape)
             return node.with_operands((x, y)) if surely_equal(shape, node.type.shape) else None
-        case Binary(x=x, y=Constant() as c) if (y := once(c, x, uses)) is not c:
+        case Binary(x=x, y=Constant() as c) if (y := without_repetitions(c, x, uses)) is not c:
             return node.with_operands((x, y))
-        case Binary(x=Constant() as c, y=y) if (x := once(c, y, uses)) is not c:
+        case Binary(x=Constant() as c, y=y) if (x := without_repetitions(c, y, uses)) is not c:
             return node.with_operands((x, y))
     return None
 
 
-def once(c: Constant, other: Node, uses: Uses) -> Constant:
-    """A float Constant without its repetitions along axes that the other operand has as long.
+def without_repetitions(c: Constant, other: Node, uses: Uses) -> Constant:
+    """A float Constant, once along each axis along which it is equal and the other operand as long.
 
-    So it does not matter whether samples, or rows that are channels of one sample, are repeated.
+    Operators that look for a number or for values of channels find them at any batch: that of one
+    sample may lack the axis of samples, so that other axes repeat the Constant.
     """
     value, rank = c.value, c.type.rank
     if not is_float(c) or rank > other.type.rank:
         return c
     for axis, size in enumerate(c.type.shape):
+        if size < 2 or not surely_equal((size,), (other.type.shape[axis - rank],)):
+            continue
         first = value.take([0], axis)
-        is_long = size > 1 and size == other.type.shape[axis - rank]
-        if is_long and bool((value == first).all()):
+        if bool((value == first).all()) and bool((np.signbit(value) == np.signbit(first)).all()):
             value = first
     if value is c.value:
         return c

@@ -65,18 +65,26 @@ def folded(
 def moved_channels(before: Binary, moves: list[Reshape | Transpose]) -> Array | None:
     """The Constant of an operator as it varies along the last axis behind moves, if only there.
 
-    One that varies along the last axis before them, such as that of a normalization, stays: weights
-    behind it are often those of the file, of which there would be a copy.
+    None for one number and for a Constant of the last axis before moves, as of a normalization:
+    folding it would copy weights that are shared with the file.  None where sizes are free: there
+    no sample is alone, and rows are not channels.
     """
-    channels = channel_values(before.y, before.type.shape[-1], before.type.rank)
     if not moves:
-        return channels
-    if channels is not None or not isinstance(before.y, Constant) or not is_float(before.y):
+        return channel_values(before.y, before.type.shape[-1], before.type.rank)
+    c, channels = before.y, moves[0].type.shape[-1]
+    if not isinstance(c, Constant) or not is_float(c):
         return None
-    c = np.broadcast_to(before.y.value, before.type.shape)
+    if any(node.has_free_sizes for node in (before, *moves)) or not before.type.size:
+        return None
+    if c.type.size < 2 or c.type.size != channels or c.type.shape[-1] == c.type.size:
+        return None
+    values = np.broadcast_to(c.value, before.type.shape)
     for move in reversed(moves):
-        c = c.transpose(move.perm) if isinstance(move, Transpose) else c.reshape(move.shape)
-    rows = c.reshape(-1, c.shape[-1])
+        if isinstance(move, Transpose):
+            values = values.transpose(move.perm)
+        else:
+            values = values.reshape(move.shape)
+    rows = values.reshape(-1, channels)
     return np.asarray(rows[0]) if (rows == rows[:1]).all() else None
 
 

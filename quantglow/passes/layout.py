@@ -103,7 +103,7 @@ def behind_moves(node: Node, uses: Uses) -> tuple[Node, list[Reshape | Transpose
 
 
 def moved_alike(node: Node, moves: list[Reshape | Transpose], uses: Uses) -> Node:
-    """A node behind moves, the last first, under names of its own, as its values are others."""
+    """``moves``, the last first, applied to another node, under new names: the values differ."""
     moved = node
     for move in reversed(moves):
         name = uses.fresh(derived(node.name, ":r" if isinstance(move, Reshape) else ":t"))

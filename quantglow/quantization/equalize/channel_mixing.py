@@ -219,9 +219,10 @@ class _Descent:
         for some in _near(self.y):
             square = np.square(some)
             power = np.square(square)
-            for factor in (power, square, some):  # 8, 10, 11
-                np.multiply(power, factor, out=power)
-            sums += power @ some.T
+            power *= power
+            power *= square
+            power *= some
+            sums += power @ some.T  # some ** 11
         correlation = sums / self.y.shape[1]
         gradient = np.diag(self.metric)[:, None] * correlation - self.metric
         return np.asarray(-gradient / max(np.abs(gradient).max(), TINY))

@@ -44,7 +44,7 @@ class ChannelReach:
 
 
 def _reach(value: Array) -> Array:
-    """float32 [C]; NaN where a value is none."""
+    """float32 [C]; NaN where a value is NaN."""
     native = native_ops()
     if native is not None and value.dtype == np.float32 and value.size:
         return native.reaches(np.ascontiguousarray(value).reshape(-1, value.shape[-1]))
@@ -100,7 +100,7 @@ class RescaledValues:
     def _counted(self, name: str, value: Array) -> Histogram:
         factors, high = self.factors[name], self.highs.get(name, math.inf)
         native = native_ops()
-        if native is not None and factors.ndim == 1 and value.dtype == np.float32 and value.size:
+        if native is not None and value.shape[-1:] == factors.shape and value.dtype == np.float32:
             rows = np.ascontiguousarray(value).reshape(-1, len(factors))
             found = np.empty_like(rows)
             native.quotients(rows, np.ascontiguousarray(factors, np.float32), high, found)

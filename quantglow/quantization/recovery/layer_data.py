@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -196,18 +195,14 @@ def real_values(node: Node, value: Array) -> Array:
 
 def missing_sums(node: Contraction, wanted: Array, now: Array) -> Array:
     """``wanted - now``, in the place of ``now``; 0 where bounds or activation give the same result
-    for both.
+    for both.  float32 arrays of one shape, ``now`` contiguous.
     """
     low, high = map(np.float32, node.live)
-    native = native_ops()
-    if native is not None and wanted.dtype == now.dtype == np.float32:
+    if (native := native_ops()) is not None:
         native.missing_sums(np.ascontiguousarray(wanted), now, float(low), float(high))
         return now
-    dead = np.zeros(now.shape, bool)
-    if low > -math.inf:
-        dead |= (wanted <= low) & (now <= low)
-    if high < math.inf:
-        dead |= (wanted >= high) & (now >= high)
+    below = (wanted <= low) & (now <= low)
+    above = (wanted >= high) & (now >= high)
     np.subtract(wanted, now, out=now)
-    now[dead] = 0
+    now[below | above] = 0
     return now

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from quantglow.graph.ancestors import ancestors
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution, State
@@ -102,6 +103,8 @@ def _decided(plan: Plan, node: Node) -> tuple[bool, ElementType | None]:
 
 def _read_from(graph: Graph, position: int, ends: Collection[Node]) -> set[Node]:
     """The values computed before a position that are read from there on."""
-    read = {operand for node in graph.nodes[position:] for operand in node.operands}
+    needed = ancestors(ends)
+    later = (node for node in graph.nodes[position:] if node in needed)
+    read = {operand for node in later for operand in node.operands}
     before = (node for node in graph.nodes[:position] if not isinstance(node, Constant))
     return {node for node in before if node in read or node in ends}

@@ -120,6 +120,9 @@ class NarrowRanges:
 class RescaleChannels:
     """Factors between layers (``equalization``), then mixtures of channels, too
     (``channel_mixing``).
+
+    Where better factors are followed by a mixture, ranges are chosen for both at once; for the
+    factors alone if the mixture is refused, and with ``effort="best"``.
     """
 
     ranges: NarrowRanges
@@ -131,18 +134,19 @@ class RescaleChannels:
         if statistics := [found for found in (equal, mixed) if found.factors]:
             trials.runs.collect(trials.samples, *statistics)
             trials.runs.forget()
-        equalized = _rescaled(trials.start, equal) if equal.factors else None
-        if equalized is not None:
+        waiting: Candidate | None = None
+        if equal.factors:
+            equalized = _rescaled(trials.start, equal)
             yield equalized
-            # Ranges do not make up for a worse beginning, and those of mixtures are chosen anew.
-            waits = mixed.factors and trials.best is equalized
-            if trials.last < self.ranges.plain and not waits:
+            if mixed.factors and trials.best is equalized:
+                waiting = equalized
+            elif trials.last < self.ranges.plain:  # Ranges do not make up for a worse beginning.
                 yield from self.ranges.on(trials, equalized)
         if mixed.factors:
             both = _rescaled(trials.start, equal.only(trials.best.factors), mixed)
             yield self.ranges.applied(trials, both)
-            if equalized is not None and trials.best is equalized:
-                yield from self.ranges.on(trials, equalized)
+        if waiting is not None and (trials.best is waiting or trials.config.effort == BEST):
+            yield from self.ranges.on(trials, waiting)
 
 
 @dataclass

@@ -265,6 +265,22 @@ def test_quotients_are_those_of_numpy(level: str, rows: int, columns: int, high:
     np.testing.assert_array_equal(result, np.minimum(x / divisors, np.float32(high)))
 
 
+@given(levels, st.integers(0, 70), st.sampled_from([(0.0, 6.0), (-math.inf, 1.0)]))
+def test_missing_sums_are_those_of_numpy(
+    level: str, count: int, bounds: tuple[float, float]
+) -> None:
+    rng, (low, high) = np.random.default_rng(count), bounds
+    wanted, now = rng.choice(
+        np.float32([np.nan, -np.inf, -1, -0.0, 0, 0.5, 1, 6, 7, np.inf]), (2, count)
+    )
+    sums = guarded(now, at_end=True)
+    array_kernels(level).missing_sums(guarded(wanted, at_end=True), sums, low, high)
+    with np.errstate(invalid="ignore"):
+        expected = wanted - now
+    expected[(wanted <= low) & (now <= low) | (wanted >= high) & (now >= high)] = 0
+    np.testing.assert_array_equal(sums, expected)
+
+
 KINDS = (np.float32, np.int8, np.uint8)
 
 
@@ -272,7 +288,7 @@ KINDS = (np.float32, np.int8, np.uint8)
 @given(
     levels,
     st.sampled_from(KINDS),
-    st.tuples(*[st.integers(1, n) for n in (3, 5, 5)], st.sampled_from(CHANNELS)),
+    st.tuples(*[st.integers(0, n) for n in (3, 5, 5)], st.sampled_from([0, *CHANNELS])),
     st.tuples(*4 * [st.integers(0, 3)]),
     st.tuples(st.integers(0, 12), st.integers(1, 12)),
     st.booleans(),
@@ -287,8 +303,8 @@ def test_padded_lines_are_those_of_numpy(
 ) -> None:
     x = np.random.default_rng(sum(shape)).integers(0, 100, shape).astype(kind)
     images = Images(guarded(x, at_end), np.float32, 0 if kind is np.float32 else 9, pads)
-    first = min(lines[0], images.shape[1] - 1)
-    taken = slice(min(1, len(x) - 1), None), first, min(first + lines[1], images.shape[1])
+    first = min(lines[0], max(images.shape[1] - 1, 0))
+    taken = slice(min(1, len(x)), None), first, min(first + lines[1], images.shape[1])
     wanted = images.lines(*taken)
     with computing_with(array_kernels(level)):
         np.testing.assert_array_equal(images.lines(*taken), wanted)

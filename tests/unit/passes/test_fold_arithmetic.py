@@ -163,6 +163,15 @@ def test_constants_of_rows_that_become_channels_go_into_the_conv(
     assert (moved.name in after.names) is not folds
 
 
+@pytest.mark.parametrize("shape", [(), (0, 4), (4, 0)])
+def test_scalars_and_empty_rows_stay_before_moves(shape: tuple[int, ...]) -> None:
+    b = Builder()
+    scaled = b.make(Mul, x=b.input(*shape), y=b.drawn(*shape[:1], *(1,) * len(shape[1:])))
+    rows = b.make(Reshape, x=scaled, shape=(1, 1) if shape == () else (shape[1], shape[0]))
+    y = b.make(Gemm, x=rows, w=b.drawn(rows.type.shape[1], 3))
+    assert "Mul" in ops_of(rewritten(fold_arithmetic_into_consumer, b, [y]))
+
+
 @given(ops=st.lists(st.sampled_from([Add, Sub, Mul, Div]), min_size=1, max_size=6))
 @moderate
 def test_a_chain_becomes_at_most_one_scale_and_one_shift(ops: list[type[Node]]) -> None:

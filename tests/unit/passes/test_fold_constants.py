@@ -76,10 +76,14 @@ def test_a_constant_of_one_number_is_that_number(shape: tuple[int, ...]) -> None
     assert made.operands[1].type.shape == (1,) * len(shape)
 
 
-@pytest.mark.parametrize("case", ["differs", "makes the result larger", "has more axes"])
+@pytest.mark.parametrize(
+    "case", ["differs", "differs in sign", "makes the result larger", "has more axes", "is empty"]
+)
 def test_other_constants_stay(case: str) -> None:
     b = Builder()
     x, y = {
+        "differs in sign": (b.input(1, 2), b.constant(np.float32([[0.0, -0.0]]))),
+        "is empty": (b.input(0, 4), b.constant(np.ones((0, 1)))),
         "differs": (b.input(3, 4), b.drawn(3, 4)),
         "makes the result larger": (b.input(1, 4), b.constant(np.ones((3, 1)))),
         "has more axes": (b.input(3, 4), b.constant(np.ones((1, 3, 4)))),

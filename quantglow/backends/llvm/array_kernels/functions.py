@@ -1,35 +1,14 @@
-"""Functions of single elements, and quotients by columns."""
+"""Functions of elements of one array or of two."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES, Vectors, indices
-from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.builder import Builder, Value, f32, splat
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
 from quantglow.backends.llvm.kernels.vector.vectors import Piece, load, store
-from quantglow.ops.expression import Expr, arg
+from quantglow.ops.expression import Expr
 from quantglow.types import DType
-
-FUNCTIONS_KEPT = 256
-"""Number of functions that are kept with their numbers apart."""
-
-
-@lru_cache(FUNCTIONS_KEPT)
-def with_numbers_apart(function: Expr) -> tuple[Expr, tuple[float, ...]]:
-    """A function of ``$0`` whose float32 constants are operands ``$1``, ``$2``, …, and these: so
-    functions that differ in constants only share their code.
-    """
-    numbers: list[float] = []
-
-    def moved(part: Expr) -> Expr:
-        if part.op == "f":
-            numbers.append(float(part.value))
-            return arg(len(numbers))
-        return Expr(part.op, tuple(map(moved, part.args)), part.value)
-
-    return moved(function.rounded()), tuple(numbers)
 
 
 def mapped(target: Target, function: Expr) -> str:
@@ -70,4 +49,28 @@ def quotients(target: Target) -> str:
             store(b, "float", piece, value, b.at(b.at(result, start), at))
 
         vectors.each("0", columns, divide)
+    return b.finish()
+
+
+def missing_sums(target: Target) -> str:
+    """Pointers: sums that are wanted, sums, and bounds (low, high); all float32.  Items: numbers.
+    The sums become what is missing; 0 where both are at or beyond the same bound."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    wanted, sums, bounds = b.kernel(3)
+    kind, mask = vectors.kind, f"<{vectors.lanes} x i1>"
+    low, high = (vectors.number(b.at(bounds, FLOAT_NBYTES * place)) for place in range(2))
+
+    def subtract(index: Value, piece: Piece) -> None:
+        at = b.mul(index, FLOAT_NBYTES)
+        pair = [load(b, "float", piece, b.at(pointer, at)) for pointer in (wanted, sums)]
+        sides = []
+        for predicate, bound in (("ole", low), ("oge", high)):
+            one, other = (b.compare(predicate, kind, value, bound) for value in pair)
+            sides.append(b.op("and", mask, one, other))
+        missing = b.op("fsub", kind, *pair)
+        missing = b.select(kind, b.op("or", mask, *sides), splat(kind, f32(0.0)), missing)
+        store(b, "float", piece, missing, b.at(sums, at))
+
+    vectors.each("%begin", "%end", subtract)
     return b.finish()

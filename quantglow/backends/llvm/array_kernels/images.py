@@ -8,8 +8,9 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece, load, store
 
 SIZES = 7
-"""Lines of an image of the result, and of one of x; lines above; numbers before a line; numbers of
-a line of x, and of one of the result; bytes from one image of x to the next.  int64."""
+"""Lines of an image of the result; lines of an image of x; lines above these; numbers before a line
+of x; numbers of a line of x; numbers of a line of the result; bytes from one image of x to the
+next.  int64."""
 
 
 def padded(target: Target, element: str) -> str:
@@ -25,7 +26,7 @@ def padded(target: Target, element: str) -> str:
     with b.loop("%begin", "%end") as item:
         image = b.op("udiv", b.index, item, height)
         line = b.op("sub", b.index, b.op("sub", b.index, item, b.mul(image, height)), top)
-        # A line above is a large number.
+        # Lines above wrap around to large numbers: one comparison does for both ends.
         is_there = b.compare("ult", b.index, line, own_height)
         stop = b.add(left, b.select(b.index, is_there, count, "0"))
         source = b.at(b.at(x, b.mul(image, pitch)), b.mul(b.mul(line, count), nbytes))

@@ -1,4 +1,4 @@
-"""Second moments of the windows of each channel, and of what stands beside them: missing sums.
+"""Second moments of the windows of each channel, and of what stands beside them.
 
 A part of the pixels is copied next to each other: for each pixel its taps, a value beside them, and
 a one.  The products of any two of these are summed in float32 over the part, ``SIDE`` by ``SIDE``
@@ -16,7 +16,7 @@ from quantglow.backends.llvm.array_kernels.operands import (
 )
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.kernels.vector.vectors import Piece, load, store
+from quantglow.backends.llvm.kernels.vector.vectors import load
 
 SIDE = 4
 """Rows and columns of the sums in registers."""
@@ -66,30 +66,6 @@ def depthwise_moments(target: Target) -> str:
                     entry = b.add(b.mul(line, terms), b.add(right, index % SIDE))
                     place = b.add(b.mul(entry, width), channel)
                     _add(vectors, total, b.at(results, b.mul(place, 2 * FLOAT_NBYTES)))
-    return b.finish()
-
-
-def missing_sums(target: Target) -> str:
-    """Pointers: sums that are wanted, sums, and bounds float32 (low, high).  Items: numbers.  The
-    sums become what is missing; 0 where both lie outside on the same side.  A bound may be NaN."""
-    b = Builder(index=target.isa.index)
-    vectors = Vectors(b, target)
-    wanted, sums, bounds = b.kernel(3)
-    kind, mask = vectors.kind, f"<{vectors.lanes} x i1>"
-    low, high = (vectors.number(b.at(bounds, FLOAT_NBYTES * place)) for place in range(2))
-
-    def subtract(index: Value, piece: Piece) -> None:
-        at = b.mul(index, FLOAT_NBYTES)
-        pair = [load(b, "float", piece, b.at(pointer, at)) for pointer in (wanted, sums)]
-        sides = []
-        for predicate, bound in (("ole", low), ("oge", high)):
-            one, other = (b.compare(predicate, kind, value, bound) for value in pair)
-            sides.append(b.op("and", mask, one, other))
-        missing = b.op("fsub", kind, *pair)
-        missing = b.select(kind, b.op("or", mask, *sides), splat(kind, f32(0.0)), missing)
-        store(b, "float", piece, missing, b.at(sums, at))
-
-    vectors.each("%begin", "%end", subtract)
     return b.finish()
 
 

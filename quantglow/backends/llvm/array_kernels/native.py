@@ -19,7 +19,7 @@ from quantglow.backends.llvm.array_kernels import (
     rounding,
     windows,
 )
-from quantglow.backends.llvm.array_kernels.functions import mapped, with_numbers_apart
+from quantglow.backends.llvm.array_kernels.functions import mapped
 from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
@@ -40,8 +40,6 @@ SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 POINTERS = [ctypes.c_void_p * count for count in range(10)]
 """Arrays of so many pointers."""
 
-Byte = ctypes.c_char
-
 KERNELS: dict[str, Callable[[Target], str]] = {
     "dense": windows.dense,
     "depthwise": windows.depthwise,
@@ -55,7 +53,7 @@ KERNELS: dict[str, Callable[[Target], str]] = {
     "counts": counting.counts,
     "reaches": counting.reaches,
     "depthwise_moments": moments.depthwise_moments,
-    "missing_sums": moments.missing_sums,
+    "missing_sums": functions.missing_sums,
     "quotients": functions.quotients,
 }
 """The text of each kernel for a target."""
@@ -137,7 +135,7 @@ class ArrayKernels:
 
     def mapped(self, function: Expr, x: Array, result: Array) -> None:
         """``NativeOps.mapped``"""
-        own, numbers = with_numbers_apart(function)
+        own, numbers = function.with_numbers_apart
         run(function_kernel(self.target, own), (x, result, np.array(numbers, np.float32)), x.size)
 
     def quotients(self, x: Array, divisors: Array, high: float, result: Array) -> None:
@@ -228,9 +226,9 @@ class ArrayKernels:
 
     def missing_sums(self, wanted: Array, sums: Array, low: float, high: float) -> None:
         """``NativeOps.missing_sums``"""
-        # A bound at infinity makes no sums the same, not even infinite ones.
-        bounds = [math.nan if math.isinf(bound) else bound for bound in (low, high)]
-        self._run("missing_sums", (wanted, sums, np.array(bounds, np.float32)), sums.size)
+        assert wanted.shape == sums.shape and sums.flags.c_contiguous
+        bounds = np.array([low, high], np.float32)
+        self._run("missing_sums", (wanted, sums, bounds), sums.size)
 
     def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
         """``NativeOps.products_of``"""
@@ -266,8 +264,8 @@ def run(kernel: Kernel, arrays: tuple[Array, ...], items: int) -> None:
 
 def address_of(array: Array) -> int:
     """The address of the first element."""
-    if array.size and array.flags.carray:  # Five times as fast, and small layers feel it.
-        return ctypes.addressof(Byte.from_buffer(array.data))
+    if array.size and array.flags.carray:  # Twice as fast, which small layers feel.
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
     return array.ctypes.data
 
 

@@ -145,6 +145,33 @@ def test_ranges_are_chosen_for_equalized_graphs_that_are_better_with_min_max_ran
     assert len(made) == proposals
 
 
+@pytest.mark.parametrize(
+    ("effort", "takes_mixture", "wanted"),
+    [
+        ("default", True, ["factors", "mixture and ranges"]),
+        ("default", False, ["factors", "mixture and ranges", "factors and ranges"]),
+        ("best", True, ["factors", "mixture and ranges", "factors and ranges"]),
+    ],
+)
+def test_ranges_are_chosen_once_for_factors_that_a_mixture_follows(
+    monkeypatch: pytest.MonkeyPatch, effort: str, takes_mixture: bool, wanted: list[str]
+) -> None:
+    monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: NARROW)
+    x = image(8, 6)
+    middle = conv("middle", conv("first", x, 8, low=0.0), 6)
+    graph = graph_of(conv("last", middle, 8), inputs=(x,))
+    found = trials_of(graph, samples_for(graph, 12), effort=effort)
+    made = []
+    for candidate in RescaleChannels(NarrowRanges(plain=2.0)).proposals(found):
+        is_mixture = any(factor.ndim == 2 for factor in candidate.factors.values())
+        name = "mixture" if is_mixture else "factors"
+        made.append(f"{name} and ranges" if candidate.ranges else name)
+        found.last = 1.0
+        if not made[1:] or (takes_mixture and is_mixture):
+            found.best = candidate
+    assert made == wanted
+
+
 def test_rescaled_channels_keep_the_function_of_the_network() -> None:
     found = uneven_trials()
     proposal = next(RescaleChannels(NarrowRanges()).proposals(found))

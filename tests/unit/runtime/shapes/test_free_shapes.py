@@ -244,6 +244,35 @@ def test_few_programs_serve_ever_smaller_images() -> None:
     assert sum(found.program == "for all shapes" for found in report.programs) <= 4
 
 
+def scaled_rows(last: str) -> onnx.ModelProto:
+    """x [N, 4, L] times a factor for each row, then a layer that has the rows as channels."""
+    rng = np.random.default_rng(0)
+    if last == "Conv":
+        behind = [helper.make_node("Conv", ["a", "w"], ["y"])]
+    else:
+        behind = [helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1])]
+        behind.append(helper.make_node("MatMul", ["t", "w"], ["y"]))
+    w = rng.normal(size=(5, 4, 3) if last == "Conv" else (4, 5)).astype(np.float32)
+    c = rng.uniform(0.5, 1, (4, 1)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "c"], ["a"]), *behind],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["N", 4, "L"])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [onnx.numpy_helper.from_array(value, name) for value, name in ((w, "w"), (c, "c"))],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("last", ["Conv", "MatMul"])
+def test_one_program_serves_all_batches_and_lengths_of_scaled_rows(last: str) -> None:
+    compiled = qg.compile(scaled_rows(last), num_threads=1)
+    for batch, length in ((1, 9), (2, 8), (3, 10), (5, 12), (6, 11)):
+        compiled(image((batch, 4, length)))
+    report: Any = compiled.report
+    assert sum(found.program == "for all shapes" for found in report.programs) == 1
+
+
 def test_the_report_lists_the_programs_of_all_shapes() -> None:
     compiled = qg.compile(free_model(), num_threads=1)
     for shape in ((1, 3, 16, 24), (1, 3, 20, 18), (1, 3, 17, 21)):
