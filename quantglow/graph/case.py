@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from quantglow.graph.signature import Shape, Shapes
@@ -12,6 +13,9 @@ from quantglow.types import Array
 
 Values = Mapping[str, tuple[int, ...]]
 """Input name -> its elements in order: integers, or conditions as 0 and 1."""
+
+CASES_KEPT = 1024
+"""Number of cases that are kept for later calls, of all models."""
 
 MOST_DECIDING = 16
 """Maximum number of elements of an input whose values may decide shapes or branches."""
@@ -37,6 +41,8 @@ class Case(Hashed):
     @staticmethod
     def fitting(feeds: Mapping[str, Array], deciding: Collection[str] = ()) -> Case:
         """The case of a run; ``deciding`` are the names of inputs whose values count."""
+        if not deciding:
+            return _of_shapes(tuple([(name, array.shape) for name, array in feeds.items()]))
         return Case.of(
             {name: array.shape for name, array in feeds.items()},
             {name: elements(feeds[name]) for name in deciding if may_decide(feeds[name])},
@@ -68,6 +74,12 @@ class Case(Hashed):
     def __str__(self) -> str:
         values = f" with the values {dict(self.values)}" if self.values else ""
         return f"{dict(self.shapes)}{values}"
+
+
+@lru_cache(CASES_KEPT)
+def _of_shapes(shapes: tuple[tuple[str, Shape], ...]) -> Case:
+    """The case of shapes in any order, made once: each call of a model has one."""
+    return Case(tuple(sorted(shapes)))
 
 
 def may_decide(array: Array) -> bool:

@@ -23,6 +23,7 @@ from quantglow.backends.llvm.array_kernels.functions import mapped
 from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.runtime.buffers import address_of
 from quantglow.backends.llvm.targets import resolve
 from quantglow.ops.expression import Expr
 from quantglow.ops.native import Ends, IntegerEnds, Pair
@@ -260,13 +261,6 @@ def function_kernel(target: Target, function: Expr) -> Kernel:
 def run(kernel: Kernel, arrays: tuple[Array, ...], items: int) -> None:
     """Run a kernel on all its items; the arrays are held until it ends."""
     kernel(POINTERS[len(arrays)](*[address_of(array) for array in arrays]), 0, items)
-
-
-def address_of(array: Array) -> int:
-    """The address of the first element."""
-    if array.size and array.flags.carray:  # Twice as fast, which small layers feel.
-        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
-    return array.ctypes.data
 
 
 @lru_cache(TABLES_KEPT)

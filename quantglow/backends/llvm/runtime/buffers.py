@@ -6,6 +6,7 @@ buffers of the caller they read nothing.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import math
 from collections.abc import Callable
@@ -45,6 +46,13 @@ def aligned_bytes(nbytes: int) -> Array:
     raw = uninitialised((nbytes + ALIGNMENT,), np.dtype(np.uint8))
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]
+
+
+def address_of(array: Array) -> int:
+    """The address of the first element."""
+    if array.size and array.flags.carray:  # Twice as fast, which small networks feel.
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    return array.ctypes.data
 
 
 @dataclass(repr=False)

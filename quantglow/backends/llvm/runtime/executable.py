@@ -227,8 +227,13 @@ class LlvmExecutable(Concise):
         """A context whose table reads and writes these arrays."""
         places, context = self.table.places, self.take_context()
         bases = addresses_of([*inputs, *outputs], addresses)[places.ends]
-        context.arguments[places.external] = bases + self.binding.offsets[places.external]
+        context.arguments[places.external] = bases + self._external_offsets
         return context
+
+    @cached_property
+    def _external_offsets(self) -> Array:
+        """Bytes of pointers to inputs and outputs from the beginnings of these."""
+        return self.binding.offsets[self.table.places.external]
 
     def profile_calls(self, feeds: Mapping[str, Array], repeats: int = 30) -> list[CallTime]:
         """The median seconds of each kernel call, in the order of execution.
@@ -256,12 +261,12 @@ class LlvmExecutable(Concise):
     def take_context(self) -> Context:
         """A context that nobody uses."""
         arena = self.loaded.arenas.take(self.arena_nbytes)
-        known = self._idle.pop(int(arena.ctypes.data), None)
+        known = self._idle.pop(id(arena), None)
         return known or self._new_context(arena)
 
     def give_back(self, context: Context) -> None:
         """Keep a context whose arena another program may use meanwhile."""
-        self._idle[int(context.arena.ctypes.data)] = context
+        self._idle[id(context.arena)] = context
         self.loaded.arenas.give(context.arena)
 
     @cached_property
@@ -279,11 +284,10 @@ class LlvmExecutable(Concise):
         """Pointers to inputs and outputs: their positions among the pointers of all calls, which
         of the inputs and outputs they lead to, and bytes from its beginning."""
         places = self.table.places
-        offsets = self.binding.offsets[places.external]
-        parts = (places.external, places.ends, offsets)
+        parts = (places.external, places.ends, self._external_offsets)
         return list(zip(*(part.tolist() for part in parts), strict=True))
 
-    @property
+    @cached_property
     def arena_nbytes(self) -> int:
         """Size of an arena with the slack that kernels may read behind it."""
         return self.binding.arena_nbytes + self.target.isa.slack_nbytes

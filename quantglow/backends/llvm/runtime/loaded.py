@@ -10,7 +10,7 @@ import numpy as np
 
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.binding import Bindings
-from quantglow.backends.llvm.runtime.buffers import Allocate, aligned_bytes
+from quantglow.backends.llvm.runtime.buffers import Allocate, address_of, aligned_bytes
 from quantglow.backends.llvm.runtime.huge_pages import HAS_LARGE_PAGES, LargePages
 from quantglow.backends.llvm.runtime.program_table import ProgramTable
 from quantglow.concise import Concise
@@ -33,7 +33,7 @@ class Arenas:
 
     ``growth``: a new arena is so many times as large as the largest one, if that was too small.
     Arenas are never given back, so that tables may point into them: with a growth of 2 all of them
-    take at most twice the memory of the largest.
+    take at most twice the memory of the largest.  They are known by ``id``, which is at hand.
     """
 
     allocate: Allocate
@@ -43,20 +43,20 @@ class Arenas:
 
     def take(self, nbytes: int) -> Array:
         """An arena of at least so many bytes that nobody uses."""
-        for address, arena in list(self._idle.items()):
+        for name, arena in list(self._idle.items()):
             # Another thread may take it after the question.
-            if self._nbytes[address] >= nbytes and self._idle.pop(address, None) is not None:
+            if self._nbytes[name] >= nbytes and self._idle.pop(name, None) is not None:
                 return arena
         largest = max(self._nbytes.values(), default=0)
         if self.growth > 1:
             nbytes = largest if nbytes <= largest else max(nbytes, self.growth * largest)
         arena = self.allocate(nbytes)
-        self._nbytes[int(arena.ctypes.data)] = nbytes
+        self._nbytes[id(arena)] = nbytes
         return arena
 
     def give(self, arena: Array) -> None:
         """Return an arena that was taken."""
-        self._idle[int(arena.ctypes.data)] = arena
+        self._idle[id(arena)] = arena
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,9 +97,8 @@ def as_words(addresses: Sequence[int]) -> Array:
 
 
 def addresses_of(arrays: Sequence[Array], known: Mapping[int, int] = NO_ADDRESSES) -> Array:
-    """Addresses of arrays, some of which are ``known`` by ``id``: to ask for one takes a
-    microsecond."""
-    found = [known.get(id(array)) or array.ctypes.data for array in arrays]
+    """Addresses of arrays, some of which are ``known`` by ``id``."""
+    found = [known.get(id(array)) or address_of(array) for array in arrays]
     return np.array(found, np.int64)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.call_times import CallFacts
 from quantglow.concise import Concise
+from quantglow.lazy import cached_property
 from quantglow.memory.arena_order import ArenaOrder
 from quantglow.symbolic.straight_line import StraightLine
 from quantglow.types import Array, DType
@@ -85,12 +86,12 @@ class ProgramTable(Concise):
     free: tuple[int, ...] = ()
     order: ArenaOrder | None = None
 
-    @property
+    @cached_property
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, in order."""
         return tuple(end.name for end in self.inputs)
 
-    @property
+    @cached_property
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs, in order."""
         return tuple(end.name for end in self.outputs)
