@@ -19,7 +19,7 @@ import numpy as np
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.binding import sizes_of
-from quantglow.backends.llvm.runtime.buffers import uninitialised
+from quantglow.backends.llvm.runtime.buffers import address_of, uninitialised
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable, crew_for
 from quantglow.backends.llvm.runtime.program_table import End
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
@@ -177,7 +177,7 @@ class BatchedExecutable(Concise):
 
     def _addresses(self, ends: Sequence[Array]) -> list[tuple[int, int, int]]:
         """The rows of ``moving`` for these inputs and outputs."""
-        places = [(array.ctypes.data, array.nbytes // self.pieces) for array in ends]
+        places = [(address_of(array), array.nbytes // self.pieces) for array in ends]
         return [
             (position, places[end][0] + offset_bytes, places[end][1])
             for position, end, offset_bytes in self.piece.external_pointers

@@ -50,7 +50,8 @@ def aligned_bytes(nbytes: int) -> Array:
 
 def address_of(array: Array) -> int:
     """The address of the first element."""
-    if array.size and array.flags.carray:  # Twice as fast, which small networks feel.
+    # Twice as fast, which small networks feel; types of other packages have no ``data``.
+    if array.size and array.flags.carray and array.dtype.isbuiltin == 1:
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
     return array.ctypes.data
 
