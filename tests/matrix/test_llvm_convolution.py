@@ -105,6 +105,36 @@ def test_large_depthwise_windows_equal_the_interpreter(
         assert_agree(*integers(case), target, threads=1 + channels % 2)
 
 
+@pytest.mark.parametrize("target", ["native", *TARGETS])
+@pytest.mark.parametrize(
+    ("kernel", "channels", "stride"), covering([(11, 10), (13, 7), (3, 31)], [3, 16, 37], [1, 2])
+)
+def test_depthwise_windows_of_many_taps_equal_the_interpreter(
+    target: str, kernel: tuple[int, int], channels: int, stride: int
+) -> None:
+    """Beyond ``UNROLLED_TAPS`` floats loop over rows of taps; integers are unrolled."""
+    case = Case(
+        n=2,
+        h=9,
+        w=14,
+        group=channels,
+        c_group=1,
+        o_group=1,
+        kernel=kernel,
+        strides=(stride, stride),
+        dilations=(1, 1),
+        pads=(kernel[0] // 2, kernel[1] // 2) * 2,
+        residual=False,
+        float_result=channels == 16,
+        zero_points=(-3, 9),
+        dtypes=(DType.I8, DType.I8, DType.I8),
+        bounds=(-math.inf, math.inf),
+        seed=channels,
+    )
+    assert_agree(*integers(case), target, threads=1 + stride % 2)
+    assert_agree(*floats(case), target, threads=1 + stride % 2)
+
+
 @pytest.mark.parametrize("target", ["avx512vnni", "avxvnni"])
 @pytest.mark.parametrize(("width", "channels"), covering([1, 5, 16, 37], [17, 20, 24, 40, 52, 56]))
 def test_pixels_that_share_a_vector_equal_the_interpreter(

@@ -66,7 +66,7 @@ def cases(draw: st.DrawFn, depthwise: bool = False, wide: bool = False) -> Case:
         dilations=dilations,
         pads=pads,
         residual=residual,
-        float_result=not residual and not depthwise and draw(st.booleans()),
+        float_result=not residual and draw(st.booleans()),
         zero_points=draw(st.tuples(st.integers(-128, 127), st.integers(-128, 127))),
         dtypes=draw(st.tuples(*[dtypes(wide)] * 3)),
         bounds=draw(st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 6.0)])),

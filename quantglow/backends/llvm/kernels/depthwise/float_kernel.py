@@ -12,7 +12,7 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.contraction.geometry import Image
-from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
+from quantglow.backends.llvm.kernels.depthwise.plan import UNROLLED_TAPS, is_depthwise
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
@@ -45,7 +45,9 @@ class FloatDepthwise:
     @property
     def applies(self) -> bool:
         dtypes = {self.conv.x.type.dtype, self.conv.type.dtype}
-        return is_depthwise(self.conv) and dtypes == {DType.F32}
+        # Rows of taps are unrolled one by one where there are many.
+        most = UNROLLED_TAPS * self.conv.w.type.shape[0]
+        return is_depthwise(self.conv, most) and dtypes == {DType.F32}
 
     @property
     def lanes(self) -> int:
@@ -159,16 +161,31 @@ class FloatDepthwise:
         b, kind = self.b, self.dot.kind
         kh, kw = self.conv.w.type.shape[:2]
         sums = [b.load(kind, bias, align=4)] * count
-        for i in range(kh):
-            for j in range(kw):
-                weights = (b.load(kind, b.at(w, (i * kw + j) * self.lanes * ITEM), align=4),)
-                for column in range(count):
-                    source = column * self.conv.strides[1] + j * self.conv.dilations[1]
-                    pixel = self.x.pixel(b, x, i * self.conv.dilations[0], source)
-                    value = load_partial(b, self.target, "float", self.lanes, valid, pixel)
-                    sums[column] = self.dot.accumulate(b, sums[column], (value,), weights)
+        if kh * kw <= UNROLLED_TAPS:
+            for i in range(kh):
+                sums = self.row_of_taps(sums, valid, x, w, i)
+        else:
+            loop = b.begin_loop(kh, [(kind, each) for each in sums])
+            x_row = b.at(x, b.mul(loop.index, self.conv.dilations[0] * self.x.row_pitch))
+            w_row = b.at(w, b.mul(loop.index, kw * self.lanes * ITEM))
+            sums = b.end_loop(loop, self.row_of_taps(loop.carried, valid, x_row, w_row, 0))
         for column in range(count):
             values = self.epilogue.values(b, sums[column], "", None)
             data = self.epilogue.results.limited_floats(b, values)
             place = b.at(y, column * self.y.column_pitch)
             store_partial(b, self.target, "float", self.lanes, valid, data, place)
+
+    def row_of_taps(
+        self, sums: list[Value], valid: int, x: Value, w: Value, row: int
+    ) -> list[Value]:
+        """The sums of neighbouring pixels, and the products of a row of taps."""
+        b, kw, found = self.b, self.conv.w.type.shape[1], list(sums)
+        for j in range(kw):
+            place = b.at(w, (row * kw + j) * self.lanes * ITEM)
+            weights = (b.load(self.dot.kind, place, align=4),)
+            for column in range(len(found)):
+                source = column * self.conv.strides[1] + j * self.conv.dilations[1]
+                pixel = self.x.pixel(b, x, row * self.conv.dilations[0], source)
+                value = load_partial(b, self.target, "float", self.lanes, valid, pixel)
+                found[column] = self.dot.accumulate(b, found[column], (value,), weights)
+        return found

@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
+
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.backends.llvm.kernels.contraction.channel_order import channel_order
 from quantglow.backends.llvm.kernels.depthwise.integer_plan import IntegerPlan
 from quantglow.backends.llvm.kernels.depthwise.interleaved_rows import Stack, interleave
 from quantglow.backends.llvm.kernels.depthwise.plan import Chunk
@@ -186,12 +189,13 @@ class IntegerDepthwise(IntegerPlan):
             # Each pass reads its rows anew: kept from the pass before, they would spill.
             own = replace(place, x=b.opaque(place.x))
             sums = self.sums(chunk, own, side, columns, vectors, window)
-            passes.append([[self._words(place, vectors, s) for s in rows] for rows in sums])
+            passes.append([[self._results(place, vectors, s) for s in rows] for rows in sums])
+        store = self.store_reals if self.conv.out is None else self.store
         for column in range(columns):
             for row in range(self.rows.outputs):
                 pixel = self.y.pixel(b, place.y, row, column * side)
-                words = [word for made in passes for word in made[column][row]]
-                self.store(chunk, words, pixel, side, valid)
+                results = [part for made in passes for part in made[column][row]]
+                store(chunk, results, pixel, side, valid)
         return window
 
     def sums(
@@ -227,14 +231,16 @@ class IntegerDepthwise(IntegerPlan):
                     pair += 1
         return sums
 
-    def _words(self, place: _Place, vectors: tuple[int, ...], sums: list[Value]) -> list[Value]:
-        """Finished sums as 16-bit words."""
+    def _results(self, place: _Place, vectors: tuple[int, ...], sums: list[Value]) -> list[Value]:
+        """Finished sums as 16-bit words, or reals."""
         b = self.b
         values = [
             self.epilogue.values(b, s, place.scale[g], None)
             for s, g in zip(sums, vectors, strict=True)
         ]
         results = self.epilogue.results
+        if self.conv.out is None:
+            return [results.limited_floats(b, value) for value in values]
         return [results.packed_words(b, values[i : i + 2]) for i in range(0, len(values), 2)]
 
     def interleaved(
@@ -277,6 +283,28 @@ class IntegerDepthwise(IntegerPlan):
                 part = b.shuffle(kind, data, "poison", lanes)
             target = b.at(y, pixel * self.y.column_pitch)
             store_partial(b, self.target, element, chunk.width, chunk.valid, part, target)
+
+    def store_reals(
+        self, chunk: Chunk, reals: list[Value], y: Value, side: int, valid: int
+    ) -> None:
+        """``store`` of float results: vectors of them in the order of memory."""
+        b, lanes = self.b, self.dot.lanes
+        whole, count = reals, lanes
+        while len(whole) > 1:
+            kind = vector(count, "float")
+            pairs = zip(whole[::2], whole[1::2], strict=True)
+            count *= 2
+            whole = [b.shuffle(kind, one, other, range(count)) for one, other in pairs]
+        places = np.argsort(channel_order(self.target.isa, self.vectors, self.vectors).reshape(-1))
+        size = min(lanes, chunk.width)
+        for pixel in range(valid):
+            for first in range(0, chunk.valid, size):
+                begin = pixel * chunk.width + first
+                taken = places[begin : begin + size].tolist()
+                part = b.shuffle(vector(count, "float"), whole[0], "poison", taken)
+                target = b.at(y, pixel * self.y.column_pitch + first * self.y.itemsize)
+                left = min(chunk.valid - first, size)
+                store_partial(b, self.target, "float", size, left, part, target)
 
 
 @dataclass(frozen=True)

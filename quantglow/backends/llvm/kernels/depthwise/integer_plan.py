@@ -16,6 +16,8 @@ from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.depthwise.constants import DepthwisePacker
 from quantglow.backends.llvm.kernels.depthwise.plan import (
     MOST_ROWS,
+    MOST_TAPS,
+    UNROLLED_TAPS,
     BlockPlan,
     Chunk,
     ColumnTaps,
@@ -64,8 +66,11 @@ class IntegerPlan:
 
     @property
     def applies(self) -> bool:
-        dtypes = {self.conv.x.type.dtype, self.conv.type.dtype}
-        return is_depthwise(self.conv) and dtypes <= {DType.U8, DType.I8, DType.I16}
+        integers = {DType.U8, DType.I8, DType.I16}
+        of_integers = self.conv.x.type.dtype in integers
+        has_result = self.conv.type.dtype in {*integers, DType.F32}
+        most = UNROLLED_TAPS if self.target.saves_code else MOST_TAPS
+        return is_depthwise(self.conv, most) and of_integers and has_result
 
     @cached_property
     def row_taps(self) -> list[int]:

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 
 from quantglow.ops import Conv
 
-LARGEST_TAPS = 81
-"""Larger windows would unroll to too much code; they run as grouped convolutions."""
+UNROLLED_TAPS, MOST_TAPS = 81, 1024
+"""Maximum number of taps that are unrolled, and where code may be large: 31x31 taps are compiled in
+three seconds, and a grouped convolution takes ten times as long to run."""
 FREE_REGISTERS = 4
 """Number of registers left for values that are loaded, shuffled and multiplied."""
 MOST_ROWS, MOST_COLUMNS = 4, 4
 """Maximum numbers of output rows and columns of a block that can be chosen."""
 
 
-def is_depthwise(conv: Conv) -> bool:
-    """Whether a convolution has one input channel for each result, a small window, no residual."""
+def is_depthwise(conv: Conv, taps: int = UNROLLED_TAPS) -> bool:
+    """Whether a convolution has one input channel for each result, ``taps`` at most, and no
+    residual.
+    """
     kh, kw = conv.w.type.shape[:2]
-    return conv.depthwise and conv.residual is None and kh * kw <= LARGEST_TAPS
+    return conv.depthwise and conv.residual is None and kh * kw <= taps
 
 
 @dataclass(frozen=True)
