@@ -17,16 +17,12 @@ def fuse_residual(node: Node, uses: Uses) -> Node | None:
 
     If both operands are convolutions, the right one takes the left one as its residual: a graph
     computes operands in order, so the left one is already there.  A Constant has the shape of the
-    result at batch 1 only, and int8 must be the same at all.  Depthwise convolutions take none:
-    their kernels are several times as fast as those that add a residual.
+    result at batch 1 only, and int8 must be the same at all.
     """
     if not isinstance(node, Add) or node.out is not None:
         return None
     for conv, other in ((node.y, node.x), (node.x, node.y)):
         if not isinstance(conv, Conv) or not absorbs(conv, node, uses) or conv is other:
-            continue
-        if conv.depthwise:
-            declined(node, f"{conv.name!r} is depthwise")
             continue
         is_alike = conv.type.shape == other.type.shape and not isinstance(other, Constant)
         if is_alike and is_float(other) and not is_infinite(other):

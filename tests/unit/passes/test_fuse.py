@@ -193,17 +193,6 @@ def test_a_constant_is_no_residual() -> None:
     assert ops_of(rewritten(fuse_residual, b, [y])) == ["Conv", "Add"]
 
 
-def test_a_depthwise_convolution_takes_no_residual() -> None:
-    b = Builder()
-    x = b.input(1, 5, 5, 4)
-    depthwise = b.make(Conv, x=x, w=b.drawn(3, 3, 1, 4), pads=(1, 1, 1, 1), group=4)
-    pointwise = b.make(Conv, x=x, w=b.drawn(1, 1, 4, 4))
-    assert ops_of(rewritten(fuse_residual, b, [b.make(Add, x=depthwise, y=x)])) == ["Conv", "Add"]
-    for x, y in ((depthwise, pointwise), (pointwise, depthwise)):
-        both = rewritten(fuse_residual, b, [b.make(Add, x=x, y=y)])
-        assert ops_of(both) == ["Conv", "Conv"]
-
-
 def test_a_convolution_with_a_residual_is_refused() -> None:
     b = Builder()
     x = conv(b, residual=b.input(1, 2, 2, 4))
