@@ -76,6 +76,28 @@ def test_items_of_a_convolution_need_each_other_not(target: str, case: Case) -> 
     np.testing.assert_array_equal(got, want)
 
 
+def depthwise_case(kernel: tuple[int, int], channels: int, stride: int) -> Case:
+    """A depthwise convolution of two images of 9 by 14 pixels."""
+    return Case(
+        n=2,
+        h=9,
+        w=14,
+        group=channels,
+        c_group=1,
+        o_group=1,
+        kernel=kernel,
+        strides=(stride, stride),
+        dilations=(1, 1),
+        pads=(kernel[0] // 2, kernel[1] // 2) * 2,
+        residual=False,
+        float_result=False,
+        zero_points=(-3, 9),
+        dtypes=(DType.I8, DType.I8, DType.I8),
+        bounds=(-math.inf, math.inf),
+        seed=channels,
+    )
+
+
 @pytest.mark.parametrize("target", ["native", *TARGETS])
 @pytest.mark.parametrize(("stride", "channels"), covering([1, 2], [15, 16, 17, 32, 33, 48, 49, 65]))
 def test_large_depthwise_windows_equal_the_interpreter(
@@ -83,20 +105,10 @@ def test_large_depthwise_windows_equal_the_interpreter(
 ) -> None:
     """Two stacks of rows, for which half vectors of channels stay in registers."""
     for size, width in ((5, 1), (5, 8), (5, 17), (7, 16)):
-        case = Case(
-            n=2,
+        case = replace(
+            depthwise_case((size, size), channels, stride),
             h=5,
             w=width,
-            group=channels,
-            c_group=1,
-            o_group=1,
-            kernel=(size, size),
-            strides=(stride, stride),
-            dilations=(1, 1),
-            pads=(size // 2,) * 4,
-            residual=False,
-            float_result=False,
-            zero_points=(-3, 9),
             dtypes=(DType.I8, DType.I8, DType.I16 if channels == 33 else DType.I8),
             bounds=(0.0, 6.0) if width == 8 else (-math.inf, math.inf),
             seed=channels + width,
@@ -113,24 +125,7 @@ def test_depthwise_windows_of_many_taps_equal_the_interpreter(
     target: str, kernel: tuple[int, int], channels: int, stride: int
 ) -> None:
     """Beyond ``UNROLLED_TAPS`` floats loop over rows of taps; integers are unrolled."""
-    case = Case(
-        n=2,
-        h=9,
-        w=14,
-        group=channels,
-        c_group=1,
-        o_group=1,
-        kernel=kernel,
-        strides=(stride, stride),
-        dilations=(1, 1),
-        pads=(kernel[0] // 2, kernel[1] // 2) * 2,
-        residual=False,
-        float_result=channels == 16,
-        zero_points=(-3, 9),
-        dtypes=(DType.I8, DType.I8, DType.I8),
-        bounds=(-math.inf, math.inf),
-        seed=channels,
-    )
+    case = replace(depthwise_case(kernel, channels, stride), float_result=channels == 16)
     assert_agree(*integers(case), target, threads=1 + stride % 2)
     assert_agree(*floats(case), target, threads=1 + stride % 2)
 

@@ -50,7 +50,7 @@ def reaches(target: Target) -> str:
     with b.loop("%begin", "%end") as row:
         start = b.at(x, b.mul(b.mul(row, columns), FLOAT_NBYTES))
 
-        def widen(column: Value, piece: Piece, start: Value = start) -> None:
+        def widen(column: Value, piece: Piece) -> None:
             at = b.mul(column, FLOAT_NBYTES)
             value = load(b, "i32", piece, b.at(start, at))
             value = b.op("and", whole, value, splat(whole, str(MAGNITUDE)))

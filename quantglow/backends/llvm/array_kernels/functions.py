@@ -40,7 +40,7 @@ def quotients(target: Target) -> str:
     with b.loop("%begin", "%end") as row:
         start = b.mul(b.mul(row, columns), FLOAT_NBYTES)
 
-        def divide(column: Value, piece: Piece, start: Value = start) -> None:
+        def divide(column: Value, piece: Piece) -> None:
             at = b.mul(column, FLOAT_NBYTES)
             pair = [load(b, "float", piece, b.at(p, at)) for p in (b.at(x, start), divisors)]
             value = b.op("fdiv", vectors.kind, *pair)

@@ -32,10 +32,10 @@ def padded(target: Target, element: str) -> str:
         source = b.at(b.at(x, b.mul(image, pitch)), b.mul(b.mul(line, count), nbytes))
         own = b.at(result, b.mul(b.mul(item, width), FLOAT_NBYTES))
 
-        def clear(index: Value, piece: Piece, own: Value = own) -> None:
+        def clear(index: Value, piece: Piece) -> None:
             store(b, "float", piece, "zeroinitializer", b.at(own, b.mul(index, FLOAT_NBYTES)))
 
-        def copy(index: Value, piece: Piece, own: Value = own, source: Value = source) -> None:
+        def copy(index: Value, piece: Piece) -> None:
             place = b.at(source, b.mul(b.op("sub", b.index, index, left), nbytes))
             value = load(b, ELEMENTS[element], piece, place)
             if element != "f32":

@@ -144,14 +144,13 @@ def depthwise(target: Target) -> str:
     channels are computed one after the other, as they lie in memory."""
     tiles = _Tiles(target, 8)
     b, vectors = tiles.b, tiles.vectors
-    whole, rest = b.divide(tiles.outputs, vectors.lanes)
     with b.loop("%begin", "%end") as tile:
         rows = tiles.rows(b.mul(tile, tiles.pixels))
         windows = tiles.addresses(tiles.x, rows)
         results = [b.at(tiles.result, b.mul(row, tiles.pitch)) for row in rows]
 
-        def compute(block: Value, part: Piece) -> None:
-            at = b.mul(block, vectors.nbytes)
+        def compute(channel: Value, part: Piece) -> None:
+            at = b.mul(channel, FLOAT_NBYTES)
             zeros = [(vectors.kind, "zeroinitializer")] * tiles.pixels
             own = [b.at(window, at) for window in windows]
             taps = b.begin_while(tiles.tap_count, zeros)
@@ -166,8 +165,5 @@ def depthwise(target: Target) -> str:
             for result, total in zip(results, sums, strict=True):
                 tiles.end_of(total, bias, part, b.at(result, at))
 
-        with b.loop("0", whole) as block:
-            compute(block, Piece(0, vectors.lanes, vectors.lanes))
-        with b.when(b.compare("ne", b.index, rest, "0")):
-            compute(whole, vectors.within(rest))
+        vectors.each("0", tiles.outputs, compute)
     return b.finish()

@@ -33,7 +33,8 @@ class Arenas:
 
     ``growth``: a new arena is so many times as large as the largest one, if that was too small.
     Arenas are never given back, so that tables may point into them: with a growth of 2 all of them
-    take at most twice the memory of the largest.  They are known by ``id``, which is at hand.
+    take at most twice the memory of the largest.  Keys are the ``id`` of each, which takes less
+    time to ask for than its address.
     """
 
     allocate: Allocate
