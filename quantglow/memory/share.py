@@ -15,10 +15,8 @@ from quantglow.instr.program import (
     Program,
     View,
 )
-from quantglow.ops import Conv
 from quantglow.pass_manager import declined
 from quantglow.symbolic.shapes import surely_equal
-from quantglow.symbolic.size import is_free
 
 
 def share_in_place(program: Program) -> Program:
@@ -33,9 +31,7 @@ def share_in_place(program: Program) -> Program:
         for view in in_place_candidates(step):
             if out.buffer in renamed:
                 break
-            if isinstance(step.op, Conv) and is_free(out.type.size):
-                declined(out.buffer.name, "ends of rows of a free length are computed twice")
-            elif last_use[view.buffer] != index:
+            if last_use[view.buffer] != index:
                 declined(out.buffer.name, f"{view.buffer} is read later")
             elif first_use[out.buffer] != index:
                 declined(out.buffer.name, "another step has written a part of it")
@@ -55,8 +51,6 @@ def share_in_place(program: Program) -> Program:
 def replaceable(step: Compute) -> list[Buffer]:
     """Buffers of operands that the result takes over if they die in this step, and if nothing wrote
     to its own before."""
-    if isinstance(step.op, Conv) and is_free(step.output.type.size):
-        return []
     found = in_place_candidates(step)
     return [view.buffer for view in found if interchangeable(view, step.output)]
 

@@ -19,9 +19,7 @@ from quantglow.instr.program import (
     View,
 )
 from quantglow.memory.share import in_place_candidates, interchangeable
-from quantglow.ops import Conv
 from quantglow.pass_manager import declined
-from quantglow.symbolic.size import is_free
 
 
 def share_carried(program: Program) -> Program:
@@ -81,10 +79,7 @@ def _in_place(made: Compute, dst: View) -> bool:
     """Whether a step may write its result over this operand."""
     read = [view for view in made.inputs if view.buffer is dst.buffer]
     allowed = in_place_candidates(made)
-    moves_back = isinstance(made.op, Conv) and is_free(made.output.type.size)
-    return not moves_back and all(
-        view in allowed and interchangeable(view, made.output) for view in read
-    )
+    return all(view in allowed and interchangeable(view, made.output) for view in read)
 
 
 def _writes(step: Instruction, buffer: Buffer) -> bool:

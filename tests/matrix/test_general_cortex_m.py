@@ -21,6 +21,11 @@ CASES = {
         depthwise.HINT,
         depthwise.OTHERS,
     ),
+    "residuals": (
+        depthwise.depthwise(DType.I8, *depthwise.CASES[4], residual=True),
+        depthwise.HINT,
+        depthwise.OTHERS,
+    ),
     "indexing": (indexing.embedding, indexing.HINT, indexing.OTHERS),
     "products": (
         partial(matmul.product, "scores", DType.I8, DType.I8),

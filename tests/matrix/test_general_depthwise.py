@@ -31,8 +31,14 @@ CASES = [
 
 
 def depthwise(
-    dtype: DType, channels: int, kernel: tuple[int, int], strides: tuple[int, int], dilation: int
+    dtype: DType,
+    channels: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: int,
+    residual: bool = False,
 ) -> Make:
+    """Graphs of one depthwise convolution, to which its input may be added."""
     rng = np.random.default_rng(channels)
     weights = rng.integers(-127, 128, (*kernel, 1, channels))
     reach = [dilation * (k - 1) for k in kernel]
@@ -51,12 +57,14 @@ def depthwise(
             x = tensor("x", shape, ElementType(DType.F32))
             w = Constant(name="w", value=(weights / 100).astype(np.float32))
             b = Constant(name="b", value=np.linspace(-1, 1, channels, dtype=np.float32))
-            return Graph((x,), (("y", Conv(name="y", x=x, w=w, b=b, **fields)),))
+            y = Conv(name="y", x=x, w=w, b=b, residual=x if residual else None, **fields)
+            return Graph((x,), (("y", y),))
         x = tensor("x", shape, element(dtype, 0.05, -3))
         scales = QuantParams.symmetric(np.linspace(1e-3, 1e-2, channels, dtype=np.float32), 3)
         w = Constant(name="w", value=weights.astype(np.int8), element=ElementType(DType.I8, scales))
         b = Constant(name="b", value=np.arange(channels, dtype=np.int32))
-        y = Conv(name="y", x=x, w=w, b=b, out=element(dtype, 0.11, 5), **fields)
+        added, out = x if residual else None, element(dtype, 0.11, 5)
+        y = Conv(name="y", x=x, w=w, b=b, residual=added, out=out, **fields)
         return Graph((x,), (("y", y),))
 
     return make
@@ -67,6 +75,13 @@ def depthwise(
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I8])
 def test_depthwise(dtype: DType, case: tuple, target: str) -> None:
     assert_serves(depthwise(dtype, *case), HINT, OTHERS, resolve(target))
+
+
+@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I8, DType.I16])
+def test_residuals(dtype: DType, target: str) -> None:
+    for case in (CASES[0], CASES[4]):
+        assert_serves(depthwise(dtype, *case, residual=True), HINT, OTHERS, resolve(target))
 
 
 @pytest.mark.parametrize("target", LEVELS)

@@ -87,6 +87,7 @@ def test_windows_of_a_channel_equal_the_interpreter(case: Case) -> None:
         (convolution(9, 9, 8, (7, 7)), LEVEL),
         (replace(convolution(9, 9, 8, (3, 3)), dtypes=(DType.I16,) * 3), LEVEL),
         (convolution(9, 9, 8, (3, 3)), "cortex-m4"),
+        (replace(convolution(9, 9, 8, (3, 3)), residual=True), LEVEL),
     ],
 )
 def test_other_windows_have_other_kernels(case: Case, level: str) -> None:
@@ -102,11 +103,12 @@ def test_tiles_lie_along_the_axis_that_needs_fewer() -> None:
         assert WindowDepthwise(step, step.op, plain(LEVEL)).axes[0].results == along
 
 
+@pytest.mark.parametrize("level", ["cortex-m0plus", "cortex-m4", LEVEL])
 @moderate
 @given(case=cases(depthwise=True))
-def test_depthwise_equals_the_interpreter(case: Case) -> None:
+def test_depthwise_equals_the_interpreter(level: str, case: Case) -> None:
     graph, feeds = integers(case)
-    assert_agree(graph, feeds, plain(LEVEL), threads=1 + case.seed % 2)
+    assert_agree(graph, feeds, plain(level), threads=1 + case.seed % 2)
 
 
 DENSE = [

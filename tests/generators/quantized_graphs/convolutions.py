@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
-from quantglow.ops import Constant, Conv, Input
+from quantglow.graph.node import Node
+from quantglow.ops import Constant, Conv, Dequantize, Input, Neg, Quantize
 from quantglow.ops.activation import Activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 from tests.generators.values import activations
@@ -39,6 +40,8 @@ class Case:
     bounds: tuple[float, float]
     seed: int
     activation: Activation | None = None
+    in_place: bool = False
+    """Whether the residual and the result are temporary, so that they may lie in one place."""
 
 
 @st.composite
@@ -53,7 +56,6 @@ def cases(draw: st.DrawFn, depthwise: bool = False, wide: bool = False) -> Case:
     sizes = [max(1, r - p) for r, p in zip(reach, pads[:2], strict=True)]
     h, w = (draw(st.integers(size, max(size, 17))) for size in sizes)
     group = draw(st.integers(2, 70)) if depthwise else draw(st.sampled_from([1, 1, 1, 2, 3]))
-    residual = not depthwise and draw(st.booleans())
     return Case(
         n=draw(st.integers(1, 2)),
         h=h,
@@ -65,13 +67,14 @@ def cases(draw: st.DrawFn, depthwise: bool = False, wide: bool = False) -> Case:
         strides=draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
         dilations=dilations,
         pads=pads,
-        residual=residual,
-        float_result=not residual and draw(st.booleans()),
+        residual=draw(st.booleans()),
+        float_result=draw(st.booleans()),
         zero_points=draw(st.tuples(st.integers(-128, 127), st.integers(-128, 127))),
         dtypes=draw(st.tuples(*[dtypes(wide)] * 3)),
         bounds=draw(st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 6.0)])),
         seed=draw(st.integers(0, 2**20)),
         activation=draw(st.one_of(st.none(), activations())),
+        in_place=draw(st.booleans()),
     )
 
 
@@ -104,7 +107,7 @@ def integers(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
         tensor("x", (case.n, case.h, case.w, c), element(x_dtype, 0.05, x_zero)),
         Constant(name="w", value=codes, element=symmetric),
         Constant(name="b", value=rng.integers(-bias_limit, bias_limit, o).astype(np.int32)),
-        residual=element(r_dtype, 0.03, 7),
+        residual=ElementType(DType.F32) if case.float_result else element(r_dtype, 0.03, 7),
         out=out,
     )
 
@@ -134,11 +137,22 @@ def graph_of(
     """The convolution of x with its feeds; ``residual`` is the type of the other summand."""
     low, high = case.bounds
     bare = Conv(name="y", x=x, w=w, b=b, out=out, low=low, high=high, **fields_of(case))
-    inputs, conv = [x], bare
-    if case.residual:
-        inputs.append(tensor("r", bare.type.shape, residual))
-        conv = replace(bare, residual=inputs[1])
-    graph = Graph(tuple(inputs), (("y", replace(conv, activation=case.activation)),))
+    if not case.residual:
+        graph = Graph((x,), (("y", replace(bare, activation=case.activation)),))
+        return graph, feeds_of(graph, case.seed)
+    r = tensor("r", bare.type.shape, residual)
+    added = r
+    if case.in_place:
+        r = tensor("r", bare.type.shape, ElementType(DType.F32))
+        added = (
+            Neg(name="added", x=r)
+            if residual.quant is None
+            else Quantize(name="added", x=r, out=residual)
+        )
+    y: Node = replace(bare, residual=added, activation=case.activation)
+    if case.in_place:
+        y = Neg(name="z", x=y) if out is None else Dequantize(name="z", x=y)
+    graph = Graph((x, r), (("y", y),))
     return graph, feeds_of(graph, case.seed)
 
 

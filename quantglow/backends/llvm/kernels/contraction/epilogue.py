@@ -15,6 +15,8 @@ from quantglow.backends.llvm.kernels.contraction.channel_order import channel_or
 from quantglow.backends.llvm.kernels.contraction.overflow import multipliers
 from quantglow.backends.llvm.kernels.contraction.residual import Residual
 from quantglow.backends.llvm.kernels.contraction.results import Results
+from quantglow.backends.llvm.kernels.vector.partial import load_partial
+from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.errors import BackendError
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
@@ -89,6 +91,15 @@ class Epilogue:
         return activated(b, self.target, self.op, result)
 
     def residual_steps(self, b: Builder, data: Value, vectors: int, params: Value) -> list[Value]:
-        """``vectors`` of residual, in steps of the float32 sum, from one vector of their integers;
-        ``params``: pointer to ``Residual.params``."""
+        """``vectors`` of residual, in steps of the float32 sum (or reals), from one vector of their
+        elements; ``params``: pointer to ``Residual.params``."""
         return self.residual.steps(b, data, self.channel_order(vectors), params)
+
+    def residual_at(
+        self, b: Builder, place: Value, vectors: int, valid: int, params: Value
+    ) -> list[Value]:
+        """``residual_steps`` of the ``valid`` elements at an address."""
+        assert self.op.residual is not None
+        element, lanes = ELEMENTS[self.op.residual.type.dtype], vectors * self.target.f32_lanes
+        data = load_partial(b, self.target, element, lanes, valid, place)
+        return self.residual_steps(b, data, vectors, params)

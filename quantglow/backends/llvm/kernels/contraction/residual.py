@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, widen
+from quantglow.instr.program import Compute, View
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import is_integer, multiplier
 from quantglow.types import Array, DType
@@ -16,7 +18,7 @@ from quantglow.types import Array, DType
 
 @dataclass(frozen=True)
 class Residual:
-    """The quantized residual of one convolution, if it has one."""
+    """The residual of one convolution, if it has one."""
 
     op: Conv
     target: Target
@@ -25,6 +27,21 @@ class Residual:
     def reads_params(self) -> bool:
         """Whether ``params`` are an operand of the kernel."""
         return self.op.residual is not None and is_integer(self.op.residual.type)
+
+    @property
+    def count(self) -> int:
+        """How many operands of a kernel belong to it."""
+        return (self.op.residual is not None) + self.reads_params
+
+    def operands(self, step: Compute) -> tuple[View | Array, ...]:
+        """The last operands of a kernel: its parameters and itself."""
+        return (*self.params(), *step.inputs[3:4])
+
+    def pointers(self, pointers: Sequence[Value]) -> tuple[Value, Value]:
+        """The pointers to its parameters and to itself among all of a kernel; empty where there are
+        none."""
+        params = pointers[-2] if self.reads_params else ""
+        return params, pointers[-1] if self.op.residual is not None else ""
 
     def params(self) -> tuple[Array, ...]:
         """The residual's zero point and its step in steps of the float32 sum, a vector of each as
@@ -40,10 +57,14 @@ class Residual:
         return (np.repeat(both[:, None], self.target.f32_lanes, axis=1),)
 
     def steps(self, b: Builder, data: Value, order: Array, params: Value) -> list[Value]:
-        """Vectors of residual in steps of the float32 sum, from one vector of all their integers.
+        """Vectors of residual in steps of the float32 sum, or reals, from one vector of all their
+        elements.
 
-        ``order`` [vectors, lanes]: where each lane's integer lies; ``params``: pointer to those.
+        ``order`` [vectors, lanes]: where each lane's element lies; ``params``: pointer to those.
         """
+        if not self.reads_params:
+            one = len(order) == 1  # which lies in order
+            return [data] if one else [self._picked(b, data, order.size, p) for p in order]
         lanes, nbytes = self.target.f32_lanes, self.target.vector_nbytes
         floats, ints = vector(lanes, "float"), vector(lanes, "i32")
         ratio_at = b.at(params, nbytes)
@@ -61,10 +82,16 @@ class Residual:
         """The integers at ``places`` of a vector of ``count``, widened to int32."""
         assert self.op.residual is not None
         dtype, lanes = self.op.residual.type.dtype, len(places)
-        kind = vector(count, ELEMENTS[dtype])
         if dtype is DType.U8 and count == 4 * lanes and self.target.isa.shuffles_bytes:
             mask = [int(places[i // 4]) if i % 4 == 0 else count for i in range(count)]
+            kind = vector(count, ELEMENTS[dtype])
             spread = b.shuffle(kind, data, "zeroinitializer", mask)
             return b.cast("bitcast", kind, spread, vector(lanes, "i32"))
-        picked = b.shuffle(kind, data, "poison", [int(p) for p in places])
+        picked = self._picked(b, data, count, places)
         return widen(b, lanes, ELEMENTS[dtype], picked, dtype is not DType.U8)
+
+    def _picked(self, b: Builder, data: Value, count: int, places: Array) -> Value:
+        """The elements at ``places`` of a vector of ``count``."""
+        assert self.op.residual is not None
+        kind = vector(count, ELEMENTS[self.op.residual.type.dtype])
+        return b.shuffle(kind, data, "poison", places.tolist())

@@ -14,8 +14,7 @@ from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.isa.interface import LINE_NBYTES
 from quantglow.backends.llvm.kernels.contraction.tiling import groups
 from quantglow.backends.llvm.kernels.conv.loops import ConvLoops, Place
-from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
-from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.backends.llvm.kernels.vector.partial import store_partial
 from quantglow.symbolic.size import likely
 
 UNROLL = 4
@@ -308,7 +307,7 @@ class ConvKernel(ConvLoops):
         b, size = self.b, len(sums)
         extras: list[Value | None] = [None] * size
         if residual:
-            extras = list(self._residual(residual, first, size, valid))
+            extras = list(self.residual_at(residual, first, size, valid))
         return [
             self.epilogue.values(
                 b,
@@ -319,12 +318,8 @@ class ConvKernel(ConvLoops):
             for i in range(size)
         ]
 
-    def _residual(self, residual: Value, first: int, size: int, valid: int) -> list[Value]:
-        """``size`` vectors of the residual in output steps (or reals)."""
-        b, lanes = self.b, size * self.dot.lanes
-        view = self.step.inputs[3].type.dtype
-        position = b.at(residual, first * self.dot.lanes * view.nbytes)
-        data = load_partial(b, self.target, ELEMENTS[view], lanes, valid, position)
-        if view.is_float:
-            return [data]
-        return self.epilogue.residual_steps(b, data, size, self.residual_params)
+    def residual_at(self, residual: Value, first: int, size: int, valid: int) -> list[Value]:
+        """``size`` vectors of the residual of a pixel, from vector ``first`` of a panel."""
+        nbytes = self.step.inputs[3].type.dtype.nbytes
+        place = self.b.at(residual, first * self.dot.lanes * nbytes)
+        return self.epilogue.residual_at(self.b, place, size, valid, self.residual_params)

@@ -30,10 +30,10 @@ class ConvLoops(ConvPlan):
         pixels = y.count * y.height * y.width
         steps = self.geometry.runs.total_steps * self.channels * self.conv.group
         views = (self.step.inputs[0], self.step.output)
-        params, residual = self.epilogue.residual.params(), self.step.inputs[3:4]
+        residual = self.epilogue.residual.operands(self.step)
         return KernelCall(
             code=self.text,
-            pointers=(*views, *self.constants(), *self.counts(), *params, *residual),
+            pointers=(*views, *self.constants(), *self.counts(), *residual),
             items=self.items,
             work=float(likely(pixels) * steps * STEP_NBYTES),
             label=f"conv {self.tile.rows}x{self.tile.columns}x{self.tile.vectors}",
@@ -47,17 +47,14 @@ class ConvLoops(ConvPlan):
 
     def text(self) -> str:
         b = self.b
-        has_residual = self.conv.residual is not None
-        has_params = self.epilogue.residual.reads_params
-        of_residual = has_residual + has_params
-        pointers = b.kernel(4 + self.epilogue.scaled + self.is_counted + of_residual)
+        extra = self.epilogue.residual
+        pointers = b.kernel(4 + self.epilogue.scaled + self.is_counted + extra.count)
         self.x, self.y, self.w, self.bias = pointers[:4]
         self.scale = pointers[4] if self.epilogue.scaled else ""
-        self.residual = pointers[-1] if has_residual else ""
-        self.residual_params = pointers[-2] if has_params else ""
+        self.residual_params, self.residual = extra.pointers(pointers)
         self.tiles: Value | int = self.pixel_tiles
         if self.is_counted:
-            self.tiles = b.load_index(pointers[-1 - of_residual])
+            self.tiles = b.load_index(pointers[-1 - extra.count])
         self.enter()
         with b.loop("%begin", "%end") as item:
             outer, part = b.divide(item, self.parts)

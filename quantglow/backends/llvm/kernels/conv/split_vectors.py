@@ -136,14 +136,11 @@ class SharedConvKernel(ConvKernel):
         """The residual of the last channels of a pair of pixels, in steps (or reals)."""
         b, g, lanes = self.b, self.geometry.residual, self.dot.lanes
         assert g is not None
-        dtype = self.step.inputs[3].type.dtype
-        element, first = ELEMENTS[dtype], (self.vectors - 1) * lanes
+        element, first = ELEMENTS[self.step.inputs[3].type.dtype], (self.vectors - 1) * lanes
         halves = []
         for r, c in pixels:
             at = b.at(place.residual, r * g.row_pitch + c * g.column_pitch + first * g.itemsize)
             halves.append(load_partial(b, self.target, element, lanes // 2, valid, at))
         kind = vector(lanes // 2, element)
         data = b.shuffle(kind, halves[0], halves[-1], range(lanes))
-        if dtype.is_float:
-            return data
         return self.epilogue.residual_steps(b, data, 1, self.residual_params)[0]

@@ -82,12 +82,12 @@ class StreamedConvKernel(ConvKernel):
 
     def text(self) -> str:
         b, g = self.b, self.geometry
-        params = self.epilogue.residual.reads_params
-        x, y, constants, *more = b.kernel(3 + params + (g.residual is not None))
-        self.residual_params = more[0] if params else ""
+        extra = self.epilogue.residual
+        x, y, constants, *more = b.kernel(3 + extra.count)
+        self.residual_params, residual = extra.pointers(more)
         images = [(x, g.x, self._strided()[0]), (y, g.y, g.y.row_pitch)]
         if g.residual is not None:
-            images.append((more[-1], g.residual, g.residual.row_pitch))
+            images.append((residual, g.residual, g.residual.row_pitch))
         with b.loop("%begin", "%end") as item:
             image, row = b.divide(item, g.y.height)
             places = [
@@ -205,7 +205,7 @@ class StreamedConvKernel(ConvKernel):
         scale = b.load(results.floats, b.at(panel.constants, self.end_nbytes), align=4)
         residual = None
         if self.conv.residual is not None:
-            (residual,) = self._residual(places[2], 0, 1, panel.valid)
+            (residual,) = self.residual_at(places[2], 0, 1, panel.valid)
         data = results.packed(b, [self.epilogue.values(b, sums, scale, residual)])
         lanes = self.dot.lanes
         store_partial(b, self.target, results.element, lanes, panel.valid, data, places[1])

@@ -18,10 +18,11 @@ import numpy as np
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.contraction.channel_order import channel_order
+from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.depthwise.integer_plan import IntegerPlan
 from quantglow.backends.llvm.kernels.depthwise.interleaved_rows import Stack, interleave
 from quantglow.backends.llvm.kernels.depthwise.plan import Chunk
-from quantglow.backends.llvm.kernels.vector.partial import store_partial
+from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.symbolic.size import is_free, likely, surely_divides
 
@@ -50,9 +51,10 @@ class IntegerDepthwise(IntegerPlan):
         several = sum(chunk.count for chunk in self.chunks) > 1
         parts = 2 if several and likely(self.y.count * groups) < MANY_GROUPS else 1
         outputs = self.y.count * self.y.height * self.y.width * self.y.channels
+        residual = self.epilogue.residual.operands(self.step)
         return KernelCall(
             code=partial(self.text, groups, parts),
-            pointers=(self.step.inputs[0], self.step.output, *self.constants()),
+            pointers=(self.step.inputs[0], self.step.output, *self.constants(), *residual),
             items=self.y.count * groups * parts,
             work=float(likely(outputs) * len(self.row_taps) * len(self.column_taps)),
             label=f"depthwise {self.rows.outputs}x{self.blocks.columns}",
@@ -64,14 +66,16 @@ class IntegerDepthwise(IntegerPlan):
     def text(self, groups: int, parts: int) -> str:
         """Each group of rows is ``parts`` items, of some of the channels each."""
         b, run = self.b, 0
-        x, y, w, bias, scale = b.kernel(5)
+        extra = self.epilogue.residual
+        x, y, w, bias, scale, *more = b.kernel(5 + extra.count)
+        self.residual_params, residual = extra.pointers(more)
         with b.loop("%begin", "%end") as item:
             rows, part = b.divide(item, parts)
             image, group = b.divide(rows, groups)
             top = self._top(group)
-            row_step = self.conv.strides[0] * self.x.row_pitch
-            x_row = b.at(x, b.add(b.mul(image, self.x.batch_pitch), b.mul(top, row_step)))
-            y_row = b.at(y, b.add(b.mul(image, self.y.batch_pitch), b.mul(top, self.y.row_pitch)))
+            x_row = self._row(x, self.x, image, top, self.conv.strides[0])
+            y_row = self._row(y, self.y, image, top)
+            r_row = self._row(residual, self.extra, image, top)
             for chunk in self.chunks:
                 with b.loop(*self._share(chunk, part, parts)) as index:
                     number = b.add(index, run)
@@ -80,6 +84,7 @@ class IntegerDepthwise(IntegerPlan):
                     place = _Place(
                         b.at(x_row, b.mul(channel, self.x.itemsize)),
                         b.at(y_row, b.mul(channel, self.y.itemsize)),
+                        b.at(r_row, b.mul(channel, self.extra.itemsize)) if self.extra else "",
                         b.at(w, b.mul(number, self.run_nbytes)),
                         self._vectors(bias, per_channel, self.dot.kind),
                         self._vectors(scale, per_channel, self.epilogue.results.floats),
@@ -87,6 +92,16 @@ class IntegerDepthwise(IntegerPlan):
                     self.all_columns(chunk, place)
                 run += chunk.count
         return b.finish()
+
+    def _row(
+        self, pointer: Value, of: Image | None, image: Value, row: Value, stride: int = 1
+    ) -> Value:
+        """The address of a row; empty where there is no image."""
+        if of is None:
+            return ""
+        b = self.b
+        down = b.mul(row, stride * of.row_pitch)
+        return b.at(pointer, b.add(b.mul(image, of.batch_pitch), down))
 
     def _share(self, chunk: Chunk, part: Value, parts: int) -> tuple[Value | int, Value | int]:
         """The runs of a chunk that belong to a part: the first half, or the others."""
@@ -142,8 +157,18 @@ class IntegerDepthwise(IntegerPlan):
                 self.block(chunk, last, side, columns, side, {})
 
     def _from(self, place: _Place, column: int) -> _Place:
-        x = column * self.conv.strides[1] * self.x.column_pitch
-        return place.moved(self.b, x, column * self.y.column_pitch)
+        """The place of a column."""
+        return self._columns_on(place, str(column), 1)
+
+    def _columns_on(self, place: _Place, turns: Value, columns: int) -> _Place:
+        """The place so many times ``columns`` farther."""
+        b, residual = self.b, place.residual
+        x = b.mul(turns, columns * self.conv.strides[1] * self.x.column_pitch)
+        y = b.mul(turns, columns * self.y.column_pitch)
+        if self.extra is not None:
+            residual = b.at(residual, b.mul(turns, columns * self.extra.column_pitch))
+        x, y = (b.opaque(b.at(*each)) for each in ((place.x, x), (place.y, y)))
+        return replace(place, x=x, y=y, residual=residual)
 
     def block_loop(self, chunk: Chunk, place: _Place, side: int, blocks: int) -> Columns:
         """Whole blocks from the left; interleaved columns pass from one to the next, and after
@@ -156,11 +181,7 @@ class IntegerDepthwise(IntegerPlan):
         ]
         values = [v for column in first for v in column]
         loop = b.begin_loop(blocks, [(self.dot.bytes_kind, v) for v in values])
-        moved = place.moved(
-            b,
-            b.mul(loop.index, advance * self.x.column_pitch),
-            b.mul(loop.index, columns * self.y.column_pitch),
-        )
+        moved = self._columns_on(place, loop.index, columns)
         size = self.vectors * len(self.rows.stacks)
         held = {t - advance: loop.carried[i * size : (i + 1) * size] for i, t in enumerate(kept)}
         window = self.block(chunk, moved, side, self.blocks.columns, side, held)
@@ -183,19 +204,21 @@ class IntegerDepthwise(IntegerPlan):
         ``held`` are columns interleaved before; returns the columns of the last pass.
         """
         b, window = self.b, dict(held)
-        passes: list[list[list[list[Value]]]] = []
+        pixels = [(c, r) for c in range(columns) for r in range(self.rows.outputs)]
+        found: dict[tuple[int, int], list[Value]] = {pixel: [] for pixel in pixels}
         for vectors in self.blocks.passes:
             window = dict(held)
             # Each pass reads its rows anew: kept from the pass before, they would spill.
             own = replace(place, x=b.opaque(place.x))
             sums = self.sums(chunk, own, side, columns, vectors, window)
-            passes.append([[self._results(place, vectors, s) for s in rows] for rows in sums])
+            for column, row in pixels:
+                extras = self.residual_at(chunk, place, row, column * side, valid)
+                taken = [extras[g] for g in vectors]
+                found[column, row] += self._results(place, vectors, sums[column][row], taken)
         store = self.store_reals if self.conv.out is None else self.store
-        for column in range(columns):
-            for row in range(self.rows.outputs):
-                pixel = self.y.pixel(b, place.y, row, column * side)
-                results = [part for made in passes for part in made[column][row]]
-                store(chunk, results, pixel, side, valid)
+        for column, row in pixels:
+            pixel = self.y.pixel(b, place.y, row, column * side)
+            store(chunk, found[column, row], pixel, side, valid)
         return window
 
     def sums(
@@ -231,12 +254,35 @@ class IntegerDepthwise(IntegerPlan):
                     pair += 1
         return sums
 
-    def _results(self, place: _Place, vectors: tuple[int, ...], sums: list[Value]) -> list[Value]:
+    def residual_at(
+        self, chunk: Chunk, place: _Place, row: int, column: int, valid: int
+    ) -> Sequence[Value | None]:
+        """For each vector of a run the residual of ``valid`` side-by-side pixels, in steps of the
+        float32 sum or reals."""
+        if self.extra is None or self.conv.residual is None:
+            return [None] * self.vectors
+        b, width, extra = self.b, chunk.width, self.extra
+        element = ELEMENTS[self.conv.residual.type.dtype]
+        parts = []
+        for side in range(self.channels // width):
+            pixel = extra.pixel(b, place.residual, row, column + min(side, valid - 1))
+            parts.append(load_partial(b, self.target, element, width, chunk.valid, pixel))
+        data = self._side_by_side(parts, width, element)
+        order = channel_order(self.target.isa, self.vectors, self.vectors)
+        return self.epilogue.residual.steps(b, data, order, self.residual_params)
+
+    def _results(
+        self,
+        place: _Place,
+        vectors: tuple[int, ...],
+        sums: list[Value],
+        extras: Sequence[Value | None],
+    ) -> list[Value]:
         """Finished sums as 16-bit words, or reals."""
         b = self.b
         values = [
-            self.epilogue.values(b, s, place.scale[g], None)
-            for s, g in zip(sums, vectors, strict=True)
+            self.epilogue.values(b, total, place.scale[g], extra)
+            for total, g, extra in zip(sums, vectors, extras, strict=True)
         ]
         results = self.epilogue.results
         if self.conv.out is None:
@@ -263,10 +309,14 @@ class IntegerDepthwise(IntegerPlan):
         for pixel in range(side):
             source = column + min(pixel, last) * self.conv.strides[1]
             parts.append(b.load(vector(width, element), self.x.pixel(b, x, row, source)))
+        return self._side_by_side(parts, width, element)
+
+    def _side_by_side(self, parts: list[Value], width: int, element: str) -> Value:
+        """Vectors of ``width`` elements as one."""
         while len(parts) > 1:
             kind, width = vector(width, element), width * 2
             joined = zip(parts[0::2], parts[1::2], strict=True)
-            parts = [b.shuffle(kind, left, right, range(width)) for left, right in joined]
+            parts = [self.b.shuffle(kind, left, right, range(width)) for left, right in joined]
         return parts[0]
 
     def store(self, chunk: Chunk, words: list[Value], y: Value, side: int, valid: int) -> None:
@@ -288,20 +338,15 @@ class IntegerDepthwise(IntegerPlan):
         self, chunk: Chunk, reals: list[Value], y: Value, side: int, valid: int
     ) -> None:
         """``store`` of float results: vectors of them in the order of memory."""
-        b, lanes = self.b, self.dot.lanes
-        whole, count = reals, lanes
-        while len(whole) > 1:
-            kind = vector(count, "float")
-            pairs = zip(whole[::2], whole[1::2], strict=True)
-            count *= 2
-            whole = [b.shuffle(kind, one, other, range(count)) for one, other in pairs]
+        b, lanes, count = self.b, self.dot.lanes, self.channels
+        whole = self._side_by_side(reals, lanes, "float")
         places = np.argsort(channel_order(self.target.isa, self.vectors, self.vectors).reshape(-1))
         size = min(lanes, chunk.width)
         for pixel in range(valid):
             for first in range(0, chunk.valid, size):
                 begin = pixel * chunk.width + first
                 taken = places[begin : begin + size].tolist()
-                part = b.shuffle(vector(count, "float"), whole[0], "poison", taken)
+                part = b.shuffle(vector(count, "float"), whole, "poison", taken)
                 target = b.at(y, pixel * self.y.column_pitch + first * self.y.itemsize)
                 left = min(chunk.valid - first, size)
                 store_partial(b, self.target, "float", size, left, part, target)
@@ -309,13 +354,12 @@ class IntegerDepthwise(IntegerPlan):
 
 @dataclass(frozen=True)
 class _Place:
-    """Pointers to what a block reads and writes, and its per-channel constants."""
+    """Pointers to what a block reads and writes, empty where there is no residual, and its
+    per-channel constants."""
 
     x: Value
     y: Value
+    residual: Value
     w: Value
     bias: list[Value]
     scale: list[Value]
-
-    def moved(self, b: Builder, x: Value | int, y: Value | int) -> _Place:
-        return replace(self, x=b.opaque(b.at(self.x, x)), y=b.opaque(b.at(self.y, y)))

@@ -17,11 +17,9 @@ MOST_ROWS, MOST_COLUMNS = 4, 4
 
 
 def is_depthwise(conv: Conv, taps: int = UNROLLED_TAPS) -> bool:
-    """Whether a convolution has one input channel for each result, ``taps`` at most, and no
-    residual.
-    """
+    """Whether a convolution has one input channel for each result, and ``taps`` at most."""
     kh, kw = conv.w.type.shape[:2]
-    return conv.depthwise and conv.residual is None and kh * kw <= taps
+    return conv.depthwise and kh * kw <= taps
 
 
 @dataclass(frozen=True)

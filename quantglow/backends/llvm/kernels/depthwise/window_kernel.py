@@ -93,6 +93,8 @@ class WindowDepthwise:
         """Whether the target has such products, windows are small, and all sizes are known."""
         if self.target.isa.window_words is None or not is_depthwise(self.conv):
             return False
+        if self.conv.residual is not None:
+            return False
         sizes = (*self.x.pitches, *self.y.pitches, self.y.height, self.y.width)
         if any(map(is_free, sizes)) or self.room_nbytes > MOST_NBYTES:
             return False
