@@ -63,8 +63,9 @@ class Residual:
         ``order`` [vectors, lanes]: where each lane's element lies; ``params``: pointer to those.
         """
         if not self.reads_params:
-            one = len(order) == 1  # which lies in order
-            return [data] if one else [self._picked(b, data, order.size, p) for p in order]
+            if len(order) == 1:
+                return [data]  # one vector lies in order
+            return [self._picked(b, data, order.size, places) for places in order]
         lanes, nbytes = self.target.f32_lanes, self.target.vector_nbytes
         floats, ints = vector(lanes, "float"), vector(lanes, "i32")
         ratio_at = b.at(params, nbytes)

@@ -19,7 +19,6 @@ from quantglow.backends.llvm.kernels.conv.matrix_tiles import TilesConvKernel
 from quantglow.backends.llvm.kernels.conv.pair_sums import PairsConvKernel
 from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
 from quantglow.backends.llvm.kernels.conv.split_vectors import SharedConvKernel
-from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 
@@ -47,7 +46,7 @@ class ConvForms:
 
     def takes(self, step: Compute, target: Target) -> bool:
         """``Forms``"""
-        return isinstance(step.op, Conv) and not is_depthwise(step.op)
+        return isinstance(step.op, Conv) and not step.op.depthwise
 
     def default(self, step: Compute, target: Target) -> Choice | None:
         """``Forms``"""

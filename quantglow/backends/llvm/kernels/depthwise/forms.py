@@ -13,7 +13,6 @@ from quantglow.backends.llvm.kernels.depthwise.element_kernel import ElementDept
 from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwise
 from quantglow.backends.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
 from quantglow.backends.llvm.kernels.depthwise.integer_plan import CARRIED, PASSES, choice_of
-from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 
@@ -27,7 +26,7 @@ class DepthwiseForms:
 
     def takes(self, step: Compute, target: Target) -> bool:
         """``Forms``"""
-        return isinstance(step.op, Conv) and is_depthwise(step.op)
+        return isinstance(step.op, Conv) and step.op.depthwise
 
     def default(self, step: Compute, target: Target) -> Choice | None:
         """``Forms``"""
