@@ -165,6 +165,20 @@ class TensorType(Concise):
         if self.quant is not None:
             self.quant.check_storage(self.dtype)
 
+    def __eq__(self, other: object) -> bool:
+        """Sizes last, and only those of equal ranks: to compare free sizes ties a program to what
+        was found, and tuples compare elements before lengths."""
+        if self is other:
+            return True
+        if not isinstance(other, TensorType):
+            return NotImplemented
+        return (
+            self.dtype is other.dtype
+            and len(self.shape) == len(other.shape)
+            and self.quant == other.quant
+            and self.shape == other.shape
+        )
+
     @property
     def element(self) -> ElementType:
         return ElementType(self.dtype, self.quant)

@@ -22,6 +22,7 @@ from quantglow.symbolic.size import (
     surely_divides,
     symbols,
 )
+from quantglow.types import DType, TensorType
 
 
 def made(**hints: int) -> tuple[list[int], Guards]:
@@ -169,3 +170,14 @@ def test_sizes_of_two_programs_do_not_mix() -> None:
     (u,), _ = made(T=100)
     with pytest.raises(ValueError, match="two programs"):
         t + u
+
+
+def test_types_of_other_ranks_or_elements_differ_whatever_a_free_size_is() -> None:
+    (n,), guards = made(N=4)
+    kind = TensorType(DType.F32, (n, 4, 7))
+    before = guards.texts
+    assert kind != TensorType(DType.F32, (4, 1))
+    assert kind != TensorType(DType.I32, (4, 4, 7))
+    assert guards.texts == before
+    assert kind == TensorType(DType.F32, (4, 4, 7))
+    assert guards.texts != before
