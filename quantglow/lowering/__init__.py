@@ -37,6 +37,7 @@ from quantglow.lowering.rules import (
     rule_of,
 )
 from quantglow.lowering.sink_reshape_into_elementwise import sink_reshape_into_elementwise
+from quantglow.lowering.split_by_padding import split_by_padding
 from quantglow.passes.fuse_activation import fuse_float_activation
 
 __all__ = [
@@ -58,12 +59,15 @@ __all__ = [
 ]
 
 
-def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
-    """The graph in primitives only; with ``unsigned``, int8 activations are stored as uint8."""
-    passes = [step for step in LOWERING_PASSES if unsigned or step is not bias_to_uint8]
-    lowered = run_passes(graph, passes)
+def lower(graph: Graph, *, unsigned: bool = True, small: bool = False) -> Graph:
+    """The graph in primitives only.
+
+    With ``unsigned``, int8 activations are stored as uint8; ``small``: no weights are stored twice.
+    """
+    left_out = (*([] if unsigned else [bias_to_uint8]), *([split_by_padding] if small else []))
+    lowered = run_passes(graph, [step for step in LOWERING_PASSES if step not in left_out])
     check_lowered(lowered)
-    return lowered.map_bodies(lambda body: lower(body, unsigned=unsigned))
+    return lowered.map_bodies(lambda body: lower(body, unsigned=unsigned, small=small))
 
 
 def lower_operators(graph: Graph) -> Graph:
@@ -79,6 +83,7 @@ def _apply_rule(node: Node, uses: Uses) -> Node | None:
 LOWERING_PASSES: tuple[Pass, ...] = (
     fuse_float_activation,
     cut_padding_taps,
+    split_by_padding,
     bias_to_uint8,
     cut_unread_columns,
     fold_symmetric_filters,

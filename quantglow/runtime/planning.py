@@ -57,13 +57,15 @@ def plan_program(
 ) -> PlannedProgram:
     """The planned program of a graph for a target, or for the reference backend.
 
-    The target decides whether int8 activations are stored as uint8, and the slack after buffers.
+    The target decides whether int8 activations are stored as uint8, whether weights may be stored
+    twice, and the slack after buffers.
     ``schedule``: how the order of execution is found, see ``memory.arrange``.
     """
     unsigned = target is None or target.isa.unsigned_activations
+    small = target is not None and target.saves_code
     slack_nbytes = 0 if target is None else target.isa.slack_nbytes
     with debug.timed("lower", seconds):
-        lowered = lower(graph, unsigned=unsigned)
+        lowered = lower(graph, unsigned=unsigned, small=small)
     debug.dump_ir("lower", lowered)
     with debug.timed("plan", seconds):
         generated = partial(

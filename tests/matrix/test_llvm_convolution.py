@@ -130,6 +130,29 @@ def test_depthwise_windows_of_many_taps_equal_the_interpreter(
     assert_agree(*floats(case), target, threads=1 + stride % 2)
 
 
+@pytest.mark.parametrize("target", ["native", *TARGETS])
+@pytest.mark.parametrize(("size", "dilations"), [((17, 33), (12, 24)), ((40, 16), (6, 12))])
+def test_wide_dilations_equal_the_interpreter(
+    target: str, size: tuple[int, int], dilations: tuple[int, int]
+) -> None:
+    """Pieces of the image have the taps that see it."""
+    for channels, residual in ((5, False), (32, True)):
+        case = replace(
+            depthwise_case((3, 3), channels, 1),
+            group=1,
+            c_group=channels,
+            o_group=channels,
+            h=size[0],
+            w=size[1],
+            dilations=dilations,
+            pads=dilations * 2,
+            residual=residual,
+            in_place=residual,
+        )
+        assert_agree(*integers(case), target, threads=1 + channels % 2)
+        assert_agree(*floats(case), target, threads=1 + channels % 2)
+
+
 @pytest.mark.parametrize("target", ["avx512vnni", "avxvnni"])
 @pytest.mark.parametrize(("width", "channels"), covering([1, 5, 16, 37], [17, 20, 24, 40, 52, 56]))
 def test_pixels_that_share_a_vector_equal_the_interpreter(
