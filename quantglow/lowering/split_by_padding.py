@@ -104,8 +104,10 @@ def part_of(conv: Conv, axis: int, piece: Piece) -> Conv:
     )
 
 
-def sliced(x: Node, name: str, axis: int, start: int, size: int) -> Slice:
+def sliced(x: Node, name: str, axis: int, start: int, size: int) -> Node:
     """Rows or columns of an image."""
+    if size == x.type.shape[1 + axis]:
+        return x
     starts, sizes = [0] * 4, list(x.type.shape)
     starts[1 + axis], sizes[1 + axis] = start, size
     return Slice(name=name, x=x, starts=tuple(starts), sizes=tuple(sizes), steps=(1,) * 4)
