@@ -47,14 +47,14 @@ class ConvLoops(ConvPlan):
 
     def text(self) -> str:
         b = self.b
-        extra = self.epilogue.residual
-        pointers = b.kernel(4 + self.epilogue.scaled + self.is_counted + extra.count)
+        added = self.epilogue.residual
+        pointers = b.kernel(4 + self.epilogue.scaled + self.is_counted + added.count)
         self.x, self.y, self.w, self.bias = pointers[:4]
         self.scale = pointers[4] if self.epilogue.scaled else ""
-        self.residual_params, self.residual = extra.pointers(pointers)
+        self.residual_params, self.residual = added.pointers(pointers)
         self.tiles: Value | int = self.pixel_tiles
         if self.is_counted:
-            self.tiles = b.load_index(pointers[-1 - extra.count])
+            self.tiles = b.load_index(pointers[-1 - added.count])
         self.enter()
         with b.loop("%begin", "%end") as item:
             outer, part = b.divide(item, self.parts)

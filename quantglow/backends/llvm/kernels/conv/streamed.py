@@ -82,9 +82,9 @@ class StreamedConvKernel(ConvKernel):
 
     def text(self) -> str:
         b, g = self.b, self.geometry
-        extra = self.epilogue.residual
-        x, y, constants, *more = b.kernel(3 + extra.count)
-        self.residual_params, residual = extra.pointers(more)
+        added = self.epilogue.residual
+        x, y, constants, *more = b.kernel(3 + added.count)
+        self.residual_params, residual = added.pointers(more)
         images = [(x, g.x, self._strided()[0]), (y, g.y, g.y.row_pitch)]
         if g.residual is not None:
             images.append((residual, g.residual, g.residual.row_pitch))

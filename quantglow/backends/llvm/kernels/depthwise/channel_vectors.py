@@ -47,7 +47,7 @@ class ChannelVectors:
     def __post_init__(self) -> None:
         self.b = Builder(index=self.target.isa.index)
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.extra = Image.of(self.step.inputs[3]) if self.conv.residual is not None else None
+        self.residual = Image.of(self.step.inputs[3]) if self.conv.residual is not None else None
         self.epilogue = Epilogue(self.conv, self.target)
 
     @property
@@ -115,10 +115,10 @@ class ChannelVectors:
 
     def pointers(self) -> Place:
         """The operands."""
-        is_scaled, extra = self.epilogue.scaled, self.epilogue.residual
-        pointers = self.b.kernel(4 + is_scaled + extra.count)
+        is_scaled, added = self.epilogue.scaled, self.epilogue.residual
+        pointers = self.b.kernel(4 + is_scaled + added.count)
         x, y, w, bias = pointers[:4]
-        self.residual_params, residual = extra.pointers(pointers)
+        self.residual_params, residual = added.pointers(pointers)
         return Place(x, y, residual, w, bias, pointers[4] if is_scaled else "")
 
     # -- places
@@ -132,9 +132,9 @@ class ChannelVectors:
             return b.at(pointer, b.add(down, b.mul(image, of.batch_pitch)))
 
         found = replace(at, x=moved(at.x, self.x, self.conv.strides[0]), y=moved(at.y, self.y, 1))
-        if self.extra is None:
+        if self.residual is None:
             return found
-        return replace(found, residual=moved(at.residual, self.extra, 1))
+        return replace(found, residual=moved(at.residual, self.residual, 1))
 
     def channel_block(self, at: Place, block: Value) -> Place:
         """The place of a vector of channels."""
@@ -146,7 +146,7 @@ class ChannelVectors:
         return Place(
             moved(at.x, lanes * self.x.itemsize),
             moved(at.y, lanes * self.y.itemsize),
-            moved(at.residual, lanes * self.extra.itemsize if self.extra else 0),
+            moved(at.residual, lanes * self.residual.itemsize if self.residual else 0),
             moved(at.w, self.taps * self.tap_nbytes),
             moved(at.bias, lanes * FACTOR_NBYTES),
             moved(at.scale, lanes * FACTOR_NBYTES),
@@ -157,9 +157,9 @@ class ChannelVectors:
         b = self.b
         x = b.at(at.x, b.mul(turns, columns * self.conv.strides[1] * self.x.column_pitch))
         found = replace(at, x=x, y=b.at(at.y, b.mul(turns, columns * self.y.column_pitch)))
-        if self.extra is None:
+        if self.residual is None:
             return found
-        moved = b.at(at.residual, b.mul(turns, columns * self.extra.column_pitch))
+        moved = b.at(at.residual, b.mul(turns, columns * self.residual.column_pitch))
         return replace(found, residual=moved)
 
     # -- columns of a row
@@ -195,14 +195,14 @@ class ChannelVectors:
         sums = self.sums(count, valid, at)
         scale = b.load(results.floats, at.scale, align=4) if at.scale else ""
         for column, total in enumerate(sums):
-            extra = self.residual_at(at, column, valid)
-            data = results.packed(b, [self.epilogue.values(b, total, scale, extra)])
+            residual = self.residual_at(at, column, valid)
+            data = results.packed(b, [self.epilogue.values(b, total, scale, residual)])
             place = b.at(at.y, column * self.y.column_pitch)
             store_partial(b, self.target, results.element, self.lanes, valid, data, place)
 
     def residual_at(self, at: Place, column: int, valid: int) -> Value | None:
         """The residual of an output pixel, in steps of the float32 sum or reals."""
-        if self.extra is None:
+        if self.residual is None:
             return None
-        place = self.b.at(at.residual, column * self.extra.column_pitch)
+        place = self.b.at(at.residual, column * self.residual.column_pitch)
         return self.epilogue.residual_at(self.b, place, 1, valid, self.residual_params)[0]

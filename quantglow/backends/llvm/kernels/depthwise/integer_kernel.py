@@ -66,16 +66,16 @@ class IntegerDepthwise(IntegerPlan):
     def text(self, groups: int, parts: int) -> str:
         """Each group of rows is ``parts`` items, of some of the channels each."""
         b, run = self.b, 0
-        extra = self.epilogue.residual
-        x, y, w, bias, scale, *more = b.kernel(5 + extra.count)
-        self.residual_params, residual = extra.pointers(more)
+        added = self.epilogue.residual
+        x, y, w, bias, scale, *more = b.kernel(5 + added.count)
+        self.residual_params, residual = added.pointers(more)
         with b.loop("%begin", "%end") as item:
             rows, part = b.divide(item, parts)
             image, group = b.divide(rows, groups)
             top = self._top(group)
             x_row = self._row(x, self.x, image, top, self.conv.strides[0])
             y_row = self._row(y, self.y, image, top)
-            r_row = self._row(residual, self.extra, image, top)
+            r_row = self._row(residual, self.residual, image, top)
             for chunk in self.chunks:
                 with b.loop(*self._share(chunk, part, parts)) as index:
                     number = b.add(index, run)
@@ -84,7 +84,9 @@ class IntegerDepthwise(IntegerPlan):
                     place = _Place(
                         b.at(x_row, b.mul(channel, self.x.itemsize)),
                         b.at(y_row, b.mul(channel, self.y.itemsize)),
-                        b.at(r_row, b.mul(channel, self.extra.itemsize)) if self.extra else "",
+                        b.at(r_row, b.mul(channel, self.residual.itemsize))
+                        if self.residual
+                        else "",
                         b.at(w, b.mul(number, self.run_nbytes)),
                         self._vectors(bias, per_channel, self.dot.kind),
                         self._vectors(scale, per_channel, self.epilogue.results.floats),
@@ -165,8 +167,8 @@ class IntegerDepthwise(IntegerPlan):
         b, residual = self.b, place.residual
         x = b.mul(turns, columns * self.conv.strides[1] * self.x.column_pitch)
         y = b.mul(turns, columns * self.y.column_pitch)
-        if self.extra is not None:
-            residual = b.at(residual, b.mul(turns, columns * self.extra.column_pitch))
+        if self.residual is not None:
+            residual = b.at(residual, b.mul(turns, columns * self.residual.column_pitch))
         x, y = (b.opaque(b.at(*each)) for each in ((place.x, x), (place.y, y)))
         return replace(place, x=x, y=y, residual=residual)
 
@@ -212,8 +214,8 @@ class IntegerDepthwise(IntegerPlan):
             own = replace(place, x=b.opaque(place.x))
             sums = self.sums(chunk, own, side, columns, vectors, window)
             for column, row in pixels:
-                extras = self.residual_at(chunk, place, row, column * side, valid)
-                taken = [extras[g] for g in vectors]
+                residual = self.residual_at(chunk, place, row, column * side, valid)
+                taken = [residual[g] for g in vectors]
                 found[column, row] += self._results(place, vectors, sums[column][row], taken)
         store = self.store_reals if self.conv.out is None else self.store
         for column, row in pixels:
@@ -259,13 +261,14 @@ class IntegerDepthwise(IntegerPlan):
     ) -> Sequence[Value | None]:
         """For each vector of a run the residual of ``valid`` side-by-side pixels, in steps of the
         float32 sum or reals."""
-        if self.extra is None or self.conv.residual is None:
+        if self.residual is None or self.conv.residual is None:
             return [None] * self.vectors
-        b, width, extra = self.b, chunk.width, self.extra
+        b, width = self.b, chunk.width
         element = ELEMENTS[self.conv.residual.type.dtype]
         parts = []
         for side in range(self.channels // width):
-            pixel = extra.pixel(b, place.residual, row, column + min(side, valid - 1))
+            source = column + min(side, valid - 1)
+            pixel = self.residual.pixel(b, place.residual, row, source)
             parts.append(load_partial(b, self.target, element, width, chunk.valid, pixel))
         data = self._side_by_side(parts, width, element)
         order = channel_order(self.target.isa, self.vectors, self.vectors)
@@ -276,13 +279,13 @@ class IntegerDepthwise(IntegerPlan):
         place: _Place,
         vectors: tuple[int, ...],
         sums: list[Value],
-        extras: Sequence[Value | None],
+        residual: Sequence[Value | None],
     ) -> list[Value]:
         """Finished sums as 16-bit words, or reals."""
         b = self.b
         values = [
-            self.epilogue.values(b, total, place.scale[g], extra)
-            for total, g, extra in zip(sums, vectors, extras, strict=True)
+            self.epilogue.values(b, total, place.scale[g], added)
+            for total, g, added in zip(sums, vectors, residual, strict=True)
         ]
         results = self.epilogue.results
         if self.conv.out is None:

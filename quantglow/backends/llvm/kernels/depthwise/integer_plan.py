@@ -61,7 +61,7 @@ class IntegerPlan:
 
     def __post_init__(self) -> None:
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.extra = Image.of(self.step.inputs[3]) if self.conv.residual is not None else None
+        self.residual = Image.of(self.step.inputs[3]) if self.conv.residual is not None else None
         self.dot = dot_of(self.conv, self.conv.x.type.dtype, self.target)
         self.epilogue = Epilogue(self.conv, self.target)
 
