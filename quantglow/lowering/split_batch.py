@@ -1,7 +1,8 @@
 """A graph for a part of its batch.
 
 If every operator treats the samples along axis 0 apart from each other, the graph of a smaller
-batch is the same graph with a smaller axis 0, and gives the same results sample by sample.
+batch is the same graph with a smaller axis 0, and gives the same results sample by sample.  A
+sample may have several rows of axis 0 where a Reshape joined it with axes behind.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node, operand_fields
 from quantglow.ops.binary import Binary
 from quantglow.ops.external import External
-from quantglow.ops.shape import Concat, Expand
+from quantglow.ops.shape import Concat, Expand, Reshape
 from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.size import surely_divides
 
 Shape = tuple[int, ...]
 
@@ -38,7 +40,7 @@ def split_batch(graph: Graph, pieces: int) -> Graph | None:
             shared.add(node)
             made[node] = node
             continue
-        part = _part(node, made, shared, (batch // pieces, *node.type.shape[1:]), batch)
+        part = _part(node, made, shared, batch, pieces)
         if part is None:
             return None
         made[node] = part
@@ -91,14 +93,17 @@ def _is_alike(operand: Node, rank: int) -> bool:
 
 
 def _part(
-    node: Node, made: Mapping[Node, Node], shared: Set[Node], shape: Shape, batch: int
+    node: Node, made: Mapping[Node, Node], shared: Set[Node], batch: int, pieces: int
 ) -> Node | None:
     if isinstance(node, Constant):
         return node
+    if not node.type.rank or not surely_divides(batch, node.type.shape[0]):
+        return None
+    shape = (node.type.shape[0] // pieces, *node.type.shape[1:])
     if isinstance(node, Input):
         return replace(node, tensor=node.tensor.with_shape(shape))
     computed = [o for o in node.operands if not isinstance(o, Constant) and o not in shared]
-    if any(o.type.shape[:1] != (batch,) for o in (node, *computed)):
+    if not all(isinstance(node, Reshape) or _has_rows_of(node, operand) for operand in computed):
         return None
     changes = _changes(node, computed, shared, shape, batch)
     if changes is None:
@@ -108,6 +113,11 @@ def _part(
     except TypeRuleError:
         return None
     return part if part.type == node.type.with_shape(shape) else None
+
+
+def _has_rows_of(node: Node, operand: Node) -> bool:
+    """Whether each row of a result comes from that of an operand."""
+    return surely_equal(node.type.shape[:1], operand.type.shape[:1])
 
 
 def _changes(

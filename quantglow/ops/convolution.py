@@ -13,6 +13,7 @@ from quantglow.ops.arithmetic import centred, is_integer, multiplier, saturate
 from quantglow.ops.contraction import Contraction, exact_operands
 from quantglow.ops.images import Images
 from quantglow.ops.native import native_ops
+from quantglow.ops.samples import if_aligned, if_constant
 from quantglow.ops.window_products import Part, conv2d
 from quantglow.ops.windows import Pads, Pair, check_windows, window_count
 from quantglow.symbolic.shapes import broadcast_shapes
@@ -212,6 +213,9 @@ class MatMul(Node):
     x: Node
     y: Node
     out: ElementType | None = None
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_constant([self.y]) if self.type.rank == 2 else if_aligned(self)
 
     def infer(self) -> TensorType:
         x, y = self.x.type, self.y.type

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import OutOfRangeError
-from quantglow.graph.node import Node, op
+from quantglow.graph.node import Constant, Node, op
 from quantglow.graph.traits import Trait
+from quantglow.ops.samples import if_constant, if_rows
 from quantglow.ops.shape import MOVES
 from quantglow.types import Array, DType, TensorType
 
@@ -65,6 +66,12 @@ class Gather(Node):
     axis: int
 
     traits = MOVES - {Trait.CHOOSES}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        """A table is read by the indices of a sample, or each sample at the same ones."""
+        if isinstance(self.x, Constant):
+            return {} if self.axis == 0 and self.indices.type.rank else None
+        return if_constant([self.indices]) if self.axis else None
 
     def infer(self) -> TensorType:
         shape = self.x.type.shape
@@ -150,6 +157,9 @@ class TopK(Node):
     x: Node
     k: int
     largest: bool = True
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_rows(self)
 
     def infer(self) -> TensorType:
         shape = self.x.type.shape

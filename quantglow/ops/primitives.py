@@ -16,6 +16,7 @@ from quantglow.graph.traits import Trait
 from quantglow.ops.binary import broadcast
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import kind_of
+from quantglow.ops.samples import if_aligned
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -36,13 +37,17 @@ class Elementwise(Node):
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_aligned(self)
+
     def infer(self) -> TensorType:
         if self.expression.row_functions():
             raise self.refuse(f"{self.expression} is not element by element")
         return _type_of(self, self.args, self.expression, self.out)
 
     def reference(self, args: tuple[Array, ...]) -> Array:
-        result = np.broadcast_to(self.expression.evaluate(args), self.type.shape)
+        shape = np.broadcast_shapes(*(a.shape for a in args))
+        result = np.broadcast_to(self.expression.evaluate(args), shape)
         return result.astype(DType(self.out.dtype).numpy)
 
 
@@ -59,6 +64,9 @@ class RowMap(Node):
 
     in_place = ("args",)
 
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_aligned(self) if self.type.rank > 1 else None
+
     def infer(self) -> TensorType:
         found = _type_of(self, self.args, self.expression, self.out)
         if found.rank < 1 or found.shape[-1] < 1:
@@ -70,7 +78,7 @@ class RowMap(Node):
         return found
 
     def reference(self, args: tuple[Array, ...]) -> Array:
-        shape = self.type.shape
+        shape = np.broadcast_shapes(*(a.shape for a in args))
         values = self.expression.evaluate([np.broadcast_to(a, shape) for a in args])
         return np.broadcast_to(values, shape).astype(DType(self.out.dtype).numpy)
 

@@ -59,6 +59,9 @@ class Where(Node):
 
     traits = frozenset({Trait.ELEMENTWISE, Trait.MOVES, Trait.PASSES_SPECIALS})
 
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_aligned(self)
+
     def infer(self) -> TensorType:
         if self.condition.type.dtype is not DType.BOOL:
             raise self.refuse("the condition must be bool")

@@ -77,6 +77,9 @@ class Expand(Node):
 
     traits = MOVES | {Trait.VIEW}
 
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return {"shape": shape} if self.x.type.rank == len(self.shape) else None
+
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         same_rank = self.x.type.rank == len(self.shape)
         return {"shape": tuple(self.shape[axis] for axis in perm)} if same_rank else None

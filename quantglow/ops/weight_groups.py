@@ -7,11 +7,12 @@ when they were computed; then the sums of groups are exact, and added in float32
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from quantglow.graph.node import Node, op
+from quantglow.ops.samples import if_rows
 from quantglow.types import Array, DType, TensorType
 
 LARGEST = np.float32(127)
@@ -70,6 +71,9 @@ class QuantizeRows(Node):
 
     x: Node
     group: int
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return {}
 
     def infer(self) -> TensorType:
         kind = self.x.type
@@ -146,6 +150,9 @@ class GroupedMatMul(Node):
     zero_points: Node | None = None
     b: Node | None = None
     bits: int
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_rows(self)
 
     def infer(self) -> TensorType:
         if self.bits not in BITS:

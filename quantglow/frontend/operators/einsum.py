@@ -121,8 +121,9 @@ class Contraction:
         inner = "".join(label for label in shared if label not in later)
         rows = "".join(label for label in x.labels if label not in y.labels)
         columns = "".join(label for label in y.labels if label not in x.labels)
-        left = self.grouped(x, batch, rows, inner)
-        right = self.grouped(y, batch, inner, columns)
+        each = [batch] if batch else []  # no axis before rows, which are then those of samples
+        left = self.grouped(x, *each, rows, inner)
+        right = self.grouped(y, *each, inner, columns)
         name = self.call.derived("product")
         made = MatMul(name=name, x=left, y=right) if inner else Mul(name=name, x=left, y=right)
         shape = (*(x.size(c) for c in batch + rows), *(y.size(c) for c in columns))

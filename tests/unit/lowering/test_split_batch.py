@@ -23,6 +23,10 @@ def constant(*shape: int) -> Constant:
 X = Input(name="x", tensor=f32(BATCH, 5, 4, 3))
 ROWS = Input(name="x", tensor=f32(BATCH, 7))
 RELU = ops.Relu(name="y", x=ROWS)
+SQUARE = Input(name="x", tensor=f32(BATCH, BATCH))
+PAIRS = ops.Reshape(name="r", x=X, shape=(BATCH * 20, 3))
+LARGEST = ops.TopK(name="t", x=ROWS, k=2)
+PLACES = Constant(name="i", value=np.array([4, 0, 2], np.int64))
 APART: dict[str, Node] = {
     "conv": ops.Conv(name="y", x=X, w=constant(3, 3, 3, 8), pads=(1, 1, 1, 1)),
     "transposed conv": ops.ConvTranspose(name="y", x=X, w=constant(2, 2, 3, 2), strides=(2, 2)),
@@ -41,6 +45,29 @@ APART: dict[str, Node] = {
     ),
     "border": ops.Pad(name="y", x=X, before=(0, 1, 0, 0), after=(0, 0, 2, 0)),
     "resize": ops.Resize(name="y", x=X, sizes=(10, 8), scales=(2.0, 2.0)),
+    "product with a constant": ops.MatMul(name="y", x=X, y=constant(3, 2)),
+    "product of samples": ops.MatMul(
+        name="y", x=X, y=ops.Transpose(name="t", x=X, perm=(0, 1, 3, 2))
+    ),
+    "several rows of a sample": ops.Reshape(
+        name="y", x=ops.Gemm(name="g", x=PAIRS, w=constant(3, 2)), shape=(BATCH, 5, 4, 2)
+    ),
+    "windows of a sample": ops.Reshape(
+        name="y",
+        x=ops.Softmax(name="s", x=ops.Reshape(name="w", x=X, shape=(BATCH * 5, 12))),
+        shape=(BATCH, 60),
+    ),
+    "largest of a row": ops.Reshape(name="y", x=LARGEST, shape=(BATCH, 1, 2)),
+    "rows of a table": ops.Gather(name="y", x=constant(7, 4), indices=LARGEST, axis=0),
+    "the same rows of each": ops.Gather(name="y", x=X, indices=PLACES, axis=1),
+    "repeated rows": ops.Expand(
+        name="y",
+        x=ops.ReduceMax(name="m", x=X, axes=(1,), keepdims=True),
+        shape=(BATCH, 5, 4, 3),
+    ),
+    "a choice": ops.Where(
+        name="y", condition=Constant(name="c", value=RNG.random((4, 3)) < 0.5), x=X, y=X
+    ),
 }
 MIXED: dict[str, Node] = {
     "constant for each sample": ops.Add(name="y", x=X, y=constant(BATCH, 1, 1, 1)),
@@ -52,17 +79,26 @@ MIXED: dict[str, Node] = {
     ),
     "rows of pairs": ops.Reshape(name="y", x=ROWS, shape=(3, 14)),
     "padded batch": ops.Pad(name="y", x=ROWS, before=(1, 0), after=(0, 0)),
+    "product of a matrix with itself": ops.MatMul(name="y", x=SQUARE, y=SQUARE),
+    "constant times samples": ops.MatMul(name="y", x=constant(BATCH, BATCH), y=SQUARE),
+    "first rows of several": ops.Slice(
+        name="y", x=PAIRS, starts=(0, 0), sizes=(BATCH, 3), steps=(1, 1)
+    ),
+    "rows at computed places": ops.Gather(name="y", x=ROWS, indices=LARGEST, axis=1),
+    "samples at places": ops.Gather(name="y", x=ROWS, indices=PLACES, axis=0),
     "softmax over samples": ops.Softmax(name="y", x=Input(name="x", tensor=f32(BATCH))),
 }
 
 
 def graph_of(node: Node) -> Graph:
-    """The node's graph: its only Input is its first operand at some depth."""
-    first = node
-    while first.operands:
-        first = first.operands[0]
-    assert isinstance(first, Input)
-    return Graph((first,), (("y", node),))
+    """The node's graph, which has one Input."""
+    seen, left = set[Node](), [node]
+    while left:
+        last = left.pop()
+        seen.add(last)
+        left += last.operands
+    (x,) = (each for each in seen if isinstance(each, Input))
+    return Graph((x,), (("y", node),))
 
 
 @pytest.mark.parametrize("pieces", [2, 3, 6])
