@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from threadpoolctl import ThreadpoolController
 
 from quantglow.processes.foreign_calls import ending
+from quantglow.processes.pools import submitted
 from quantglow.processes.system import at_fork
 
 Item = TypeVar("Item")
@@ -128,7 +129,7 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
     helping: list[Future[None]] = []
     with ending(helping):
         for _ in range(min(pool.helpers, len(given) - 1)):
-            helping.append(pool.executor.submit(copy_context().run, work))
+            helping.append(submitted(pool.executor, copy_context().run, work))
         try:
             copy_context().run(work)
         finally:
@@ -153,8 +154,7 @@ def later(function: Callable[[Item], Result], item: Item) -> Callable[[], Result
     if pool is None:
         result = function(item)
         return lambda: result
-    future: Future[Result] = pool.executor.submit(copy_context().run, _alone, function, item)
-    return future.result
+    return submitted(pool.executor, copy_context().run, _alone, function, item).result
 
 
 def _alone(function: Callable[[Item], Result], item: Item) -> Result:

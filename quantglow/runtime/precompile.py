@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from quantglow.graph.graph import Graph
+from quantglow.processes.pools import submitted
 from quantglow.runtime.build import Compiler, physical_cores
 
 
@@ -31,7 +32,7 @@ def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
 
     pool = ThreadPoolExecutor(1, "quantglow-kernels")
     try:
-        yield lambda graph: pool.submit(compiler.load_kernels, graph, check)
+        yield lambda graph: submitted(pool, compiler.load_kernels, graph, check)
         pool.shutdown()
     except BaseException:
         ended.set()

@@ -21,6 +21,7 @@ from quantglow.backends.llvm.jit.cache import ObjectCache, user_cache
 from quantglow.backends.llvm.jit.linker import UnlinkableError, linked
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.processes import background
+from quantglow.processes.pools import submitted
 from quantglow.processes.system import at_fork, processors
 
 KERNEL = "kernel"
@@ -182,7 +183,7 @@ def compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit]
 
     def submit(symbol: str, text: str) -> Future[bytes]:
         room.acquire()
-        future = pool.submit(compile_, symbol, text)
+        future = submitted(pool, compile_, symbol, text)
         future.add_done_callback(lambda _: room.release())
         return future
 
