@@ -93,13 +93,6 @@ def known_initializers(graph: onnx.GraphProto, weights: Weights) -> Iterator[Kno
         yield Known(tensor.name, array_of(tensor) if found is None else found)
 
 
-def add_initializers(graph: onnx.GraphProto, known: Iterable[Known], scope: Scope) -> None:
-    scope.values.update((value.name, value) for value in known)
-    for sparse in graph.sparse_initializer:
-        scope.problems.append(f"tensor {sparse.values.name!r}: sparse initializer")
-        scope.values[sparse.values.name] = Foreign(sparse.values.data_type, None, reported=True)
-
-
 def declare_inputs(
     fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: Scope, values: Values
 ) -> tuple[Input, ...]:
@@ -182,7 +175,7 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
 
 def import_body(graph: onnx.GraphProto, scope: Scope) -> None:
     """Bind the values of a subgraph."""
-    add_initializers(graph, known_initializers(graph, {}), scope)
+    scope.values.update((value.name, value) for value in known_initializers(graph, {}))
     import_nodes(live_nodes(graph), scope)
 
 

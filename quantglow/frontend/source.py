@@ -14,7 +14,6 @@ from google.protobuf.message import EncodeError
 from quantglow.errors import ModelError, UndecidedError, UnsupportedOpError
 from quantglow.frontend.budget import Meter
 from quantglow.frontend.importer import (
-    add_initializers,
     declare_inputs,
     import_nodes,
     known_initializers,
@@ -161,7 +160,7 @@ class Source:
         has_elements = all(chain.from_iterable(shapes.values()))
         scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback and has_elements)
         scope.unrolls, scope.cuts = self.unrolls, cuts
-        add_initializers(self.proto.graph, known, scope)
+        scope.values.update((value.name, value) for value in known)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)
         with np.errstate(all="ignore"):  # weights may be infinite
@@ -269,9 +268,7 @@ class Source:
     def fed(self) -> tuple[onnx.ValueInfoProto, ...]:
         """The inputs; what has an initializer is a constant (old models list it as an input)."""
         graph = self.proto.graph
-        known = {t.name for t in graph.initializer} | {
-            s.values.name for s in graph.sparse_initializer
-        }
+        known = {t.name for t in graph.initializer}
         fed = tuple(i for i in graph.input if i.name not in known)
         for value in fed:
             if not value.type.HasField("tensor_type"):

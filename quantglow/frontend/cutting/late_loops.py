@@ -107,7 +107,6 @@ class LoopNode:
         read = (self.infos[name] for name in self.captured if name in self.infos)
         return (
             len(self.body.input) == len(self.node.input) >= 2
-            and not self.body.sparse_initializer
             and own.isdisjoint(outer)
             and all(self.is_known(name) or name in self.infos for name in self.captured)
             and all(map(is_plain, (*ends, *read)))

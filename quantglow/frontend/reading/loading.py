@@ -25,6 +25,7 @@ from quantglow.frontend.reading.proto import (
     every_node,
     opset_of,
 )
+from quantglow.frontend.reading.sparse_tensors import with_dense_tensors
 from quantglow.frontend.reading.wire import light_decoded
 
 LISTLESS_IR = 4
@@ -109,7 +110,7 @@ def checked(
     check_growth(proto, origin)
     check_counts(proto, origin)
     load_external_data(proto, origin, folder)
-    proto, weights = light(proto)
+    proto, weights = light(with_dense_tensors(proto, origin))
     proto = with_defaults(sorted_nodes(proto))
     try:
         onnx.checker.check_model(for_the_checker(hollow(proto, {**(apart or {}), **weights})))

@@ -126,7 +126,6 @@ def read_names(proto: onnx.NodeProto) -> Iterator[str]:
 def captured_names(graph: onnx.GraphProto) -> Iterator[str]:
     """Names that a body reads from outside."""
     own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    own |= {sparse.values.name for sparse in graph.sparse_initializer}
     for node in graph.node:
         yield from (name for name in read_names(node) if name not in own)
         own.update(node.output)
@@ -259,7 +258,6 @@ def renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
 
 def rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    own |= {sparse.values.name for sparse in graph.sparse_initializer}
     own |= {name for node in graph.node for name in node.output}
     outer = {name: new for name, new in names.items() if name not in own}
     for node in graph.node:

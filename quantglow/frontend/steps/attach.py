@@ -38,7 +38,7 @@ def with_steps(
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     graph, taken = made.graph, set(map(str, all_names(made)))
-    known = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    known = {t.name for t in graph.initializer}
     inputs = {value.name: value for value in graph.input if value.name not in known}
     outputs = {value.name: value for value in graph.output}
     at_inputs = resolved("before", "input", before, inputs)

@@ -217,7 +217,7 @@ def _stretches(trials: Trials, count: int) -> list[set[str]]:
     groups += [{name} for name in names if name not in known]
     order = {name: index for index, name in enumerate(names)}
     groups.sort(key=lambda group: min(order[name] for name in group))
-    size = -(-len(groups) // count)
+    size = max(1, -(-len(groups) // count))
     return [set().union(*groups[i : i + size]) for i in range(0, len(groups), size)]
 
 

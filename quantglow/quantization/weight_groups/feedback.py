@@ -20,10 +20,12 @@ BLOCK = 64
 
 def rounded_by_moments(groups: Array, grid: Grid, moments: Array) -> Array:
     """Codes of weights [N, G, group] for second moments [K, K] of their inputs; the nearest ones
-    in channels where these have the smaller error.
+    in channels where these have the smaller error, and where the inputs were zeros.
     """
     rows, depth = len(groups), len(moments)
     nearest = grid.codes(groups)
+    if DAMPING * np.trace(moments) / depth < np.finfo(moments.dtype).tiny:
+        return nearest
     found = nearest.copy()
     flat = found.reshape(rows, -1)
     metric = moments + np.eye(depth, dtype=moments.dtype) * (DAMPING * np.trace(moments) / depth)

@@ -1,4 +1,4 @@
-"""Threads of a service go on where the main thread has ended: they compile and quantize as before."""
+"""Threads compile and quantize as before where they go on after the main thread."""
 
 from __future__ import annotations
 

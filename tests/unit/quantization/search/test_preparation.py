@@ -349,3 +349,9 @@ def test_equal_values_and_readers_of_two_candidates_are_judged_once(
     histograms = {**seen.histograms, **{name: changed[name] for name in ("second", "sum")}}
     choose_ranges(other, replace(seen, histograms=histograms), AUTO, data, judged)
     assert set(calls) == pairs - {("x", "first")}
+
+
+def test_a_graph_of_constants_has_nothing_to_prepare() -> None:
+    graph = Graph((), (("y", Constant(name="y", value=np.ones((2, 3), np.float32))),))
+    found = qg.quantize(graph, qg.profile(graph, [{}]), data=[{}] * 12)
+    assert found.outputs == graph.outputs

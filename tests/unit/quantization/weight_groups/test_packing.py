@@ -116,6 +116,16 @@ def test_no_channel_is_worse_than_rounded_to_the_nearest() -> None:
     assert (errors[0] <= errors[1] * (1 + 1e-4)).all()
 
 
+@pytest.mark.parametrize("scale", [0, 1e-22])
+def test_inputs_of_zeros_leave_the_nearest_codes(scale: float) -> None:
+    """As behind a Relu that no sample passes."""
+    rng = np.random.default_rng(7)
+    x = (scale * rng.normal(size=(8, 64))).astype(np.float32)
+    groups = rng.normal(size=(40, 2, 32)).astype(np.float32)
+    grid = searched_grid(groups, 4, True, np.ones((2, 32), np.float32))
+    np.testing.assert_array_equal(rounded_by_moments(groups, grid, x.T @ x), grid.codes(groups))
+
+
 def test_moments_of_values_by_name() -> None:
     b = Builder()
     x = b.input(3, 8)
