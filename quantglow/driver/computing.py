@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 
 from quantglow.ops.native import NativeOps, computing_with
 from quantglow.options import COMPILED, ProfileWith
 
 
-def computing(profile_with: ProfileWith) -> AbstractContextManager[None]:
-    """Inside, machine code computes, or NumPy (``options.PROFILES_WITH``)."""
-    return computing_with(compiled_ops() if profile_with == COMPILED else None)
+@contextmanager
+def computing(profile_with: ProfileWith) -> Iterator[None]:
+    """Inside, machine code computes, or NumPy (``options.PROFILES_WITH``).
+
+    NumPy's floating-point errors are handled as by default, whatever the application has set: small
+    products underflow.
+    """
+    ops = compiled_ops() if profile_with == COMPILED else None
+    with computing_with(ops), np.errstate(all="warn", under="ignore"):
+        yield
 
 
 def compiled_ops() -> NativeOps:

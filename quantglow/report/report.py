@@ -218,6 +218,13 @@ class Report(Concise, Tabular):
         figures = Figures(self.layers, self.outputs, self.speeds, verdict, notes, rows)
         return page_of(self.graph, self.source, figures, trace)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its figures: passes of the graph for a page are functions of this process."""
+        return Report.from_json, (self.to_json(),)
+
+    def __deepcopy__(self, memo: object) -> Report:
+        return self
+
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Report:
         """The report from the result of ``to_json``.  Raises ``FileFormatError``."""

@@ -21,6 +21,7 @@ from quantglow.lazy import cached_property
 from quantglow.pages import release_pages
 from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS, Build
+from quantglow.runtime.copies import OfOneProcess
 from quantglow.runtime.feeds import arrays_of, chosen_outputs, feeds_by_name
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Freedom, Tail, save
@@ -134,7 +135,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, eq=False)
-class CompiledModel:
+class CompiledModel(OfOneProcess):
     """A network and its machine code.  All methods are thread-safe.
 
     ``reporter`` makes the report; ``profile`` is the one used for quantization, None for a float

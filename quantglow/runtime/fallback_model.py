@@ -22,6 +22,7 @@ from quantglow.runtime.compiled import (
     TensorInfo,
     save_with_code,
 )
+from quantglow.runtime.copies import OfOneProcess
 from quantglow.runtime.feeds import check_mapping, chosen_outputs, fed, feeds_by_name
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.queues.infer_queue import InferQueue
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class FallbackModel:
+class FallbackModel(OfOneProcess):
     """A valid ONNX model that onnxruntime runs: its shapes or types are only known while it runs.
 
     ``reasons`` name the nodes; ``reporter`` makes the report.  All methods are thread-safe.  Sizes

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from quantglow.arguments import brief, integer, items, number, options_named, shapes
 from quantglow.errors import InputError, OptionError
+from quantglow.runtime.copies import OfOneProcess
 from quantglow.runtime.feeds import check_mapping, fed
 from quantglow.runtime.queues.batch_speed import BatchSpeed, sizes_tried
 from quantglow.runtime.queues.joining import Call, joined, parts
@@ -58,7 +59,7 @@ class Model(Protocol):
         """Compile for input shapes; ``specialised``: a program for each."""
 
 
-class InferQueue:
+class InferQueue(OfOneProcess):
     """Runs the calls of many callers on several streams: threads that run one inference each.
 
     ::

@@ -281,7 +281,7 @@ def fits_half(array: Array) -> bool:
     """Whether an array is float32 and float16 has all of its values."""
     flat, step = array.reshape(-1), PIECE_NBYTES // 4
     pieces = (slice(FIRST), *(slice(i, i + step) for i in range(0, flat.size, step)))
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         return array.dtype == np.float32 and all(
             flat[piece].astype(np.float16).astype(np.float32).tobytes() == flat[piece].tobytes()
             for piece in pieces

@@ -18,6 +18,7 @@ from quantglow.graph.case import Case, elements, may_decide
 from quantglow.graph.signature import Port, Signature
 from quantglow.interpreter import check_names, check_types
 from quantglow.processes.forking import renewed_after_fork
+from quantglow.runtime.copies import OfOneProcess
 from quantglow.runtime.feeds import arrays_of, chosen_outputs, feeds_by_name
 from quantglow.runtime.states.caches import Caches
 from quantglow.runtime.states.state_programs import StatePrograms
@@ -32,7 +33,7 @@ class Runs(Protocol):
 
 
 @dataclass(eq=False, repr=False)
-class State(Concise):
+class State(OfOneProcess, Concise):
     """The caches of one or several sequences, between calls of a model.
 
     A call that fails or is interrupted leaves the state as it was.  One call at a time uses a
