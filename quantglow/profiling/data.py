@@ -143,12 +143,27 @@ def samples_in(data: Any, names: Sequence[str]) -> Iterable[Any]:
         return _read_by(data)
     if isinstance(data, np.ndarray | Mapping):
         return [data]
-    if not isinstance(data, Iterable):
+    if isinstance(data, Iterable):
+        return data
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise CalibrationError(
             f"calibration data of type {type(data).__name__} cannot be iterated. "
             "Remedy: pass a list of samples."
         )
-    return data
+    return _Items(data)
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The samples of a dataset that has them by number, as those of ``torch.utils.data``."""
+
+    dataset: Any
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.dataset[i] for i in range(len(self)))
 
 
 def _read_by(reader: Any) -> Iterator[Any]:
@@ -168,6 +183,12 @@ def _by_name(sample: Any, names: list[str], place: Place) -> Mapping[str, Any]:
         return sample
     arrays = sample if isinstance(sample, tuple | list) else [sample]
     if len(arrays) != len(names):
+        if all(isinstance(value, int | float) for value in arrays):
+            raise CalibrationError(
+                f"{place} is a list of {len(arrays)} number(s), where a list has an array for each "
+                "input. Remedy: give the samples as an array, numpy.asarray(samples, "
+                "numpy.float32)."
+            )
         raise CalibrationError(
             f"{place} has {len(arrays)} array(s), the model takes {len(names)}: {names}. "
             "Remedy: leave out labels, and give one array for each input in this order."
@@ -218,7 +239,7 @@ def _array(value: Any, port: Port, place: Place) -> Array:
     is_listed = isinstance(value, list | tuple | int | float)
     if not is_listed or found.dtype.kind not in "iuf" or found.dtype == port.dtype.numpy:
         return found
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         own = found.astype(port.dtype.numpy)
     return own if port.dtype.is_float or np.array_equal(own, found) else found
 

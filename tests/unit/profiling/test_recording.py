@@ -100,6 +100,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "not iterable": (3, "cannot be iterated"),
     "wrong name": ([{"x": DATA[0], "z": DATA[0]}], "sample 0 has inputs \\['x', 'z'\\]"),
     "one short": ([(DATA[0],)], "has 1 array"),
+    "numbers": ([[0.5, 1.5, 2.5]], "sample 0 is a list of 3 number.*numpy.asarray"),
     "targets": ([(DATA[0], DATA[0], 0.5)], "leave out labels"),
     "shape": ([(DATA[0], DATA[0][:, :2])], "input 'y': expected shape \\(2, 3\\)"),
     "batch": ([(DATA[0], np.ones((3, 3), np.float32))], "input 'y'.*got \\(3, 3\\)"),
@@ -195,3 +196,24 @@ def test_an_npz_file_names_its_sample(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=not_finite(rows(1, 2)))
     with pytest.raises(CalibrationError, match=r"^sample 3 has 1 NaN"):
         profile(SINGLE, tmp_path / "data.npz", progress=False)
+
+
+class Dataset:
+    """Samples by number, as map-style datasets of PyTorch have them."""
+
+    def __len__(self) -> int:
+        return len(DATA)
+
+    def __getitem__(self, index: int) -> Any:
+        return DATA[index], DATA[index]
+
+
+def test_a_dataset_is_read_by_number() -> None:
+    found = profile(network(), Dataset(), progress=False)
+    expected = profile(network(), [(sample, sample) for sample in DATA], progress=False)
+    assert found.histograms.keys() == expected.histograms.keys()
+    for name, one in expected.histograms.items():
+        assert (found.histograms[name].minimum, found.histograms[name].count) == (
+            one.minimum,
+            one.count,
+        )

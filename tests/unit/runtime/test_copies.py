@@ -27,13 +27,13 @@ def test_models_and_queues_say_that_they_cannot_be_copied(compiled: qg.CompiledM
     with qg.InferQueue(compiled) as queue:
         for each in (compiled, queue):
             for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-                with pytest.raises(qg.OptionError, match="cannot be pickled or copied.*load()"):
+                with pytest.raises(qg.OptionError, match="cannot be pickled or copied"):
                     copied(each)
 
 
 def test_a_report_is_pickled_by_its_figures(compiled: qg.CompiledModel) -> None:
     report = compiled.report
-    again = pickle.loads(pickle.dumps(report))
+    again = pickle.loads(pickle.dumps(report))  # noqa: S301 - its own bytes
     assert again.to_json() == report.to_json()
     assert str(again) == str(report)
     assert copy.deepcopy(report).to_json() == report.to_json()
