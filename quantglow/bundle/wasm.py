@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from quantglow.bundle.contents import Contents
@@ -82,6 +83,4 @@ def es_module(bundle: Contents) -> str:
         "__RESULTS__": json.dumps([meaning for _, meaning in sorted(RESULTS.values())], indent=2),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
-    for word, value in words.items():
-        text = text.replace(word, value)
-    return text
+    return re.sub("|".join(words), lambda found: words[found[0]], text)

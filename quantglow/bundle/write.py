@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.bundle import cmake, example
 from quantglow.bundle.code import Code
 from quantglow.bundle.contents import Contents, Model
+from quantglow.bundle.earlier import Earlier
 from quantglow.bundle.header import header
 from quantglow.bundle.limits import Limits
 from quantglow.bundle.manifest import manifest
-from quantglow.bundle.pool import check_pool, pool_files
-from quantglow.bundle.shared import Library, check_shared, shared_library
+from quantglow.bundle.pool import pool_files
+from quantglow.bundle.shared import Library, shared_library
 from quantglow.bundle.tensors import inputs_of, is_identifier, outputs_of
 from quantglow.bundle.wasm import es_module, wasm_module
 from quantglow.bundle.weights_file import c_weights
@@ -25,6 +27,37 @@ from quantglow.files import cause, writing
 
 FIXED_NAMES = {"main.c": example.FIRST_LINE, "CMakeLists.txt": cmake.FIRST_LINE}
 """Files whose names do not begin with that of the bundle -> how quantglow begins them."""
+TAKEN_NAMES = frozenset(
+    [
+        "all",
+        "clean",
+        "depend",
+        "edit_cache",
+        "help",
+        "install",
+        "package",
+        "rebuild_cache",
+        "test",
+        "c",
+        "dl",
+        "m",
+        "pthread",
+        "rt",
+        "errno",
+        "limits",
+        "math",
+        "pthread",
+        "stdarg",
+        "stdbool",
+        "stddef",
+        "stdint",
+        "stdio",
+        "stdlib",
+        "string",
+        "time",
+    ]
+)
+"""Targets that CMake has, and libraries and headers that a bundle includes, in lower case."""
 
 
 def write_bundle(
@@ -42,12 +75,6 @@ def write_bundle(
     Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
     ``FileFormatError``.
     """
-    check_name(model.name)
-    check_files(folder)
-    if library is Library.SHARED:
-        check_shared(code.base.target, placement)
-    if has_pool:
-        check_pool(code.base.target)
     bundle = replace(contents_of(model, code, placement), has_pool=has_pool)
     limits.check(bundle)
     files = bundle_files(bundle, library)
@@ -59,28 +86,44 @@ def write_bundle(
             f"cannot make the folder {os.fspath(folder)!r}: {cause(error)}. "
             "Remedy: name a folder where you may write."
         ) from error
-    for file, data in files.items():
-        with writing(path / file) as temporary:
-            temporary.write_bytes(data)
+    earlier = Earlier.of(folder, model.name)
+    with ExitStack() as stack:  # all are written before the first one takes its name
+        for file, data in files.items():
+            stack.enter_context(writing(path / file)).write_bytes(data)
+    for old in earlier.left_over(files):
+        old.unlink(missing_ok=True)
 
 
 def check_name(name: str) -> None:
-    """Raise ``OptionError`` for a name that cannot begin symbols of C."""
+    """Raise ``OptionError`` for a name that cannot begin symbols of C, or that others have."""
     if not is_identifier(name):
         raise OptionError(
             f"name={name!r} is no identifier of C. Remedy: a letter, then letters, digits and _"
         )
+    if name.lower() in TAKEN_NAMES:
+        raise OptionError(
+            f"name={name!r} is a target of CMake, a library or a header of C. Remedy: another name"
+        )
 
 
-def check_files(folder: str | os.PathLike[str]) -> None:
-    """Raise ``OptionError`` for a folder with a ``main.c`` or ``CMakeLists.txt`` of the user's."""
-    for name, first_line in FIXED_NAMES.items():
-        path = Path(folder) / name
-        if path.exists() and not is_generated(path, first_line):
-            raise OptionError(
-                f"{os.fspath(path)!r} would be overwritten, and quantglow did not write it. "
-                "Remedy: name another folder, such as a new one beside it, or move the file away."
-            )
+def check_files(folder: str | os.PathLike[str], name: str) -> None:
+    """Raise ``OptionError`` for a folder with a ``main.c`` or ``CMakeLists.txt`` that the user
+    wrote, or edited since the bundle of this name was written."""
+    earlier = Earlier.of(folder, name)
+    for file, first_line in FIXED_NAMES.items():
+        path = Path(folder) / file
+        if not path.exists():
+            continue
+        if not is_generated(path, first_line):
+            what = "quantglow did not write it"
+        elif earlier.is_edited(file):
+            what = "it was edited since"
+        else:
+            continue
+        raise OptionError(
+            f"{os.fspath(path)!r} would be overwritten, and {what}. "
+            "Remedy: name another folder, such as a new one beside it, or move the file away."
+        )
 
 
 def is_generated(path: Path, first_line: str) -> bool:

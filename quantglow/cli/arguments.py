@@ -213,6 +213,21 @@ def control_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def refuse_without_data(options: argparse.Namespace, *but: str) -> None:
+    """Raise ``OptionError`` for flags that matter only where a model is quantized, ``but`` some."""
+    parser = argparse.ArgumentParser(add_help=False)
+    calibration_arguments(parser, required=False)
+    for add in (quantization_arguments, control_arguments, validation_argument):
+        add(parser)
+    usual = vars(parser.parse_args([]))
+    given = [name for name, value in usual.items() if getattr(options, name) != value]
+    if flags := [f"--{name.replace('_', '-')}" for name in given if name not in but]:
+        raise OptionError(
+            f"{', '.join(flags)}: nothing is quantized without --calibration-data. Remedy: give "
+            "samples, or leave the flags out."
+        )
+
+
 def machine_arguments(parser: argparse.ArgumentParser) -> None:
     levels = ", ".join(LEVELS)
     parser.add_argument(

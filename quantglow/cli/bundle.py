@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ from rich.console import Console
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.targets import CHOICES, LEVELS
 from quantglow.bundle import Library
-from quantglow.bundle.write import check_files, check_name
 from quantglow.cli.arguments import (
     calibration_arguments,
     control_arguments,
     model_argument,
     quantization_arguments,
     quantization_options,
+    refuse_without_data,
     schedule_argument,
     shapes_of,
     validation_argument,
@@ -32,7 +33,7 @@ from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.report.display.tables import Table, nbytes_text, number
-from quantglow.runtime.bundles import check_target
+from quantglow.runtime.bundles import BundleOptions
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 
@@ -80,26 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> None:
     """Write the bundle; print its flash and RAM, its files, its inputs and outputs."""
-    check_name(options.name)
-    check_target(options.target)
     check_folder(options.output)
-    check_files(options.output)
+    given = {field.name: getattr(options, field.name) for field in fields(BundleOptions)}
+    BundleOptions(**given).check(options.output)
     compiled = opened(options)
     shapes = shapes_of(options) if is_saved(options.model) else {}
-    compiled.export_bundle(
-        options.output,
-        name=options.name,
-        target=options.target,
-        weights=options.weights,
-        input_shapes=shapes or None,
-        quantize_input=options.quantize_input,
-        quantize_output=options.quantize_output,
-        library=options.library,
-        max_flash=options.max_flash,
-        max_ram=options.max_ram,
-        schedule=options.schedule,
-        threads=options.threads,
-    )
+    compiled.export_bundle(options.output, input_shapes=shapes or None, **given)
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))
     console.print(verdict(options.output, facts), highlight=False, markup=False)
@@ -112,6 +99,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``."""
     if not options.calibration_data:
+        refuse_without_data(options, "quantize_output")
         if is_saved(options.model):
             refuse_steps(options)
             return load(options.model)

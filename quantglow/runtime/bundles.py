@@ -12,6 +12,9 @@ from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.targets import ALL, choice_of, level_target, resolve
 from quantglow.bundle import Code, Library, Limits, Model, write_bundle
+from quantglow.bundle.pool import check_pool
+from quantglow.bundle.shared import check_shared
+from quantglow.bundle.write import check_files, check_name
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -45,20 +48,40 @@ class BundleOptions:
         most = {"max_flash": self.max_flash, "max_ram": self.max_ram}
         return Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
 
+    @property
+    def placement(self) -> Placement:
+        """Where the constants lie.  Raises ``OptionError``."""
+        return Placement(choice("weights", self.weights, list(Placement)))
+
+    @property
+    def kind(self) -> Library:
+        """What is made for loaders.  Raises ``OptionError``."""
+        return Library(choice("library", self.library, list(Library)))
+
+    def check(self, folder: str | os.PathLike[str]) -> None:
+        """Raise ``OptionError`` or ``BackendError`` for what fails whatever the model is."""
+        check_name(instance("name", self.name, str, "an identifier of C"))
+        check_files(folder, self.name)
+        targets = targets_of(self.target)
+        if self.kind is Library.SHARED:
+            check_shared(targets[-1], self.placement)
+        if flag("threads", self.threads):
+            check_pool(targets[-1])
+        _ = self.limits
+
 
 def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleOptions) -> None:
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
-    placement = Placement(choice("weights", options.weights, list(Placement)))
-    library = Library(choice("library", options.library, list(Library)))
-    name = instance("name", options.name, str, "an identifier of C")
+    options.check(folder)
     if flag("quantize_input", options.quantize_input):
         graph = with_quantized_inputs(graph)
     if flag("quantize_output", options.quantize_output):
         graph = with_quantized_outputs(graph)
-    model = Model(name, graph.source_hash, is_integer(graph))
-    limits, has_pool = options.limits, flag("threads", options.threads)
+    model = Model(options.name, graph.source_hash, is_integer(graph))
     code = code_of(graph, options.target, options.schedule)
-    write_bundle(folder, model, code, placement, library, limits, has_pool)
+    write_bundle(
+        folder, model, code, options.placement, options.kind, options.limits, options.threads
+    )
 
 
 def is_integer(graph: Graph) -> bool:
@@ -104,12 +127,11 @@ def bundle_target(name: str) -> Target:
     return level_target(instance("target", level, str, "the name of a target"))
 
 
-def check_target(name: str) -> None:
-    """Raise ``BackendError`` for unknown targets."""
-    if name.endswith(ALL):
-        choice_of(name)
-    else:
-        bundle_target(name)
+def targets_of(name: str) -> tuple[Target, ...]:
+    """The targets of a name; ``x86-64:all`` has several.  Raises ``BackendError`` for unknown
+    ones."""
+    is_choice = instance("target", name, str, "the name of a target").endswith(ALL)
+    return choice_of(name)[0] if is_choice else (bundle_target(name),)
 
 
 def code_of(graph: Graph, target: str, schedule: str | None = None) -> Code:
@@ -154,8 +176,9 @@ def schedule_for(target: Target, schedule: str | None) -> str:
 
 def check_own(graph: Graph) -> None:
     """Raise ``BackendError`` for a graph with operators of onnxruntime."""
-    if foreign := [node.name for node in graph.nodes if isinstance(node, External)]:
+    if foreign := [node for node in graph.nodes if isinstance(node, External)]:
+        shown = "; ".join(f"{n.name!r} ({n.op_type}): {n.reason}" for n in foreign)
         raise BackendError(
-            f"a bundle cannot run operators of onnxruntime: {', '.join(foreign)}. "
+            f"a bundle cannot run operators of onnxruntime, which computes {shown}. "
             "Remedy: cut the model before them, or replace them."
         )

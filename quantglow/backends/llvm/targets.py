@@ -105,7 +105,8 @@ def choice_of(name: str) -> tuple[tuple[Target, ...], Choice]:
 def _level(name: str) -> tuple[Family, Level]:
     if name not in _LEVELS:
         raise BackendError(
-            f"unknown target {name!r}; choose 'native' or one of {', '.join(LEVELS)}"
+            f"unknown target {name!r}. Remedy: 'native', or one of {', '.join(LEVELS)}; any "
+            "Cortex-M that is not among them is 'cortex-m0plus'"
         )
     return _LEVELS[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -335,6 +336,33 @@ def test_bundle_refuses_a_folder_with_a_program_before_the_work(
     (folder / "mine.bundle" / "main.c").write_text("int main(void) { return 0; }\n")
     assert run(folder, "bundle missing.onnx --output mine.bundle") == 1
     assert "main.c' would be overwritten" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--target cortex-m4 --library shared", "library='shared' is for ELF"),
+        ("--target cortex-m4 --threads", "the pool is for Linux"),
+        ("--target wasm32 --library shared --weights c", "no place for weights='c'"),
+        ("--target cortex-m3", "unknown target 'cortex-m3'. Remedy: .*'cortex-m0plus'"),
+        ("--max-flash 0", "max_flash must be at least 1"),
+        ("--name all", "name='all' is a target of CMake"),
+    ],
+)
+def test_bundle_refuses_options_before_the_work(
+    folder: Path, capsys: pytest.CaptureFixture[str], options: str, problem: str
+) -> None:
+    assert run(folder, f"bundle missing.onnx --output none.bundle {options}") == 1
+    assert re.search(problem, " ".join(capsys.readouterr().err.split()))
+
+
+def test_bundle_refuses_flags_of_quantization_without_data(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = "--int16-activations auto --seed 3 --preset performance"
+    assert run(folder, f"bundle net.onnx --output none.bundle {flags}") == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--preset, --int16-activations, --seed: nothing is quantized without" in said
 
 
 def test_bundle_takes_saved_models_and_shapes(folder: Path) -> None:

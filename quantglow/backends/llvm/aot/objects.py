@@ -22,8 +22,9 @@ PATIENCE_SECONDS = 1200.0
 """Longest time that LLVM may take for one object."""
 
 DEFINITION = re.compile(r"^(define .*?\) nounwind)", re.MULTILINE)
-REPORTED = '"warn-stack-size"="0"'
-"""Functions with this attribute make LLVM report their bytes of stack."""
+REPORTED = 'noredzone "warn-stack-size"="0"'
+"""Functions with these attributes make LLVM report their bytes of stack, all of them: no function
+uses what lies below its frame."""
 SMALL = "optsize"
 """The attribute of functions whose code counts."""
 FRAME = re.compile(rb"stack frame size \((\d+)\) exceeds limit \(0\) in function '([^']+)'")
