@@ -218,12 +218,6 @@ def compile(options: argparse.Namespace, console: Console) -> None:
     check_writable(options.output, MODELS, (options.model,), FLOAT_SHARE)
     check_include_code(options.output, options.include_code)
     compiled = opened(options)
-    if isinstance(compiled, CompiledModel) and compiled.specialisations.is_empty:
-        raise OptionError(
-            "the model leaves dimensions free, and a file holds a program for some shape. Remedy: "
-            "fix them by --input-shapes, or keep them free by `quantglow quantize`; in Python, "
-            "compile the model, run it once, and save it."
-        )
     console.print(compiled.report)
     save(compiled, options.output, options.include_code, console)
 

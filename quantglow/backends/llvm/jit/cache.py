@@ -181,7 +181,7 @@ def cache_folder(kind: str) -> Path | None:
     if root == "":
         return None
     try:
-        return (Path(root) if root else user_caches() / "quantglow") / kind
+        return (Path(root).expanduser() if root else user_caches() / "quantglow") / kind
     except RuntimeError as error:  # a user without a home
         debug.log(2, f"kernel cache: disabled: {error}")
         return None
