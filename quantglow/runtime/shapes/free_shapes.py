@@ -339,9 +339,11 @@ class FreeShapes(Concise):
                 raise
             if self.fallback and isinstance(error, UnsupportedOpError | FallbackError):
                 return self.fallback(case, error.reasons)
+            said = str(error).rstrip(".")
+            if "Remedy: " not in said:
+                said += ". Remedy: feed shapes that its operators agree with"
             raise InputError(
-                f"the model cannot be compiled for inputs of the shapes {case}: {error}. "
-                "Remedy: feed shapes that its operators agree with."
+                f"the model cannot be compiled for inputs of the shapes {case}: {said}."
             ) from error
         return Specialisation(graph, build, case)
 
