@@ -174,6 +174,15 @@ def careful(value: int) -> int:
     return max(1, value.hint >> value.guards.caution) if isinstance(value, Size) else value
 
 
+def is_one(size: int) -> bool:
+    """Whether a size is 1; a free one is not, and the graph is not that of 1 then."""
+    if not isinstance(size, Size):
+        return size == 1
+    for name in size.expression.names:
+        size.guards.exclude_one(name)
+    return False
+
+
 def surely_divides(divisor: int, value: int) -> bool:
     """Whether a value is a multiple for all values of the symbols."""
     rest = value % divisor

@@ -13,7 +13,7 @@ from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.shape import Concat, Expand, Reshape, Slice, Transpose
 from quantglow.symbolic.shapes import broadcast_shapes, has_free, integers
-from quantglow.symbolic.size import is_free, likely
+from quantglow.symbolic.size import is_free, is_one, likely
 from quantglow.types import Array
 
 MAX_ELEMENTS = 2**31
@@ -61,7 +61,7 @@ def squeeze(call: Call) -> Node:
     x = call.tensor(0)
     dims = x.type.shape
     axes = call.parameter("axes", 1)
-    drop = [i for i, d in enumerate(dims) if d == 1] if axes is None else normal(axes, len(dims))
+    drop = [i for i, d in enumerate(dims) if is_one(d)] if axes is None else normal(axes, len(dims))
     return reshaped(call, x, tuple(d for i, d in enumerate(dims) if i not in drop))
 
 

@@ -550,3 +550,25 @@ def test_calls_after_warming_up_a_queue_plan_nothing(monkeypatch: pytest.MonkeyP
             monkeypatch.setattr(module, "plan_program", refused)
         for size in (1, 2, 4):
             assert len(queue.run(None, {"x": image((size, 64, 4, 4))})[0]) == size
+
+
+def test_calls_are_not_joined_whose_graph_is_another_one_for_a_sample() -> None:
+    """A Squeeze without axes leaves out the batch of one sample, and no larger one."""
+    nodes = [
+        onnx.helper.make_node("Squeeze", ["x"], ["h"]),
+        onnx.helper.make_node("Concat", ["h", "h"], ["c"], axis=1),
+        onnx.helper.make_node("Reshape", ["c", "sizes"], ["y"]),
+    ]
+    sizes = numpy_helper.from_array(np.array([-1, 12]), "sizes")
+    model = model_of(nodes, {"x": floats(1, 2, 3)}, ["y"], [sizes])
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    compiled = qg.compile(model, num_threads=1)
+    assert isinstance(compiled, qg.CompiledModel)
+    x = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+    pair = np.concatenate([x, x + 6])
+    alone, together = compiled.run(None, {"x": x})[0], compiled.run(None, {"x": pair})[0]
+    assert not np.array_equal(alone[0], together[0])
+    with qg.InferQueue(compiled, 1, max_batch=8, max_delay=0.05) as queue:
+        for _ in range(3):
+            for future in [queue.submit({"x": x}) for _ in range(8)]:
+                np.testing.assert_array_equal(future.result()[0], alone)
