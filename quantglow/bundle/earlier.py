@@ -45,5 +45,5 @@ class Earlier:
     def _hash_of(self, file: str) -> str | None:
         try:
             return hashlib.sha256((self.folder / file).read_bytes()).hexdigest()
-        except OSError:  # it is not there, or no file
+        except (OSError, ValueError):  # it is not there, no file, or has no name
             return None

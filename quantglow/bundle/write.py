@@ -106,17 +106,17 @@ def check_name(name: str) -> None:
         )
 
 
-def check_files(folder: str | os.PathLike[str], name: str) -> None:
+def check_files(folder: str | os.PathLike[str]) -> None:
     """Raise ``OptionError`` for a folder with a ``main.c`` or ``CMakeLists.txt`` that the user
-    wrote, or edited since the bundle of this name was written."""
-    earlier = Earlier.of(folder, name)
+    wrote, or edited since it was written for a bundle."""
     for file, first_line in FIXED_NAMES.items():
         path = Path(folder) / file
         if not path.exists():
             continue
-        if not is_generated(path, first_line):
+        name = generated_for(path, first_line)
+        if name is None:
             what = "quantglow did not write it"
-        elif earlier.is_edited(file):
+        elif Earlier.of(folder, name).is_edited(file):
             what = "it was edited since"
         else:
             continue
@@ -126,15 +126,16 @@ def check_files(folder: str | os.PathLike[str], name: str) -> None:
         )
 
 
-def is_generated(path: Path, first_line: str) -> bool:
-    """Whether a file begins with a line that quantglow writes for a bundle of any name."""
+def generated_for(path: Path, first_line: str) -> str | None:
+    """The name of the bundle that a file was written for, by its first line; None for others."""
     before, after = first_line.split("{}")
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             line = file.readline().rstrip("\n")
     except OSError:  # a folder, or a file that cannot be read
-        return False
-    return line.startswith(before) and line.endswith(after)
+        return None
+    name = line.removeprefix(before).removesuffix(after)
+    return name if line == f"{before}{name}{after}" and is_identifier(name) else None
 
 
 def contents_of(model: Model, code: Code, placement: Placement) -> Contents:

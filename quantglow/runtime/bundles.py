@@ -61,7 +61,7 @@ class BundleOptions:
     def check(self, folder: str | os.PathLike[str]) -> None:
         """Raise ``OptionError`` or ``BackendError`` for what fails whatever the model is."""
         check_name(instance("name", self.name, str, "an identifier of C"))
-        check_files(folder, self.name)
+        check_files(folder)
         targets = targets_of(self.target)
         if self.kind is Library.SHARED:
             check_shared(targets[-1], self.placement)

@@ -74,9 +74,17 @@ def test_an_edited_file_is_kept(compiled: Any, tmp_path: Path, name: str) -> Non
     with (tmp_path / name).open("a") as file:
         file.write("\n")
     before = files(tmp_path)
-    with pytest.raises(qg.OptionError, match=f"{name}' would be overwritten, .* edited since"):
-        compiled.export_bundle(tmp_path, name="net", target="cortex-m4")
+    for other in ("net", "other"):
+        with pytest.raises(qg.OptionError, match=f"{name}' would be overwritten, .* edited since"):
+            compiled.export_bundle(tmp_path, name=other, target="cortex-m4")
     assert files(tmp_path) == before
+
+
+def test_two_bundles_of_a_folder_may_be_written_again(compiled: Any, tmp_path: Path) -> None:
+    for name in ("a", "b", "a"):
+        compiled.export_bundle(tmp_path, name=name)
+        assert name in (tmp_path / "main.c").read_text()
+    assert {"a.o", "b.o"} < files(tmp_path).keys()
 
 
 def test_a_full_disk_leaves_the_earlier_bundle(
@@ -106,6 +114,7 @@ def test_a_damaged_manifest_is_that_of_no_bundle(compiled: Any, tmp_path: Path) 
     folder.mkdir()
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     for text in (
+        json.dumps({"files": {"a\0b": {"sha256": empty}}}),
         "[]",
         '{"files": 3}',
         "{",
