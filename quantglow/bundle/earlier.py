@@ -1,4 +1,4 @@
-"""The earlier bundle of a name in a folder: the files that it wrote, as its manifest lists them."""
+"""Files that are in a bundle's folder before it is written."""
 
 from __future__ import annotations
 
@@ -6,44 +6,52 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+SIGNATURE = "SHA-256 of the lines above, by which quantglow knows that nobody edited them:"
 
-@dataclass(frozen=True)
-class Earlier:
-    """Files of an earlier bundle, with the hash that each had when it was written."""
 
-    folder: Path
-    hashes: Mapping[str, str]
+def signed(text: str, comment: str) -> str:
+    """A text with its hash in a last line, a ``comment`` of its language."""
+    return f"{text}{comment.format(f'{SIGNATURE} {_hash(text.encode())}')}\n"
 
-    @staticmethod
-    def of(folder: str | os.PathLike[str], name: str) -> Earlier:
-        """The bundle ``NAME.json`` lists; one without files where there is none, or a damaged one.
 
-        Names with folders are left out: the file may be anybody's.
-        """
-        path = Path(folder)
+def is_edited(path: Path, comment: str) -> bool:
+    """Whether a file is not as ``signed`` gave it."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    last = text.rfind(comment.split("{}")[0] + SIGNATURE)
+    return last < 0 or signed(text[:last], comment) != text
+
+
+def left_over(
+    folder: str | os.PathLike[str], name: str, new: Mapping[str, bytes]
+) -> Iterator[Path]:
+    """Files of the earlier bundle of a name that the new one has not, as they were written.
+
+    ``NAME.json`` lists them; one that is damaged lists none, and names with folders are left out:
+    the file may be anybody's.
+    """
+    path = Path(folder)
+    try:
+        listed = json.loads(_regular(path / f"{name}.json"))["files"]
+        found = {str(file): str(facts["sha256"]) for file, facts in listed.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return
+    for file, known in found.items():
         try:
-            listed = json.loads((path / f"{name}.json").read_text(encoding="utf-8"))["files"]
-            found = {str(file): str(facts["sha256"]) for file, facts in listed.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            found = {}
-        return Earlier(path, {file: h for file, h in found.items() if Path(file).name == file})
-
-    def is_edited(self, file: str) -> bool:
-        """Whether a file is there, and not as the bundle wrote it."""
-        known = self.hashes.get(file)
-        return known is not None and self._hash_of(file) not in (None, known)
-
-    def left_over(self, new: Mapping[str, bytes]) -> Iterator[Path]:
-        """Files as it wrote them that a new bundle has not."""
-        for file, known in self.hashes.items():
-            if file not in new and self._hash_of(file) == known:
-                yield self.folder / file
-
-    def _hash_of(self, file: str) -> str | None:
-        try:
-            return hashlib.sha256((self.folder / file).read_bytes()).hexdigest()
+            is_own = Path(file).name == file and _hash(_regular(path / file)) == known
         except (OSError, ValueError):  # it is not there, no file, or has no name
-            return None
+            continue
+        if is_own and file not in new:
+            yield path / file
+
+
+def _regular(path: Path) -> bytes:
+    """The bytes of a file.  Raises ``OSError`` for a pipe, which may never end, too."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return path.read_bytes()
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

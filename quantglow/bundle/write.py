@@ -13,7 +13,7 @@ from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.bundle import cmake, example
 from quantglow.bundle.code import Code
 from quantglow.bundle.contents import Contents, Model
-from quantglow.bundle.earlier import Earlier
+from quantglow.bundle.earlier import is_edited, left_over, signed
 from quantglow.bundle.header import header
 from quantglow.bundle.limits import Limits
 from quantglow.bundle.manifest import manifest
@@ -25,39 +25,18 @@ from quantglow.bundle.weights_file import c_weights
 from quantglow.errors import FileFormatError, OptionError
 from quantglow.files import cause, writing
 
-FIXED_NAMES = {"main.c": example.FIRST_LINE, "CMakeLists.txt": cmake.FIRST_LINE}
-"""Files whose names do not begin with that of the bundle -> how quantglow begins them."""
-TAKEN_NAMES = frozenset(
-    [
-        "all",
-        "clean",
-        "depend",
-        "edit_cache",
-        "help",
-        "install",
-        "package",
-        "rebuild_cache",
-        "test",
-        "c",
-        "dl",
-        "m",
-        "pthread",
-        "rt",
-        "errno",
-        "limits",
-        "math",
-        "pthread",
-        "stdarg",
-        "stdbool",
-        "stddef",
-        "stdint",
-        "stdio",
-        "stdlib",
-        "string",
-        "time",
-    ]
-)
-"""Targets that CMake has, and libraries and headers that a bundle includes, in lower case."""
+FIXED_NAMES = {
+    "main.c": (example.FIRST_LINE, "/* {} */"),
+    "CMakeLists.txt": (cmake.FIRST_LINE, "# {}"),
+}
+"""Files whose names do not begin with that of the bundle -> how quantglow begins them, and how
+comments of their language look."""
+TARGETS = {"all", "clean", "depend", "edit_cache", "help", "install", "package", "test"}
+LIBRARIES = {"c", "dl", "m", "pthread", "rt"}
+HEADERS = {"errno", "limits", "math", "stdarg", "stdbool", "stddef", "stdint", "stdio", "stdlib"}
+TAKEN_NAMES = TARGETS | LIBRARIES | HEADERS | {"string", "time"}
+"""Targets that CMake has, and libraries and headers of C, in lower case: a bundle's name is that of
+a target, of a library and of a header."""
 
 
 def write_bundle(
@@ -86,12 +65,12 @@ def write_bundle(
             f"cannot make the folder {os.fspath(folder)!r}: {cause(error)}. "
             "Remedy: name a folder where you may write."
         ) from error
-    earlier = Earlier.of(folder, model.name)
+    old = list(left_over(folder, model.name, files))
     with ExitStack() as stack:  # all are written before the first one takes its name
         for file, data in files.items():
             stack.enter_context(writing(path / file)).write_bytes(data)
-    for old in earlier.left_over(files):
-        old.unlink(missing_ok=True)
+    for left in old:
+        left.unlink(missing_ok=True)
 
 
 def check_name(name: str) -> None:
@@ -108,16 +87,15 @@ def check_name(name: str) -> None:
 
 def check_files(folder: str | os.PathLike[str]) -> None:
     """Raise ``OptionError`` for a folder with a ``main.c`` or ``CMakeLists.txt`` that the user
-    wrote, or edited since it was written for a bundle."""
-    for file, first_line in FIXED_NAMES.items():
+    wrote or edited."""
+    for file, (first_line, comment) in FIXED_NAMES.items():
         path = Path(folder) / file
         if not path.exists():
             continue
-        name = generated_for(path, first_line)
-        if name is None:
+        if not is_generated(path, first_line):
             what = "quantglow did not write it"
-        elif Earlier.of(folder, name).is_edited(file):
-            what = "it was edited since"
+        elif is_edited(path, comment):
+            what = "it was edited, or an older version of quantglow wrote it"
         else:
             continue
         raise OptionError(
@@ -126,16 +104,17 @@ def check_files(folder: str | os.PathLike[str]) -> None:
         )
 
 
-def generated_for(path: Path, first_line: str) -> str | None:
-    """The name of the bundle that a file was written for, by its first line; None for others."""
+def is_generated(path: Path, first_line: str) -> bool:
+    """Whether a file begins with a line that quantglow writes for a bundle of any name."""
     before, after = first_line.split("{}")
+    if not path.is_file():  # a folder, or a pipe, which may never end
+        return False
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             line = file.readline().rstrip("\n")
-    except OSError:  # a folder, or a file that cannot be read
-        return None
-    name = line.removeprefix(before).removesuffix(after)
-    return name if line == f"{before}{name}{after}" and is_identifier(name) else None
+    except OSError:
+        return False
+    return line.startswith(before) and line.endswith(after)
 
 
 def contents_of(model: Model, code: Code, placement: Placement) -> Contents:
@@ -153,6 +132,7 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
         "main.c": example.example(bundle),
         "CMakeLists.txt": cmake.cmake_lists(bundle),
     }
+    texts |= {file: signed(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
     if bundle.has_pool:
         texts |= pool_files(bundle)
     parts = {f"{part}.o": data for part, data in made.parts.items()}

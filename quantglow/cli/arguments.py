@@ -221,7 +221,8 @@ def refuse_without_data(options: argparse.Namespace, *but: str) -> None:
         add(parser)
     usual = vars(parser.parse_args([]))
     given = [name for name, value in usual.items() if getattr(options, name) != value]
-    if flags := [f"--{name.replace('_', '-')}" for name in given if name not in but]:
+    no = {name: "no-" for name in given if usual[name] is True}
+    if flags := [f"--{no.get(n, '')}{n.replace('_', '-')}" for n in given if n not in but]:
         raise OptionError(
             f"{', '.join(flags)}: nothing is quantized without --calibration-data. Remedy: give "
             "samples, or leave the flags out."

@@ -183,7 +183,7 @@ def _by_name(sample: Any, names: list[str], place: Place) -> Mapping[str, Any]:
         return sample
     arrays = sample if isinstance(sample, tuple | list) else [sample]
     if len(arrays) != len(names):
-        if all(isinstance(value, int | float) for value in arrays):
+        if arrays and all(isinstance(value, int | float) for value in arrays):
             raise CalibrationError(
                 f"{place} is a list of {len(arrays)} number(s), where a list has an array for each "
                 "input. Remedy: give the samples as an array, numpy.asarray(samples, "

@@ -50,12 +50,12 @@ class BundleOptions:
 
     @property
     def placement(self) -> Placement:
-        """Where the constants lie.  Raises ``OptionError``."""
+        """The place of the constants.  Raises ``OptionError``."""
         return Placement(choice("weights", self.weights, list(Placement)))
 
     @property
     def kind(self) -> Library:
-        """What is made for loaders.  Raises ``OptionError``."""
+        """Whether there are files for loaders.  Raises ``OptionError``."""
         return Library(choice("library", self.library, list(Library)))
 
     def check(self, folder: str | os.PathLike[str]) -> None:

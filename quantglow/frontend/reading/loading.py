@@ -116,6 +116,7 @@ def checked(
         onnx.checker.check_model(for_the_checker(hollow(proto, {**(apart or {}), **weights})))
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
+            proto = with_dense_tensors(proto, origin)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
         raise ModelError(f"{origin}: is not valid ONNX: {error}") from None
     check_loops(proto)

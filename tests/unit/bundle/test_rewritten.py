@@ -75,7 +75,7 @@ def test_an_edited_file_is_kept(compiled: Any, tmp_path: Path, name: str) -> Non
         file.write("\n")
     before = files(tmp_path)
     for other in ("net", "other"):
-        with pytest.raises(qg.OptionError, match=f"{name}' would be overwritten, .* edited since"):
+        with pytest.raises(qg.OptionError, match=f"{name}' would be overwritten, .* it was edited"):
             compiled.export_bundle(tmp_path, name=other, target="cortex-m4")
     assert files(tmp_path) == before
 

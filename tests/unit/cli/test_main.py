@@ -431,7 +431,6 @@ def test_the_inspected_report_is_that_of_the_options(
         ("run net.onnx --inputs one.npz --output folder.npz", "OptionError: cannot write"),
         ("quantize net.onnx --calibration-data .", "CalibrationError: "),
         ("quantize net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
-        ("compile free.onnx --output a.qgm", "OptionError: the model leaves dimensions free"),
         ("compile net.onnx --output a.txt", "OptionError: output must end in .qgm or .onnx"),
         ("run net.qgm --inputs one.npz --input-shapes x:1", "OptionError: input_shapes is for"),
         ("bench net.onnx --input-shapes z:1", "ModelError: input_shapes names"),

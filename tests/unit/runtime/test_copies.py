@@ -1,4 +1,4 @@
-"""What belongs to one process is not pickled; a report is."""
+"""Models and queues belong to one process; reports are pickled."""
 
 from __future__ import annotations
 

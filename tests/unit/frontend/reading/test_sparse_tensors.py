@@ -70,20 +70,46 @@ def test_the_model_of_the_caller_stays() -> None:
 
 
 DAMAGES = {
-    "its indices leave the shape": lambda s: s.indices.CopyFrom(
+    "outside": lambda s: s.indices.CopyFrom(
         numpy_helper.from_array(np.array([[0, 1], [3, 4], [40, 7]]))
     ),
-    "its indices do not fit its values": lambda s: s.indices.CopyFrom(
-        numpy_helper.from_array(np.array([1, 2]))
+    "negative": lambda s: s.indices.CopyFrom(numpy_helper.from_array(np.array([-1, 2, 3]))),
+    "few": lambda s: s.indices.CopyFrom(numpy_helper.from_array(np.array([1, 2]))),
+    "unsorted": lambda s: s.indices.CopyFrom(numpy_helper.from_array(np.array([5, 0, 7]))),
+    "repeated": lambda s: s.indices.CopyFrom(numpy_helper.from_array(np.array([5, 5, 7]))),
+    "huge": lambda s: s.dims.__setitem__(slice(None), [2**20, 2**20]),
+    "huge and empty": lambda s: s.dims.__setitem__(slice(None), [0, 2**62]),
+    "text": lambda s: s.values.CopyFrom(
+        helper.make_tensor("w", TensorProto.STRING, [3], [b"a", b"b", b"c"])
     ),
-    "negative or too large": lambda s: s.dims.extend([2**20, 2**20]),
-    "leave the shape": lambda s: s.indices.CopyFrom(numpy_helper.from_array(np.array([-1, 2, 3]))),
+    "matrix": lambda s: s.values.dims.insert(0, 1),
 }
 
 
-@pytest.mark.parametrize("problem", DAMAGES)
-def test_a_malformed_one_is_refused(problem: str) -> None:
-    proto = model("initializer")
-    DAMAGES[problem](proto.graph.sparse_initializer[0])
-    with pytest.raises(qg.ModelError, match=f"sparse tensor 'w' is malformed.*{problem}"):
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_malformed_one_is_refused(damage: str) -> None:
+    proto = model("initializer", flat=damage != "outside")
+    DAMAGES[damage](proto.graph.sparse_initializer[0])
+    with pytest.raises(qg.ModelError, match=r"sparse tensor 'w' is malformed: .*Remedy"):
         qg.compile(proto)
+
+
+def test_a_constant_of_a_function_takes_the_attribute_of_its_call() -> None:
+    constant = helper.make_node("Constant", [], ["w"])
+    taken = constant.attribute.add()
+    taken.name, taken.ref_attr_name = "sparse_value", "matrix"
+    taken.type = onnx.AttributeProto.SPARSE_TENSOR
+    product = helper.make_node("MatMul", ["a", "w"], ["b"])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    function = helper.make_function(
+        "own", "F", ["a"], ["b"], [constant, product], opsets[:1], attributes=["matrix"]
+    )
+    call = helper.make_node("F", ["x"], ["y"], domain="own", matrix=sparse_tensor("w", False))
+    proto = model("initializer")
+    ends = proto.graph.input, proto.graph.output
+    graph = helper.make_graph([call], "sparse", *ends)
+    made = helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=[function])
+    x = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
+    compiled = qg.compile(made, num_threads=1)
+    assert isinstance(compiled, qg.CompiledModel)
+    np.testing.assert_allclose(compiled.run(None, {"x": x})[0], x @ DENSE, atol=1e-5)
