@@ -39,6 +39,8 @@ def as_array(value: Any) -> Array:
 
     Raises ``ValueError`` and ``TypeError``, such as for ragged lists.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError("it is masked, and hidden values would count; give its filled(number)")
     if isinstance(value, np.ndarray):
         return value
     if is_torch_tensor(value):

@@ -9,6 +9,7 @@ several samples at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -77,8 +78,7 @@ def check_types(signature: Signature, feeds: Mapping[str, Array]) -> None:
         found, wanted = feeds[port.name].dtype, port.dtype.numpy
         if found != wanted:
             raise InputError(
-                f"input {port.name!r} must be {wanted}, got {found}. "
-                f"Remedy: cast it with .astype(numpy.{wanted})"
+                f"input {port.name!r} must be {wanted}, got {found}{_conversion(found, wanted)}"
             )
 
 
@@ -101,4 +101,11 @@ def _remedy(array: Array, kind: TensorType) -> str:
         if kind.shape and array.shape[1:] == kind.shape[1:]:
             return f". Remedy: feed {kind.shape[0]} at a time, or import the model at this batch"
         return ". Remedy: preprocess as for the model"
-    return f". Remedy: cast it with .astype(numpy.{kind.dtype.numpy})"
+    return _conversion(array.dtype, kind.dtype.numpy)
+
+
+def _conversion(found: np.dtype[Any], wanted: np.dtype[Any]) -> str:
+    """The remedy for elements of another type."""
+    if found.kind not in "biufc":
+        return ". Remedy: give an array of numbers"
+    return f". Remedy: cast it with .astype(numpy.{wanted})"

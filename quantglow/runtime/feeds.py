@@ -48,6 +48,11 @@ def as_array(name: str, value: Any) -> Array:
     """A feed as an array; of a ``torch.Tensor`` without a copy.  Raises ``InputError``."""
     if not isinstance(value, np.ndarray) and is_torch_tensor(value):
         return array_of_tensor(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            f"input {name!r} is a masked array, whose hidden values would count. "
+            "Remedy: give its filled(number)."
+        )
     try:
         return np.asarray(value)
     except ValueError as error:
