@@ -16,6 +16,7 @@ import numpy as np
 from quantglow.errors import TypeRuleError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node, operand_fields
+from quantglow.graph.traits import Trait
 from quantglow.ops.binary import Binary
 from quantglow.ops.external import External
 from quantglow.ops.shape import Concat, Expand, Reshape
@@ -130,7 +131,8 @@ def _changes(
     rank = node.type.rank
     is_aligned = all(operand.type.rank == rank for operand in computed)
     others = (operand for operand in node.operands if operand not in computed)
-    is_alike = isinstance(node, Binary) and all(_is_alike(other, rank) for other in others)
+    by_element = isinstance(node, Binary) or node.has(Trait.ELEMENTWISE)
+    is_alike = by_element and all(_is_alike(other, rank) for other in others)
     return {} if is_aligned and is_alike else None
 
 

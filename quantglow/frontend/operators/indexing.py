@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
+from quantglow.frontend.operators.counted_axes import counted_axes
 from quantglow.frontend.operators.integers import constant_like
 from quantglow.frontend.operators.shape import counting, normal
 from quantglow.graph.node import Constant, Node
@@ -20,6 +21,7 @@ from quantglow.ops.expression import Expr, arg, lconst
 from quantglow.ops.expression import call as fn
 from quantglow.ops.indexing import MOST_INDEX, misplaced, out_of_range
 from quantglow.ops.selection import Where
+from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import is_free
 from quantglow.types import Array, DType, ElementType
 
@@ -217,7 +219,10 @@ def gather_nd(call: Call) -> Node:
     """The last axis of the indices holds coordinates of the first axes of x, behind the batch."""
     x, indices = call.tensor(0), call.tensor(1)
     batch, depth = call.integer("batch_dims", 0), indices.type.shape[-1]
-    sizes = x.type.shape[: batch + depth]
+    sizes, inner = x.type.shape[: batch + depth], x.type.shape[batch + depth :]
+    outer = indices.type.shape[:-1]
+    if not batch and (axes := counted_axes(indices, sizes)):
+        return spread(call, x, axes, (*outer, *inner))
     strides = strides_of(sizes)
     args = coordinates(call, indices)
     bounds = [Bound.of(fn("int64", arg(i)), sizes[batch + i]) for i in range(depth)]
@@ -226,9 +231,19 @@ def gather_nd(call: Call) -> Node:
         terms.append((arg(len(args)), strides[axis]))
         args.append(iota(call, args[0].type.shape, axis))
     rows = positions(call, "rows", dotted(terms), args, bounds)
-    inner = x.type.shape[batch + depth :]
     made = rows_at(call, x, rows, math.prod(inner))
-    return reshaped(call, made, (*indices.type.shape[:-1], *inner))
+    return reshaped(call, made, (*outer, *inner))
+
+
+def spread(call: Call, x: Node, axes: Sequence[int], shape: tuple[int, ...]) -> Node:
+    """x with its first axes at ``axes`` of a shape, and repeated along those between."""
+    last = len(shape) - (x.type.rank - len(axes))
+    kept = {*axes, *range(last, len(shape))}
+    sizes = tuple(size if axis in kept else 1 for axis, size in enumerate(shape))
+    wide = reshaped(call, x, sizes)
+    if surely_equal(sizes, shape):
+        return wide
+    return Expand(name=call.derived("wide"), x=wide, shape=shape)
 
 
 def coordinates(call: Call, indices: Node) -> list[Node]:
