@@ -43,12 +43,6 @@ class BundleOptions:
     threads: bool = False
 
     @property
-    def limits(self) -> Limits:
-        """Maximum numbers of bytes.  Raises ``OptionError`` for what is none."""
-        most = {"max_flash": self.max_flash, "max_ram": self.max_ram}
-        return Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
-
-    @property
     def placement(self) -> Placement:
         """The place of the constants.  Raises ``OptionError``."""
         return Placement(choice("weights", self.weights, list(Placement)))
@@ -58,8 +52,9 @@ class BundleOptions:
         """Whether there are files for loaders.  Raises ``OptionError``."""
         return Library(choice("library", self.library, list(Library)))
 
-    def check(self, folder: str | os.PathLike[str]) -> None:
-        """Raise ``OptionError`` or ``BackendError`` for what fails whatever the model is."""
+    def check(self, folder: str | os.PathLike[str]) -> Limits:
+        """The limits.  Raises ``OptionError`` or ``BackendError`` for what fails whatever the model
+        is."""
         check_name(instance("name", self.name, str, "an identifier of C"))
         check_files(folder)
         targets = targets_of(self.target)
@@ -67,21 +62,20 @@ class BundleOptions:
             check_shared(targets[-1], self.placement)
         if flag("threads", self.threads):
             check_pool(targets[-1])
-        _ = self.limits
+        most = {"max_flash": self.max_flash, "max_ram": self.max_ram}
+        return Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
 
 
 def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleOptions) -> None:
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
-    options.check(folder)
+    limits = options.check(folder)
     if flag("quantize_input", options.quantize_input):
         graph = with_quantized_inputs(graph)
     if flag("quantize_output", options.quantize_output):
         graph = with_quantized_outputs(graph)
     model = Model(options.name, graph.source_hash, is_integer(graph))
     code = code_of(graph, options.target, options.schedule)
-    write_bundle(
-        folder, model, code, options.placement, options.kind, options.limits, options.threads
-    )
+    write_bundle(folder, model, code, options.placement, options.kind, limits, options.threads)
 
 
 def is_integer(graph: Graph) -> bool:

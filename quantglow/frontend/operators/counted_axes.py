@@ -53,8 +53,10 @@ def axes_of(node: Node) -> list[int]:
     match node:
         case Constant():
             return axes_of_array(node.value)
-        case Slice(x=x) if set(node.starts) <= {0} and set(node.steps) <= {1}:
-            return axes_of(x)
+        case Slice(x=x, starts=starts, steps=steps):
+            rank = len(shape)
+            is_begin = surely_equal(starts, (0,) * rank) and surely_equal(steps, (1,) * rank)
+            return axes_of(x) if is_begin else []
         case Expand(x=x):
             added = len(shape) - x.type.rank
             axes = [(axis, axis + added) for axis in axes_of(x)]
