@@ -12,6 +12,7 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Concat, Expand, Reshape, Slice
 from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.size import likely
 from quantglow.types import Array
 
 Shape = tuple[int, ...]
@@ -19,25 +20,26 @@ Shape = tuple[int, ...]
 
 def counted_axes(indices: Node, sizes: Shape) -> list[int] | None:
     """For each coordinate in the last axis of ``indices`` the axis along which it counts all of an
-    axis of these sizes, in ascending order; None for other indices."""
+    axis of these sizes, in ascending order; None for other indices.
+
+    Free sizes that are equal at the shape at hand, as a mask's and that of keys with a cache, are
+    equal by a guard.
+    """
     outer = indices.type.shape[:-1]
     found: list[int] = []
     for number, size in enumerate(sizes):
-        axes = [
-            axis
-            for axis in coordinate_axes(indices, number)
-            if axis < len(outer) and surely_equal((outer[axis],), (size,))
-        ]
-        following = [axis for axis in axes if not found or axis > found[-1]]
-        if not following:
+        after = found[-1] if found else -1
+        axes = (axis for axis in coordinate_axes(indices, number) if axis > after)
+        fitting = next((axis for axis in axes if likely(outer[axis]) == likely(size)), None)
+        if fitting is None:
             return None
-        found.append(following[0])
-    return found
+        found.append(fitting)
+    return found if all(outer[a] == size for a, size in zip(found, sizes, strict=True)) else None
 
 
 def coordinate_axes(indices: Node, number: int) -> list[int]:
     """The axes along which a coordinate counts from 0; of size 1, any does."""
-    if isinstance(indices, Constant):
+    if isinstance(indices, Constant):  # its last axis is taken away, that of a Concat is not
         return axes_of_array(indices.value[..., number])
     last = indices.type.rank - 1
     if not isinstance(indices, Concat) or indices.axis != last:

@@ -17,9 +17,10 @@ from quantglow.ops import Gather
 from tests.support.effort import moderate
 
 
-def grid_model(free: bool, starts: Sequence[int] = (0, 0)) -> onnx.ModelProto:
+def grid_model(free: bool, starts: Sequence[int] = (0, 0), cached: bool = False) -> onnx.ModelProto:
     """y [N, 1, 1, S] = x [N, S] at (i, j) for all i from ``starts[0]`` on and all j, as
-    transformers read masks."""
+    transformers read masks; ``cached``: for j below P + T, of ``past`` [N, P] and ``new`` [N, T].
+    """
     node = helper.make_node
     ends = ("n", starts[0]), ("s", starts[1])
     constants = {"one": 1, "zero": 0, "places_n": [0], "places_s": [1], "last": [-1]}
@@ -30,6 +31,13 @@ def grid_model(free: bool, starts: Sequence[int] = (0, 0)) -> onnx.ModelProto:
             node("Gather", ["shape", f"places_{name}"], [f"size_{name}"]),
             node("Squeeze", [f"size_{name}"], [f"count_{name}"]),
             node("Range", [f"start_{name}", f"count_{name}", "one"], [f"range_{name}"]),
+        ]
+    if cached:
+        nodes[-2:-1] = [
+            *(node("Shape", [name], [f"shape_{name}"]) for name in ("past", "new")),
+            node("Add", ["shape_past", "shape_new"], ["shapes"]),
+            node("Gather", ["shapes", "places_s"], ["size"]),
+            node("Squeeze", ["size"], ["count_s"]),
         ]
     constants |= {"axes_n": [1, 2, 3], "axes_s": [0, 1, 2]}
     nodes += [node("Unsqueeze", [f"range_{n}", f"axes_{n}"], [f"wide_{n}"]) for n in "ns"]
@@ -42,11 +50,26 @@ def grid_model(free: bool, starts: Sequence[int] = (0, 0)) -> onnx.ModelProto:
         node("GatherND", ["x", "indices"], ["y"]),
     ]
     dims = ["N", "S"] if free else [3, 5]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
+    ends_in = {"x": dims} | ({"past": ["N", "P"], "new": ["N", "T"]} if cached else {})
+    inputs = [helper.make_tensor_value_info(k, TensorProto.FLOAT, d) for k, d in ends_in.items()]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", 1, 1, "b"])
     known = [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in constants.items()]
-    graph = helper.make_graph(nodes, "grid", [x], [y], known)
+    graph = helper.make_graph(nodes, "grid", inputs, [y], known)
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_a_mask_of_keys_with_a_cache_is_read_whole() -> None:
+    compiled = qg.compile(grid_model(free=True, cached=True), num_threads=1)
+    assert isinstance(compiled, qg.CompiledModel)
+    for n, past, new, more in [(2, 3, 4, 0), (3, 5, 1, 0), (1, 6, 2, 0), (2, 3, 4, 2)]:
+        shapes = {"x": (n, past + new + more), "past": (n, past), "new": (n, new)}
+        feeds = {
+            name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+            for name, shape in shapes.items()
+        }
+        (found,) = compiled.run(None, feeds)
+        np.testing.assert_array_equal(found, feeds["x"][:, None, None, : past + new])
+    assert not any(isinstance(node, Gather) for node in compiled.graph.nodes)
 
 
 @pytest.mark.parametrize("free", [False, True])
