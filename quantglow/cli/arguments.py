@@ -214,7 +214,10 @@ def control_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_without_data(options: argparse.Namespace, *but: str) -> None:
-    """Raise ``OptionError`` for flags that matter only where a model is quantized, ``but`` some."""
+    """Raise ``OptionError`` for flags that matter only where a model is quantized.
+
+    ``but``: those that matter elsewhere, too.
+    """
     parser = argparse.ArgumentParser(add_help=False)
     calibration_arguments(parser, required=False)
     for add in (quantization_arguments, control_arguments, validation_argument):

@@ -222,6 +222,9 @@ class Report(Concise, Tabular):
         """Pickled by its figures: passes of the graph for a page are functions of this process."""
         return Report.from_json, (self.to_json(),)
 
+    def __copy__(self) -> Report:
+        return self
+
     def __deepcopy__(self, memo: object) -> Report:
         return self
 

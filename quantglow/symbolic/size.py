@@ -175,7 +175,7 @@ def careful(value: int) -> int:
 
 
 def is_one(size: int) -> bool:
-    """Whether a size is 1; a free one is not, and the graph is not that of 1 then."""
+    """Whether a size is 1.  A free size counts as longer, so the graph does not serve 1."""
     if not isinstance(size, Size):
         return size == 1
     for name in size.expression.names:

@@ -89,11 +89,6 @@ def depthwise_case(kernel: tuple[int, int], channels: int, stride: int) -> Case:
         strides=(stride, stride),
         dilations=(1, 1),
         pads=(kernel[0] // 2, kernel[1] // 2) * 2,
-        residual=False,
-        float_result=False,
-        zero_points=(-3, 9),
-        dtypes=(DType.I8, DType.I8, DType.I8),
-        bounds=(-math.inf, math.inf),
         seed=channels,
     )
 

@@ -32,13 +32,13 @@ class Case:
     strides: tuple[int, int]
     dilations: tuple[int, int]
     pads: tuple[int, int, int, int]
-    residual: bool
-    float_result: bool
-    zero_points: tuple[int, int]
-    dtypes: tuple[DType, DType, DType]
+    residual: bool = False
+    float_result: bool = False
+    zero_points: tuple[int, int] = (-3, 9)
+    dtypes: tuple[DType, DType, DType] = (DType.I8, DType.I8, DType.I8)
     """Quantization of x, the residual and the result."""
-    bounds: tuple[float, float]
-    seed: int
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    seed: int = 0
     activation: Activation | None = None
     in_place: bool = False
     """Whether the residual and the result are temporary, so that they may lie in one place."""

@@ -25,19 +25,17 @@ def grid_model(free: bool, starts: Sequence[int] = (0, 0), cached: bool = False)
     ends = ("n", starts[0]), ("s", starts[1])
     constants = {"one": 1, "zero": 0, "places_n": [0], "places_s": [1], "last": [-1]}
     constants |= {f"start_{name}": start for name, start in ends}
-    nodes = [node("Shape", ["x"], ["shape"])]
+    nodes = [node("Shape", ["x"], ["shape_n"])]
+    if cached:
+        nodes += [node("Shape", [name], [f"shape_{name}"]) for name in ("past", "new")]
+        nodes += [node("Add", ["shape_past", "shape_new"], ["shape_s"])]
+    else:
+        nodes += [node("Identity", ["shape_n"], ["shape_s"])]
     for name, _ in ends:
         nodes += [
-            node("Gather", ["shape", f"places_{name}"], [f"size_{name}"]),
+            node("Gather", [f"shape_{name}", f"places_{name}"], [f"size_{name}"]),
             node("Squeeze", [f"size_{name}"], [f"count_{name}"]),
             node("Range", [f"start_{name}", f"count_{name}", "one"], [f"range_{name}"]),
-        ]
-    if cached:
-        nodes[-2:-1] = [
-            *(node("Shape", [name], [f"shape_{name}"]) for name in ("past", "new")),
-            node("Add", ["shape_past", "shape_new"], ["shapes"]),
-            node("Gather", ["shapes", "places_s"], ["size"]),
-            node("Squeeze", ["size"], ["count_s"]),
         ]
     constants |= {"axes_n": [1, 2, 3], "axes_s": [0, 1, 2]}
     nodes += [node("Unsqueeze", [f"range_{n}", f"axes_{n}"], [f"wide_{n}"]) for n in "ns"]

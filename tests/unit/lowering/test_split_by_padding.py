@@ -17,7 +17,6 @@ from quantglow.lowering import lower
 from quantglow.lowering.split_batch import split_batch
 from quantglow.lowering.split_by_padding import MOST_PIECES, pieces_of, split_by_padding
 from quantglow.ops import Concat, Conv
-from quantglow.types import DType
 from tests.generators.quantized_graphs.convolutions import Case, floats, integers
 from tests.support.effort import moderate
 from tests.support.equality import assert_equal_values
@@ -36,11 +35,6 @@ def wide(size: int, dilation: int, kernel: int = 3, channels: int = 2) -> Case:
         strides=(1, 1),
         dilations=(dilation, dilation),
         pads=(dilation * (kernel // 2),) * 4,
-        residual=False,
-        float_result=False,
-        zero_points=(-3, 9),
-        dtypes=(DType.I8, DType.I8, DType.I8),
-        bounds=(-math.inf, math.inf),
         seed=size,
     )
 

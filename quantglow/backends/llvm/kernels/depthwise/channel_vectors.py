@@ -24,7 +24,8 @@ FACTOR_NBYTES = 4
 
 @dataclass(frozen=True)
 class Place:
-    """Pointers to what pixels read and write; what there is not is empty."""
+    """Pointers to what pixels read and write; an empty value where there is no residual, or no
+    multiplier."""
 
     x: Value
     y: Value
