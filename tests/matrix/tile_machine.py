@@ -33,6 +33,7 @@ class TileMachine:
             "tilerelease": ctypes.CFUNCTYPE(None)(self.release),
             "tilezero": ctypes.CFUNCTYPE(None, TILE)(self.zero),
             "tileloadd64": ctypes.CFUNCTYPE(None, TILE, POINTER, PITCH)(self.load),
+            "tileloaddt164": ctypes.CFUNCTYPE(None, TILE, POINTER, PITCH)(self.load),
             "tilestored64": ctypes.CFUNCTYPE(None, TILE, POINTER, PITCH)(self.store),
             "tdpbusd": ctypes.CFUNCTYPE(None, TILE, TILE, TILE)(self.multiply),
         }

@@ -84,6 +84,10 @@ class MatrixTiles(Protocol):
     def load(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
         """Load rows that lie ``pitch`` bytes apart."""
 
+    def load_far(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+        """The same, of bytes that do not stay in the first-level cache: they displace nothing
+        there."""
+
     def store(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
         """Store rows ``pitch`` bytes apart."""
 

@@ -50,6 +50,9 @@ class AmxTiles:
     def load(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
         self._move(b, "tileloadd64", register, pointer, pitch)
 
+    def load_far(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+        self._move(b, "tileloaddt164", register, pointer, pitch)
+
     def store(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
         self._move(b, "tilestored64", register, pointer, pitch)
 

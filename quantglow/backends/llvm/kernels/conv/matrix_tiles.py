@@ -5,8 +5,9 @@ The rows of an input tile are neighbouring pixels, read where they lie; those of
 the steps of a run, as packed for dot products.  Blocks of pixels by vectors of channels are summed
 in four registers that begin with the bias (``tile_blocks``, ``tile_plan``), then stored to the
 stack, from where the sums go through the usual epilogue: that of one group between the products of
-the next one, because tiles and vectors are computed by different units.  Sums are int32 and wrap,
-as everywhere.
+the next one, because tiles and vectors are computed by different units.  A store of a register
+waits for its products and holds up the code after it, so it stands where the next group needs the
+register.  Sums are int32 and wrap, as everywhere.
 
 Where a run is no multiple of a row, its last row is moved back, and weights are zero where it
 overlaps the one before, so nothing beyond a run's last step is read.
@@ -14,8 +15,8 @@ overlaps the one before, so nothing beyond a run's last step is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -31,6 +32,8 @@ MOST_UNROLLED = 80
 """Maximum number of unrolled steps of a group; longer sums are loops, and end alone."""
 
 Emit = Callable[[], None]
+Stores = Mapping[int, Emit]
+Begin = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,19 @@ class Sums:
     blocks: tuple[Block, ...]
     place: Place
     number: Value
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What is left of a group whose products are added: the store of each register, then its
+    epilogue."""
+
+    stores: Stores = field(default_factory=dict)
+    ends: Sequence[Emit] = ()
+
+    def emit(self) -> None:
+        for emit in (*self.stores.values(), *self.ends):
+            emit()
 
 
 @dataclass
@@ -75,23 +91,22 @@ class TilesConvKernel(TilesPlan):
         """The groups of a tile, the end of each between the products of the next."""
         b, grid = self.b, self.blocks.grid(rows, columns)
         self._keep_constants(place, vectors)
-        waiting: list[Emit] = []
+        waiting = Waiting()
         if grid.count:
-            self._add_all(self._sums(grid, "0", place), vectors, [])
+            self._add_all(self._sums(grid, "0", place), vectors, waiting)
         if grid.count > 1:
             with b.loop(1, grid.count) as index:
                 before = self._sums(grid, b.op("sub", b.index, index, "1"), place)
-                ends = self._ends(before, vectors, channels)
-                self._add_all(self._sums(grid, index, place), vectors, ends)
+                waiting = self._waiting(before, vectors, channels)
+                self._add_all(self._sums(grid, index, place), vectors, waiting)
         if grid.count:
             last = self._sums(grid, str(grid.count - 1), place)
-            waiting = self._ends(last, vectors, channels)
+            waiting = self._waiting(last, vectors, channels)
         if grid.rest:
             rest = self._sums_at(grid.rest, str(grid.count), self._moved(place, *grid.rest_at))
             self._add_all(rest, vectors, waiting)
-            waiting = self._ends(rest, vectors, channels)
-        for emit in waiting:
-            emit()
+            waiting = self._waiting(rest, vectors, channels)
+        waiting.emit()
 
     def _keep_constants(self, place: Place, vectors: int) -> None:
         """Load what all pixels of a panel need once: to LLVM, tile instructions write anywhere."""
@@ -138,19 +153,34 @@ class TilesConvKernel(TilesPlan):
 
     # -- ends
 
-    def _ends(self, sums: Sums, vectors: int, channels: int) -> list[Emit]:
-        """The epilogue of a group, one pixel after the other."""
+    def _waiting(self, sums: Sums, vectors: int, channels: int) -> Waiting:
+        """The stores of a group's last pass, and the epilogue, one pixel after the other."""
 
         def end(index: int, position: int, pixel: Pixel) -> None:
             found = [self._sum(sums.at, index, v, position) for v in range(vectors)]
             self.store(found, *pixel, channels, sums.place)
 
-        return [
+        ends = [
             partial(end, index, position, pixel)
             for index, block in enumerate(sums.blocks)
             for position, pixel in enumerate(block.pixels)
             if pixel is not None
         ]
+        return Waiting(self._stores(self._passes(vectors)[-1], sums), ends)
+
+    def _stores(self, each: Pass, sums: Sums) -> dict[int, Emit]:
+        """The store of each register after a pass."""
+
+        def store(register: int, block: int, vector: int) -> None:
+            at = self._tile_at(sums.at, block, vector)
+            self.tiles_of.store(self.b, register, at, self._row_nbytes)
+
+        registers = {
+            self._sum_register(block, v): (block, each.first + v)
+            for block in range(len(sums.blocks))
+            for v in range(each.vectors)
+        }
+        return {register: partial(store, register, *at) for register, at in registers.items()}
 
     def _tile_at(self, sums: Value, block: int, vector: int) -> Value:
         """The address of the sums of a block and a vector."""
@@ -162,38 +192,45 @@ class TilesConvKernel(TilesPlan):
 
     # -- products
 
-    def _add_all(self, sums: Sums, vectors: int, others: list[Emit]) -> None:
-        """The products of a group, with ``others`` to emit between them."""
-        passes = self._passes(vectors)
-        steps = [self._unrolled(each, sums) for each in passes]
-        if sum(map(len, steps)) > MOST_UNROLLED:
-            steps = [[partial(self._add_pass, each, sums)] for each in passes]
-        left, shares = iter(others), evenly(len(others), sum(map(len, steps)))
-        for each, of_pass in zip(passes, steps, strict=True):
-            self._begin(each, sums)
-            for step in of_pass:
-                step()
+    def _add_all(self, sums: Sums, vectors: int, waiting: Waiting) -> None:
+        """The products of a group, with what waits of the one before between them: a register is
+        stored where its next sum begins, and the epilogue follows when all are."""
+        passes, stores = self._passes(vectors), waiting.stores
+        if len(passes) * self._steps > MOST_UNROLLED:
+            turns, held, add = len(passes), 0, self._add_looped
+        else:
+            of_step = [len(sums.blocks) * each.vectors for each in passes]
+            turns, held, add = sum(of_step) * self._steps, of_step[0] - 1, self._add_unrolled
+        left, shares = iter(waiting.ends), evenly(len(waiting.ends), turns - held)
+        for each in passes:
+            after = self._stores(each, sums)
+            for register in sorted(stores.keys() - after.keys()):
+                stores[register]()
+            for _ in add(each, sums, stores):
+                if held:
+                    held -= 1
+                    continue
                 for emit in islice(left, next(shares)):
                     emit()
-            # Behind the others: a store of sums waits for them, and holds up what follows.
-            self._finish(each, sums)
+            stores = after
 
-    def _unrolled(self, each: Pass, sums: Sums) -> list[Emit]:
-        """Each step of a pass."""
-
-        def emit(step: int) -> None:
+    def _add_unrolled(self, each: Pass, sums: Sums, stores: Stores) -> Iterator[None]:
+        """All steps of a pass one after the other.  Yields after each product."""
+        for step in range(self._steps):
             run, part = divmod(step, len(self._parts))
             outer, inner = divmod(run, self.geometry.runs.inner)
             x = self._run_of(sums.place.x, str(outer), str(inner))
             w = self.b.at(sums.place.w, self._pass_offset(each) + step * self._step_nbytes(each))
             self._prefetch_ahead(sums, str(self._first_step(each) + step))
-            self._add_part(each, sums, self._part_of(x, part), w)
+            begin = None if step else partial(self._begin, each, sums, stores)
+            yield from self._add_part(each, sums, self._part_of(x, part), w, begin)
 
-        return [partial(emit, step) for step in range(self._steps)]
-
-    def _add_pass(self, each: Pass, sums: Sums) -> None:
-        """All steps of a pass, as loops."""
+    def _add_looped(self, each: Pass, sums: Sums, stores: Stores) -> Iterator[None]:
+        """All steps of a pass, as loops.  Yields after them."""
         b, runs, parts = self.b, self.geometry.runs, len(self._parts)
+        for block in range(len(sums.blocks)):
+            for v in range(each.vectors):
+                self._begin(each, sums, stores, block, v)
         weights, step_nbytes = b.at(sums.place.w, self._pass_offset(each)), self._step_nbytes(each)
         overlaps = self._parts[-1].zeros > 0
         with b.loop(0, runs.outer) as outer, b.loop(0, runs.inner) as inner:
@@ -204,11 +241,14 @@ class TilesConvKernel(TilesPlan):
             with b.loop(0, parts - overlaps) as part:
                 self._prefetch_ahead(sums, b.add(step, part))
                 row = b.at(x, b.mul(part, self._row_nbytes))
-                self._add_part(each, sums, row, b.at(w, b.mul(part, step_nbytes)))
+                for _ in self._add_part(each, sums, row, b.at(w, b.mul(part, step_nbytes))):
+                    pass
             if overlaps:
                 self._prefetch_ahead(sums, b.add(step, parts - 1))
                 row = self._part_of(x, parts - 1)
-                self._add_part(each, sums, row, b.at(w, (parts - 1) * step_nbytes))
+                for _ in self._add_part(each, sums, row, b.at(w, (parts - 1) * step_nbytes)):
+                    pass
+        yield
 
     def _prefetch_ahead(self, sums: Sums, step: Value) -> None:
         """Prefetch weights as fast as all groups of a panel use them."""
@@ -229,18 +269,22 @@ class TilesConvKernel(TilesPlan):
     def _part_of(self, run: Value, part: int) -> Value:
         return self.b.at(run, self._parts[part].first * STEP_NBYTES)
 
-    def _begin(self, each: Pass, sums: Sums) -> None:
-        """All sums are the bias: one row for all pixels."""
-        for block in range(len(sums.blocks)):
-            for v in range(each.vectors):
-                bias = self._vector_of(self.bias, sums.place.first, each.first + v)
-                self.tiles_of.load(self.b, self._sum_register(block, v), bias, 0)
+    def _begin(self, each: Pass, sums: Sums, stores: Stores, block: int, vector: int) -> None:
+        """A sum begins with the bias, one row for all pixels; what the register holds is stored."""
+        register = self._sum_register(block, vector)
+        if register in stores:
+            stores[register]()
+        bias = self._vector_of(self.bias, sums.place.first, each.first + vector)
+        self.tiles_of.load(self.b, register, bias, 0)
 
-    def _add_part(self, each: Pass, sums: Sums, x: Value, w: Value) -> None:
-        """Add the products of up to a row of bytes of each pixel."""
+    def _add_part(
+        self, each: Pass, sums: Sums, x: Value, w: Value, begin: Begin | None = None
+    ) -> Iterator[None]:
+        """Add the products of up to a row of bytes of each pixel.  Yields after each product."""
         b, tiles, row_nbytes = self.b, self.tiles_of, self._row_nbytes
         pitch = self.geometry.strides[1] * self.geometry.x.column_pitch
         of_pixels, of_weights = self._operand_registers
+        load_weights = tiles.load_far if self.has_far_weights else tiles.load
         for index, block in enumerate(sums.blocks):
             pixels = of_pixels[index % len(of_pixels)]
             at = b.at(x, self.geometry.input_offset(block.row, block.column))
@@ -249,15 +293,11 @@ class TilesConvKernel(TilesPlan):
                 weights = of_weights[v % len(of_weights)]
                 if index == 0 or each.vectors > len(of_weights):
                     at = b.at(w, v * self._part_steps * row_nbytes)
-                    tiles.load(b, weights, at, row_nbytes)
+                    load_weights(b, weights, at, row_nbytes)
+                if begin is not None:
+                    begin(index, v)
                 tiles.multiply(b, self._sum_register(index, v), pixels, weights)
-
-    def _finish(self, each: Pass, sums: Sums) -> None:
-        """Store the sums of a pass."""
-        for block in range(len(sums.blocks)):
-            for v in range(each.vectors):
-                at = self._tile_at(sums.at, block, each.first + v)
-                self.tiles_of.store(self.b, self._sum_register(block, v), at, self._row_nbytes)
+                yield
 
     def _sum_register(self, block: int, vector: int) -> int:
         return block * self._pass_vectors + vector

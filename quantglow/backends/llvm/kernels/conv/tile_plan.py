@@ -28,6 +28,8 @@ MOST_GROUPS = 8
 """Maximum number of groups of a tile."""
 NEAR_NBYTES = 16384
 """Bytes of a panel's weights that stay in the first-level cache beside pixels and sums."""
+FAR_NBYTES = 49152
+"""Bytes of a panel's weights from which on they come from the second-level cache each time."""
 FEW_NBYTES = 32768
 """Bytes of the pixels of four blocks that stay in the first-level cache beside sums."""
 AHEAD_NBYTES = 16384
@@ -179,6 +181,11 @@ class TilesPlan(ConvKernel):
     @property
     def vector_steps_nbytes(self) -> int:
         return self._steps * self._part_steps * self._row_nbytes
+
+    @property
+    def has_far_weights(self) -> bool:
+        """Whether a panel's weights are too many for the first-level cache."""
+        return self._panel_vectors * self.vector_steps_nbytes >= FAR_NBYTES
 
     # -- passes
 
