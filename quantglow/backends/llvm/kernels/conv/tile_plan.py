@@ -24,8 +24,8 @@ from quantglow.types import Array, DType
 
 MOST_VECTORS = 4
 """Maximum number of vectors of a panel."""
-MOST_GROUPS = 8
-"""Maximum number of groups of a tile."""
+MOST_GROUPS = 16
+"""Maximum number of groups of a tile.  Between tiles, products and epilogues do not overlap."""
 NEAR_NBYTES = 16384
 """Bytes of a panel's weights that stay in the first-level cache beside pixels and sums."""
 FAR_NBYTES = 49152
@@ -91,11 +91,11 @@ class TilesPlan(ConvKernel):
         if self.blocks.is_flat or self._is_free:
             return Tile(height, width, vectors)
         rows, columns = self.image_size
-        if columns % width:
-            return Tile(1, min(width * MOST_GROUPS, columns), vectors)
-        across = min(columns // width, MOST_GROUPS)
-        down = max(MOST_GROUPS // across, 1) if across == columns // width else 1
-        return Tile(min(height * down, rows), across * width, vectors)
+        across = even_share(-(-columns // width), MOST_GROUPS)
+        down = 1
+        if across * width == columns:
+            down = even_share(-(-rows // height), max(MOST_GROUPS // across, 1))
+        return Tile(min(height * down, rows), min(across * width, columns), vectors)
 
     @property
     def _is_free(self) -> bool:
@@ -291,3 +291,11 @@ class TilesPlan(ConvKernel):
         """How far ahead of a panel's weights prefetches begin: those of the next panel are there
         when its first group begins."""
         return self.panel_nbytes * (self._groups - 1) // self._groups + AHEAD_NBYTES
+
+
+def even_share(groups: int, most: int) -> int:
+    """How many of ``groups`` a tile has, ``most`` at most: so many that two threads have as much to
+    do.  One of few numbers, so that rows of many lengths have the same text."""
+    if groups <= most:
+        return groups
+    return min(range(most, most * 3 // 4 - 1, -1), key=lambda size: -(-groups // (2 * size)) * size)
