@@ -50,6 +50,10 @@ class ByteTable(Protocol):
         """A vector of entries for a vector of codes, in [0, 255] or (``signed``) [-128, 127]."""
 
 
+RAISED = 2.0**23
+"""The float32 whose last bits count in ones: a byte there is added to it."""
+
+
 class MatrixTiles(Protocol):
     """Registers that hold matrices of bytes, and their product added to a matrix of int32."""
 
@@ -226,6 +230,11 @@ class InstructionSet(ABC):
     def round_number(self, b: Builder, lanes: int, value: Value) -> Value:
         """The same for numbers below ``2**31``: not NaN; the minimum for what is too small."""
         return self.round_to_int(b, lanes, value)
+
+    def raised_bytes(self, b: Builder, data: Value, places: Sequence[int]) -> Value | None:
+        """float32 ``RAISED`` plus each of the uint8 at ``places`` of a vector of bytes; None where
+        that is no instruction."""
+        return None
 
     @property
     def requantizes_integers(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,6 +11,7 @@ from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.costs import Core, StepCost
 from quantglow.backends.llvm.isa.dot import DotProduct, FloatDot, PairDot, WidenedDot, WordDot
 from quantglow.backends.llvm.isa.interface import (
+    RAISED,
     ByteTable,
     InstructionSet,
     Linking,
@@ -129,6 +132,20 @@ class X86(InstructionSet):
         operands = ((kind, values), (kind, bound), ("i32", str(LESSER_MAGNITUDE)))
         rest = ((kind, "zeroinitializer"), ("i16", "-1"), ("i32", "4"))
         return b.call("llvm.x86.avx512.mask.range.ps.512", kind, *operands, *rest)
+
+    def raised_bytes(self, b: Builder, data: Value, places: Sequence[int]) -> Value | None:
+        """``vpshufb`` of AVX-512 under a mask, within each 128 bits."""
+        lanes, group = len(places), self.group_nbytes
+        if lanes != 16 or any(place // group != 4 * i // group for i, place in enumerate(places)):
+            return None
+        kind = vector(4 * lanes, "i8")
+        order = [f"i8 {place % group}, i8 0, i8 0, i8 0" for place in places]
+        shuffled = b.call(
+            "llvm.x86.avx512.pshuf.b.512", kind, (kind, data), (kind, f"<{', '.join(order)}>")
+        )
+        is_byte = f"<{', '.join(['i1 1, i1 0, i1 0, i1 0'] * lanes)}>"
+        raised = f"<{', '.join(f'i8 {byte}' for byte in struct.pack('<f', RAISED) * lanes)}>"
+        return b.cast("bitcast", kind, b.select(kind, is_byte, shuffled, raised), "<16 x float>")
 
     # -- look-up
 

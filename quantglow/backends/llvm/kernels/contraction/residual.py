@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.interface import RAISED
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, widen
 from quantglow.instr.program import Compute, View
@@ -44,17 +45,18 @@ class Residual:
         return params, pointers[-1] if self.op.residual is not None else ""
 
     def params(self) -> tuple[Array, ...]:
-        """The residual's zero point and its step in steps of the float32 sum, a vector of each as
-        int32 [2, lanes], where it is quantized.  As literals they would make a kernel for each
-        layer.
+        """The residual's zero point, its step in steps of the float32 sum, and its zero point as
+        ``raised_bytes`` give it, a vector of each as int32 [3, lanes], where it is quantized.  As
+        literals they would make a kernel for each layer.
         """
         if not self.reads_params:
             return ()
         assert self.op.residual is not None
         params = self.op.residual.type.params
         ratio = multiplier(params.scale, divisor=self.op.sum_step)
-        both = np.array([params.zero_point, ratio.view(np.int32)], np.int32)
-        return (np.repeat(both[:, None], self.target.f32_lanes, axis=1),)
+        raised = np.float32(RAISED + params.zero_point).view(np.int32)
+        found = np.array([params.zero_point, ratio.view(np.int32), raised], np.int32)
+        return (np.repeat(found[:, None], self.target.f32_lanes, axis=1),)
 
     def steps(self, b: Builder, data: Value, order: Array, params: Value) -> list[Value]:
         """Vectors of residual in steps of the float32 sum, or reals, from one vector of all their
@@ -66,18 +68,27 @@ class Residual:
             if len(order) == 1:
                 return [data]  # one vector lies in order
             return [self._picked(b, data, order.size, places) for places in order]
-        lanes, nbytes = self.target.f32_lanes, self.target.vector_nbytes
-        floats, ints = vector(lanes, "float"), vector(lanes, "i32")
-        ratio_at = b.at(params, nbytes)
+        nbytes, floats = self.target.vector_nbytes, vector(self.target.f32_lanes, "float")
         steps = []
         for places in order:
-            wide = self._spread(b, data, order.size, places)
-            zero_point = b.load(ints, params, align=nbytes)
-            moved = b.op("sub", ints, wide, zero_point)
-            reals = b.cast("sitofp", ints, moved, floats)
-            ratio = b.load(floats, ratio_at, align=nbytes)
+            reals = self._reals(b, data, order.size, places, params)
+            ratio = b.load(floats, b.at(params, nbytes), align=nbytes)
             steps.append(b.op("fmul", floats, reals, ratio))
         return steps
+
+    def _reals(self, b: Builder, data: Value, count: int, places: Array, params: Value) -> Value:
+        """The integers at ``places`` of a vector of ``count``, less the zero point, as float32."""
+        assert self.op.residual is not None
+        lanes, nbytes = self.target.f32_lanes, self.target.vector_nbytes
+        floats, ints = vector(lanes, "float"), vector(lanes, "i32")
+        if self.op.residual.type.dtype is DType.U8 and count == nbytes:
+            raised = self.target.isa.raised_bytes(b, data, places.tolist())
+            if raised is not None:
+                zero_point = b.load(floats, b.at(params, 2 * nbytes), align=nbytes)
+                return b.op("fsub", floats, raised, zero_point)
+        wide = self._spread(b, data, count, places)
+        moved = b.op("sub", ints, wide, b.load(ints, params, align=nbytes))
+        return b.cast("sitofp", ints, moved, floats)
 
     def _spread(self, b: Builder, data: Value, count: int, places: Array) -> Value:
         """The integers at ``places`` of a vector of ``count``, widened to int32."""
