@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quantglow.backends.llvm.isa.x86.levels import AMX
 from quantglow.backends.llvm.kernels.conv.tile_blocks import Block, Blocks, row_positions
-from quantglow.backends.llvm.kernels.conv.tile_plan import TilesPlan
+from quantglow.backends.llvm.kernels.conv.tile_plan import TilesPlan, even_share
 from quantglow.backends.llvm.targets import level_target
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
@@ -106,6 +106,13 @@ def test_rows_are_cut_evenly(width: int, blocks: int) -> None:
     assert 1 <= positions <= min(ROWS, width)
     least = -(-width // ROWS)
     assert -(-width // positions) <= -(-least // blocks) * blocks
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"), [(1, 1), (16, 16), (17, 12), (32, 16), (49, 13), (196, 14)]
+)
+def test_tiles_share_groups_among_two_threads(groups: int, expected: int) -> None:
+    assert even_share(groups, 16) == expected
 
 
 def test_weights_lie_as_they_are_read() -> None:
