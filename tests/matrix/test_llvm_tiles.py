@@ -112,7 +112,7 @@ def assert_tiles_agree(graph: Graph, seed: int = 0) -> int:
 @needs_avx512
 @moderate
 @given(
-    size=st.tuples(st.integers(1, 9), st.integers(3, 40)),
+    size=st.tuples(st.integers(1, 9), st.integers(3, 40) | st.sampled_from([240, 256, 288])),
     c=st.sampled_from([16, 20, 48, 63, 64, 65, 96, 128, 130]),
     o=st.sampled_from([1, 8, 15, 16, 17, 32, 33, 65]),
     kernel=st.sampled_from([(1, 1), (3, 3), (1, 3), (2, 1)]),
@@ -129,6 +129,7 @@ def assert_tiles_agree(graph: Graph, seed: int = 0) -> int:
 @example((7, 7), 130, 33, (3, 3), (1, 1), 1, 1, False, 2, 0)  # blocks that go on from row to row
 @example((9, 56), 64, 64, (3, 3), (1, 1), 1, 1, True, 1, 1)  # tiles of several groups of pixels
 @example((1, 300), 64, 64, (1, 1), (1, 1), 0, 1, True, 1, 1)  # and a smaller last one
+@example((3, 256), 64, 64, (1, 3), (1, 1), 1, 1, False, 1, 0)  # a row of groups is a tile
 @example((5, 97), 20, 17, (3, 3), (1, 1), 0, 1, True, 1, 0)
 @example((14, 14), 256, 400, (1, 1), (1, 1), 0, 1, False, 1, 1)  # panels whose weights are fetched
 def test_tiles_give_the_integers_of_the_interpreter(

@@ -109,10 +109,11 @@ def test_rows_are_cut_evenly(width: int, blocks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "expected"), [(1, 1), (16, 16), (17, 12), (32, 16), (49, 13), (196, 14)]
+    ("groups", "most", "expected"),
+    [(1, 16, 1), (16, 16, 16), (17, 16, 12), (32, 16, 16), (49, 16, 13), (196, 16, 14), (9, 1, 1)],
 )
-def test_tiles_share_groups_among_two_threads(groups: int, expected: int) -> None:
-    assert even_share(groups, 16) == expected
+def test_tiles_share_groups_among_two_threads(groups: int, most: int, expected: int) -> None:
+    assert even_share(groups, most) == expected
 
 
 def test_weights_lie_as_they_are_read() -> None:

@@ -298,4 +298,5 @@ def even_share(groups: int, most: int) -> int:
     do.  One of few numbers, so that rows of many lengths have the same text."""
     if groups <= most:
         return groups
-    return min(range(most, most * 3 // 4 - 1, -1), key=lambda size: -(-groups // (2 * size)) * size)
+    sizes = range(most, most - most // 4 - 1, -1)
+    return min(sizes, key=lambda size: -(-groups // (2 * size)) * size)
