@@ -207,7 +207,7 @@ class TilesConvKernel(TilesPlan):
             for register in sorted(stores.keys() - after.keys()):
                 stores[register]()
             for _ in add(each, sums, stores):
-                if held:
+                if held:  # registers are not stored yet that the epilogue reads
                     held -= 1
                     continue
                 for emit in islice(left, next(shares)):
@@ -228,6 +228,11 @@ class TilesConvKernel(TilesPlan):
     def _add_looped(self, each: Pass, sums: Sums, stores: Stores) -> Iterator[None]:
         """All steps of a pass, as loops.  Yields after them."""
         b, runs, parts = self.b, self.geometry.runs, len(self._parts)
+
+        def add(x: Value, w: Value) -> None:
+            for _ in self._add_part(each, sums, x, w):
+                pass
+
         for block in range(len(sums.blocks)):
             for v in range(each.vectors):
                 self._begin(each, sums, stores, block, v)
@@ -241,13 +246,10 @@ class TilesConvKernel(TilesPlan):
             with b.loop(0, parts - overlaps) as part:
                 self._prefetch_ahead(sums, b.add(step, part))
                 row = b.at(x, b.mul(part, self._row_nbytes))
-                for _ in self._add_part(each, sums, row, b.at(w, b.mul(part, step_nbytes))):
-                    pass
+                add(row, b.at(w, b.mul(part, step_nbytes)))
             if overlaps:
                 self._prefetch_ahead(sums, b.add(step, parts - 1))
-                row = self._part_of(x, parts - 1)
-                for _ in self._add_part(each, sums, row, b.at(w, (parts - 1) * step_nbytes)):
-                    pass
+                add(self._part_of(x, parts - 1), b.at(w, (parts - 1) * step_nbytes))
         yield
 
     def _prefetch_ahead(self, sums: Sums, step: Value) -> None:
