@@ -74,8 +74,8 @@ CORES = {
     "sapphirerapids": ICE_LAKE,
     "tigerlake": ICE_LAKE,
 }
-"""By LLVM's name of the processor: Intel's with AVX-512 VNNI.  Those with AMX were measured with
-the same numbers, on a virtual one that LLVM takes for a Rocket Lake."""
+"""By LLVM's name of the processor: Intel's with AVX-512 VNNI.  One with AMX, a virtual one that
+LLVM takes for a Rocket Lake, was measured with the same numbers."""
 
 
 def tuned(level: Level, host: Host) -> Target:

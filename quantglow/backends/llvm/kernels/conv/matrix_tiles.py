@@ -49,7 +49,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What is left of a group whose products are added: the store of each register, then its
+    """The rest of a group whose products are added: the store of each register, then its
     epilogue."""
 
     stores: Stores = field(default_factory=dict)
