@@ -39,6 +39,15 @@ def test_every_product_stays_and_no_sum_is_spilled(
     assert "(%rsp)" not in text
 
 
+def test_matrix_registers_have_independent_sums() -> None:
+    target = level_target("amx-int8")
+    assert target.isa.tiles is not None
+    kernel = peak.TileKernel(target, target.isa.tiles)
+    text = target_machine(target).emit_assembly(llvm.parse_assembly(kernel.text()))
+    assert text.count("tdpbusd") == kernel.sums
+    assert kernel.macs == peak.ROUNDS * 4 * 16 * 16 * 64
+
+
 def test_every_level_has_positive_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak, "SECONDS", 0.0)
     monkeypatch.setattr(peak, "REPEATS", 1)

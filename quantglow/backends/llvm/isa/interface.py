@@ -69,11 +69,8 @@ class MatrixTiles(Protocol):
     def row_nbytes(self) -> int:
         """Maximum number of bytes of a row."""
 
-    def configuration(self, sizes: Sequence[tuple[int, int]]) -> Array:
-        """The constant that gives each register its (rows, bytes of a row); uint8."""
-
-    def configure(self, b: Builder, pointer: Value) -> None:
-        """Set all sizes from the address of a ``configuration``."""
+    def configure(self, b: Builder, sizes: Sequence[tuple[int, int]]) -> None:
+        """Clear all registers and give each its (rows, bytes of a row); once in a kernel."""
 
     def release(self, b: Builder) -> None:
         """Give the registers back to the system."""

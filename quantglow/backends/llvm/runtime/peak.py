@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, splat
-from quantglow.backends.llvm.isa.dot import DotProduct
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct
+from quantglow.backends.llvm.isa.interface import MatrixTiles
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.buffers import Allocate, aligned_bytes
@@ -54,17 +55,22 @@ class Peak:
 
 def measure_peak(target: Target, threads: int = 1) -> Peak:
     """Measure for about a second."""
-    rates = []
-    for is_float in (False, True):
-        stored = DType.U8 if target.isa.unsigned_activations else DType.I8
-        dot = target.dot_product(DType.F32 if is_float else stored)
-        kernel = ProductKernel(target, dot)
-        scratch = aligned_bytes(2 * target.vector_nbytes)
-        scratch[:] = 0
-        run = Runner(target, threads, kernel.text(), [scratch])
-        rates.append(kernel.macs * run.items_per_second(64 * threads))
+    stored = DType.U8 if target.isa.unsigned_activations else DType.I8
+    kernel: ProductKernel | TileKernel = ProductKernel(target, target.dot_product(stored))
+    if target.isa.tiles is not None:
+        kernel = TileKernel(target, target.isa.tiles)
+    floats = ProductKernel(target, target.dot_product(DType.F32))
+    rates = [product_rate(target, threads, each) for each in (kernel, floats)]
     rates += [reading_rate(target, threads, nbytes) for nbytes in (CACHED_NBYTES, MEMORY_NBYTES)]
     return Peak(threads, *rates)
+
+
+def product_rate(target: Target, threads: int, kernel: ProductKernel | TileKernel) -> float:
+    """Multiply-accumulates a second of all threads."""
+    scratch = aligned_bytes(2 * target.vector_nbytes)
+    scratch[:] = 0
+    run = Runner(target, threads, kernel.text(), [scratch])
+    return kernel.macs * run.items_per_second(64 * threads)
 
 
 def reading_rate(
@@ -121,6 +127,31 @@ class ProductKernel:
             sums = b.end_loop(loop, [*operand, *sums])[len(carried) :]
             for value in sums:
                 isa.use(b, dot.kind, value)
+        return b.finish()
+
+
+@dataclass
+class TileKernel:
+    """Products of matrix registers, added to as many independent sums as convolutions have."""
+
+    target: Target
+    tiles: MatrixTiles
+    sums = 4
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one work item."""
+        lanes = self.tiles.row_nbytes // STEP_NBYTES
+        return ROUNDS * self.sums * self.tiles.rows * lanes * self.tiles.row_nbytes
+
+    def text(self) -> str:
+        b, tiles = Builder(index=self.target.isa.index), self.tiles
+        b.kernel(1)
+        tiles.configure(b, [(tiles.rows, tiles.row_nbytes)] * tiles.registers)
+        with b.loop("%begin", "%end"), b.loop(0, ROUNDS):
+            for register in range(self.sums):
+                tiles.multiply(b, register, self.sums, self.sums + 1)
+        tiles.release(b)
         return b.finish()
 
 

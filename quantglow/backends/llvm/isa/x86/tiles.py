@@ -24,16 +24,21 @@ class AmxTiles:
     rows = 16
     row_nbytes = 64
 
-    def configuration(self, sizes: Sequence[tuple[int, int]]) -> Array:
+    def configure(self, b: Builder, sizes: Sequence[tuple[int, int]]) -> None:
+        values = ", ".join(f"i8 {value}" for value in self._configuration(sizes))
+        b.declarations["tiles"] = (
+            f"@tiles = private unnamed_addr constant [{CONFIG_NBYTES} x i8] [{values}], "
+            f"align {CONFIG_NBYTES}"
+        )
+        b.call("llvm.x86.ldtilecfg", "void", ("ptr", "@tiles"))
+
+    def _configuration(self, sizes: Sequence[tuple[int, int]]) -> Array:
         found = np.zeros(CONFIG_NBYTES, np.uint8)
         found[0] = 1
         widths = found[WIDTHS_AT : WIDTHS_AT + 2 * self.registers].view("<u2")
         heights = found[HEIGHTS_AT : HEIGHTS_AT + self.registers]
         heights[:], widths[:] = np.transpose(sizes)
         return found
-
-    def configure(self, b: Builder, pointer: Value) -> None:
-        b.call("llvm.x86.ldtilecfg", "void", ("ptr", pointer))
 
     def release(self, b: Builder) -> None:
         b.call("llvm.x86.tilerelease", "void")

@@ -22,12 +22,12 @@ from itertools import islice
 
 from quantglow.backends.llvm.builder import Value
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
+from quantglow.backends.llvm.isa.interface import LINE_NBYTES
 from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.conv.loops import Place
 from quantglow.backends.llvm.kernels.conv.tile_blocks import Block, Grid, Pixel
 from quantglow.backends.llvm.kernels.conv.tile_plan import Pass, TilesPlan
 
-CONFIG_ALIGNMENT = 64
 MOST_UNROLLED = 80
 """Maximum number of unrolled steps of a group; longer sums are loops, and end alone."""
 
@@ -67,13 +67,8 @@ class TilesConvKernel(TilesPlan):
     def enter(self) -> None:
         """Room for the sums of two groups; the sizes of registers."""
         b = self.b
-        self.sums = b.emit(f"alloca [{2 * self._sums_nbytes} x i8], align {CONFIG_ALIGNMENT}")
-        values = ", ".join(f"i8 {value}" for value in self._configuration())
-        kind = f"[{len(self._configuration())} x i8]"
-        b.declarations["tiles"] = (
-            f"@tiles = private unnamed_addr constant {kind} [{values}], align {CONFIG_ALIGNMENT}"
-        )
-        self.tiles_of.configure(b, "@tiles")
+        self.sums = b.emit(f"alloca [{2 * self._sums_nbytes} x i8], align {LINE_NBYTES}")
+        self.tiles_of.configure(b, self._register_sizes())
 
     def leave(self) -> None:
         self.tiles_of.release(self.b)
@@ -188,7 +183,7 @@ class TilesConvKernel(TilesPlan):
 
     def _sum(self, sums: Value, block: int, vector: int, position: int) -> Value:
         at = self.b.at(self._tile_at(sums, block, vector), position * self._row_nbytes)
-        return self.b.load(self.dot.kind, at, align=CONFIG_ALIGNMENT)
+        return self.b.load(self.dot.kind, at, align=LINE_NBYTES)
 
     # -- products
 

@@ -217,8 +217,8 @@ class TilesPlan(ConvKernel):
 
     # -- registers
 
-    def _configuration(self) -> Array:
-        """The sizes of all registers: sums, pixels, weights."""
+    def _register_sizes(self) -> list[tuple[int, int]]:
+        """Rows, and bytes of a row, of all registers: sums, pixels, weights."""
         positions, steps, row_nbytes = self.blocks.positions, self._part_steps, self._row_nbytes
         of_pixels, of_weights = self._operand_registers
         sizes = [(positions, row_nbytes)] * SUMS
@@ -227,7 +227,7 @@ class TilesPlan(ConvKernel):
             sizes[register] = (positions, steps * STEP_NBYTES)
         for register in of_weights:
             sizes[register] = (steps, row_nbytes)
-        return self.tiles_of.configuration(sizes)
+        return sizes
 
     @property
     def _operand_registers(self) -> tuple[Sequence[int], Sequence[int]]:
