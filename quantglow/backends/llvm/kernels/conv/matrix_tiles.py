@@ -7,7 +7,8 @@ in four registers that begin with the bias (``tile_blocks``, ``tile_plan``), the
 stack, from where the sums go through the usual epilogue: that of one group between the products of
 the next one, because tiles and vectors are computed by different units.  A store of a register
 waits for its products and holds up the code after it, so it stands where the next group needs the
-register.  Sums are int32 and wrap, as everywhere.
+register; or behind the next product and its share of the epilogue, where a group has one step.
+Sums are int32 and wrap, as everywhere.
 
 Where a run is no multiple of a row, its last row is moved back, and weights are zero where it
 overlaps the one before, so nothing beyond a run's last step is read.
@@ -161,7 +162,10 @@ class TilesConvKernel(TilesPlan):
             for position, pixel in enumerate(block.pixels)
             if pixel is not None
         ]
-        return Waiting(self._stores(self._passes(vectors)[-1], sums), ends)
+        passes = self._passes(vectors)
+        if self._is_single(passes):
+            return Waiting({}, ends)  # stored already
+        return Waiting(self._stores(passes[-1], sums), ends)
 
     def _stores(self, each: Pass, sums: Sums) -> dict[int, Emit]:
         """The store of each register after a pass."""
@@ -191,6 +195,9 @@ class TilesConvKernel(TilesPlan):
         """The products of a group, with what waits of the one before between them: a register is
         stored where its next sum begins, and the epilogue follows when all are."""
         passes, stores = self._passes(vectors), waiting.stores
+        if self._is_single(passes):
+            self._add_single(passes[0], sums, waiting.ends)
+            return
         if len(passes) * self._steps > MOST_UNROLLED:
             turns, held, add = len(passes), 0, self._add_looped
         else:
@@ -208,6 +215,22 @@ class TilesConvKernel(TilesPlan):
                 for emit in islice(left, next(shares)):
                     emit()
             stores = after
+
+    def _is_single(self, passes: list[Pass]) -> bool:
+        """Whether a group has but one step."""
+        return self._steps == len(passes) == 1
+
+    def _add_single(self, each: Pass, sums: Sums, ends: Sequence[Emit]) -> None:
+        """The only step of a group: few products, so that each sum is stored behind the next one
+        and its share of the epilogue."""
+        stores = list(self._stores(each, sums).values())
+        left, shares = iter(ends), evenly(len(ends), len(stores))
+        for number, _ in enumerate(self._add_unrolled(each, sums, {})):
+            if number:
+                stores[number - 1]()
+            for emit in islice(left, next(shares)):
+                emit()
+        stores[-1]()
 
     def _add_unrolled(self, each: Pass, sums: Sums, stores: Stores) -> Iterator[None]:
         """All steps of a pass one after the other.  Yields after each product."""
