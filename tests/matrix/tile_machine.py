@@ -31,7 +31,6 @@ class TileMachine:
         self.entries: dict[str, Any] = {
             "ldtilecfg": ctypes.CFUNCTYPE(None, POINTER)(self.configure),
             "tilerelease": ctypes.CFUNCTYPE(None)(self.release),
-            "tilezero": ctypes.CFUNCTYPE(None, TILE)(self.zero),
             "tileloadd64": ctypes.CFUNCTYPE(None, TILE, POINTER, PITCH)(self.load),
             "tileloaddt164": ctypes.CFUNCTYPE(None, TILE, POINTER, PITCH)(self.load),
             "tilestored64": ctypes.CFUNCTYPE(None, TILE, POINTER, PITCH)(self.store),
@@ -71,10 +70,6 @@ class TileMachine:
         """Row and address of all rows of a tile."""
         self.check(self.heights[tile] > 0, f"tile {tile} is not configured")
         return [(row, address + row * pitch) for row in range(self.heights[tile])]
-
-    def zero(self, tile: int) -> None:
-        self.check(self.heights[tile] > 0, f"tile {tile} is not configured")
-        self.data[tile] = 0
 
     def load(self, tile: int, address: int, pitch: int) -> None:
         self.data[tile] = 0

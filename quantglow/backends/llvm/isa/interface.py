@@ -29,6 +29,10 @@ LINE_NBYTES = 64
 """Bytes of a cache line, to which memory is aligned."""
 
 
+RAISED = 2.0**23
+"""From here to ``2**24``, float32 are whole numbers: a byte in the last bits is added to it."""
+
+
 class ByteTable(Protocol):
     """Look-up of bytes in a table of 256 entries that stays in registers."""
 
@@ -48,10 +52,6 @@ class ByteTable(Protocol):
 
     def look_up(self, b: Builder, table: Sequence[Value], codes: Value, signed: bool) -> Value:
         """A vector of entries for a vector of codes, in [0, 255] or (``signed``) [-128, 127]."""
-
-
-RAISED = 2.0**23
-"""The float32 whose last bits count in ones: a byte there is added to it."""
 
 
 class MatrixTiles(Protocol):
@@ -79,15 +79,11 @@ class MatrixTiles(Protocol):
         """A function ``i64 @name()`` that asks the operating system to let this process use the
         registers and gives 0 if it does; empty where no system wants to be asked."""
 
-    def zero(self, b: Builder, register: int) -> None:
-        """Clear a register."""
-
     def load(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
         """Load rows that lie ``pitch`` bytes apart."""
 
-    def load_far(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
-        """The same, of bytes that do not stay in the first-level cache: they displace nothing
-        there."""
+    def load_past_first_cache(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+        """The same, for bytes that the first-level cache should not keep."""
 
     def store(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
         """Store rows ``pitch`` bytes apart."""

@@ -55,14 +55,18 @@ class Peak:
 
 def measure_peak(target: Target, threads: int = 1) -> Peak:
     """Measure for about a second."""
-    stored = DType.U8 if target.isa.unsigned_activations else DType.I8
-    kernel: ProductKernel | TileKernel = ProductKernel(target, target.dot_product(stored))
-    if target.isa.tiles is not None:
-        kernel = TileKernel(target, target.isa.tiles)
-    floats = ProductKernel(target, target.dot_product(DType.F32))
-    rates = [product_rate(target, threads, each) for each in (kernel, floats)]
+    kernels = integer_kernel(target), ProductKernel(target, target.dot_product(DType.F32))
+    rates = [product_rate(target, threads, kernel) for kernel in kernels]
     rates += [reading_rate(target, threads, nbytes) for nbytes in (CACHED_NBYTES, MEMORY_NBYTES)]
     return Peak(threads, *rates)
+
+
+def integer_kernel(target: Target) -> ProductKernel | TileKernel:
+    """The fastest int8 products of a target."""
+    if target.isa.tiles is not None:
+        return TileKernel(target, target.isa.tiles)
+    stored = DType.U8 if target.isa.unsigned_activations else DType.I8
+    return ProductKernel(target, target.dot_product(stored))
 
 
 def product_rate(target: Target, threads: int, kernel: ProductKernel | TileKernel) -> float:

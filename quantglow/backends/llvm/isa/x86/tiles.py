@@ -49,13 +49,10 @@ class AmxTiles:
             return ""
         return f"define internal i64 @{name}() nounwind {REQUEST} {{\n  unreachable\n}}\n"
 
-    def zero(self, b: Builder, register: int) -> None:
-        b.call("llvm.x86.tilezero", "void", ("i8", str(register)))
-
     def load(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
         self._move(b, "tileloadd64", register, pointer, pitch)
 
-    def load_far(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+    def load_past_first_cache(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
         self._move(b, "tileloaddt164", register, pointer, pitch)
 
     def store(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:

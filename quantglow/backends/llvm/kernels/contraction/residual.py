@@ -45,9 +45,9 @@ class Residual:
         return params, pointers[-1] if self.op.residual is not None else ""
 
     def params(self) -> tuple[Array, ...]:
-        """The residual's zero point, its step in steps of the float32 sum, and its zero point as
-        ``raised_bytes`` give it, a vector of each as int32 [3, lanes], where it is quantized.  As
-        literals they would make a kernel for each layer.
+        """The residual's zero point, its step in steps of the float32 sum, and ``RAISED`` plus its
+        zero point, a vector of each as int32 [3, lanes], where it is quantized.  As literals they
+        would make a kernel for each layer.
         """
         if not self.reads_params:
             return ()

@@ -304,7 +304,7 @@ class TilesConvKernel(TilesPlan):
         b, tiles, row_nbytes = self.b, self.tiles_of, self._row_nbytes
         pitch = self.geometry.strides[1] * self.geometry.x.column_pitch
         of_pixels, of_weights = self._operand_registers
-        load_weights = tiles.load_far if self.has_far_weights else tiles.load
+        load_weights = tiles.load_past_first_cache if self.fills_first_cache else tiles.load
         for index, block in enumerate(sums.blocks):
             pixels = of_pixels[index % len(of_pixels)]
             at = b.at(x, self.geometry.input_offset(block.row, block.column))

@@ -28,8 +28,8 @@ MOST_GROUPS = 16
 """Maximum number of groups of a tile.  Between tiles, products and epilogues do not overlap."""
 NEAR_NBYTES = 16384
 """Bytes of a panel's weights that stay in the first-level cache beside pixels and sums."""
-FAR_NBYTES = 49152
-"""Bytes of a panel's weights from which on they come from the second-level cache each time."""
+FIRST_CACHE_NBYTES = 49152
+"""Size of the first-level cache, in bytes."""
 FEW_NBYTES = 32768
 """Bytes of the pixels of four blocks that stay in the first-level cache beside sums."""
 AHEAD_NBYTES = 16384
@@ -183,9 +183,10 @@ class TilesPlan(ConvKernel):
         return self._steps * self._part_steps * self._row_nbytes
 
     @property
-    def has_far_weights(self) -> bool:
-        """Whether a panel's weights are too many for the first-level cache."""
-        return self._panel_vectors * self.vector_steps_nbytes >= FAR_NBYTES
+    def fills_first_cache(self) -> bool:
+        """Whether a panel's weights fill the first-level cache, so that each group reads them from
+        the second-level one."""
+        return self._panel_vectors * self.vector_steps_nbytes >= FIRST_CACHE_NBYTES
 
     # -- passes
 
@@ -294,8 +295,8 @@ class TilesPlan(ConvKernel):
 
 
 def even_share(groups: int, most: int) -> int:
-    """How many of ``groups`` a tile has, ``most`` at most: so many that two threads have as much to
-    do.  One of few numbers, so that rows of many lengths have the same text."""
+    """Groups of a tile, ``most`` at most, such that two threads share ``groups`` as evenly as
+    possible.  Few numbers are tried, so that rows of many lengths have the same text."""
     if groups <= most:
         return groups
     sizes = range(most, most - most // 4 - 1, -1)
