@@ -233,10 +233,17 @@ def in_groups(samples: Sequence[Sample], nbytes: int, groups: int = 1) -> list[S
 def together_of(node: Node) -> int:
     """How many samples of a node to stack: a power of two."""
     largest = max([node.type.nbytes, *(o.type.nbytes for o in node.operands if _is_computed(o))])
-    fitting = min(STACK_NBYTES // max(largest, 1), MOST)
+    fitting = min(max(STACK_NBYTES, weights_nbytes(node)) // max(largest, 1), MOST)
     if fitting < 2 or joined(node, 2) is None:
         return 1
     return 1 << (fitting.bit_length() - 1)
+
+
+def weights_nbytes(node: Node) -> int:
+    """Size of the constant weights that all samples share, in bytes: where they are larger than
+    values, they are read once for as many samples as fit their size."""
+    weights = node.w if isinstance(node, Contraction) else None
+    return weights.type.nbytes if isinstance(weights, Constant) else 0
 
 
 def joined(node: Node, count: int) -> Node | None:
