@@ -73,9 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    """Measure, store and show.  Raises ``OptionError`` if there is nothing to tune."""
+    """Measure, store and show.  Raises ``OptionError`` if there is nothing to tune, or no time."""
     if not options.machine and options.model is None:
         raise OptionError("there is nothing to tune. Remedy: name a model, or give --machine.")
+    minutes = check_minutes(options.max_minutes, "measure")
     if (busy := busy_note()) and not options.json:
         console.print(f"warning: {busy}", highlight=False)
     found: dict[str, Any] = {}
@@ -86,14 +87,15 @@ def run(options: argparse.Namespace, console: Console) -> None:
             console.print(table_of(fit).rich())
             console.print(summary(fit), highlight=False, markup=False)
     if options.model is not None:
-        found |= tune_model(options, console)
+        found |= tune_model(options, minutes, console)
     if options.json:
         console.file.write(json.dumps(found) + "\n")
 
 
-def tune_model(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+def tune_model(
+    options: argparse.Namespace, minutes: float | None, console: Console
+) -> dict[str, Any]:
     """Measure the kernels of a model, and the whole model before and after."""
-    minutes = check_minutes(options.max_minutes, "measure")
     compiled = opened(options)
     compiler = Compiler.of(options.target, options.num_threads, schedule=options.schedule)
     with client_of(options.scheduler) as client:

@@ -419,6 +419,7 @@ def test_the_inspected_report_is_that_of_the_options(
         ("tune", "OptionError: there is nothing to tune"),
         ("tune none.qgm", "FileFormatError: cannot read"),
         ("tune net.onnx --max-minutes 0", "OptionError: max_minutes"),
+        ("tune --machine --max-minutes 0", "OptionError: max_minutes"),
         ("tune free.onnx", "OptionError: tune='measure': the model leaves dimensions free"),
         ("bench net.onnx --seconds 0", "OptionError: seconds"),
         ("bench net.onnx --batch-sizes 0", "OptionError: batch_sizes must be at least 1"),
