@@ -16,7 +16,14 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret, stacks
 from quantglow.interpreter.executor import Execution
-from quantglow.interpreter.stacks import Evaluator, Layout, Stacks, in_groups, joined
+from quantglow.interpreter.stacks import (
+    Evaluator,
+    Layout,
+    Stacks,
+    in_groups,
+    joined,
+    together_of,
+)
 from quantglow.ops.native import computing_with
 from quantglow.processes.workers import side_by_side
 from quantglow.types import Array, f32
@@ -70,6 +77,13 @@ def test_values_are_the_same_in_every_layout(count: int, one: int, other: int, o
     np.testing.assert_array_equal(first.stacked(range(0, count, 2)), np.concatenate(samples[::2]))
     doubled = first.mapped(np.add, second)
     np.testing.assert_array_equal(np.concatenate(doubled.arrays), 2 * rows)
+
+
+@pytest.mark.parametrize(("outputs", "together"), [(16, 2), (256, 4), (512, 8)])
+def test_samples_are_stacked_up_to_the_size_of_weights(outputs: int, together: int) -> None:
+    x = Input(name="x", tensor=f32(1, 7, 7, 1024))  # 196 KiB
+    weights = np.zeros((1, 1, 1024, outputs), np.float32)
+    assert together_of(ops.Conv(name="y", x=x, w=Constant(name="w", value=weights))) == together
 
 
 X = Input(name="x", tensor=f32(1, 4, 3))
