@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.frontend.nodes.context import Call
+from quantglow.frontend.operators.indexing import Bound, iota, positions
 from quantglow.frontend.operators.loops import Operands, reversed_steps
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Constant, Node
@@ -15,6 +16,7 @@ from quantglow.ops.binary import Add, Mul
 from quantglow.ops.convolution import Gemm
 from quantglow.ops.expression import Expr, arg, lconst
 from quantglow.ops.expression import call as fn
+from quantglow.ops.indexing import Gather
 from quantglow.ops.primitives import Elementwise
 from quantglow.ops.selection import Where
 from quantglow.ops.shape import Concat, Reshape
@@ -111,17 +113,21 @@ Step = Callable[[Cell, Node, State], State]
 
 
 def lengths_of(call: Call, steps: int) -> Node | None:
-    """The length of each sequence as int64 [B, 1]; None where all have all ``steps``."""
+    """The length of each sequence as int64 [B, 1]; None where all have all ``steps``.
+
+    Raises ``ValueError`` for known lengths that are negative or more than ``steps``; others are an
+    ``OutOfRangeError`` at run time.
+    """
     if not call.has(4):
         return None
     if call.is_known(4) and (call.array(4, "sequence_lens") == steps).all():
         return None
-    given = call.tensor(4)
-    wide = fn("int64", arg(0))
-    column = Reshape(name=call.derived("lengths"), x=given, shape=(given.type.size, 1))
-    return Elementwise(
-        name=call.derived("lengths"), args=(column,), expression=wide, out=ElementType(DType.I64)
-    )
+    given, wide = call.tensor(4), fn("int64", arg(0))
+    checked = positions(call, "length", wide, [given], [Bound(wide, wide, steps, closed=True)])
+    # What reads at positions checks them: a length is looked up in a table of all.
+    every = iota(call, (steps + 1,), 0)
+    found = Gather(name=call.derived("lengths"), x=every, indices=checked, axis=0)
+    return Reshape(name=call.derived("column"), x=found, shape=(given.type.size, 1))
 
 
 def projected(cell: Cell, x: Node) -> Node:
@@ -171,7 +177,9 @@ def looped(
     ends = [*after, after[0]] if clock is None else clock.held(after, before, inputs[len(state)])
     loop = operands.loop(inputs, ends)
     every: Node = loop.result(call.derived("every"), len(carried))
-    last = tuple(loop.result(call.derived("last"), number) for number in range(len(state)))
+    last: State = tuple(loop.result(call.derived("last"), i) for i in range(len(state)))
+    if clock is not None:
+        last = clock.ended(last)
     return (reversed_steps(call, every, "forwards") if backwards else every), last
 
 
@@ -199,6 +207,12 @@ class Clock:
         way = lconst(-1 if self.backwards else 1)
         following = self._computed("following", fn("iadd", arg(0), way), DType.I64, now)
         return [*states, following, self._where("result", runs, after[0], zero)]
+
+    def ended(self, last: State) -> State:
+        """The last states; 0 for sequences of no steps, as onnxruntime has it."""
+        some = self._computed("some", fn("gt", arg(0), lconst(0)), DType.BOOL, self.lengths)
+        zero = self.call.constant("padding", np.zeros(1))
+        return tuple(self._where("ended", some, state, zero) for state in last)
 
     def _where(self, tag: str, condition: Node, x: Node, y: Node) -> Node:
         return Where(name=self.call.derived(tag), condition=condition, x=x, y=y)

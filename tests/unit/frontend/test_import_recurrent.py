@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
+from quantglow.errors import ModelError, OutOfRangeError
 from quantglow.frontend import import_model
 from quantglow.frontend.operators.recurrent_steps import LARGE_STEP, MOST_STEPS
+from quantglow.interpreter import interpret
 from tests.support.effort import expensive
 from tests.unit.frontend.onnx_models import (
     Const,
@@ -111,7 +113,7 @@ def test_long_sequences_are_loops(op: str, direction: str) -> None:
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("lengths", [Const(np.array([4, 2], np.int32)), np.array([1, 3], np.int32)])
+@pytest.mark.parametrize("lengths", [Const(np.array([4, 2], np.int32)), np.array([0, 3], np.int32)])
 @pytest.mark.parametrize("op", GATES)
 def test_sequences_of_different_lengths(op: str, lengths: Any, direction: str) -> None:
     directions = 2 if direction == "bidirectional" else 1
@@ -130,6 +132,25 @@ def test_sequences_of_different_lengths(op: str, lengths: Any, direction: str) -
             direction=direction,
         )
     )
+
+
+@pytest.mark.parametrize("length", [-1, 5])
+def test_lengths_out_of_range_are_errors_as_in_onnxruntime(length: int) -> None:
+    lengths = np.array([2, length], np.int32)
+    for given_lengths in (lengths, Const(lengths)):
+        operands = [floats(4, 2, 3), weights(1, 20, 3), weights(1, 20, 5), None, given_lengths]
+        model, feeds = single("LSTM", *operands, outputs=3, opset=14, hidden_size=5)
+        message = f"index {length} is out of range for an axis of length 4"
+        with pytest.raises(Exception, match="Invalid value/s in sequence_lens"):
+            by_onnxruntime(model, feeds)
+        if given_lengths is not lengths:
+            with pytest.raises(ModelError, match=message):
+                import_model(model)
+            continue
+        with pytest.raises(OutOfRangeError, match=message):
+            interpret(import_model(model), feeds)
+        with pytest.raises(OutOfRangeError, match=message):
+            qg.compile(model).run(None, feeds)
 
 
 @given(

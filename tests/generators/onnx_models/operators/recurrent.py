@@ -45,7 +45,7 @@ def operands(d: Drawing, op: str, x: Value, hidden: int, directions: int) -> lis
     def maybe(*shape: int) -> Value | None:
         return d.normal(*shape) if d.chance(0.4) else None
 
-    lengths = d.rng.integers(1, x.shape[0] + 1, batch).astype(np.int32)
+    lengths = d.rng.integers(0, x.shape[0] + 1, batch).astype(np.int32)
     tensors = [
         x,
         d.weights(directions, rows, x.shape[2]),
