@@ -124,7 +124,7 @@ def lengths_of(call: Call, steps: int) -> Node | None:
         return None
     given, wide = call.tensor(4), fn("int64", arg(0))
     checked = positions(call, "length", wide, [given], [Bound(wide, wide, steps, closed=True)])
-    # What reads at positions checks them: a length is looked up in a table of all.
+    # A Gather checks its indices: each length is looked up in a table of all.
     every = iota(call, (steps + 1,), 0)
     found = Gather(name=call.derived("lengths"), x=every, indices=checked, axis=0)
     return Reshape(name=call.derived("column"), x=found, shape=(given.type.size, 1))
