@@ -30,7 +30,7 @@ from quantglow.types import Array
 Sample = TypeVar("Sample")
 
 STACK_NBYTES = 2**19
-"""Maximum size of a stack of values, in bytes, unless a single value is larger."""
+"""Maximum size of a stack of values, in bytes, unless a single value or the weights are larger."""
 
 MOST = 8
 """Maximum number of samples of a stack, and of a group that runs together."""
