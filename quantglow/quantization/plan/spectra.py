@@ -117,8 +117,10 @@ def are_alike(c: Array, s: Array) -> bool:
     """Whether ``c² + s²`` is the same in all columns, up to a factor for each."""
     power = power_of(c, s)
     total = power.sum()
-    product = np.outer(power.sum(axis=1), power.sum(axis=0)) / (total or 1.0)
-    return bool(total > 0 and np.abs(power - product).max() <= TOLERANCE * power.max())
+    if not 0 < total < np.inf:
+        return False
+    product = np.outer(power.sum(axis=1), power.sum(axis=0)) / total
+    return bool(np.abs(power - product).max() <= TOLERANCE * power.max())
 
 
 def are_many(c: Array, s: Array) -> bool:
@@ -129,6 +131,8 @@ def are_many(c: Array, s: Array) -> bool:
 
 def turn_steadily(c: Array, s: Array) -> bool:
     """Whether the phase of each column turns by the same angle from row to row."""
+    if not (np.isfinite(c).all() and np.isfinite(s).all()):
+        return False
     steps, counts = steps_of(c, s)
     directions = np.exp(1j * turns(c, s))
     away = np.abs(steps - np.where(steps == 0, 0, directions))

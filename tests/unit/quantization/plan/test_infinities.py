@@ -17,6 +17,7 @@ from quantglow.ops import Scatter
 from quantglow.ops.indexing import REDUCTIONS
 from quantglow.profiling.specials import brought, specials_of
 from tests.support.combinations import covering
+from tests.unit.frontend.onnx_models import Const, floats, single
 from tests.unit.quantization.masked_networks import (
     ATTENTIONS,
     FINITE_ATTENTIONS,
@@ -328,3 +329,13 @@ def test_a_product_of_rows_may_turn_the_sign_of_an_infinity() -> None:
     }
     assert specials.pop("mul") == {-math.inf, math.inf}
     assert set(specials.values()) == {frozenset({-math.inf})}
+
+
+def test_an_infinite_weight_gives_no_warning() -> None:
+    weights = floats(64, 32)
+    weights[3, 4] = math.inf
+    model, given = single("Gemm", floats(2, 64), Const(weights), opset=14)
+    compiled = qg.quantize_and_compile(model, [given], progress=False)
+    np.testing.assert_array_equal(
+        np.isfinite(compiled.run(None, given)[0]), np.isfinite(given["x0"] @ weights)
+    )
