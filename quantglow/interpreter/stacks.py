@@ -2,8 +2,9 @@
 
 Python and NumPy take as long for a small array as for a few of them.  So an operator that treats
 samples apart (``Node.for_samples``) computes a few of them in one call, as many as fit
-``STACK_NBYTES``; large values stay apart, in the cache.  The results are those of one by one, bit
-for bit where native code adds: the order of NumPy's sums may depend on the number of rows.
+``STACK_NBYTES`` or the size of its weights; larger values stay apart, in the cache.  The results
+are those of one by one, bit for bit where native code adds: the order of NumPy's sums may depend on
+the number of rows.
 """
 
 from __future__ import annotations
@@ -240,8 +241,8 @@ def together_of(node: Node) -> int:
 
 
 def weights_nbytes(node: Node) -> int:
-    """Size of the constant weights that all samples share, in bytes: where they are larger than
-    values, they are read once for as many samples as fit their size."""
+    """Size of the constant weights of a contraction, in bytes; 0 where there are none.  All samples
+    of a stack share one reading of them."""
     weights = node.w if isinstance(node, Contraction) else None
     return weights.type.nbytes if isinstance(weights, Constant) else 0
 

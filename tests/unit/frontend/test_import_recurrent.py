@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,23 +135,44 @@ def test_sequences_of_different_lengths(op: str, lengths: Any, direction: str) -
     )
 
 
-@pytest.mark.parametrize("length", [-1, 5])
-def test_lengths_out_of_range_are_errors_as_in_onnxruntime(length: int) -> None:
+def with_length(length: int, is_constant: bool) -> tuple[Any, dict[str, np.ndarray]]:
+    """An LSTM of 4 steps on two sequences, one of which has ``length`` steps."""
     lengths = np.array([2, length], np.int32)
-    for given_lengths in (lengths, Const(lengths)):
-        operands = [floats(4, 2, 3), weights(1, 20, 3), weights(1, 20, 5), None, given_lengths]
-        model, feeds = single("LSTM", *operands, outputs=3, opset=14, hidden_size=5)
-        message = f"index {length} is out of range for an axis of length 4"
-        with pytest.raises(Exception, match="Invalid value/s in sequence_lens"):
-            by_onnxruntime(model, feeds)
-        if given_lengths is not lengths:
-            with pytest.raises(ModelError, match=message):
-                import_model(model)
-            continue
-        with pytest.raises(OutOfRangeError, match=message):
-            interpret(import_model(model), feeds)
-        with pytest.raises(OutOfRangeError, match=message):
-            qg.compile(model).run(None, feeds)
+    given_lengths = Const(lengths) if is_constant else lengths
+    operands = [floats(4, 2, 3), weights(1, 20, 3), weights(1, 20, 5), None, given_lengths]
+    return single("LSTM", *operands, outputs=3, opset=14, hidden_size=5)
+
+
+@pytest.mark.parametrize("length", [-1, 5])
+def test_onnxruntime_refuses_lengths_out_of_range(length: int) -> None:
+    with pytest.raises(Exception, match="Invalid value/s in sequence_lens"):
+        by_onnxruntime(*with_length(length, is_constant=False))
+
+
+@pytest.mark.parametrize("length", [-1, 5])
+def test_a_known_length_out_of_range_is_refused(length: int) -> None:
+    with pytest.raises(ModelError, match=f"index {length} is out of range for an axis of length 4"):
+        import_model(with_length(length, is_constant=True)[0])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("length", [-1, 5])
+def test_a_length_out_of_range_is_an_error_of_the_run(
+    length: int, threads: int, tmp_path: Path
+) -> None:
+    model, feeds = with_length(length, is_constant=False)
+    compiled = qg.compile(model, num_threads=threads)
+    compiled.save(tmp_path / "lstm.qgm")
+    runs = (
+        lambda: interpret(import_model(model), feeds),
+        lambda: compiled.run(None, feeds),
+        lambda: qg.load(tmp_path / "lstm.qgm").run(None, feeds),
+    )
+    for run in runs:
+        with pytest.raises(
+            OutOfRangeError, match=f"index {length} is out of range for an axis of length 4"
+        ):
+            run()
 
 
 @given(
