@@ -118,7 +118,7 @@ def feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
 def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader) -> Measured:
     """Evaluation of the compiled model against float; ``read`` gives the answers of outputs."""
     images, labels = images_of(recipe.evaluation, recipe.steps)
-    check_labels(labels, recipe.answers)
+    check_labels(labels, recipe.answers, graph)
     feeds = feeds_of_images(graph, images)
     sums = [Sums() for _ in graph.outputs]
     wanted, got, names = list[Any](), list[Any](), set[str]()

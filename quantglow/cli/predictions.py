@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quantglow import frontend
+from quantglow.driver.validation import check_classes
 from quantglow.errors import CalibrationError, ModelError
+from quantglow.graph.graph import Graph
 from quantglow.types import Array
 
 Reader = Callable[[Array], Any]
@@ -59,14 +62,18 @@ LABELS = {"class": ("iu", "the index of a class, an integer,"), "text": ("U", "o
 """Kinds of arrays that may hold labels, and what a label is."""
 
 
-def check_labels(labels: Array | None, answers: str) -> None:
-    """Raise ``CalibrationError`` for labels that can never be equal to such answers."""
+def check_labels(labels: Array | None, answers: str, graph: Graph) -> None:
+    """Raise ``CalibrationError`` for labels that can never be equal to such answers of the graph's
+    first output."""
     kinds, wanted = LABELS[answers]
     if labels is not None and (labels.dtype.kind not in kinds or labels.ndim != 1):
         raise CalibrationError(
             f"labels of {labels.dtype} and shape {labels.shape} are never equal to answers of kind "
             f"{answers!r}. Remedy: {wanted} for each image."
         )
+    if labels is not None and answers == "class":
+        name, scores = graph.outputs[0]
+        check_classes(labels, prod(scores.type.shape), "the evaluation data", name)
 
 
 def same(answers: Sequence[Any], others: Sequence[Any]) -> float:

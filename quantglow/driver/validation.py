@@ -77,14 +77,25 @@ class Validation:
         return Validation([self.samples[index] for index in places], labels)
 
     def check(self, graph: Graph) -> None:
-        """Raise ``CalibrationError`` for labels that are of no output of the graph."""
+        """Raise ``CalibrationError`` for labels that are of no output of the graph, or of no class
+        of that output."""
+        if not self.labels:
+            return
         ends = [End(node.type.shape, not node.type.dtype.is_float) for _, node in graph.outputs]
-        if self.labels and self.position(ends) is None:
+        position = self.position(ends)
+        if position is None:
             shapes = [end.shape for end in ends]
             raise CalibrationError(
                 f"validation_data has {self.labels[0].size} label(s) a batch, but no output has "
                 f"one row of class scores for each: {shapes}. Remedy: give one class index a row, "
                 "or leave the labels out."
+            )
+        if ends[position].is_integer:  # a network that gives indices does not tell its classes
+            return
+        name, _ = graph.outputs[position]
+        for index, labels in enumerate(self.labels):
+            check_classes(
+                labels, ends[position].shape[-1], f"sample {index} of validation_data", name
             )
 
     def position(self, ends: Sequence[End]) -> int | None:
@@ -117,6 +128,17 @@ class Validation:
             for results in (wanted, found)
         ]
         return RightAnswers(labels.size, *shares)
+
+
+def check_classes(labels: Array, classes: int, whose: str, output: str) -> None:
+    """Raise ``CalibrationError`` for labels outside of the classes 0, 1, … of an output."""
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if wrong.size:
+        raise CalibrationError(
+            f"{whose} has the label {wrong.flat[0]}, but output {output!r} has scores of "
+            f"{classes} classes, 0 to {classes - 1}. Remedy: count classes from 0, or leave the "
+            "labels out."
+        )
 
 
 def _answers(output: Array) -> Array:

@@ -187,6 +187,11 @@ def test_validation_data_serves_a_profile() -> None:
     [
         (validation(labels=LABELS[:5]), "labels of sample 0 of validation_data"),
         (validation(labels=LABELS / 2), "float64"),
+        (validation(labels=LABELS + 1), "sample 2 of validation_data has the label 3"),
+        (
+            validation(labels=LABELS - 1),
+            "the label -1, but output 'scores' has scores of 3",
+        ),
         (validation(labels=np.ones((12, 2), int)), "one row of class scores"),
         (
             [{"x": x, **({"labels": 1} if i else {})} for i, x in enumerate(small_samples())],

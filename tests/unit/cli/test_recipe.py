@@ -57,6 +57,7 @@ def folder(tmp_path: Path) -> Path:
         "texts": np.full(images.shape, "a"),
         "unfinished": unfinished,
         "floats": labels.astype(float),
+        "from_one": labels + 1,
         "rows": labels[:, None],
         "texts_of_labels": labels.astype(str),
     }
@@ -194,6 +195,7 @@ def test_a_missing_profile_is_reported(folder: Path, capsys: pytest.CaptureFixtu
         ('images = "images"\nlabels', 'images = "texts"\nlabels', "are <U1"),
         ('images = "images"\nlabels', 'images = "unfinished"\nlabels', "sample 3 has 1 NaN"),
         ('labels = "labels"', 'labels = "floats"', "labels of float64"),
+        ('labels = "labels"', 'labels = "from_one"', "has the label 3"),
         ('labels = "labels"', 'labels = "rows"', "shape (6, 1)"),
         ('labels = "labels"', 'labels = "texts_of_labels"', "labels of <U"),
         ("[gate]", "model = 1\n[gate]", "recipe"),
