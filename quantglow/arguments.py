@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -73,13 +73,25 @@ def choice(option: str, value: Any, allowed: Iterable[str]) -> str:
     raise OptionError(f"{option} must be one of {known}, got {brief(value)}{hint}")
 
 
+def is_series(value: Any) -> TypeGuard[Iterable[Any]]:
+    """Whether a value has elements one after the other, unlike texts, mappings and arrays without
+    axes."""
+    if isinstance(value, str | bytes | Mapping):
+        return False
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
+
+
 def strings(values: Any, option: str) -> tuple[str, ...]:
     """A tuple of strings from one string, several, or None; those of a set are sorted."""
     if values is None:
         return ()
     if isinstance(values, str):
         return (values,)
-    if not isinstance(values, Iterable) or isinstance(values, Mapping | bytes):
+    if not is_series(values):
         raise OptionError(f"{option} takes a string or a list of strings, got {brief(values)}")
     found = tuple(values)
     for value in found:
@@ -194,14 +206,14 @@ def _entries(option: str, value: Any) -> list[tuple[str, str, Any]]:
 def _items(entry: str, value: Any) -> list[Any]:
     if isinstance(value, np.ndarray):
         return list(value.reshape(-1))
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    if not is_series(value):
         raise OptionError(f"{entry} must be a list of integers, got {brief(value)}")
     return list(value)
 
 
 def items(option: str, value: Any, wanted: str) -> Iterable[Any]:
     """``value`` if it is a list, or another series, of what is ``wanted``."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    if not is_series(value):
         raise OptionError(f"{option} must be a list of {wanted}, got {brief(value)}")
     return value
 

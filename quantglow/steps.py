@@ -23,11 +23,11 @@ compute in float32, in their order; the last result is what the model takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from quantglow.arguments import brief, choice, fields_named, flag, integer, number
+from quantglow.arguments import brief, choice, fields_named, flag, integer, is_series, number
 from quantglow.errors import OptionError
 
 ELEMENT_TYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -222,7 +222,7 @@ def several(option: str, value: Any, kind: type[Kind]) -> tuple[Kind, ...]:
     """A tuple of steps, the declarations among them at most once.  Raises ``OptionError``."""
     given = (value,) if isinstance(value, Step) else value
     wanted = f"steps of quantglow.steps, as {'Normalize' if kind is Before else 'Softmax'}"
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+    if not is_series(given):
         raise OptionError(f"{option} takes {wanted}; got {brief(value)}")
     found = tuple(given)
     for step in found:
@@ -248,7 +248,7 @@ def numbers(option: str, value: Any) -> tuple[float, ...]:
     """One finite number, or several."""
     if isinstance(value, str | bytes | Mapping):
         raise OptionError(f"{option} takes numbers, got {brief(value)}")
-    found = tuple(finite(option, n) for n in (value if isinstance(value, Iterable) else [value]))
+    found = tuple(finite(option, n) for n in (value if is_series(value) else [value]))
     if not found:
         raise OptionError(f"{option} takes one number, or one for each channel; got none")
     return found

@@ -48,7 +48,7 @@ def left_over(
 
 def _regular(path: Path) -> bytes:
     """The bytes of a file.  Raises ``OSError`` for a pipe, which may never end, too."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise FileNotFoundError(path)
     return path.read_bytes()
 

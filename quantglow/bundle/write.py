@@ -90,7 +90,7 @@ def check_files(folder: str | os.PathLike[str]) -> None:
     wrote or edited."""
     for file, (first_line, comment) in FIXED_NAMES.items():
         path = Path(folder) / file
-        if not path.exists():
+        if not os.path.exists(path):
             continue
         if not is_generated(path, first_line):
             what = "quantglow did not write it"
@@ -107,7 +107,7 @@ def check_files(folder: str | os.PathLike[str]) -> None:
 def is_generated(path: Path, first_line: str) -> bool:
     """Whether a file begins with a line that quantglow writes for a bundle of any name."""
     before, after = first_line.split("{}")
-    if not path.is_file():  # a folder, or a pipe, which may never end
+    if not os.path.isfile(path):  # a folder, or a pipe, which may never end
         return False
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

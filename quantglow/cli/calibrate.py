@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
 def prepared(recipe: Recipe) -> tuple[Graph, list[Feeds]]:
     """The float graph and the calibration feeds."""
-    if not recipe.model.is_file():
+    if not os.path.isfile(recipe.model):
         hint = f" Remedy: {recipe.obtain}" if recipe.obtain else ""
         raise ModelError(f"the model {str(recipe.model)!r} does not exist.{hint}")
     graph = stages.float_graph_of(stages.import_model(recipe.model, recipe.input_shapes or None))
@@ -165,7 +166,7 @@ def profile_figures(recipe: Recipe, profile: Profile) -> Iterator[Figure]:
     if recipe.profile is None:
         return
     name, limit = "recorded profile", f"equal to {PROFILE_TOLERANCE:.0%} (--update-profile)"
-    if not recipe.profile.is_file():
+    if not os.path.isfile(recipe.profile):
         yield Figure(name, "missing", limit, missed=True)
         return
     recorded = Profile.load(recipe.profile)

@@ -89,4 +89,5 @@ def write(found: Diagnosis, path: str) -> None:
     else:
         text = found.to_html()
     with writing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        # Names of files may hold bytes that are no text.
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

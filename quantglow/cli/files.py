@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +53,10 @@ def check_writable(
     """
     if endings and Path(output).suffix not in endings:
         raise OptionError(f"output must end in {' or '.join(endings)}, got {output!r}")
-    if any(Path(output).resolve() == Path(name).resolve() for name in inputs):
+    if any(is_same_file(output, name) for name in inputs):
         raise OptionError(f"{output!r} would be read and overwritten. Remedy: another output name")
-    known = Path(inputs[0]) if inputs else None
-    nbytes = known.stat().st_size if known is not None and known.is_file() else 0
     try:
+        nbytes = os.path.getsize(inputs[0]) if inputs and os.path.isfile(inputs[0]) else 0
         check_replacing(output, int(share * nbytes))
     except OSError as error:
         raise OptionError(
@@ -64,11 +65,34 @@ def check_writable(
         ) from error
 
 
+def check_timeline(options: Mapping[str, Any]) -> None:
+    """Raise ``OptionError`` for a timeline that replaces a file which a command reads or writes."""
+    names = ("trace", "timeline")
+    timeline = next((options[n] for n in names if options.get(n) is not None), None)
+    if timeline is None:
+        return
+    others = [value for name, value in options.items() if name not in names]
+    texts = chain.from_iterable(v if isinstance(v, list) else [v] for v in others)
+    if any(is_same_file(timeline, text) for text in texts if isinstance(text, str)):
+        raise OptionError(
+            f"trace: {timeline!r} is a file that the command reads or writes. Remedy: another name "
+            "for the timeline."
+        )
+
+
+def is_same_file(one: str, other: str) -> bool:
+    """Whether two paths are those of one file, which need not exist."""
+    try:
+        return os.path.realpath(one) == os.path.realpath(other)
+    except OSError:  # the current folder was deleted
+        return one == other
+
+
 def check_folder(folder: str) -> None:
     """Raise ``OptionError`` for a folder that cannot be written or made, before the work begins."""
-    path = Path(folder).absolute()
-    known = next(parent for parent in (path, *path.parents) if parent.exists())
     try:
+        path = Path(folder).absolute()
+        known = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
         check_replacing(known / "quantglow.probe")
     except OSError as error:
         raise OptionError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -30,6 +31,7 @@ from quantglow.cli import (
 )
 from quantglow.cli.config_file import FLAG, with_config
 from quantglow.cli.entry import INTERRUPTED
+from quantglow.cli.files import check_timeline
 from quantglow.cli.stdin_model import STDIN, from_stdin
 from quantglow.errors import QuantglowError
 from quantglow.files import cause
@@ -171,11 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); its exit code."""
     try:
         options = parsed(sys.argv[1:] if arguments is None else arguments)
-        piped = not (sys.stdout and sys.stdout.isatty()) and "COLUMNS" not in os.environ
-        console = Console(soft_wrap=False, width=WIDE if piped else None)
+        console = Console(soft_wrap=False, width=width())
         with ExitStack() as stack:
             if getattr(options, "model", None) == STDIN:
                 options.model = stack.enter_context(from_stdin())
+            check_timeline(vars(options))
             if getattr(options, "trace", None) is not None:
                 stack.enter_context(tracing(options.trace))
             COMMANDS[options.command].run(options, console)
@@ -194,6 +196,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def width() -> int | None:
+    """Columns of a table: those of COLUMNS or of the terminal, and many for a file or pipe; None:
+    of the terminal, whatever its size becomes.
+    """
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    given = os.environ.get("COLUMNS")
+    if given is None:
+        return None if is_terminal else WIDE
+    has_columns = given.isdecimal() and int(given) > 0
+    return shutil.get_terminal_size().columns if has_columns or is_terminal else WIDE
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:

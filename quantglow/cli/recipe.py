@@ -154,7 +154,7 @@ def _recipe(file: Path, data: dict[str, Any]) -> Recipe:
 
 def repository(file: Path) -> Path:
     """The folder that paths of a recipe must not leave: its repository, else its own folder."""
-    folder = file.resolve().parent
+    folder = Path(os.path.realpath(file)).parent
     for candidate in (folder, *folder.parents):
         if any((candidate / mark).exists() for mark in ROOT_MARKS):
             return candidate
@@ -163,7 +163,7 @@ def repository(file: Path) -> Path:
 
 def _inside(file: Path, text: str) -> Path:
     root = repository(file)
-    found = (file.resolve().parent / text).resolve()
+    found = Path(os.path.realpath(Path(os.path.realpath(file)).parent / text))
     if Path(text).is_absolute() or not found.is_relative_to(root):
         raise OptionError(
             f"path {text!r} leaves the folder {str(root)!r}. "

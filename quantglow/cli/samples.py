@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def samples_of(options: argparse.Namespace) -> Any:
 def validation_of(options: argparse.Namespace) -> Any:
     """The validation data; images in subfolders are labelled by these."""
     given = options.validation_data
-    if not given or not options.preprocess or not Path(given).is_dir():
+    if not given or not options.preprocess or not os.path.isdir(given):
         return given
     is_labelled = any(entry.is_dir() for entry in Path(given).iterdir())
     return ImageFolder(given, options.preprocess, labels=is_labelled)

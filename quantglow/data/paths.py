@@ -30,7 +30,7 @@ def samples_at(path: str | os.PathLike[str], names: Sequence[str]) -> Iterable[A
     if not os.fspath(path):
         raise CalibrationError("the path of the data is empty. Remedy: name a file or folder.")
     place = Path(path)
-    if place.is_dir():
+    if os.path.isdir(place):
         return samples_of_folder(place)
     if (suffix := place.suffix.lower()) in READERS:
         return READERS[suffix](place, tuple(names))
@@ -40,7 +40,7 @@ def samples_at(path: str | os.PathLike[str], names: Sequence[str]) -> Iterable[A
 def is_streamed(path: str | os.PathLike[str]) -> bool:
     """Whether the samples of a path come one by one, and know their places."""
     place = Path(path)
-    return place.suffix.lower() in TABLES or place.is_dir()
+    return place.suffix.lower() in TABLES or os.path.isdir(place)
 
 
 def samples_of_folder(folder: Path) -> Iterable[Any]:

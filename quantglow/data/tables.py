@@ -43,7 +43,13 @@ class Table:
         """
         own = [name for name in self.names if name in known]
         if len(own) == len(self.names) or (known and not own and len(self.names) == 1):
-            return [c for c in known if c in LABELS or not own or c in own]
+            read = [c for c in known if c in LABELS or not own or c in own]
+            if twice := [c for c in dict.fromkeys(read) if read.count(c) > 1]:
+                raise CalibrationError(
+                    f"{self.path.name!r} has more than one column {twice[0]!r}. Remedy: give each "
+                    "column a name of its own."
+                )
+            return read
         missing = [name for name in self.names if name not in known]
         raise CalibrationError(
             f"{self.path.name!r} has no column for {missing}; its columns are {list(known)}. "
@@ -93,7 +99,8 @@ def number_of(column: str, text: str | None, place: str) -> int | float:
         raise missing_value(column, place)
     for kind in (int, float):
         try:
-            return kind(text)
+            if "_" not in text:  # Python reads 1_0 as 10
+                return kind(text)
         except ValueError:
             continue
     raise CalibrationError(

@@ -16,7 +16,7 @@ from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
-from quantglow.profiling.data import Feeds, feeds_of, is_one, samples_in
+from quantglow.profiling.data import Feeds, feeds_of, is_one, name_of, samples_in
 from quantglow.report.accuracy.headline import RightAnswers
 from quantglow.types import Array
 
@@ -49,7 +49,8 @@ class Validation:
         given = list[Any]()
         names = [port.name for port in signature.inputs]
         samples, owners = list[Feeds](), list[int]()
-        for feeds in feeds_of(_unlabelled(data, names, given), signature):
+        called = name_of(data, "the validation data")
+        for feeds in feeds_of(_unlabelled(data, names, given), signature, called):
             samples.append(feeds)
             owners.append(len(given) - 1)
         if not samples:

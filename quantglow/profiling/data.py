@@ -30,7 +30,9 @@ __all__ = [
 ]
 
 
-def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
+def feeds_of(
+    data: Any, signature: Signature, called: str = "the calibration data"
+) -> Iterator[Located]:
     """Feeds of one model batch each, from samples that hold one or several.
 
     A batch has the size of the inputs' first axes, or 1 if all of these are free.  If some of them
@@ -40,13 +42,14 @@ def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
     CalibrationDataReader), a path (see ``quantglow.data``), or one sample.  A sample is a dict from
     input name to array, a tuple or list of arrays in the order of the inputs, or one array; labels
     are left out.  It may lack the axis of the batch.  Feeds are copies: an iterator may fill the
-    same arrays again.  Raises ``CalibrationError``.
+    same arrays again.  ``called`` is how errors call the data.  Raises ``CalibrationError``.
     """
+    whole = name_of(data, called) if is_one(data) else ""
     sizes, names = batch_sizes(signature), names_of(signature)
     for index, given in enumerate(samples_in(data, names)):
         sample, _ = without_labels(given, names)
         known = sample.place if isinstance(sample, Located | Unnamed) else ""
-        place = Place(index, known, is_one(data))
+        place = Place(index, known, whole)
         values = sample.values if isinstance(sample, Unnamed) else sample
         arrays = _by_name(values, names, place)
         checked = {
@@ -61,16 +64,16 @@ def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
 class Place:
     """Place of an element of the user's data.
 
-    ``known`` is the place of the sample that it was cut from; ``alone`` if the data is one array
-    (or one for each input) that holds all samples.
+    ``known`` is the place of the sample that it was cut from; ``whole`` is the name of the data if
+    it is one array (or one for each input) that holds all samples.
     """
 
     index: int
     known: str = ""
-    alone: bool = False
+    whole: str = ""
 
     def __str__(self) -> str:
-        return self.known or ("the calibration data" if self.alone else f"sample {self.index}")
+        return self.known or self.whole or f"sample {self.index}"
 
     def of_batch(self, batch: int, size: int, count: int) -> str:
         """The place of one of ``count`` batches of ``size`` rows in the element."""
@@ -78,7 +81,7 @@ class Place:
             return str(self)
         first = batch * size
         rows = f"{first}" if size == 1 else f"{first} to {first + size - 1}"
-        if self.alone:
+        if self.whole:
             return f"sample{'s' if size > 1 else ''} {rows}"
         return f"{self}, row{'s' if size > 1 else ''} {rows}"
 
@@ -88,6 +91,11 @@ def is_one(data: Any) -> bool:
     if isinstance(data, str | os.PathLike):
         return not is_streamed(data)
     return isinstance(data, np.ndarray | Mapping)
+
+
+def name_of(data: Any, called: str) -> str:
+    """How errors call data: by its path if it has one, or as it is ``called``."""
+    return repr(os.fspath(data)) if isinstance(data, str | os.PathLike) else called
 
 
 def names_of(signature: Signature) -> list[str]:

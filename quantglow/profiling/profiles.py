@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 
-from quantglow.arguments import brief, file_path, instance
+from quantglow.arguments import brief, file_path, instance, is_series
 from quantglow.concise import Concise
 from quantglow.errors import OptionError, ProfileMismatchError
 from quantglow.graph.case import Case
@@ -108,7 +108,8 @@ class Profile(Concise):
     @staticmethod
     def merged(profiles: Iterable[Profile]) -> Profile:
         """All profiles merged.  Raises ``OptionError`` if there are none."""
-        if not isinstance(profiles, Iterable) or not (found := list(profiles)):
+        found: list[Profile] = list(profiles) if is_series(profiles) else []
+        if not found:
             raise OptionError(f"profiles must be one Profile or more, got {brief(profiles)}")
         for profile in found:
             instance("profiles", profile, Profile, "Profiles")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -243,5 +244,5 @@ class _Recorder:
 
 def shown_batches(feeds: Iterable[Located], data: Any, progress: bool | str) -> Iterator[Located]:
     """The feeds, with a progress bar around them if wanted."""
-    total = float(len(data)) if hasattr(data, "__len__") and not isinstance(data, str) else None
-    return shown(feeds, "Profiling", progress, total)
+    count = 0 if isinstance(data, str) else length_hint(data)
+    return shown(feeds, "Profiling", progress, float(count) if count else None)

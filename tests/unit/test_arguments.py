@@ -43,7 +43,7 @@ class Rude:
 HUGE = 10**5000
 NOTHING = [None]
 OBJECTS = [Rude(), object(), int, 1j, b"a"]
-ARRAYS = [np.array([1.0, 2.0]), np.zeros((2, 0))]
+ARRAYS = [np.array([1.0, 2.0]), np.zeros((2, 0)), np.array(1.0), np.array("a")]
 TEXTS = ["a", "", "\0"]
 LISTS = [[], [1], [None], [[1]], (), set()]
 MAPPINGS = [{}, {"x": 1}]

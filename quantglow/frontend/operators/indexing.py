@@ -263,6 +263,8 @@ def coordinates(call: Call, indices: Node) -> list[Node]:
 def scatter_elements(call: Call) -> Node:
     x, indices, updates = (call.tensor(i) for i in range(3))
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
+    if updates.type.shape != indices.type.shape:
+        raise ValueError(f"updates are {updates.type}, indices {indices.type}, of other shape")
     rows = element_positions(call, x.type.shape, indices, axis)
     return scattered(call, x, rows, updates, 1)
 
@@ -307,14 +309,19 @@ def written(
     if start is not None:
         first = reshaped(call, start, (places[0], *(1 for _ in places[1:])))
         step, args = fn("iadd", step, fn("int64", arg(1))), [*args, first]
+    bounds = [Bound(step, step, sizes[axis])]
     if circular:
         step = fn("imod", step, lconst(sizes[axis]))
-    bound = Bound(step, step, sizes[axis])
+        bounds = []
+        if start is not None:
+            given = fn("int64", arg(1))
+            counted = fn("select", fn("ge", given, lconst(0)), step, given)
+            bounds = [Bound(counted, given, sizes[axis])]
     terms = [(step, 1)]
     for other, stride in enumerate(strides_of(sizes)[:-1]):
         terms.append((arg(len(args)), stride))
         args.append(iota(call, places, other))
-    rows = positions(call, "rows", dotted(terms), args, [] if circular else [bound])
+    rows = positions(call, "rows", dotted(terms), args, bounds)
     width = math.prod(x.type.shape[axis + 1 :])
     return scattered(call, x, rows, updates, width, name or call.derived("written"))
 

@@ -27,11 +27,18 @@ def slice_(call: Call) -> Node:
     x = call.tensor(0)
     starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), x.type.rank)
+    check_different(axes)
     steps = call.parameter("steps", 4) or (1,) * len(starts)
     spans = [Span(0, d) for d in x.type.shape]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         spans[axis] = clamped(start, end, step, x.type.shape[axis])
     return sliced(call.result, x, spans)
+
+
+def check_different(axes: Sequence[int]) -> None:
+    """Raise ``ValueError`` for an axis that is named twice."""
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"axes {list(axes)} name an axis twice")
 
 
 class Span(NamedTuple):
@@ -189,8 +196,12 @@ def pad(call: Call) -> Node:
 
 
 def pad_value(call: Call) -> float:
+    """The constant that fills.  Raises ``Unsupported`` for an integer that no float64 is."""
     if call.has(2):
-        return float(call.array(2, "constant_value").reshape(()))
+        exact = call.array(2, "constant_value").reshape(()).item()
+        if float(exact) != exact and exact == exact:
+            raise Unsupported(f"pads of {exact}, which float64 cannot hold")
+        return float(exact)
     return call.number("value", 0.0)
 
 
@@ -198,6 +209,7 @@ def pad_widths(call: Call, rank: int) -> tuple[list[int], list[int]]:
     """Widths before and after every axis; ``axes`` may choose some."""
     widths = call.parameter("pads", 1) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(rank)), rank)
+    check_different(axes)
     if len(widths) != 2 * len(axes):
         raise ValueError(f"pads {widths} do not fit {len(axes)} axes")
     before, after = [0] * rank, [0] * rank

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from quantglow.arguments import brief, integer, items, number, options_named, shapes
+from quantglow.arguments import brief, integer, items, number, options_named, shapes, strings
 from quantglow.errors import InputError, OptionError
 from quantglow.runtime.copies import OfOneProcess
 from quantglow.runtime.feeds import check_mapping, fed
@@ -125,14 +125,15 @@ class InferQueue(OfOneProcess):
         """A future of ``model.run(output_names, feeds)``.
 
         The arrays must not change before it is done.  Raises ``QueueFullError``, ``QueueError`` for
-        a closed queue, and ``InputError`` for feeds that are no arrays; the future raises all
-        other errors of the call.
+        a closed queue, ``InputError`` for feeds that are no arrays, and ``OptionError`` for names
+        of outputs that are no texts; the future raises all other errors of the call.
         """
         check_mapping(feeds)
         if odd := [name for name in feeds if not isinstance(name, str)]:
             raise InputError(f"names of inputs must be strings, got {brief(odd[0])}")
         given = {name: fed(name, value) for name, value in feeds.items()}
-        call = Call(given, output_names, time.monotonic())
+        wanted = None if output_names is None else strings(output_names, "output_names")
+        call = Call(given, wanted, time.monotonic())
         self._waiting.add(call)
         return call.future
 
@@ -156,7 +157,10 @@ class InferQueue(OfOneProcess):
             self.model.warm_up(shapes_run, specialised=specialised)
 
     def close(self, cancel: bool = False) -> None:
-        """Take no more calls and wait for those that came; ``cancel``: only for those that run."""
+        """Take no more calls and wait for those that came; ``cancel``: only for those that run.
+
+        A callback of a future, which runs on a stream, does not wait.
+        """
         self._waiting.stop(cancel)
         self._waiting.join()
 

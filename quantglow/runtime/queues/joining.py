@@ -44,8 +44,9 @@ def joined(calls: Sequence[Call]) -> dict[str, Array]:
 
 
 def parts(outputs: Mapping[str, Array], calls: Sequence[Call]) -> Iterator[list[Array]]:
-    """The results of each call, from the outputs of their batch."""
+    """The results of each call, from the outputs of their batch: copies, so that a result which is
+    kept does not keep those of others."""
     bounds = accumulate((call.samples for call in calls), initial=0)
     for call, (begin, end) in zip(calls, pairwise(bounds), strict=True):
         names = outputs if call.output_names is None else call.output_names
-        yield [outputs[name][begin:end] for name in names]
+        yield [outputs[name][begin:end].copy() for name in names]

@@ -85,9 +85,14 @@ class Waiting:
                 call.future.set_running_or_notify_cancel()
 
     def join(self) -> None:
-        """Wait until all calls that were not cancelled are done, after ``stop``."""
-        for thread in list(self._threads):
-            if thread is not threading.current_thread():
+        """Wait until all calls that were not cancelled are done, after ``stop``.
+
+        One of the own threads, where a future's callback may close the queue, waits for none: the
+        others may wait for it.
+        """
+        threads = list(self._threads)
+        if threading.current_thread() not in threads:
+            for thread in threads:
                 thread.join()
 
     def _start(self) -> None:

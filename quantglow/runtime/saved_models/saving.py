@@ -285,6 +285,10 @@ def check_written(
 
 def load(path: str | os.PathLike[str], *, with_code: bool = False) -> SavedModel:
     """Read a file of ``save``, and the code that it includes.  Raises ``FileFormatError``."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is a device or a pipe. Remedy: give the path of a .qgm file."
+        )
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below; its own errors are other ones
     except OSError as error:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from quantglow.arguments import brief
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError, OptionError, StateFullError
@@ -156,17 +157,44 @@ def pairs_of(
     Raises ``OptionError`` where there are none, or no axis that grows.
     """
     known = {port.name: port for port in inputs}
-    results = {port.name for port in outputs}
-    named = by_names(known, results) if given is None else dict(given)
-    if not named or not named.keys() <= known.keys() or not set(named.values()) <= results:
+    results = {port.name: port for port in outputs}
+    named = by_names(known, results) if given is None else given
+    if not names_ports(named, known, results):
         raise OptionError(
-            f"pairs must map inputs {sorted(known)} to outputs {sorted(results)}, got {named}. "
-            "Remedy: name the caches of the model, input by output."
+            f"pairs must map inputs {sorted(known)} to outputs {sorted(results)}, got "
+            f"{brief(named)}. Remedy: name the caches of the model, input by output."
         )
+    for name, output in named.items():
+        check_alike(known[name], results[output])
     return tuple(Pair(i, o, growing_axis(i, known[i].dims)) for i, o in named.items())
 
 
-def by_names(inputs: Mapping[str, Port], outputs: set[str]) -> dict[str, str]:
+def names_ports(pairs: object, inputs: Container[str], outputs: Container[str]) -> bool:
+    """Whether pairs map names of inputs to names of outputs."""
+    return (
+        isinstance(pairs, Mapping)
+        and bool(pairs)
+        and all(isinstance(name, str) for pair in pairs.items() for name in pair)
+        and all(i in inputs and o in outputs for i, o in pairs.items())
+    )
+
+
+def check_alike(cache: Port, output: Port) -> None:
+    """Raise ``OptionError`` for an output that cannot be the input with more rows."""
+    ranks = [len(port.dims) for port in (cache, output) if port.dims is not None]
+    if cache.dtype is not output.dtype or len({*ranks}) > 1:
+        raise OptionError(
+            f"pairs: output {output.name!r} of {kind_of(output)} is not input {cache.name!r} of "
+            f"{kind_of(cache)} with more rows. Remedy: name the output that has the cache."
+        )
+
+
+def kind_of(port: Port) -> str:
+    """Type and dimensions of a port, as a message shows them."""
+    return f"{port.dtype.value}{list(port.dims or ())}"
+
+
+def by_names(inputs: Mapping[str, Port], outputs: Container[str]) -> dict[str, str]:
     """Inputs ``past…`` and outputs ``present…`` whose names go on alike."""
     found: dict[str, str] = {}
     for name in inputs:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from quantglow.arguments import file_path
+from quantglow.arguments import file_path, integer
 from quantglow.concise import Concise
-from quantglow.errors import OptionError
 from quantglow.files import writing
 from quantglow.graph.border import declared_feeds, entering, leaving
 from quantglow.graph.case import Case, elements, may_decide
@@ -150,11 +149,9 @@ class State(OfOneProcess, Concise):
         self.truncate(0)
 
     def truncate(self, length: int) -> None:
-        """Forget all rows but the first ones: calls go on behind these."""
+        """Forget all rows but the first ones: calls go on behind these.  Raises ``OptionError``."""
         with self._lock:
-            if not 0 <= length <= self.length:
-                raise OptionError(f"a state of {self.length} rows cannot be cut to {length}")
-            self.caches.length = length
+            self.caches.length = integer("length", length, 0, self.length)
 
     def copy(self) -> State:
         """A state with the same rows, which goes its own way."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -596,6 +597,66 @@ def test_traces_are_written(folder: Path) -> None:
     stages, call = (events_of(folder / name) for name in ("stages.json", "call.json"))
     assert {"import", "profile", "quantize"} <= {event["name"] for event in stages}
     assert {event["cat"] for event in call} <= {"kernel", "waiting"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "quantize net.onnx --calibration-data samples.npz --output new.qgm --trace samples.npz",
+        "quantize net.onnx --calibration-data samples.npz --output new.qgm --trace new.qgm",
+        "run net.onnx --inputs one.npz --trace net.onnx",
+        "bench net.onnx --seconds 1e-2 --trace net.onnx",
+    ],
+)
+def test_a_trace_replaces_no_file_of_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert run(folder, line) == 1
+    assert "is a file that the command reads or writes" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("compile net.onnx --output LOOP.qgm", "cannot write"),
+        ("compile LONG.onnx --output new.qgm", "ModelError"),
+        ("bundle net.onnx --output LONG.d", "File name too long"),
+        ("profile net.onnx --calibration-data LONG.npz --output p.npz", "cannot read"),
+        ("profile net.onnx --calibration-data LOOP.npz --output p.npz", "cannot read"),
+    ],
+)
+def test_paths_that_no_file_can_have_are_one_message(
+    folder: Path, capsys: pytest.CaptureFixture[str], line: str, message: str
+) -> None:
+    for ending in ("qgm", "npz"):
+        (folder / f"loop.{ending}").unlink(missing_ok=True)
+        (folder / f"loop.{ending}").symlink_to(f"loop.{ending}")
+    assert run(folder, line.replace("LONG", "a" * 300).replace("LOOP", "loop")) == 1
+    printed = capsys.readouterr().err
+    assert re.search(message, printed)
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", ["0", "-1", "many", ""])
+def test_a_width_that_is_none_hides_no_table(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert run(folder, "run net.onnx --inputs one.npz") == 0
+    assert "scores" in capsys.readouterr().out
+
+
+def test_a_model_whose_name_is_no_text_has_a_page(folder: Path) -> None:
+    name = os.fsdecode(b"b\xff")
+    (folder / f"{name}.onnx").write_bytes((folder / "net.onnx").read_bytes())
+    line = f"debug {name}.onnx --calibration-data samples.npz --samples 1 --output page.html"
+    assert run(folder, f"{line} --no-measure-speed") == 0
+    assert "b\\udcff" in (folder / "page.html").read_text(encoding="utf-8")
 
 
 def events_of(file: Path) -> list[dict[str, Any]]:

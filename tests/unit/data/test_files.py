@@ -106,6 +106,8 @@ WRONG_TABLES = {
     "p,q,r\n1,2,3,4\n": "row 0 of 'rows.csv' has more cells than there are columns.*Remedy",
     "p,q,r\n1,2,3\n1,b,3\n": "row 1 of 'rows.csv' has 'b' in column 'q'.*Remedy",
     "p,q,r\n1,2,nan\n": r"row 0 of 'rows.csv' has 1 NaN",
+    "p,q,p\n1,2,3\n": "'rows.csv' has more than one column 'p'.*Remedy",
+    "p,q,r\n1,2,1_0\n": "row 0 of 'rows.csv' has '1_0' in column 'r'",
     "p,q\n1,2\n": "row 0 of 'rows.csv' does not fit input 'x'.*Remedy",
     'p,q,r\n1,"2': "cannot read.*rows.csv.*Remedy",
     "\xff,q,r\n": "cannot read.*rows.csv.*Remedy",

@@ -109,6 +109,9 @@ def test_all_unsupported_nodes_are_reported_at_once() -> None:
     ]
 
 
+LONGS = np.arange(3)
+
+
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
@@ -121,6 +124,7 @@ def test_all_unsupported_nodes_are_reported_at_once() -> None:
         (single("Expand", floats(1), ints(2**20, 2**20)), "would have shape"),
         (single("Tile", floats(1), ints(2**40)), "elements"),
         (single("Pad", floats(3), ints(3, 0), mode="reflect"), "reflect pads wider"),
+        (single("Pad", LONGS, ints(1, 0), Const(np.array(2**53 + 1))), "pads of 9007199254740993"),
         (single("RandomNormal", shape=[2]), "no importer"),
         (single("MaxPool", floats(1, 1, 4), outputs=2, kernel_shape=[2]), r"\['y1'\]"),
         (
@@ -160,6 +164,9 @@ def test_an_embedding_is_looked_up_at_run_time() -> None:
         single("Unsqueeze", floats(2), ints(7)),
         single("Split", floats(4), ints(1, 2), outputs=2),
         single("Pad", floats(2, 3), ints(1, 1)),
+        single("Pad", floats(2, 3), ints(1, 1, 1, 1), None, ints(1, -1)),
+        single("Slice", floats(2, 3), ints(0, 0), ints(1, 1), ints(1, -1)),
+        single("ScatterElements", floats(3, 4), np.zeros((2, 3), np.int64), floats(3, 2)),
         single("Softmax", floats(2), axis=5),
     ],
 )

@@ -81,11 +81,18 @@ def test_the_axis_is_the_second_last_and_the_mode_linear() -> None:
     np.testing.assert_array_equal(found, written(feeds, 2, circular=False))
 
 
-@pytest.mark.parametrize("start", [-(2**40), -1, 4, 2**40])
-def test_a_start_outside_of_the_cache_is_refused(start: int) -> None:
+@pytest.mark.parametrize(
+    ("start", "mode"),
+    [
+        *((start, "linear") for start in (-(2**40), -1, 4, 2**40)),
+        (-(2**40), "circular"),
+        (-1, "circular"),
+    ],
+)
+def test_a_start_outside_of_the_cache_is_refused(start: int, mode: str) -> None:
     cache = np.arange(12, dtype=np.float32).reshape(1, 4, 3)
     feeds = {"cache": cache, "update": np.ones((1, 1, 3), np.float32), "start": np.array([start])}
-    graph = qg.import_model(model_of(feeds, axis=1))
+    graph = qg.import_model(model_of(feeds, axis=1, mode=mode))
     reported = max(min(start, MOST_INDEX), -MOST_INDEX)
     for run in (qg.interpret, lambda *given: on_llvm(*given, "native")):
         with pytest.raises(OutOfRangeError, match=f"'y': index {reported} .* axis of length 4"):

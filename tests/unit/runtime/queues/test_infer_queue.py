@@ -24,6 +24,7 @@ from quantglow.runtime import planning
 from quantglow.runtime.queues import waiting
 from quantglow.runtime.queues.batch_speed import BatchSpeed
 from quantglow.runtime.queues.infer_queue import InferQueue
+from quantglow.runtime.queues.joining import Call, parts
 from quantglow.runtime.shapes import general_planning
 from tests.support.free_network import image, wide_model
 from tests.support.small_network import small_model, small_samples
@@ -269,6 +270,34 @@ def test_joined_calls_get_their_own_samples() -> None:
     assert results == [10, 12, 14, 16]
 
 
+def test_results_of_joined_calls_do_not_keep_each_other() -> None:
+    calls = [Call(feeds(value), None, 0.0) for value in range(2)]
+    (own,), _ = parts({"twice": np.zeros((2, 2), np.float32)}, calls)
+    assert own.base is None
+
+
+@pytest.mark.parametrize(("names", "count"), [("thrice", 1), (["thrice"], 1), (None, 2)])
+def test_calls_that_name_outputs_are_joined(names: Any, count: int) -> None:
+    model = Doubling()
+    queue = InferQueue(model, max_batch=8)
+    first = queue.submit(feeds(0), names)
+    model.begun.acquire(timeout=PATIENCE)
+    futures = [queue.submit(feeds(value), names) for value in range(40)]
+    model.gate.set()
+    queue.close()
+    assert [len(got(future)) for future in (first, *futures)] == [count] * 41
+    assert (sum(model.batches), max(model.batches) > 1) == (41, True)
+
+
+def test_a_call_keeps_the_names_that_it_was_given() -> None:
+    model, names = Doubling(), ["thrice"]
+    with InferQueue(model) as queue:
+        future = queue.submit(feeds(1), names)
+        names.append("twice")
+        model.gate.set()
+        assert len(got(future)) == 1
+
+
 def test_no_batch_is_larger_than_allowed() -> None:
     batches, _ = joined_batches(range(1, 9), max_batch=8)
     assert max(batches) <= 8
@@ -389,6 +418,20 @@ def test_a_forked_child_is_told_of_lost_calls_and_makes_new_ones() -> None:
     queue.close()
 
 
+BOTH_CLOSE = """
+import threading
+from tests.unit.runtime.queues.test_infer_queue import PATIENCE, Doubling, InferQueue, feeds
+model = Doubling(num_threads=2)
+queue = InferQueue(model)
+both = threading.Barrier(2)
+def close(future):
+    both.wait(PATIENCE)
+    queue.close()
+for future in [queue.submit(feeds(value)) for value in range(2)]:
+    future.add_done_callback(close)
+model.gate.set()
+"""
+
 END = """
 import time, numpy as np
 from tests.unit.runtime.queues.test_infer_queue import Doubling, InferQueue, feeds
@@ -399,9 +442,10 @@ futures = [queue.submit(feeds(value)) for value in range(1000)]
 """
 
 
-def test_a_process_ends_while_calls_wait() -> None:
+@pytest.mark.parametrize("script", [END, BOTH_CLOSE], ids=["calls wait", "callbacks close it"])
+def test_a_process_ends_while_a_queue_is_in_use(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", END], timeout=PATIENCE, capture_output=True, text=True
+        [sys.executable, "-c", script], timeout=PATIENCE, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -105,8 +105,10 @@ def test_rows_may_be_taken_back(models: dict[bool, CompiledModel]) -> None:
     state.truncate(5)
     (second,) = state.run(None, fed(config, np.array([[7]]), 5))
     np.testing.assert_array_equal(first, second)
-    with pytest.raises(OptionError, match="6 rows cannot be cut to 7"):
-        state.truncate(7)
+    for wrong in (7, -1, 3.0, True, None, "2"):
+        with pytest.raises(OptionError, match="length must be"):
+            state.truncate(wrong)
+    assert state.length == 6
 
 
 def test_a_state_is_saved_and_restored(models: dict[bool, CompiledModel], tmp_path: Path) -> None:
@@ -249,6 +251,11 @@ def test_wrong_states_are_refused(models: dict[bool, CompiledModel]) -> None:
     compiled = models[False]
     with pytest.raises(OptionError, match=r"pairs must map inputs .*Remedy: name the caches"):
         compiled.new_state(pairs={"past": "present"})
+    for wrong in (5, [1], "x", {}, {"input_ids": ["logits"]}):
+        with pytest.raises(OptionError, match="pairs must map inputs"):
+            compiled.new_state(pairs=wrong)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"output 'logits' of f32.* is not input 'input_ids'"):
+        compiled.new_state(pairs={"input_ids": "logits"})
     with pytest.raises(OptionError, match="2 free dimensions behind the batch"):
         qg.compile(free_model()).new_state(pairs={"x": "features"})
     with pytest.raises(OptionError, match="batch must be at least 1"):
