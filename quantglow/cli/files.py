@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,9 @@ MODELS = (SAVED, ".onnx")
 """Suffixes of model files that commands write."""
 ARRAYS = (".npz",)
 """Suffixes of files with arrays; profiles are among them."""
+TIMELINES = ("trace", "timeline")
+FILES = ("model", "onnx", "calibration_data", "validation_data", "inputs", "output")
+"""Options that name a timeline, and other files, of the commands that write timelines."""
 
 INT8_SHARE, FLOAT_SHARE = 0.25, 0.5
 """Minimum size of a saved model, as a share of the size of the ONNX file.  Float weights become
@@ -67,16 +69,12 @@ def check_writable(
 
 def check_timeline(options: Mapping[str, Any]) -> None:
     """Raise ``OptionError`` for a timeline that replaces a file which a command reads or writes."""
-    names = ("trace", "timeline")
-    timeline = next((options[n] for n in names if options.get(n) is not None), None)
-    if timeline is None:
-        return
-    others = [value for name, value in options.items() if name not in names]
-    texts = chain.from_iterable(v if isinstance(v, list) else [v] for v in others)
-    if any(is_same_file(timeline, text) for text in texts if isinstance(text, str)):
+    timelines = [options[name] for name in TIMELINES if options.get(name) is not None]
+    files = [options[name] for name in FILES if options.get(name) is not None]
+    if any(is_same_file(timeline, file) for timeline in timelines for file in files):
         raise OptionError(
-            f"trace: {timeline!r} is a file that the command reads or writes. Remedy: another name "
-            "for the timeline."
+            "trace: it is a file that the command reads or writes. Remedy: another name for the "
+            "timeline."
         )
 
 

@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from quantglow.errors import QuantglowError, UndecidedError
+from quantglow.errors import (
+    ImportBudgetError,
+    ModelError,
+    QuantglowError,
+    UndecidedError,
+    UnsupportedOpError,
+)
 from quantglow.graph.case import Case, Values
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import SharedArrays, paged_graph
@@ -92,7 +98,8 @@ class Family:
 
     @property
     def default(self) -> Graph | None:
-        """The graph with batches of 1 if only batches are free; None for other models."""
+        """The graph with batches of 1 if only batches are free; None for other models, and for
+        those that make no sense at a batch of 1."""
         shapes = self.signature.default
         if shapes is None or self.deciding:
             return None
@@ -100,4 +107,8 @@ class Family:
             return self.at(shapes)
         except UndecidedError as error:
             self.deciding = error.inputs
+            return None
+        except (ImportBudgetError, UnsupportedOpError):
+            raise
+        except ModelError:
             return None

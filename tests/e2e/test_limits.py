@@ -39,6 +39,7 @@ UNUSUAL = {
     "axes that are none": r"(is|are) outside rank|channels do not make",
     "conditions that end growing loops": r"grows until a condition",
     "conditions and numbers of trips that are no scalars": r"no scalar of",
+    "integers beyond 2^53 around an image": r"which float64 cannot hold",
     "loops behind others that are refused": r"subgraphs were not looked at",
     "empty results": r"nothing is left|would have shape|no elements",
     "Scan of opset 8": r"before opset 9 it has a batch axis",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -49,12 +51,16 @@ def answer_of_page(folder: Path) -> str:
             f"--user-data-dir={profile}",
             "--remote-debugging-port=0",
         ]
+        # In a session of its own, so that the processes that it starts end with it.
         browser = subprocess.Popen(
-            [*command, page], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, page],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             return answers.get(timeout=SECONDS)
         finally:
-            browser.terminate()
+            os.killpg(browser.pid, signal.SIGKILL)
             browser.wait()
             server.shutdown()

@@ -50,6 +50,8 @@ _RANDOM = frozenset(
         "RandomUniformLike",
     }
 )
+INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+
 _CHANGED = {"Hardmax": 13, "LogSoftmax": 13, "Resize": 11, "Softmax": 13}
 """Opset since which the evaluator's meaning holds, for ops it has in one version only."""
 
@@ -94,7 +96,7 @@ def fold(
     proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int], meter: Meter
 ) -> list[Known]:
     """The values of the named outputs.  Raises ``Unsupported`` where ONNX cannot evaluate them."""
-    admit(proto, operands, opsets, meter)
+    kinds = admit(proto, operands, opsets, meter)
     outputs = [name for name in proto.output if name]
     feeds = {name: v.array for name, v in operands.items() if isinstance(v, Known)}
     graph = onnx.helper.make_graph(
@@ -104,7 +106,10 @@ def fold(
     version = max(opsets[""], _IMPLEMENTED.get(proto.op_type, 0))
     try:
         arrays = evaluator_class()(graph, opsets={**opsets, "": version}).run(None, feeds)
-        found = [Known(n, as_array(a)) for n, a in zip(outputs, arrays, strict=True)]
+        found = [
+            Known(n, of_kind(as_array(a), kinds.get(n)))
+            for n, a in zip(outputs, arrays, strict=True)
+        ]
     except FAILURES as error:
         raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from None
     for known in found:
@@ -120,6 +125,13 @@ def evaluator_class() -> Any:
     return ReferenceEvaluator
 
 
+def of_kind(array: Array, element: int | None) -> Array:
+    """An array as this type of ONNX: the evaluator adds small integers as int64."""
+    if element in INTEGERS:
+        return array.astype(onnx.helper.tensor_dtype_to_np_dtype(element), copy=False)
+    return array
+
+
 def as_array(value: object) -> Array:
     """A tensor result; sequences and optionals are no tensors."""
     if not isinstance(value, np.ndarray | np.generic):
@@ -129,14 +141,19 @@ def as_array(value: object) -> Array:
 
 def admit(
     proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int], meter: Meter
-) -> None:
-    """Raise ``ImportBudgetError`` before a hostile node fills the memory or never ends."""
-    results = 0
+) -> dict[str, int]:
+    """The element types of the results, as far as ONNX infers them.
+
+    Raises ``ImportBudgetError`` before a hostile node fills the memory or never ends.
+    """
+    results, kinds = 0, dict[str, int]()
     for name, (element, shape) in inferred_types(proto, operands, opsets).items():
+        kinds[name] = element
         if shape is not None:
             meter.reserve(name, shape, itemsize_of(element))
             results += math.prod(shape)
     meter.spend(work_of_evaluation(proto, operands, results))
+    return kinds
 
 
 def itemsize_of(element: int) -> int:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
+from quantglow.frontend.operators.indexing import from_the_begin
 from quantglow.frontend.operators.steps import Steps
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
@@ -229,8 +230,9 @@ def turned(steps: Steps, x: Node, cosine: Node, sine: Node, interleaved: bool) -
 
 
 def looked_up(steps: Steps, table: Node, positions: Node) -> Node:
-    """Rows of a table of cosines or sines at positions ``[batch, steps]``."""
-    return Gather(name=steps.call.derived("angles"), x=table, indices=positions, axis=0)
+    """Rows of a table of cosines or sines at positions ``[batch, steps]``, from 0 on."""
+    checked = from_the_begin(steps.call, positions, table.type.shape[0])
+    return Gather(name=steps.call.derived("angles"), x=table, indices=checked, axis=0)
 
 
 @importer("RotaryEmbedding")

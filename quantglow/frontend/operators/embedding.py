@@ -8,7 +8,7 @@ import numpy as np
 
 from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.nodes.values import as_float32
-from quantglow.frontend.operators.indexing import of_taken_branch
+from quantglow.frontend.operators.indexing import from_the_begin
 from quantglow.frontend.operators.steps import Steps
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.expression import arg, const, lconst
@@ -71,7 +71,7 @@ def embedded(steps: Steps, table: Table) -> Node:
 
     def rows(position: int, indices: Node) -> Node:
         made, real = table(position)
-        taken = of_taken_branch(call, indices, made.type.shape[0])
+        taken = from_the_begin(call, indices, made.type.shape[0])
         return real(Gather(name=call.derived("rows"), x=made, indices=taken, axis=0))
 
     total = steps.add(rows(2, call.tensor(0)), positions(steps, table, rows))

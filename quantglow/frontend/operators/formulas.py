@@ -65,9 +65,11 @@ def asinh() -> Expr:
 
 
 def acosh() -> Expr:
-    """``log1p(t + sqrt(2 t + t^2))`` of t = x - 1, ``log(2 x)`` where x is large."""
+    """``log1p(t + sqrt(t) sqrt(t + 2))`` of t = x - 1, ``log(2 x)`` where x is large; NaN where t
+    is negative, however large."""
     t = fn("sub", X, ONE)
-    near = log1p(fn("add", t, fn("sqrt", fn("mul", t, fn("add", t, const(2))))))
+    root = fn("mul", fn("sqrt", t), fn("sqrt", fn("add", t, const(2))))
+    near = log1p(fn("add", t, root))
     return less(X, 1e4, near, fn("add", fn("log", X), const(math.log(2))))
 
 

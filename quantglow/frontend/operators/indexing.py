@@ -137,6 +137,15 @@ def of_taken_branch(call: Call, indices: Node, length: int) -> Node:
     return positions(call, "indices", bound.index, [indices], [bound])
 
 
+def from_the_begin(call: Call, indices: Node, length: int) -> Node:
+    """Indices of a ``Gather`` that count from the begin only: negative ones are out of range.
+
+    Raises ``ValueError`` for known ones that are.
+    """
+    wide = fn("int64", arg(0))
+    return positions(call, "indices", wide, [indices], [Bound(wide, wide, length)])
+
+
 def check_positions(node: Node, positions: Array) -> None:
     """Raise ``ValueError`` if one of them stands for an index that is out of range."""
     if positions.size and (most := int(positions.max())) >= misplaced(0) - MOST_INDEX:
@@ -221,6 +230,8 @@ def gather_nd(call: Call) -> Node:
     batch, depth = call.integer("batch_dims", 0), indices.type.shape[-1]
     sizes, inner = x.type.shape[: batch + depth], x.type.shape[batch + depth :]
     outer = indices.type.shape[:-1]
+    if outer[:batch] != x.type.shape[:batch]:
+        raise ValueError(f"indices {indices.type} are not of the batch of {x.type}")
     if not batch and (axes := counted_axes(indices, sizes)):
         return spread(call, x, axes, (*outer, *inner))
     strides = strides_of(sizes)
@@ -274,6 +285,8 @@ def scatter_nd(call: Call) -> Node:
     x, indices, updates = (call.tensor(i) for i in range(3))
     depth = indices.type.shape[-1]
     sizes = x.type.shape[:depth]
+    if updates.type.shape != (*indices.type.shape[:-1], *x.type.shape[depth:]):
+        raise ValueError(f"updates are {updates.type}, which indices {indices.type} do not fit")
     bounds = [Bound.of(fn("int64", arg(i)), size) for i, size in enumerate(sizes)]
     terms = [(bound.index, s) for bound, s in zip(bounds, strides_of(sizes), strict=True)]
     rows = positions(call, "rows", dotted(terms), coordinates(call, indices), bounds)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from quantglow.frontend.nodes.context import ML, Call, Unsupported, importer
-from quantglow.frontend.operators.indexing import INT64, reshaped
+from quantglow.frontend.operators.indexing import INT64, from_the_begin, reshaped
 from quantglow.frontend.operators.integers import converted, mapped
 from quantglow.frontend.operators.slicing import few_slices
 from quantglow.graph.node import Constant, Node
@@ -111,7 +111,8 @@ def array_feature_extractor(call: Call) -> Node:
     x = reshaped(call, x, (1, *x.type.shape)) if x.type.rank == 1 else x
     axis, count = x.type.rank - 1, int(np.prod(call.shape(1), dtype=np.int64))
     if not call.is_known(1):
-        indices = reshaped(call, call.tensor(1), (count,))
+        given = reshaped(call, call.tensor(1), (count,))
+        indices = from_the_begin(call, given, x.type.shape[axis])
         return Gather(name=call.result, x=x, indices=indices, axis=axis)
     chosen = [int(i) for i in call.array(1, "indices").reshape(-1)]
     if not all(0 <= i < x.type.shape[axis] for i in chosen):

@@ -60,21 +60,50 @@ def layer_normalization(call: Call) -> list[Node]:
     if not -rank <= axis < rank:
         raise Unsupported(f"axis {axis} is outside rank {rank}")
     row = x.type.shape[axis % rank :]
+    epsilon = call.number("epsilon", 1e-5)
+    if not all(is_row(call, position, len(row)) for position in (1, 2)):
+        y = by_operands(call, x, math.prod(row), epsilon)
+    else:
+        y = by_constants(call, x, row, epsilon)
+    if not any(call.proto.output[1:]):
+        return [y]
+    return [y, *moments(call, x, tuple(range(axis % rank, rank)), epsilon)]
+
+
+def is_row(call: Call, position: int, rank: int) -> bool:
+    """Whether an operand is known and the same for each row of so many axes, or left out."""
+    return not call.has(position) or (call.is_known(position) and len(call.shape(position)) <= rank)
+
+
+def by_constants(call: Call, x: Node, row: tuple[int, ...], epsilon: float) -> Node:
+    """Rows normalized, times gamma plus beta, which are known."""
 
     def flat(array: Array) -> Array:
         return np.broadcast_to(array, row).reshape(-1)
 
     gamma = call.weights(1, "gamma", flat)
     beta = call.weights(2, "beta", flat) if call.has(2) else None
-    epsilon = call.number("epsilon", 1e-5)
 
     def normalized(name: str, x: Node) -> Node:
         return LayerNormalization(name=name, x=x, gamma=gamma, beta=beta, epsilon=epsilon)
 
-    y = in_rows(call, x, math.prod(row), normalized)
-    if not any(call.proto.output[1:]):
-        return [y]
-    return [y, *moments(call, x, tuple(range(axis % rank, rank)), epsilon)]
+    return in_rows(call, x, math.prod(row), normalized)
+
+
+def by_operands(call: Call, x: Node, columns: int, epsilon: float) -> Node:
+    """The same where gamma or beta is computed, or differs from row to row.
+
+    ONNX's definition as a function computes the variance as a difference of two means, of which
+    float32 leaves little if they are large.
+    """
+    shape = (x.type.size // columns, columns)
+    rows = Reshape(name=call.derived("rows"), x=x, shape=shape)
+    normalized = LayerNormalization(name=call.derived("normalized"), x=rows, epsilon=epsilon)
+    back = Reshape(name=call.derived("shape"), x=normalized, shape=x.type.shape)
+    has_beta = call.has(2)
+    name = call.derived("scaled") if has_beta else call.result
+    scaled = Mul(name=name, x=back, y=call.node(1))
+    return Add(name=call.result, x=scaled, y=call.node(2)) if has_beta else scaled
 
 
 def moments(call: Call, x: Node, axes: tuple[int, ...], epsilon: float) -> list[Node]:

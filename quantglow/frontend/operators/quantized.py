@@ -117,9 +117,7 @@ def quantize_linear(call: Call) -> Quantized:
     x = call.node(0)
     wanted = call.integer("output_dtype", 0) or TP.UINT8
     parameters = parameters_of(call, 1, 2, wanted, axis_of(call, x.type.rank))
-    count, axis = parameters.scales.size, parameters.axis
-    if count > 1 and (axis >= x.type.rank or x.type.shape[axis] != count):
-        raise ValueError(f"{count} scales do not fit axis {axis} of {x.type.shape}")
+    check_scales(parameters.scales, x.type.shape, parameters.axis)
     made = Quantize(name=call.result, x=x, out=parameters.element())
     return Quantized(made, parameters.offset, parameters.onnx_type)
 
@@ -135,9 +133,17 @@ def dequantize_linear(call: Call) -> Node | Known:
     if isinstance(value, Known):
         return coded(call, value)
     axis = axis_of(call, len(call.shape(0)))
+    check_scales(call.array(1, "scale"), call.shape(0), axis)
     if onnx_type_of(value) == TP.INT32:
         return dequantized_sums(call, axis)
     return Dequantize(name=call.result, x=stored(call, 0, 1, 2, axis))
+
+
+def check_scales(scales: Array, shape: tuple[int, ...], axis: int) -> None:
+    """Raise ``ValueError`` for several scales that are not one for each element of an axis."""
+    count = scales.size
+    if count > 1 and (axis >= len(shape) or shape[axis] != count):
+        raise ValueError(f"{count} scales do not fit axis {axis} of {shape}")
 
 
 def dequantized_sums(call: Call, axis: int) -> Node:

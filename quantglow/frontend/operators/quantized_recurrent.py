@@ -61,7 +61,7 @@ class QuantizedCell(Cell):
 @importer("com.microsoft.DynamicQuantizeLSTM")
 def dynamic_quantize_lstm(call: Call) -> list[Node]:
     """LSTM with weights W [D, I, 4 * H] and R [D, H, 4 * H] of int8 or uint8."""
-    if lengths_of(call, call.shape(0)[0]) is not None:
+    if lengths_of(call, *call.shape(0)[:2]) is not None:
         raise Unsupported("its states have one range for sequences of different lengths")
     w, r = (call.array(position, "weight").astype(np.int32) for position in (1, 2))
     w, r = w - points_of(call, 9), r - points_of(call, 11)

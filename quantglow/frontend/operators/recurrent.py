@@ -101,7 +101,7 @@ def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) ->
     if batch_first:
         x = Transpose(name=call.derived("time-first"), x=x, perm=(1, 0, 2))
     steps, batch, _ = x.type.shape
-    lengths = lengths_of(call, steps)
+    lengths = lengths_of(call, steps, batch)
     rows: list[Node] = []
     last: list[State] = []
     for number, cell in enumerate(cells):

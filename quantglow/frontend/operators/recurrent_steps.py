@@ -112,14 +112,16 @@ Step = Callable[[Cell, Node, State], State]
 """(cell, x W + input bias [B, gates * H], state) -> the next state."""
 
 
-def lengths_of(call: Call, steps: int) -> Node | None:
+def lengths_of(call: Call, steps: int, batch: int) -> Node | None:
     """The length of each sequence as int64 [B, 1]; None where all have all ``steps``.
 
-    Raises ``ValueError`` for known lengths that are negative or more than ``steps``; others are an
-    ``OutOfRangeError`` at run time.
+    Raises ``ValueError`` for another number of lengths than ``batch``, and for known ones that are
+    negative or more than ``steps``; others are an ``OutOfRangeError`` at run time.
     """
     if not call.has(4):
         return None
+    if call.shape(4) != (batch,):
+        raise ValueError(f"sequence_lens has shape {call.shape(4)}, not ({batch},) as the batch")
     if call.is_known(4) and (call.array(4, "sequence_lens") == steps).all():
         return None
     given, wide = call.tensor(4), fn("int64", arg(0))
@@ -127,7 +129,7 @@ def lengths_of(call: Call, steps: int) -> Node | None:
     # A Gather checks its indices: each length is looked up in a table of all.
     every = iota(call, (steps + 1,), 0)
     found = Gather(name=call.derived("lengths"), x=every, indices=checked, axis=0)
-    return Reshape(name=call.derived("column"), x=found, shape=(given.type.size, 1))
+    return Reshape(name=call.derived("column"), x=found, shape=(batch, 1))
 
 
 def projected(cell: Cell, x: Node) -> Node:

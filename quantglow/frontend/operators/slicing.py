@@ -86,7 +86,7 @@ def along_span(name: str, x: Node, axis: int, span: Span) -> Node:
 
 
 @importer("Gather")
-def gather(call: Call) -> Node:
+def gather(call: Call) -> Result:
     """A few known indices are slices, any others a look-up."""
     x = call.tensor(0)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
@@ -100,11 +100,14 @@ def gather(call: Call) -> Node:
     return Gather(name=call.result, x=x, indices=indices, axis=axis)
 
 
-def gathered_slices(call: Call, x: Node, axis: int) -> Node | None:
-    """Gather of known indices as slices of x; None if they are many."""
+def gathered_slices(call: Call, x: Node, axis: int) -> Result | None:
+    """Gather of known indices as slices of x, or nothing where there are none; None if they are
+    many."""
     indices = call.array(1, "indices")
-    (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), x.type.shape[axis])
     shape = (*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])
+    if not indices.size:
+        return np.zeros(shape, x.type.dtype.numpy)
+    (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), x.type.shape[axis])
     if len(indices.shape) == 1:
         return few_slices(call, call.result, x, axis, chosen)
     rows = few_slices(call, call.derived("rows"), x, axis, chosen)

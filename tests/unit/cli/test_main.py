@@ -613,7 +613,7 @@ def test_a_trace_replaces_no_file_of_the_command(
 ) -> None:
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert run(folder, line) == 1
-    assert "is a file that the command reads or writes" in capsys.readouterr().err
+    assert "a file that the command reads or writes" in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
