@@ -19,6 +19,9 @@ from quantglow.graph.sharing import SharedArrays, paged_graph
 from quantglow.graph.signature import Shapes, Signature
 from quantglow.types import Array
 
+LARGER_BATCHES = (2, 3, 4, 6, 8, 16, 64)
+"""Batches that are tried where a batch of 1 has no graph, as that of the largest 3 of N rows."""
+
 KEPT = 8
 """Maximum number of graphs that are kept, the ones used last: samples often alternate between
 few shapes.  Equal constants of these graphs share memory."""
@@ -99,7 +102,8 @@ class Family:
     @property
     def default(self) -> Graph | None:
         """The graph with batches of 1 if only batches are free; None for other models, and for
-        those that make no sense at a batch of 1."""
+        those of which a graph exists for larger batches only.  Raises the errors of ``make``.
+        """
         shapes = self.signature.default
         if shapes is None or self.deciding:
             return None
@@ -111,4 +115,17 @@ class Family:
         except (ImportBudgetError, UnsupportedOpError):
             raise
         except ModelError:
-            return None
+            if any(self._exists_at(batch) for batch in LARGER_BATCHES):
+                return None
+            raise
+
+    def _exists_at(self, batch: int) -> bool:
+        """Whether there is a graph for batches of this size, where only batches are free."""
+        shapes = self.signature.with_batch(batch)
+        if shapes is None or not self.signature.is_free:
+            return False
+        try:
+            self.at(shapes)
+        except QuantglowError:
+            return False
+        return True

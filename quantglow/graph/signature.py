@@ -53,10 +53,14 @@ class Port:
     @property
     def default(self) -> Shape | None:
         """The shape, with 1 for a free first dimension; None if other dimensions are free."""
+        return self.with_batch(1)
+
+    def with_batch(self, batch: int) -> Shape | None:
+        """The shape with this size of a free first dimension; None if other ones are free."""
         if self.dims is None:
             return None
         is_batch_free = bool(self.dims) and not isinstance(self.dims[0], int)
-        dims = (1, *self.dims[1:]) if is_batch_free else self.dims
+        dims = (batch, *self.dims[1:]) if is_batch_free else self.dims
         sizes = tuple(dim for dim in dims if isinstance(dim, int))
         return sizes if len(sizes) == len(dims) else None
 
@@ -79,7 +83,11 @@ class Signature:
     @property
     def default(self) -> Shapes | None:
         """The shapes with batches of 1 if only batches are free; else None."""
-        shapes = {port.name: port.default for port in self.inputs}
+        return self.with_batch(1)
+
+    def with_batch(self, batch: int) -> Shapes | None:
+        """The shapes with batches of this size if only batches are free; else None."""
+        shapes = {port.name: port.with_batch(batch) for port in self.inputs}
         known = {name: shape for name, shape in shapes.items() if shape is not None}
         return known if len(known) == len(shapes) else None
 

@@ -140,9 +140,9 @@ def dequantize_linear(call: Call) -> Node | Known:
 
 
 def check_scales(scales: Array, shape: tuple[int, ...], axis: int) -> None:
-    """Raise ``ValueError`` for several scales that are not one for each element of an axis."""
+    """Raise ``ValueError`` for a vector of scales that is not one for each element of an axis."""
     count = scales.size
-    if count > 1 and (axis >= len(shape) or shape[axis] != count):
+    if scales.ndim == 1 and count > 1 and (axis >= len(shape) or shape[axis] != count):
         raise ValueError(f"{count} scales do not fit axis {axis} of {shape}")
 
 
