@@ -429,6 +429,8 @@ def close(future):
     queue.close()
 for future in [queue.submit(feeds(value)) for value in range(2)]:
     future.add_done_callback(close)
+for _ in range(2):
+    model.begun.acquire()  # a call that waits would be cancelled when the process ends
 model.gate.set()
 """
 
