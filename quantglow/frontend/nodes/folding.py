@@ -51,6 +51,7 @@ _RANDOM = frozenset(
     }
 )
 INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+"""Types whose results the evaluator may give in another width."""
 
 _CHANGED = {"Hardmax": 13, "LogSoftmax": 13, "Resize": 11, "Softmax": 13}
 """Opset since which the evaluator's meaning holds, for ops it has in one version only."""

@@ -25,6 +25,7 @@ from quantglow.frontend.operators import (
     reductions,
     resize,
     scans,
+    scattering,
     shape,
     slicing,
     weight_groups,

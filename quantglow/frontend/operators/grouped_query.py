@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.attention import Causal, Scores, attended, looked_up, turned
-from quantglow.frontend.operators.indexing import written
+from quantglow.frontend.operators.scattering import written
 from quantglow.frontend.operators.steps import Steps
 from quantglow.graph.node import Node
 from quantglow.ops.expression import arg, lconst

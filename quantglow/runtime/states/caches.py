@@ -182,7 +182,7 @@ def names_ports(pairs: object, inputs: Container[str], outputs: Container[str]) 
 def check_alike(cache: Port, output: Port) -> None:
     """Raise ``OptionError`` for an output that cannot be the input with more rows."""
     ranks = [len(port.dims) for port in (cache, output) if port.dims is not None]
-    if cache.dtype is not output.dtype or len({*ranks}) > 1:
+    if cache.dtype is not output.dtype or len(set(ranks)) > 1:
         raise OptionError(
             f"pairs: output {output.name!r} of {kind_of(output)} is not input {cache.name!r} of "
             f"{kind_of(cache)} with more rows. Remedy: name the output that has the cache."

@@ -456,21 +456,30 @@ def test_errors_are_one_message_and_exit_code_1(
     assert capsys.readouterr().err.startswith(f"quantglow: {message}")
 
 
+QUANTIZE = "quantize net.onnx --calibration-data samples.npz --output"
+READ = "would be read and overwritten"
+USED = "a file that the command reads or writes"
+
+
 @pytest.mark.parametrize(
-    "line",
+    ("line", "message"),
     [
-        "compile net.onnx --output net.onnx",
-        "quantize net.onnx --calibration-data samples.npz --output net.onnx",
-        "profile net.onnx --calibration-data samples.npz --output samples.npz",
-        "run net.onnx --inputs one.npz --output one.npz",
+        ("compile net.onnx --output net.onnx", READ),
+        (f"{QUANTIZE} net.onnx", READ),
+        ("profile net.onnx --calibration-data samples.npz --output samples.npz", READ),
+        ("run net.onnx --inputs one.npz --output one.npz", READ),
+        (f"{QUANTIZE} new.qgm --trace samples.npz", USED),
+        (f"{QUANTIZE} new.qgm --trace new.qgm", USED),
+        ("run net.onnx --inputs one.npz --trace net.onnx", USED),
+        ("bench net.onnx --seconds 1e-2 --trace net.onnx", USED),
     ],
 )
 def test_inputs_are_not_overwritten(
-    folder: Path, capsys: pytest.CaptureFixture[str], line: str
+    folder: Path, capsys: pytest.CaptureFixture[str], line: str, message: str
 ) -> None:
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert run(folder, line) == 1
-    assert "would be read and overwritten" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
@@ -597,24 +606,6 @@ def test_traces_are_written(folder: Path) -> None:
     stages, call = (events_of(folder / name) for name in ("stages.json", "call.json"))
     assert {"import", "profile", "quantize"} <= {event["name"] for event in stages}
     assert {event["cat"] for event in call} <= {"kernel", "waiting"}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "quantize net.onnx --calibration-data samples.npz --output new.qgm --trace samples.npz",
-        "quantize net.onnx --calibration-data samples.npz --output new.qgm --trace new.qgm",
-        "run net.onnx --inputs one.npz --trace net.onnx",
-        "bench net.onnx --seconds 1e-2 --trace net.onnx",
-    ],
-)
-def test_a_trace_replaces_no_file_of_the_command(
-    folder: Path, capsys: pytest.CaptureFixture[str], line: str
-) -> None:
-    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    assert run(folder, line) == 1
-    assert "a file that the command reads or writes" in capsys.readouterr().err
-    assert before == {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize(
