@@ -81,10 +81,10 @@ class Caches(Concise):
 
     def reserve(self, rows: int) -> None:
         """Have memory for rows.  Raises ``StateFullError``."""
-        if rows <= self.capacity:
-            return
         if self.most is not None and rows > self.most:
             raise StateFullError(rows, self.most)
+        if rows <= self.capacity:
+            return
         room = max(rows, 2 * self.capacity)
         grown = replace(self, capacity=room if self.most is None else min(room, self.most))
         grown.fill(self.first(self.length), self.length)

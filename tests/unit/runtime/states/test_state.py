@@ -159,6 +159,22 @@ def test_a_full_state_says_so_and_stays(models: dict[bool, CompiledModel], fused
     assert (state.length, state.capacity) == (10, 10)
 
 
+@pytest.mark.parametrize("capacity", [1, 2, 8])
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_state_holds_at_most_max_length_rows(
+    models: dict[bool, CompiledModel], capacity: int, most: int, rows: int
+) -> None:
+    """Whatever memory it has: the capacity is at least 2, because sizes of 1 are broadcast."""
+    config, state = CONFIGS[False], models[False].new_state(capacity=capacity, max_length=most)
+    while state.length + rows <= most:
+        state.run(None, fed(config, prompt(1, rows), state.length))
+    before = state.length
+    with pytest.raises(StateFullError, match=f"max_length is {most}"):
+        state.run(None, fed(config, prompt(1, rows), before))
+    assert state.length == before
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_interrupted_call_changes_nothing(
     models: dict[bool, CompiledModel], fused: bool
