@@ -1,6 +1,7 @@
 PYTHON ?= python
+QUICK = not slow and not emulated and not frameworks and not browser
 
-.PHONY: check test test-all test-frameworks test-benchmarks test-serving ways nightly bench fuzz stress
+.PHONY: check test test-all test-fresh test-frameworks test-benchmarks test-serving ways nightly bench fuzz stress
 .PHONY: conformance operators docs
 .PHONY: browser-setup browser-test browser-speed
 .PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm
@@ -22,6 +23,9 @@ test-frameworks:
 
 test-benchmarks:
 	$(PYTHON) -m pytest benchmarks/tests
+
+test-fresh:
+	for run in 1 2 3 4 5 6 7 8 9 10; do HYPOTHESIS_PROFILE=fresh $(PYTHON) -m pytest -m "hypothesis and $(QUICK)" || exit 1; done
 
 nightly:
 	HYPOTHESIS_PROFILE=nightly $(PYTHON) -m pytest -m ""

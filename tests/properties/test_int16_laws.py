@@ -12,10 +12,12 @@ from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import QuantizedGraph, quantize_for_all_shapes
 from quantglow.quantization.plan.int16 import int16_ineligibility, value_names
-from quantglow.quantization.plan.plan import make_plan
+from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.types import DType
+from tests.generators.float_graphs.layers import shuffled
 from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import BASELINE, TARGETS, assert_agree
+from tests.support.builder import Builder
 from tests.support.effort import expensive, moderate
 from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import samples_for
@@ -26,13 +28,35 @@ def quantized(graph: Graph, draw: st.DataObject) -> QuantizedGraph:
     samples = samples_for(graph)
     seen = profile(graph, samples, progress=False)
     plan = make_plan(graph, seen, QuantizationConfig(quantize_output=True))
-    able = [
-        name for name, (node,) in value_names(graph).items() if not int16_ineligibility(plan, node)
-    ]
-    assume(able)
-    names = draw.draw(st.lists(st.sampled_from(able), min_size=1, max_size=4))
-    config = QuantizationConfig(int16_activations=names, quantize_output=True)
+    names = names_for_int16(graph, plan)
+    assume(names)
+    drawn = draw.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4))
+    config = QuantizationConfig(int16_activations=drawn, quantize_output=True)
     return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
+
+
+def names_for_int16(graph: Graph, plan: Plan) -> list[str]:
+    """Names of values that can be int16.
+
+    The name of a value whose elements are those of an input has no operator.
+    """
+    return [
+        name
+        for name, nodes in value_names(graph).items()
+        if nodes and not any(int16_ineligibility(plan, node) for node in nodes)
+    ]
+
+
+def test_a_name_without_an_operator_cannot_be_int16() -> None:
+    """A channel shuffle of one channel, which is its input when it is an output, too."""
+    b = Builder()
+    x = b.input(2, 1, 4, 4)
+    graph = optimize(b.graph(shuffled(b, x, []), b.conv(x, 3)))
+    assert () in value_names(graph).values()
+    plan = make_plan(
+        graph, profile(graph, samples_for(graph), progress=False), QuantizationConfig()
+    )
+    assert names_for_int16(graph, plan)
 
 
 @expensive

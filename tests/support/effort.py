@@ -1,17 +1,18 @@
 """Classes of effort: how many examples a property test draws, by what one of them costs.
 
-``HYPOTHESIS_PROFILE`` is ``dev`` by default.  ``ci`` draws as many, and always the same, so that a
-change is judged and not the luck of a run; ``nightly`` draws many.  ``emulated`` draws few: an
-emulated processor takes ten times as long.
+``HYPOTHESIS_PROFILE`` is ``dev`` by default, which draws the same examples in every run and on
+every machine: a first run and a change are judged, not luck.  ``fresh`` draws as many with a new
+seed each time, ``nightly`` many; they are for searching.  ``emulated`` draws few, always the same:
+an emulated processor takes ten times as long.
 
-==================  ==============================================  ========  =======  ========
-class               one example                                     dev, ci   nightly  emulated
-==================  ==============================================  ========  =======  ========
-none                under 10 ms: arithmetic, one pass over a graph  50        1000     5
-``moderate``        under 60 ms: a network interpreted, a kernel    20        200      2
-``expensive``       under 500 ms: a network compiled, each target   6         50       1
-``very_expensive``  seconds: a model quantized and compiled         1         10       1
-==================  ==============================================  ========  =======  ========
+==================  ==============================================  ==========  =======  ========
+class               one example                                     dev, fresh  nightly  emulated
+==================  ==============================================  ==========  =======  ========
+none                under 10 ms: arithmetic, one pass over a graph  50          1000     5
+``moderate``        under 60 ms: a network interpreted, a kernel    20          200      2
+``expensive``       under 500 ms: a network compiled, each target   6           50       1
+``very_expensive``  seconds: a model quantized and compiled         1           10       1
+==================  ==============================================  ==========  =======  ========
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ BASE = settings(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("dev", BASE, max_examples=50)
-settings.register_profile("ci", BASE, max_examples=50, derandomize=True)
+settings.register_profile("dev", BASE, max_examples=50, derandomize=True)
+settings.register_profile("fresh", BASE, max_examples=50)
 settings.register_profile("nightly", BASE, max_examples=1000)
 settings.register_profile("emulated", BASE, max_examples=5, derandomize=True)
 settings.load_profile(PROFILE)
