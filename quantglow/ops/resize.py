@@ -30,6 +30,24 @@ class Taps:
     weight: Array
 
 
+far_coordinates = np.errstate(over="ignore", invalid="ignore")
+"""Tiny scales, which files may have, give coordinates that are infinite or NaN."""
+
+
+def limited(coordinates: Array, length: int) -> Array:
+    """Coordinates moved into ``length`` rows; NaN becomes 0."""
+    return np.fmin(np.fmax(coordinates, 0), length - 1)
+
+
+def tap_index(coordinates: Array, length: int) -> Array:
+    """int32 rows of coordinates, rounded down and moved into ``length`` rows.
+
+    The integers are limited again: float32 rounds the number of the last row up if it is large.
+    """
+    whole = np.floor(limited(coordinates, length)).astype(np.int64)
+    return np.clip(whole, 0, length - 1).astype(np.int32)
+
+
 @op
 class Resize(Node):
     """x [N, H, W, C] to [N, *sizes, C] by nearest or (bi)linear interpolation.
@@ -72,23 +90,25 @@ class Resize(Node):
         n, _, _, c = self.x.type.shape
         return self.x.type.with_shape((n, *self.sizes, c))
 
+    @far_coordinates
     def taps(self, axis: int) -> Taps:
         """The taps along H (axis 0) or W (axis 1)."""
         length, resized = int(self.x.type.shape[axis + 1]), int(self.sizes[axis])
         if self.mode == "nearest":
             nearest = self.nearest(axis, length, resized)
             return Taps(nearest, nearest, np.zeros(resized, np.float32))
-        source = np.clip(self._sources(axis, length, resized), 0, length - 1)
-        first = np.floor(source).astype(np.int32)
+        source = limited(self._sources(axis, length, resized), length)
+        first = tap_index(source, length)
         second = np.minimum(first + 1, length - 1).astype(np.int32)
         # Halves of the same row, as in onnxruntime: a weight of 0 makes NaN of infinities.
         weight = np.where(first == second, np.float32(0.5), (source - first).astype(np.float32))
         return Taps(first, second, weight)
 
+    @far_coordinates
     def nearest(self, axis: int, length: int, resized: int) -> Array:
         """The nearest of ``length`` rows (columns) to each of ``resized``."""
         source = _ROUNDINGS[self.rounding](self._sources(axis, length, resized))
-        return np.asarray(np.clip(source, 0, length - 1).astype(np.int32))
+        return tap_index(source, length)
 
     def _sources(self, axis: int, length: int, resized: int) -> Array:
         """The coordinate in the source of each result."""
@@ -128,20 +148,28 @@ class AntialiasedResize(Resize):
         if self.mode != "linear" or not self.x.type.dtype.is_float:
             raise self.refuse("only linear interpolation of floats is antialiased")
         found = super().infer()
-        for length, size, scale in zip(
-            self.x.type.shape[1:3], self.sizes, self.scales, strict=True
-        ):
-            if is_free(length) or is_free(size):
-                continue
-            if abs(size - length * scale) > 1:
-                raise self.refuse(f"{length} pixels times {scale} are not {size}")
-            if size * length > MAX_WEIGHTS:
-                raise self.refuse(f"{length} pixels to {size} take more than {MAX_WEIGHTS} weights")
+        for axis, sizes in enumerate(zip(self.x.type.shape[1:3], self.sizes, strict=True)):
+            if not any(map(is_free, sizes)):
+                self._check_axis(axis, *sizes)
         return found
 
+    def _check_axis(self, axis: int, length: int, size: int) -> None:
+        """Raise ``TypeRuleError`` for known sizes that the scale does not give, or large tables."""
+        scale = self.scales[axis]
+        if abs(size - length * scale) > 1:
+            raise self.refuse(f"{length} pixels times {scale} are not {size}")
+        if size * max(length, 2 / scale) > MAX_WEIGHTS:
+            raise self.refuse(
+                f"{length} pixels to {size} by {scale} take more than {MAX_WEIGHTS} weights"
+            )
+
     def weights(self, axis: int) -> Array:
-        """float32 [results, pixels] of H (axis 0) or W (axis 1); the sum of each row is 1."""
+        """float32 [results, pixels] of H (axis 0) or W (axis 1); the sum of each row is 1.
+
+        Raises ``TypeRuleError`` for sizes that were free before and do not fit the scale.
+        """
         length, resized = int(self.x.type.shape[axis + 1]), int(self.sizes[axis])
+        self._check_axis(axis, length, resized)
         index, scale = np.arange(resized, dtype=np.float64), float(self.scales[axis])
         centres = _COORDINATES[self.coordinates](index, length, resized, scale)[:, None]
         narrow = min(scale, 1.0)

@@ -205,12 +205,20 @@ def normalization(d: Drawing) -> tuple[Node, ...]:
     return (d.make(LayerNormalization, x=x, out=out(d)),)
 
 
+COORDINATES = (
+    *("half_pixel", "pytorch_half_pixel", "align_corners"),
+    *("asymmetric", "half_pixel_symmetric"),
+)
+
+
 def resize(d: Drawing) -> tuple[Node, ...]:
     x = d.operand(image(d, largest=6))
     sizes = (d.number(1, 11), d.number(1, 11))
-    scales = (sizes[0] / x.type.shape[1], sizes[1] / x.type.shape[2])
-    mode = d.pick("nearest", "linear")
-    return (d.make(Resize, x=x, sizes=sizes, scales=scales, mode=mode),)
+    scales = (sizes[0] / x.type.shape[1], d.pick(sizes[1] / x.type.shape[2], 1e-38, 1e30))
+    mode, coordinates = d.pick("nearest", "linear"), d.pick(*COORDINATES)
+    rounding = d.pick("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+    chosen = {"mode": mode, "coordinates": coordinates, "rounding": rounding}
+    return (d.make(Resize, x=x, sizes=sizes, scales=scales, **chosen),)
 
 
 def matmul(d: Drawing) -> tuple[Node, ...]:

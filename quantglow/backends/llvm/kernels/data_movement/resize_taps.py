@@ -69,13 +69,17 @@ class FreeTaps:
 
     def _pair(self, lanes: int, source: Value) -> tuple[Value, Value]:
         """The rows at and after coordinates that are not negative."""
-        b, kind = self.b, vector(lanes, "i32")
-        first = self._whole(lanes, source)
-        after = ((kind, vectors.add_constant(b, lanes, first, 1)), (kind, self._last(lanes)))
-        return first, b.call(f"llvm.smin.{vectors.suffix(lanes, 'i32')}", kind, *after)
+        first = self._row(lanes, self._whole(lanes, source))
+        return first, self._row(lanes, vectors.add_constant(self.b, lanes, first, 1))
 
     def _whole(self, lanes: int, source: Value) -> Value:
         return self.b.cast("fptosi", vector(lanes, "float"), source, vector(lanes, "i32"))
+
+    def _row(self, lanes: int, whole: Value) -> Value:
+        """Integers up to the last row: float32 rounds its number up if it is large."""
+        kind = vector(lanes, "i32")
+        pair = (kind, whole), (kind, self._last(lanes))
+        return self.b.call(f"llvm.smin.{vectors.suffix(lanes, 'i32')}", kind, *pair)
 
     def _nearest(self, lanes: int, index: Value) -> Value:
         """The rows nearest to coordinates; their limits are integers, so they are limited first."""
@@ -88,9 +92,10 @@ class FreeTaps:
         source = self._limited(lanes, source)
         whole = self._whole(lanes, source)
         if rounding in ("floor", "round_prefer_ceil"):
-            return whole
+            return self._row(lanes, whole)
         above = b.compare("ogt", kind, source, vectors.int_to_float(b, lanes, whole))
-        return b.op("add", ints, whole, b.cast("zext", vector(lanes, "i1"), above, ints))
+        after = b.op("add", ints, whole, b.cast("zext", vector(lanes, "i1"), above, ints))
+        return self._row(lanes, after)
 
     def _limited(self, lanes: int, source: Value) -> Value:
         """Coordinates moved into the source."""
