@@ -148,7 +148,8 @@ class QuantizationConfig(Concise):
     group_size            weights with a scale of their own, see ``GROUP_SIZES``
     activations           one of ``ACTIVATIONS``, beside ``weights``
     symmetric_weights     one zero point for all groups of ``weights``, else one for each
-    quantize_output       round the last layer to int8 too, instead of giving its float32 result
+    quantize_output       round the last layer to int8 too, instead of giving its float32 result,
+                          and numbers of inputs that are only copied to outputs
     """
 
     preset: Preset = "mixed"

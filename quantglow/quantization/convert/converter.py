@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from quantglow.graph.graph import Graph
@@ -26,7 +26,8 @@ class DecidedWeights(Protocol):
 @dataclass
 class Converter:
     """Rebuilds the graph as planned.  Each value exists at most once as float and once as int8; a
-    conversion is made when the first reader needs it.
+    conversion is made when the first reader needs it.  ``copies``: float forms of int8 operators
+    that bring numbers of inputs to outputs.
     """
 
     plan: Plan
@@ -34,6 +35,7 @@ class Converter:
     weights: Mapping[str, DecidedWeights] = field(default_factory=dict)
     reals: dict[Node, Node] = field(default_factory=dict)
     integers: dict[tuple[Node, ElementType], Node] = field(default_factory=dict)
+    copies: dict[Node, Node] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
 
     def __post_init__(self) -> None:
@@ -43,7 +45,7 @@ class Converter:
         graph = self.plan.graph
         for node in graph.nodes:
             self._convert(node)
-        made = graph.with_outputs(self.real(node) for _, node in graph.outputs)
+        made = graph.with_outputs(self.exact(node) for _, node in graph.outputs)
         return made.map_bodies(self._body)
 
     def _body(self, body: Graph) -> Graph:
@@ -56,13 +58,17 @@ class Converter:
     def _convert(self, node: Node) -> None:
         rule = rule_of(type(node)) if self.plan.is_int8(node) else None
         if rule is None:
-            self.reals[node] = node.with_operands(tuple(self.real(o) for o in node.operands))
+            read = self.exact if node in self.plan.copies else self.real
+            self.reals[node] = node.with_operands(tuple(read(o) for o in node.operands))
             return
         made = rule(node, self)
         if node in self.plan.integer_results:
             self.integers[node, self.element(node)] = made
         else:
             self.reals[node] = made
+        if node in self.plan.copies:
+            copy = node.with_operands(tuple(self.exact(o) for o in node.operands))
+            self.copies[node] = replace(copy, name=self.fresh(f"{node.name}:copy"))
 
     def is_int8(self, node: Node) -> bool:
         """Whether the node computes on int8 operands."""
@@ -91,6 +97,10 @@ class Converter:
             stored = self.integers[node, self.element(node)]
             self.reals[node] = Dequantize(name=self.fresh(f"{node.name}:dq"), x=stored)
         return self.reals[node]
+
+    def exact(self, node: Node) -> Node:
+        """The value as float32; numbers of inputs that it brings to an output are exact."""
+        return self.copies.get(node) or self.real(node)
 
     def int8(self, node: Node, element: ElementType | None = None) -> Node:
         """The value as int8, with its own parameters or those given."""

@@ -30,6 +30,7 @@ from quantglow.ops.binary import Binary
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range
 from quantglow.profiling.specials import Specials, text_of
+from quantglow.quantization.plan.copies import COPIED, copies
 from quantglow.quantization.plan.eligibility import (
     DIVISOR,
     divisors,
@@ -81,6 +82,13 @@ class Plan:
             return "float"
         wide = node in self.integer_results and self.elements[node].dtype is DType.I16
         return "int16" if wide else "int8"
+
+    @cached_property
+    def copies(self) -> frozenset[Node]:
+        """Operators whose float form copies inputs to outputs, see ``plan.copies``; none if outputs
+        are the integers.
+        """
+        return frozenset() if self.quantize_output else copies(self.graph)
 
     @cached_property
     def integer_results(self) -> frozenset[Node]:
@@ -139,6 +147,8 @@ def make_plan(
     if not config.quantize_output:
         for node in tail(graph):
             reasons.setdefault(node, "finishes the output in float")
+        for node in _copied_only(graph):
+            reasons.setdefault(node, COPIED)
     for node in head(graph):
         reasons.setdefault(node, preparation(node, graph, bytes_of))
     for node, reason in float_by_heuristics(graph, reasons.keys(), ranges):
@@ -184,6 +194,12 @@ def _range_ineligibility(
             return f"the profile has no range for {value.name!r}"
     is_hidden = isinstance(node, Binary | Softmax) and any(ranges[v].low <= -LARGE for v in values)
     return MASKED if is_hidden else ""
+
+
+def _copied_only(graph: Graph) -> list[Node]:
+    """Operators whose results nothing reads but an output that copies an input."""
+    copied = copies(graph)
+    return [node for node in copied if all(user in copied for user in graph.users[node])]
 
 
 def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:

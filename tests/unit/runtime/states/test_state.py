@@ -86,6 +86,29 @@ def test_a_prompt_may_come_in_parts(models: dict[bool, CompiledModel], fused: bo
     np.testing.assert_allclose(np.concatenate(found, axis=1), expected, atol=2e-5)
 
 
+def test_rows_of_an_int8_decoder_stay_as_they_are() -> None:
+    """Each call copies the rows before it, in place in a state, which gives the same integers."""
+    config = CONFIGS[False]
+    tokens, cache = prompt(1, 6), config.empty_cache(1)
+    first = config.feeds(tokens, cache)
+    (_, *rows) = qg.compile(decoder_model(config), num_threads=1).run(None, first)
+    samples = [config.feeds(tokens[:, :1], config.next_cache([None, *rows]))]
+    compiled = qg.quantize_and_compile(
+        decoder_model(config), samples, num_threads=1, effort="fast", progress=False
+    )
+    state = compiled.new_state(1, capacity=16)
+    for _ in range(4):
+        expected = compiled.run(None, config.feeds(tokens, cache))
+        (logits,) = state.run(None, fed(config, tokens, state.length))
+        np.testing.assert_array_equal(logits, expected[0])
+        before, cache = cache, config.next_cache(expected)
+        for name, past in before.items():
+            np.testing.assert_array_equal(cache[name][:, :, : past.shape[2]], past)
+        assert_equal(state, cache)
+        tokens = logits[:, -1:].argmax(-1)
+    assert state.programs.served()
+
+
 def test_a_copy_goes_its_own_way(models: dict[bool, CompiledModel]) -> None:
     config, state = CONFIGS[False], models[False].new_state(capacity=8)
     state.run(None, fed(config, prompt(1, 5), 0))
