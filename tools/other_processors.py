@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.backends.llvm.aot.program_object import program_object
+from quantglow.backends.llvm.aot.stack import Stack
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.graph.graph import Graph
 from quantglow.runtime.bundles import emitted
@@ -70,7 +71,10 @@ QEMU = {
     **{name: Emulated("aarch64", processor, name) for name, processor in PROCESSORS.items()},
     "rv64gc": Emulated("riscv64", "rv64", "rv64gc"),
     "rv64gcv": Emulated("riscv64", f"{VECTORS},vlen=128", "rv64gcv"),
-    "rv64gcv 256": Emulated("riscv64", f"{VECTORS},vlen=256", "rv64gcv"),
+    **{
+        f"rv64gcv {vlen}": Emulated("riscv64", f"{VECTORS},vlen={vlen}", "rv64gcv")
+        for vlen in (256, 1024)
+    },
 }
 """Places, by name."""
 COMPILERS = {place.level: place.compiler for place in QEMU.values()}
@@ -82,7 +86,8 @@ PLACES = (*QEMU, *(f"wasm32 {engine}" for engine in ENGINES))
 class Program:
     """A linked program with a function ``net_run``.
 
-    ``inputs``: bytes of each; ``outputs``: element type and shape of each.
+    ``inputs``: bytes of each; ``outputs``: element type and shape of each; ``stack``: what a run
+    takes at most, which the program checks.
     """
 
     level: str
@@ -90,6 +95,7 @@ class Program:
     arena_nbytes: int
     inputs: tuple[int, ...]
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+    stack: Stack
 
     @property
     def linked(self) -> Path:
@@ -112,6 +118,8 @@ class Program:
             "ARENA": str(self.arena_nbytes),
             "INPUTS": ",".join(map(str, self.inputs)),
             "OUTPUTS": ",".join(map(str, self.output_nbytes)),
+            "STACK_NBYTES": str(self.stack.nbytes),
+            "STACK_REGISTERS": str(self.stack.registers),
         }
         defined = [f"-D{name}={value}" for name, value in sizes.items()]
         files = (HERE / "program_main.c", file)
@@ -206,7 +214,8 @@ def linked(program: EmittedProgram, folder: Path) -> Program:
     inputs = tuple(view.type.nbytes for _, view in program.inputs)
     outputs = tuple((view.type.dtype.numpy, view.shape) for _, view in program.outputs)
     level = program.target.name
-    return Program(level, folder, made.arena_nbytes, inputs, outputs).link(made.code)
+    program = Program(level, folder, made.arena_nbytes, inputs, outputs, made.stack)
+    return program.link(made.code)
 
 
 def called(*command: str | Path) -> None:

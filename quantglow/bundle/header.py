@@ -12,6 +12,7 @@ from quantglow.backends.llvm.aot.run_function import (
     OUT_OF_RANGE,
     REFUSED,
 )
+from quantglow.backends.llvm.aot.stack import MOST_VLEN
 from quantglow.bundle.contents import Contents
 from quantglow.bundle.tensors import Tensor
 from quantglow.memory.arena_order import ALIGNMENT
@@ -94,8 +95,7 @@ def header(bundle: Contents) -> str:
             "/* Bytes and alignment of the memory that a run writes, beside inputs and outputs. */",
             f"#define {upper}_ARENA_NBYTES {made.arena_nbytes}",
             f"#define {upper}_ARENA_ALIGN {ALIGNMENT}",
-            "/* Bytes of stack that a run takes, beside memcpy and memset. */",
-            f"#define {upper}_STACK_NBYTES {made.stack_nbytes}",
+            *stack(upper, bundle),
             "/* Bytes of the constants, which are only read. */",
             f"#define {upper}_WEIGHTS_NBYTES {made.weights.nbytes}",
             f"#define {upper}_KERNEL_COUNT {len(made.kernels)}",
@@ -121,6 +121,26 @@ def header(bundle: Contents) -> str:
             "",
         ]
     )
+
+
+def stack(upper: str, bundle: Contents) -> Iterator[str]:
+    """Macros of the stack; where vector registers differ in width, it is a function of that."""
+    found = bundle.made.stack
+    if not bundle.target.scales_vectors:
+        yield "/* Bytes of stack that a run takes, beside memcpy and memset. */"
+        yield f"#define {upper}_STACK_NBYTES {found.nbytes}"
+        return
+    yield (
+        "/* Bytes of stack that a run takes, beside memcpy and memset, with vector registers of\n"
+        f"   `vlen` bits: {bundle.name}_vlen() of this processor, at most QUANTGLOW_VLEN, which\n"
+        "   may be defined before this line. */"
+    )
+    yield "#ifndef QUANTGLOW_VLEN"
+    yield f"#define QUANTGLOW_VLEN {MOST_VLEN}"
+    yield "#endif"
+    scaled = f"{found.nbytes} + {found.registers} * ((vlen) / 8)"
+    yield f"#define {upper}_STACK_NBYTES_AT(vlen) ({scaled})"
+    yield f"#define {upper}_STACK_NBYTES {upper}_STACK_NBYTES_AT(QUANTGLOW_VLEN)"
 
 
 def macros(tensor: Tensor) -> Iterator[str]:
@@ -176,6 +196,10 @@ def functions(bundle: Contents) -> Iterator[str]:
         )
         yield f"typedef void (*{name}_barrier)(void *user);"
         yield f"int {name}_run_part({arguments},\n    {part_of(name)});"
+    if bundle.target.scales_vectors:
+        yield ""
+        yield "/* Bits of a vector register of this processor, which must have vectors. */"
+        yield f"int {name}_vlen(void);"
     yield from levels(bundle)
     yield ""
     yield "/* The facts of this header as data; linkers drop them where nobody reads them. */"

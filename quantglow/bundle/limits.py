@@ -18,7 +18,7 @@ class Limits:
     def check(self, bundle: Contents) -> None:
         """Raise ``BackendError`` for a bundle that needs more."""
         code, weights = bundle.code_nbytes, bundle.made.weights.nbytes
-        arena, stack = bundle.made.arena_nbytes, bundle.made.stack_nbytes
+        arena, stack = bundle.made.arena_nbytes, bundle.made.stack.most_nbytes
         refuse("flash", {"code": code, "weights": weights}, self.flash_nbytes)
         refuse("ram", {"arena": arena, "stack": stack}, self.ram_nbytes)
 

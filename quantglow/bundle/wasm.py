@@ -46,7 +46,7 @@ def wasm_module(bundle: Contents) -> bytes:
             "no linker for WebAssembly. Remedy: install lld, or `pip install ziglang`; or leave "
             "library='shared' out and link the object with wasm-ld yourself."
         )
-    stack = max(LEAST_STACK_NBYTES, -(-2 * made.stack_nbytes // ALIGNMENT) * ALIGNMENT)
+    stack = max(LEAST_STACK_NBYTES, -(-2 * made.stack.most_nbytes // ALIGNMENT) * ALIGNMENT)
     exports = [f"--export={name}" for name in (f"{bundle.name}_run", "__heap_base")]
     options = ["--no-entry", "--strip-all", "--stack-first", "-z", f"stack-size={stack}"]
     return linked(command, [made.code], [*options, *exports], file)

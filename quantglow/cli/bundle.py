@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from quantglow.backends.llvm.aot.stack import MOST_VLEN
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.targets import CHOICES, LEVELS
 from quantglow.bundle import Library
@@ -126,7 +127,8 @@ def verdict(folder: str, facts: Mapping[str, Any]) -> str:
     code, weights = facts["code_nbytes"], facts["weights"]["nbytes"]
     arena, stack = facts["arena"]["nbytes"], facts["stack_nbytes"]
     flash = f"{nbytes_text(code + weights)} ({code} code + {weights} weights)"
-    ram = f"{nbytes_text(arena + stack)} ({arena} arena + {stack} stack)"
+    widest = f" with vector registers of {MOST_VLEN:,} bits" if facts["stack"]["registers"] else ""
+    ram = f"{nbytes_text(arena + stack)} ({arena} arena + {stack} stack{widest})"
     files = f"{folder}: {facts['name']} for {facts['target']['name']}"
     return f"{files}, {len(facts['files']) + 1} files\nflash {flash}\nRAM {ram}"
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from quantglow.backends.llvm.aot.objects import object_file
+from quantglow.backends.llvm.aot.program_object import CALLS
 from quantglow.backends.llvm.builder import Builder, vector
 from quantglow.backends.llvm.targets import level_target
 from quantglow.interpreter import interpret
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.emulated
 NETWORKS = ("mnist", "ppocr_cls")
 LEAST = np.iinfo(np.int32).min
 RUN = """
-define i32 @net_run(ptr %arena, ptr %inputs, ptr %outputs) {{
+define i32 @net_run(ptr %arena, ptr %inputs, ptr %outputs) nounwind {{
   %args = alloca [2 x i64], align 8
   %x = load ptr, ptr %inputs
   %y = load ptr, ptr %outputs
@@ -101,7 +102,8 @@ def rounded(place: str, lanes: int, values: Array, folder: Path) -> Array:
         b.store(vector(lanes, "i32"), target.isa.round_to_int(b, lanes, loaded), b.at(out, offset))
     made = object_file(target, [RUN.format(count=values.size), b.finish()], ["net_run"])
     kind = np.dtype(np.int32)
-    program = Program(target.name, folder, 0, (values.nbytes,), ((kind, values.shape),))
+    ends = (values.nbytes,), ((kind, values.shape),)
+    program = Program(target.name, folder, 0, *ends, sum(made.frames.values(), CALLS))
     ((found,),), _ = program.link(made.code).run(place, [[values]])
     return found
 

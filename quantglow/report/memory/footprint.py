@@ -65,7 +65,7 @@ class Footprint(Concise):
             found.name,
             bundle.code_nbytes,
             bundle.made.weights.nbytes,
-            bundle.made.stack_nbytes,
+            bundle.made.stack.most_nbytes,
             bundle.made.arena_nbytes,
             replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
             least.plan.peak_nbytes,

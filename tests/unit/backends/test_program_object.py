@@ -177,7 +177,7 @@ def test_an_observer_sees_every_kernel(int8: Graph) -> None:
 
 def test_the_stack_is_known(int8: Graph) -> None:
     made = program_object("net", emitted(int8))
-    assert 0 < made.stack_nbytes < 4096
+    assert 0 < made.stack.most_nbytes < 4096
 
 
 @pytest.mark.parametrize("level", LEVELS)

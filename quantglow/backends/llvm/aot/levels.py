@@ -10,12 +10,13 @@ from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import object_file
 from quantglow.backends.llvm.aot.part_function import ARGUMENTS as PART
 from quantglow.backends.llvm.aot.program_object import (
-    CALL_NBYTES,
+    CALLS,
     ProgramObject,
     filled,
     part_object,
     weights_text,
 )
+from quantglow.backends.llvm.aot.stack import Stack
 from quantglow.backends.llvm.aot.weights import Placement, weights_of
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.features import Choice
@@ -71,11 +72,11 @@ def levels_object(
     runs = [f"{name}_{suffix}" for suffix in given]
     public = [f"{name}_level", *runs, *(f"{run}_at" for run in runs)]
     code = object_file(base.target, ["\n".join(lines)], public)
-    deepest = max(part.stack_nbytes for part in made)
+    deepest = Stack.most(part.stack for part in made)
     return replace(
         made[-1],
         code=filled(code.code, weights),
-        stack_nbytes=deepest + sum(code.frames.values()) + CALL_NBYTES,
+        stack=sum(code.frames.values(), deepest + CALLS),
         arena_nbytes=arena_nbytes,
         kernels=kernels,
         parts={own: part.code for own, part in zip(names, made, strict=True)},

@@ -8,10 +8,12 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 import numpy as np
 
+from quantglow.backends.llvm.aot.stack import REMARKS, Stack
+from quantglow.backends.llvm.aot.stack import frames as frames_of
 from quantglow.backends.llvm.isa.target import Settings, Target
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
@@ -27,15 +29,14 @@ REPORTED = 'noredzone "warn-stack-size"="0"'
 uses what lies below its frame."""
 SMALL = "optsize"
 """The attribute of functions whose code counts."""
-FRAME = re.compile(rb"stack frame size \((\d+)\) exceeds limit \(0\) in function '([^']+)'")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ObjectFile(Concise):
-    """An object: its bytes, and the bytes of stack that each of its functions takes."""
+    """An object: its bytes, and the stack that each of its functions takes."""
 
     code: bytes
-    frames: Mapping[str, int]
+    frames: Mapping[str, Stack]
 
 
 def object_file(target: Target, texts: Sequence[str], public: Sequence[str]) -> ObjectFile:
@@ -52,7 +53,8 @@ def object_file(target: Target, texts: Sequence[str], public: Sequence[str]) -> 
         code, frames = called(place, arrays, facts | more, seconds=PATIENCE_SECONDS)
     except IsolationError as error:
         raise BackendError(f"LLVM made no object for {target.name}: {error}") from error
-    return ObjectFile(code.tobytes(), json.loads(frames.tobytes()))
+    found = json.loads(frames.tobytes())
+    return ObjectFile(code.tobytes(), {name: Stack(*numbers) for name, numbers in found.items()})
 
 
 def compile_here(
@@ -66,6 +68,7 @@ def compile_here(
     """The object, and its frames as JSON; runs in the child process."""
     from quantglow.backends.llvm.jit import compiler
 
+    compiler.set_option(REMARKS)
     compiler.initialize_all()
     generator = compiler.code_generator(triple, cpu, features, Settings(**settings))
     module = compiler.joined([text.tobytes().decode() for text in texts])
@@ -76,5 +79,5 @@ def compile_here(
     before = os.fstat(2).st_size  # the parent gave a file
     code = generator.emit_object(module)
     said = os.pread(2, os.fstat(2).st_size - before, before)
-    frames = {name.decode(): int(nbytes) for nbytes, name in FRAME.findall(said)}
+    frames = {name: astuple(stack) for name, stack in frames_of(said.decode()).items()}
     return [np.frombuffer(code, np.uint8), np.frombuffer(json.dumps(frames).encode(), np.uint8)]

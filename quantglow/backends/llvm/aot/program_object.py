@@ -12,6 +12,7 @@ from quantglow.backends.llvm.aot.objects import object_file
 from quantglow.backends.llvm.aot.part_function import PartFunction
 from quantglow.backends.llvm.aot.run_function import RunFunction
 from quantglow.backends.llvm.aot.shared_kernels import with_shared_kernels
+from quantglow.backends.llvm.aot.stack import UNIT_NBYTES, Stack
 from quantglow.backends.llvm.aot.weights import Placement, Weights, weights_of
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
@@ -20,7 +21,7 @@ from quantglow.errors import BackendError
 from quantglow.memory.arena_order import ALIGNMENT
 
 KERNEL = re.compile(r"@kernel\b")
-CALL_NBYTES = 64
+CALLS = Stack(64)
 """Stack for the return addresses of a run and of the kernel in it, and for what aligns them."""
 
 
@@ -31,7 +32,7 @@ class ProgramObject(Concise):
 
     code          an object in the format of the target's system
     weights       the constants, which are in the object or beside it
-    stack_nbytes  the most that a run takes, beside what C's memcpy and memset take
+    stack         what a run takes, beside what functions that it needs take
     arena_nbytes  memory that a run writes
     kernels       names of the values that the kernels compute, in the order of the run
     parts         objects that it calls, by the beginning of their symbols
@@ -39,7 +40,7 @@ class ProgramObject(Concise):
 
     code: bytes
     weights: Weights
-    stack_nbytes: int
+    stack: Stack
     arena_nbytes: int
     kernels: tuple[str, ...]
     parts: Mapping[str, bytes] = field(default_factory=dict)
@@ -84,15 +85,19 @@ def part_object(
     facts = Facts(name, source_hash, program, arena_nbytes, weights.nbytes, labels)
     texts += facts.lines()
     renamed = [KERNEL.sub(f"@{function}", text) for text, function in functions.items()]
-    made = object_file(program.target, ["\n".join(texts), *renamed], [run.name for run in runs])
-    deepest = max((made.frames.get(function, 0) for function in functions.values()), default=0)
-    outside = max(made.frames.get(run.name, 0) for run in runs)
-    named = {*functions.values(), *(run.name for run in runs)}
-    deepest += max((n for name, n in made.frames.items() if name not in named), default=0)
+    public = [run.name for run in runs]
+    if program.target.scales_vectors:
+        texts += vector_length(f"{home}_vlen")
+        public += [f"{home}_vlen"]
+    made = object_file(program.target, ["\n".join(texts), *renamed], public)
+    names = {run.name for run in runs}, set(functions.values())
+    own = [{name for name in made.frames if name in known} for known in names]
+    own += [made.frames.keys() - own[0] - own[1]]
+    levels = (Stack.most(made.frames[name] for name in level) for level in own)
     return ProgramObject(
         made.code,
         weights,
-        outside + deepest + CALL_NBYTES,
+        sum(levels, CALLS),
         arena_nbytes,
         labels,
     )
@@ -102,6 +107,18 @@ def kernel_functions(name: str, program: EmittedProgram) -> dict[str, str]:
     """The text of each distinct kernel -> the name of its function."""
     texts = dict.fromkeys(row.kernel.ir for row in program.rows if not row.body)
     return {text: f"{name}_kernel{number}" for number, text in enumerate(texts)}
+
+
+def vector_length(name: str) -> list[str]:
+    """``int NAME(void)``: bits of a vector register of this processor."""
+    return [
+        f"define i32 @{name}() nounwind {{",
+        "  %scale = call i32 @llvm.vscale.i32()",
+        f"  %bits = mul i32 %scale, {8 * UNIT_NBYTES}",
+        "  ret i32 %bits",
+        "}",
+        "declare i32 @llvm.vscale.i32()",
+    ]
 
 
 def weights_text(name: str, target: Target, weights: Weights, is_home: bool) -> list[str]:

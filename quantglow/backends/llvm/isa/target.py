@@ -122,6 +122,11 @@ class Target(Concise):
         return not self.is_module and "-none-" not in self.triple
 
     @property
+    def scales_vectors(self) -> bool:
+        """Whether vector registers differ in width between the processors that run its code."""
+        return self.triple.startswith("riscv") and "+v" in self.features.split(",")
+
+    @property
     def saves_code(self) -> bool:
         """Whether code counts as well as time."""
         return self.isa.sharing is not Sharing.NONE

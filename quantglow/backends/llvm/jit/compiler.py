@@ -37,6 +37,11 @@ def initialize_all() -> None:
     llvm.initialize_all_asmprinters()
 
 
+def set_option(option: str) -> None:
+    """An option of LLVM, for all that this process compiles; once in a process."""
+    llvm.set_option("", option)
+
+
 def detect_host() -> Host:
     """This processor, as LLVM sees it."""
     initialize()
