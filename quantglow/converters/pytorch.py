@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from quantglow.converters.exporters import cause_of, quiet
 from quantglow.converters.pytorch_calls import Call, NamedSamples, first_sample
+from quantglow.converters.pytorch_decompositions import DECOMPOSITIONS
 from quantglow.errors import ConversionError
 from quantglow.foreign_types import array_of_tensor
 
@@ -41,7 +42,7 @@ def converted(model: Any, data: Any) -> tuple[Any, Any]:
         module = checked_module(model, data)
         first, samples = first_sample(data)
         call = Call.of(first, signature(module.forward))
-        program = exported(module, call).run_decompositions({})
+        program = exported(module, call).run_decompositions(dict(DECOMPOSITIONS))
         check_stateless(program)
         named = NamedSamples(samples, signature(module.forward), *inputs_of(program, call))
         return onnx_of(program), whole_or_all(data, first, named)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from quantglow.converters.exporters import cause_of, quiet
 from quantglow.converters.pytorch import PACKAGES, onnx_of
+from quantglow.converters.pytorch_decompositions import DECOMPOSITIONS
 from quantglow.errors import ConversionError
 
 
@@ -162,7 +163,9 @@ def exported_graph(
 ) -> ExportedProgram:
     """The program of a graph, without operators in place.  Raises ``ConversionError``."""
     try:
-        return torch.export.export(module, given, dynamic_shapes=dims).run_decompositions({})
+        return torch.export.export(module, given, dynamic_shapes=dims).run_decompositions(
+            dict(DECOMPOSITIONS)
+        )
     except Exception as error:
         raise ConversionError(f"torch.export refuses the graph: {cause_of(error)}") from error
 
@@ -172,13 +175,28 @@ def check_pure(program: ExportedProgram) -> None:
     signature = program.graph_signature
     if changed := [*signature.user_inputs_to_mutate, *signature.buffers_to_mutate]:
         raise ConversionError(f"the graph changes a tensor in place ({changed[0]})")
-    if drawn := list(drawing(program.graph.nodes)):
-        raise ConversionError(f"the graph draws random numbers ({drawn[0]})")
+    if drawn := next(random_calls(program.graph_module), None):
+        raise ConversionError(f"the graph draws random numbers ({drawn.target})")
 
 
-def drawing(nodes: Iterable[Node]) -> Iterable[str]:
-    """Operators that draw random numbers."""
-    for node in nodes:
-        tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded in tags:
-            yield str(node.target)
+DRAWS_NOTHING = {"dropout_p": 0, "dropout": 0, "p": 0, "train": False, "training": False}
+"""Arguments by name, and the value with which a random operator of torch draws no number."""
+
+
+def random_calls(module: GraphModule) -> Iterator[Node]:
+    """Calls that draw random numbers, those in branches and bodies of loops included."""
+    for graph in (part.graph for part in module.modules() if isinstance(part, GraphModule)):
+        yield from (node for node in graph.nodes if draws(node))
+
+
+def draws(node: Node) -> bool:
+    """Whether a call draws random numbers: its operator may, and its arguments let it."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    schema = node.target._schema.arguments
+    arguments = {argument.name: argument.default_value for argument in schema}
+    arguments |= zip([argument.name for argument in schema], node.args, strict=False)
+    arguments |= node.kwargs
+    return not any(arguments.get(name) == value for name, value in DRAWS_NOTHING.items())

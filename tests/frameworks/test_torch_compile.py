@@ -63,6 +63,114 @@ def test_a_network_of_fifty_layers_gives_eagers_results() -> None:
     torch.testing.assert_close(torch.from_numpy(own), wanted, **TOLERANCE)
 
 
+@pytest.mark.parametrize("name", ["vit", "bert", "t5_decoder", "rt_detr"])
+def test_transformers_are_compiled(name: str, graphs: list[GraphOnQuantglow]) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from tests.frameworks import transformers_networks
+
+    torch.manual_seed(0)
+    network, inputs = getattr(transformers_networks, name)()
+    result, expected = compiled(network)(**inputs), network(**inputs)
+    tensors = {k for k, value in expected.items() if isinstance(value, torch.Tensor)}
+    for key in tensors:
+        torch.testing.assert_close(result[key], expected[key], **TOLERANCE)
+    assert tensors
+    assert graphs
+    assert not any(graph.eager for graph in graphs)
+
+
+attention = torch.nn.functional.scaled_dot_product_attention
+
+MASK = torch.tensor([[True, True, False], [False, True, False], [True, False, True]]).expand(
+    4, 3, 3
+)
+
+
+class Applied(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+class Branches(torch.nn.Module):
+    """Dropout in one of two branches, which draws where ``training``."""
+
+    def __init__(self, training: bool) -> None:
+        super().__init__()
+        self.drops = training
+
+    def forward(self, x: Any) -> Any:
+        def dropped(x: Any) -> Any:
+            return torch.nn.functional.dropout(x, 0.5, self.drops)
+
+        return torch.cond(x.sum() > 1e9, lambda x: x + 1, dropped, (x,))
+
+
+class Masked(torch.nn.Module):
+    """One layer of an encoder with masks, which torch runs as one operator of its own."""
+
+    def __init__(self, causal: bool, padded: bool, **options: Any) -> None:
+        super().__init__()
+        self.layer = torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, **options)
+        mask = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)
+        padding = torch.arange(3)[None] > torch.tensor([2, 1, 2, 0])[:, None]
+        self.masks = {"src_mask": mask} if causal else {}
+        self.masks |= {"src_key_padding_mask": padding} if padded else {}
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x, **self.masks)
+
+
+WITHOUT_NUMBERS = {
+    "attention": Applied(lambda x: attention(x[None], x[None], x[None])),
+    "attention-of-3": Applied(lambda x: attention(x, x, x, is_causal=True)),
+    "attention-of-2": Applied(lambda x: attention(x[0], x[1], x[2], scale=0.1)),
+    "attention-of-5": Applied(lambda x: attention(x[None, None], x, x, MASK)),
+    "attention-of-3-in-groups": Applied(lambda x: attention(x, x[:2], x[:2], enable_gqa=True)),
+    "attention-of-groups": Applied(
+        lambda x: attention(x[None], x[None, :2], x[None, :2], enable_gqa=True)
+    ),
+    "encoder": Masked(causal=False, padded=False),
+    "encoder-norm-first": Masked(causal=False, padded=False, norm_first=True, activation="gelu"),
+    "encoder-causal": Masked(causal=True, padded=False),
+    "encoder-padded": Masked(causal=False, padded=True),
+    "encoder-causal-padded": Masked(causal=True, padded=True),
+    "dropout": torch.nn.Dropout(0.5),
+    "dropout-of-0": Applied(lambda x: torch.nn.functional.dropout(x, 0.0, True)),
+    "alpha-dropout": torch.nn.AlphaDropout(0.5),
+    "rrelu": torch.nn.RReLU(),
+    "branches": Branches(training=False),
+}
+"""Random operators whose arguments say that no number is drawn."""
+
+
+@pytest.mark.parametrize("name", WITHOUT_NUMBERS)
+def test_random_operators_that_draw_nothing_are_compiled(
+    name: str, graphs: list[GraphOnQuantglow]
+) -> None:
+    module, x = WITHOUT_NUMBERS[name].eval(), torch.randn(4, 3, 4)
+    torch.testing.assert_close(compiled(module)(x), module(x), **TOLERANCE)
+    assert [graph.eager for graph in graphs] == [False]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Applied(lambda x: attention(x[None], x[None], x[None], dropout_p=0.5)),
+        Applied(lambda x: torch.nn.functional.rrelu(x, training=True)),
+        Applied(lambda x: x + torch.rand_like(x)),
+        Branches(training=True),
+    ],
+    ids=["attention", "rrelu", "rand", "branches"],
+)
+def test_random_operators_that_draw_stay_with_torch(module: Any) -> None:
+    with pytest.warns(RuntimeWarning, match="draws random numbers"):
+        compiled(module)(torch.randn(4, 3, 4))
+
+
 def test_batches_of_other_sizes_need_one_more_graph(graphs: list[GraphOnQuantglow]) -> None:
     network = digits()
     model = compiled(network)
