@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from quantglow.graph.signature import Shapes
 from quantglow.runtime.compiled import ReportLike, TensorInfo
 from quantglow.runtime.shapes.specialisations import ModelPrograms
 
@@ -32,3 +33,6 @@ class AnyModel(Protocol):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file."""
+
+    def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
+        """The ONNX model that ``export_onnx`` writes."""

@@ -16,12 +16,13 @@ from quantglow.arguments import shapes as shapes_of
 from quantglow.errors import InputError, OptionError
 from quantglow.graph.border import entering, leaving, numpy_type
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import DECLARED, Dim, Port
+from quantglow.graph.signature import DECLARED, Dim, Port, Shapes
 from quantglow.lazy import cached_property
 from quantglow.pages import release_pages
 from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS, Build
 from quantglow.runtime.copies import OfOneProcess
+from quantglow.runtime.exports import whole_model, write
 from quantglow.runtime.feeds import arrays_of, chosen_outputs, feeds_by_name
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Freedom, Tail, save
@@ -350,16 +351,11 @@ class CompiledModel(OfOneProcess):
         to it, ``InputError`` for shapes that the model does not take.
         """
         chosen, file = shapes_of("input_shapes", input_shapes), file_path("path", path)
-        # Imported here because a process that runs a saved model does not need onnx.
-        from quantglow.frontend.export.free_dimensions import export_free
-        from quantglow.frontend.export.model import export_onnx
+        write(self.to_onnx(chosen), file)
 
-        programs = self.specialisations
-        if chosen is None and programs.signature.is_free:
-            known = {node.name: node.type.shape for node in self.graph.inputs}
-            export_free(programs.signature, programs.graph_for, known, file)
-        else:
-            export_onnx(self.graph if chosen is None else programs.graph_for(chosen), file)
+    def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
+        """The model that ``export_onnx`` writes."""
+        return whole_model(self.specialisations, input_shapes)
 
     @options_named()
     def export_bundle(

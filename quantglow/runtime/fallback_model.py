@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quantglow.arguments import file_path, integer, options_named, strings
+from quantglow.arguments import shapes as shapes_of
 from quantglow.errors import OptionError
-from quantglow.files import writing
+from quantglow.graph.signature import Shapes
 from quantglow.lazy import cached_property
 from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS
@@ -23,12 +24,13 @@ from quantglow.runtime.compiled import (
     save_with_code,
 )
 from quantglow.runtime.copies import OfOneProcess
+from quantglow.runtime.exports import write
 from quantglow.runtime.feeds import check_mapping, chosen_outputs, fed, feeds_by_name
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Tail
 from quantglow.runtime.shapes.specialisations import ModelPrograms
-from quantglow.runtime.staged_tails import StagedTail
+from quantglow.runtime.staged_tails import StagedTail, joined_model
 from quantglow.runtime.staged_tails import Tail as Behind
 from quantglow.runtime.states.state import State
 from quantglow.runtime.traces import traced_run
@@ -163,18 +165,18 @@ class FallbackModel(OfOneProcess):
         path: str | os.PathLike[str],
         input_shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Write the original model.  Raises ``OptionError`` for a model loaded from a file, and for
-        ``input_shapes``.
-        """
+        """Write the original model.  Raises ``OptionError`` for ``input_shapes``."""
+        chosen, file = shapes_of("input_shapes", input_shapes), file_path("path", path)
+        write(self.to_onnx(chosen), file)
+
+    def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
+        """The model that ``export_onnx`` writes."""
         if input_shapes is not None:
             raise OptionError(
-                "input_shapes: onnxruntime runs operators of this model, so the original is "
-                "written as it is. Remedy: leave input_shapes out."
+                "input_shapes: nothing of this model is compiled, so the original is written as it "
+                "is. Remedy: leave input_shapes out."
             )
-        if not self.model:
-            raise OptionError("a saved model has no copy of the original. Remedy: keep that, too.")
-        with writing(file_path("path", path)) as temporary:
-            temporary.write_bytes(self.model)
+        return self.model
 
     @options_named()
     def export_bundle(
@@ -283,6 +285,24 @@ class PartlyCompiledModel(FallbackModel):
             strings(include_code, "include_code"),
             self.head.specialisations,
         )
+
+    @options_named()
+    def export_onnx(
+        self,
+        path: str | os.PathLike[str],
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Write the compiled parts as ``CompiledModel.export_onnx`` does, and operators that
+        onnxruntime runs as the original has them.
+
+        ``input_shapes`` fixes the dimensions of inputs.  Raises ``ModelError``, ``InputError``.
+        """
+        super().export_onnx(path, input_shapes)
+
+    def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
+        """The model that ``export_onnx`` writes."""
+        head = self.head.to_onnx(input_shapes)
+        return joined_model(head, self.tail, self.staged, self.output_names)
 
     def __repr__(self) -> str:
         return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"

@@ -7,7 +7,7 @@ the beginning.  A tail has the methods of a ``Session``.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -185,3 +185,20 @@ def file_of(model: AnyModel) -> bytes:
         path = Path(folder) / "rest.qgm"
         model.save(path)
         return path.read_bytes()
+
+
+def joined_model(
+    head: bytes, tail: bytes, staged: StagedTail | None, outputs: Sequence[str]
+) -> bytes:
+    """The model of a head and what is behind it: ``tail`` as the source has it, but for the parts
+    of it that are int8.  Raises ``ModelError``."""
+    # Imported here because a process that runs a saved model does not need onnx.
+    from quantglow.frontend.export.joining import LoopBody, joined
+
+    parts, body = [head], None
+    if staged is not None and staged.is_int8 and staged.rest is not None:
+        parts.append(staged.rest.to_onnx())
+    loop = None if staged is None else staged.loop
+    if loop is not None and loop.int8 is not None:
+        body = LoopBody(loop.names, loop.int8.to_onnx())
+    return joined(tail if staged is None else staged.whole, parts, outputs, body)

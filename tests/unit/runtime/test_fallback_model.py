@@ -54,10 +54,6 @@ def test_all_signatures_are_equal(kind: type[Any]) -> None:
     [
         (lambda model, path: model.new_state(), "compiled whole.*Remedy: feed the caches"),
         (lambda model, path: model.export_bundle(path), "has no onnxruntime.*Remedy: cut"),
-        (
-            lambda model, path: model.export_onnx(path, input_shapes={"x": (2, 3)}),
-            "input_shapes: .*Remedy: leave input_shapes out",
-        ),
         (lambda model, path: model.save(path, include="native"), "include"),
         (lambda model, path: model.export_onnx(path, shapes=None), "shapes"),
         (lambda model, path: model.export_bundle(path, nam="n"), "name"),
@@ -68,6 +64,14 @@ def test_impossible_calls_say_why_and_write_nothing(
 ) -> None:
     with pytest.raises(qg.OptionError, match=message):
         call(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_input_shapes_that_cannot_be_fixed_are_refused(model: Any, tmp_path: Path) -> None:
+    is_partly = isinstance(model, qg.PartlyCompiledModel)
+    error, message = (qg.InputError, "takes") if is_partly else (qg.OptionError, "leave input_shap")
+    with pytest.raises(error, match=message):
+        model.export_onnx(tmp_path / "out", input_shapes={"x": (2, 3)})
     assert not (tmp_path / "out").exists()
 
 

@@ -243,12 +243,6 @@ def test_a_saved_model_runs_again(tmp_path: Path) -> None:
     )
 
 
-def test_a_saved_model_keeps_no_original(tmp_path: Path) -> None:
-    qg.compile(detector()).save(tmp_path / "m.qgm")
-    with pytest.raises(qg.OptionError, match="no copy of the original"):
-        qg.load(tmp_path / "m.qgm").export_onnx(tmp_path / "m.onnx")
-
-
 def test_a_tail_without_an_output_of_the_model_is_refused(tmp_path: Path) -> None:
     compiled = qg.compile(detector())
     replace(compiled, output_names=("nowhere",)).save(tmp_path / "m.qgm")

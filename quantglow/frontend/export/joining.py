@@ -1,0 +1,210 @@
+"""One ONNX model of compiled parts and of nodes that stay as the source has them.
+
+Parts and nodes are joined by the names of the user's values: a node whose result a part computes is
+dropped, and so is all that nothing reads any more.  The body of a Loop may be a part, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import onnx
+
+from quantglow.frontend.export.opsets import at_opset
+from quantglow.frontend.export.writer import FIRST_OPSET, unused
+from quantglow.frontend.nodes.folding import INFERENCE_FAILURES
+from quantglow.frontend.reading.inference import inferred
+from quantglow.frontend.reading.ordering import sorted_nodes
+from quantglow.frontend.reading.proto import all_nodes, graphs_of, opset_of, opsets_of
+from quantglow.frontend.resolvers.external import read_names, renamed
+from quantglow.graph.trips import Trips
+
+
+@dataclass(frozen=True)
+class LoopBody:
+    """The exported body of a Loop, and the names by which it is joined to the loop."""
+
+    names: Trips
+    model: bytes
+
+
+def joined(
+    base: bytes, parts: Sequence[bytes], outputs: Sequence[str], body: LoopBody | None = None
+) -> bytes:
+    """The model of ``outputs``: ``parts`` where they compute a value, nodes of ``base`` elsewhere.
+
+    The first part takes the inputs of the model.  Raises ``ModelError`` where the opset of the
+    parts has no form for a node of the base.
+    """
+    files = [base, *parts, *([] if body is None else [body.model])]
+    protos = list(map(onnx.ModelProto.FromString, files))
+    opset = max(FIRST_OPSET, *map(opset_of, protos))
+    whole, *compiled = (at_opset(proto, opset) for proto in protos)
+    found = _Joined(whole)
+    for part in compiled[: len(parts)]:
+        found.add(part)
+    if body is not None:
+        found.put_into_loop(body.names, compiled[-1])
+    made = found.model(compiled[0].graph.input, outputs, compiled)
+    if all(map(is_ranked, made.graph.output)):  # the checker takes no others, runtimes do
+        onnx.checker.check_model(made)
+    return bytes(made.SerializeToString())
+
+
+@dataclass
+class _Joined:
+    """The nodes, weights and outputs of parts and of a base, whose names stay."""
+
+    base: onnx.ModelProto
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    tensors: list[onnx.TensorProto] = field(default_factory=list)
+    ends: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.nodes = list(self.base.graph.node)
+        self.tensors = list(self.base.graph.initializer)
+        self.ends = {end.name: end for end in self.base.graph.output}
+        self.used = names_in(self.base)
+
+    def add(self, part: onnx.ModelProto) -> None:
+        """The nodes of a part, which give its outputs their values from now on."""
+        given = [end.name for end in part.graph.input]
+        computed = {end.name: end for end in part.graph.output if end.name not in given}
+        self.ends |= {end.name: end for end in part.graph.output}
+        self.replace(computed)
+        nodes, tensors = self.apart(part)
+        self.nodes += nodes
+        self.tensors += tensors
+
+    def replace(self, names: Iterable[str]) -> None:
+        """Rename values that are computed elsewhere from now on; nothing reads them."""
+        old = {name: self.new(f"{name}:before") for name in names}
+        self.nodes = [giving(node, old) for node in self.nodes]
+        self.tensors = [tensor for tensor in self.tensors if tensor.name not in old]
+
+    def apart(self, part: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+        """The nodes and weights of a part; all but its ends have names that are free."""
+        ends = {end.name for end in (*part.graph.input, *part.graph.output)}
+        made = [name for node in part.graph.node for name in node.output if name]
+        made += [tensor.name for tensor in part.graph.initializer]
+        names = {name: self.new(name) for name in made if name not in ends}
+        nodes = [renamed(node, names) for node in part.graph.node]
+        for node in nodes:
+            node.name = next(filter(None, node.output))
+        tensors = []
+        for tensor in part.graph.initializer:
+            copy = onnx.TensorProto()
+            copy.CopyFrom(tensor)
+            copy.name = names.get(tensor.name, tensor.name)
+            tensors.append(copy)
+        return nodes, tensors
+
+    def new(self, hint: str) -> str:
+        """A name that nothing has."""
+        name = unused(hint, self.used)
+        self.used.add(name)
+        return name
+
+    def put_into_loop(self, trips: Trips, body: onnx.ModelProto) -> None:
+        """Let a part compute the values of a loop's body."""
+        results = {name for name, _, _ in trips.results}
+        number = next(
+            i
+            for i, node in enumerate(self.nodes)
+            if node.op_type == "Loop" and results & set(node.output)
+        )
+        loop = onnx.NodeProto()
+        loop.CopyFrom(self.nodes[number])
+        (graph,) = (attribute.g for attribute in loop.attribute if attribute.name == "body")
+        inner, tensors = self.apart(body)
+        old = {end.name: self.new(f"{end.name}:before") for end in body.graph.output}
+        nodes = [giving(node, old) for node in graph.node]
+        ends = (
+            trips.holds,
+            *(carry.after for carry in trips.carried),
+            *trips.stacked,
+        )
+        for output, name in zip(graph.output, ends, strict=True):
+            output.name = name or output.name
+        del graph.node[:]
+        graph.node.extend(live([*nodes, *inner], [output.name for output in graph.output]))
+        self.nodes[number] = loop
+        self.tensors += tensors
+
+    def model(
+        self,
+        inputs: Iterable[onnx.ValueInfoProto],
+        outputs: Sequence[str],
+        parts: Sequence[onnx.ModelProto],
+    ) -> onnx.ModelProto:
+        """The model of everything that some output needs."""
+        made = onnx.ModelProto(ir_version=max(part.ir_version for part in parts))
+        made.producer_name = "quantglow"
+        made.graph.name = "quantglow"
+        made.graph.node.extend(live(self.nodes, outputs))
+        made.graph.input.extend(inputs)
+        made.graph.output.extend(self.ends[name] for name in outputs)
+        read = {name for node in made.graph.node for name in read_names(node)} | set(outputs)
+        made.graph.initializer.extend(t for t in self.tensors if t.name in read)
+        made.opset_import.extend(
+            onnx.helper.make_opsetid(*stamp) for stamp in self.opsets(parts).items()
+        )
+        made.metadata_props.extend(parts[-1].metadata_props)
+        return with_ranks(sorted_nodes(made))
+
+    def opsets(self, parts: Sequence[onnx.ModelProto]) -> Mapping[str, int]:
+        """The newest version of each domain."""
+        found: dict[str, int] = {}
+        for part in (self.base, *parts):
+            for domain, version in opsets_of(part).items():
+                found[domain] = max(version, found.get(domain, 0))
+        return found
+
+
+def with_ranks(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a shape, as far as it can be inferred, for each output that declares none."""
+    bare = {end.name: end for end in model.graph.output if not is_ranked(end)}
+    if bare:
+        with suppress(*INFERENCE_FAILURES):
+            for end in inferred(model).graph.output:
+                if end.name in bare and is_ranked(end):
+                    bare[end.name].CopyFrom(end)
+    return model
+
+
+def is_ranked(end: onnx.ValueInfoProto) -> bool:
+    """Whether a value is no tensor, or declares its dimensions."""
+    return not end.type.HasField("tensor_type") or end.type.tensor_type.HasField("shape")
+
+
+def giving(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """The node with other names for its results; itself if it has none of them."""
+    if names.keys().isdisjoint(node.output):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.output[:] = [names.get(name, name) for name in node.output]
+    return copy
+
+
+def live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+    """The nodes that some output needs, in their order."""
+    makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    waiting, needed = list(outputs), set[int]()
+    while waiting:
+        number = makers.get(waiting.pop())
+        if number is not None and number not in needed:
+            needed.add(number)
+            waiting += read_names(nodes[number])
+    return [node for i, node in enumerate(nodes) if i in needed]
+
+
+def names_in(model: onnx.ModelProto) -> set[str]:
+    """Names of all values, at any depth."""
+    found = {name for node in all_nodes(model.graph.node) for name in (*node.input, *node.output)}
+    for graph in graphs_of(model):
+        found |= {end.name for end in (*graph.input, *graph.output)}
+        found |= {tensor.name for tensor in graph.initializer}
+    return found
