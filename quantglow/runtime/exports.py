@@ -1,12 +1,11 @@
-"""ONNX models of compiled ones: int8 values as QDQ.
-
-The exporter is imported inside of functions: a process that runs a saved model needs no onnx.
-"""
+"""ONNX models of compiled ones: int8 values as QDQ."""
 
 from __future__ import annotations
 
 from quantglow.files import writing
 from quantglow.graph.signature import Shapes
+from quantglow.runtime.free_exports import free_model
+from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specialisations import ModelPrograms
 
 
@@ -15,15 +14,13 @@ def whole_model(programs: ModelPrograms, shapes: Shapes | None) -> bytes:
 
     Raises ``ModelError`` and ``InputError``.
     """
-    from quantglow.frontend.export.free_dimensions import export_free
+    if shapes is None and isinstance(programs, FreeShapes) and programs.signature.is_free:
+        return free_model(programs)
+    # Imported here because a process that runs a saved model does not need onnx.
     from quantglow.frontend.export.model import export_onnx
 
-    if shapes is None and programs.signature.is_free:
-        known = {node.name: node.type.shape for node in programs.first.graph.inputs}
-        made = export_free(programs.signature, programs.graph_for, known)
-    else:
-        made = export_onnx(programs.first.graph if shapes is None else programs.graph_for(shapes))
-    return bytes(made.SerializeToString())
+    graph = programs.first.graph if shapes is None else programs.graph_for(shapes)
+    return bytes(export_onnx(graph).SerializeToString())
 
 
 def write(model: bytes, path: str) -> None:

@@ -206,6 +206,13 @@ def depends_on(value: object, name: str) -> bool:
     return bool(getattr(value, "has_free_sizes", False))
 
 
+def has_sizes(value: object) -> bool:
+    """Whether an attribute is, or has inside, an expression of free dimensions."""
+    if isinstance(value, tuple | list):
+        return any(map(has_sizes, value))
+    return isinstance(value, Size)
+
+
 def is_free(value: object) -> bool:
     """Whether an integer is an expression of free dimensions."""
     return isinstance(value, Size)

@@ -15,7 +15,7 @@ from tests.fuzz.unspecified import unspecified_outputs
 from tests.generators.onnx_models import models
 
 
-@pytest.mark.parametrize("what", ["graphs", "files", "saved"])
+@pytest.mark.parametrize("what", ["graphs", "exports", "files", "saved"])
 @pytest.mark.parametrize("seeds", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_finds_nothing(what: str, seeds: int) -> None:
     found = [finding for finding in findings(what, range(20_000, 20_000 + seeds)) if finding]

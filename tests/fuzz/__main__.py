@@ -14,7 +14,7 @@ import onnx
 from rich.console import Console
 from rich.progress import track
 
-from tests.fuzz import compare, files, isolated, saved_files
+from tests.fuzz import compare, exports, files, isolated, saved_files
 from tests.fuzz.compare import Difference, Setting
 from tests.fuzz.shrink import shrunk
 from tests.generators.onnx_models import models
@@ -26,6 +26,8 @@ def check(what: str, seed: int) -> Difference | None:
         return files.check_file(files.damaged(seed))
     if what == "saved":
         return saved_files.check_saved(saved_files.damaged(seed))
+    if what == "exports":
+        return exports.check(models.drawn(seed), Setting.of(seed), seed)
     return compare.check(models.drawn(seed), Setting.of(seed))
 
 
@@ -70,14 +72,17 @@ def kept(what: str, finding: isolated.Finding, folder: Path) -> str:
     """Write the case, shrunk if possible, and a text on its difference."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{what}-{finding.seed}.{'qgm' if what == 'saved' else 'onnx'}"
-    if what != "graphs":
+    if what not in ("graphs", "exports"):
         path.write_bytes((saved_files if what == "saved" else files).damaged(finding.seed))
         return str(path)
     case, setting = models.drawn(finding.seed), Setting.of(finding.seed)
     if finding.kind != "crash":
 
         def fails(smaller: models.Case) -> bool:
-            difference = compare.check(smaller, setting)
+            if what == "exports":
+                difference = exports.check(smaller, setting, finding.seed)
+            else:
+                difference = compare.check(smaller, setting)
             return difference is not None and difference.kind == finding.kind
 
         case = shrunk(case, fails)
@@ -97,6 +102,7 @@ def main() -> None:
     for what, about in (
         ("graphs", "random graphs: float against onnxruntime, int8 against the interpreter"),
         ("files", "damaged files: a result or a typed error, nothing else"),
+        ("exports", "random graphs: exported models in onnxruntime against the compiled ones"),
         ("saved", "the same of damaged .qgm files whose hashes are right"),
     ):
         options = commands.add_parser(what, help=about, description=about)

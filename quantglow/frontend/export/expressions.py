@@ -8,12 +8,20 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow.errors import ModelError
-from quantglow.frontend.export.writer import Value, Writer, export_rule, permuted
+from quantglow.frontend.export.writer import (
+    Value,
+    Writer,
+    export_rule,
+    identity,
+    of_rank,
+    permuted,
+)
 from quantglow.graph.node import Node
 from quantglow.ops import Elementwise, RowMap
-from quantglow.ops.expression import Expr
+from quantglow.ops.expression import Expr, parse_expression
 from quantglow.ops.functions import SELECT, kind_of
+from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import DType
 
 STEPS = {
@@ -41,6 +49,18 @@ ATTRIBUTES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Functions that ONNX has with attributes."""
 
+NUMBER_OF_TWO = "select(eq($0,$0),select(eq($1,$1),{}($0,$1),$0),$1)"
+"""The other operand where one is NaN; ONNX's Min and Max give NaN."""
+
+SPELLED: dict[str, str] = {name: NUMBER_OF_TWO.format(name[1:]) for name in ("fmax", "fmin")}
+"""Functions that ONNX has not, as expressions of others."""
+
+DIVISIONS = ("idiv", "imod", "irem")
+"""By 0 they give 0, where runtimes end the process."""
+
+SHIFTS = {"ishl": "LEFT", "ishr": "RIGHT"}
+"""ONNX shifts unsigned integers, by less than their width."""
+
 REDUCTIONS = {"rowsum": "ReduceSum", "rowmax": "ReduceMax"}
 """Functions of whole rows."""
 
@@ -49,11 +69,29 @@ _LITERALS = {"f": np.float32, "i": np.int32, "l": np.int64}
 
 @export_rule(Elementwise)
 def elementwise(node: Elementwise, w: Writer) -> Value:
+    """The expression reads codes of quantized operands, and gives those of its result."""
     rank = node.type.rank
-    perm = w.common_order(node.args, rank)
-    operands = [w.spread(operand, rank, perm) for operand in node.args]
+    if any(operand.type.quant for operand in node.args):
+        perm, operands = identity(rank), [w.stored(operand) for operand in node.args]
+    else:
+        perm = w.common_order(node.args, rank)
+        operands = [w.spread(operand, rank, perm) for operand in node.args]
     written = Steps(node, w, operands).stored(node.expression, node.out.dtype)
-    return w.rounded(node, written, perm)
+    if not is_full(node):
+        shape = w.integers(permuted(node.type.shape, perm), f"{node.name}:shape")
+        written = w.emit("Expand", [written, shape], f"{node.name}:full")
+    return Value(written, perm)
+
+
+def is_full(node: Elementwise) -> bool:
+    """Whether the operands that the expression reads broadcast to the shape of the node."""
+    read = {int(part.value) for part in node.expression.parts() if part.op == "arg"}
+    shapes = [of_rank(node.args[i].type.shape, node.type.rank) for i in read]
+    ones = of_rank((), node.type.rank)
+    return all(
+        any(surely_equal(shape[axis : axis + 1], (size,)) for shape in [*shapes, ones])
+        for axis, size in enumerate(node.type.shape)
+    )
 
 
 @export_rule(RowMap)
@@ -68,7 +106,14 @@ def rows(node: RowMap, w: Writer) -> Value:
     ]
     steps = Steps(node, w, operands, row_axis=perm.index(rank - 1))
     written = steps.stored(node.expression, node.out.dtype)
-    return w.rounded(node, written, perm)
+    if not varies(node.expression):
+        written = w.emit("Expand", [written, shape], f"{node.name}:full")
+    return Value(written, perm)
+
+
+def varies(expr: Expr) -> bool:
+    """Whether the elements of a row differ."""
+    return expr.op not in REDUCTIONS and (expr.op == "arg" or any(map(varies, expr.args)))
 
 
 @dataclass
@@ -100,6 +145,8 @@ class Steps:
                 self.node.operands[int(expr.value)].type.dtype,
             )
             return self._cast(operand, DType.I32) if is_widened(dtype) else operand
+        if is_free(expr.value):
+            return self._size(expr)
         if expr.op in _LITERALS:
             return self.writer.constant(
                 np.array(expr.value, _LITERALS[expr.op]), f"{name}:constant"
@@ -109,17 +156,78 @@ class Steps:
             return self.writer.emit(
                 REDUCTIONS[expr.op], [self.value(expr.args[0]), axes], f"{name}:{expr.op}"
             )
-        if expr.op not in STEPS and expr.op not in ATTRIBUTES:
-            raise ModelError(
-                f"{self.node!r} cannot be written as ONNX: it has no {expr.op}. "
-                "Remedy: export the graph as it was before lowering."
-            )
+        if expr.op in SPELLED:
+            return self.value(parse_expression(SPELLED[expr.op]).substitute(expr.args))
+        if expr.op in SHIFTS:
+            return self._shifted(expr)
         op_type, attributes = ATTRIBUTES.get(expr.op) or (STEPS[expr.op], {})
         args = expr.args
         if expr.op in COMMUTATIVE:
             args = tuple(sorted(args, key=lambda a: a.op in _LITERALS))
         inputs = [self.value(a) for a in args]
+        if expr.op in DIVISIONS and not (args[1].op in _LITERALS and likely(args[1].value) > 0):
+            return self._divided(op_type, expr, attributes)
         return self.writer.emit(op_type, inputs, f"{name}:{expr.op}", **attributes)
+
+    def _divided(self, op_type: str, expr: Expr, attributes: dict[str, Any]) -> str:
+        """A quotient or remainder, 0 where the divisor is.  A quotient by -1 is a difference:
+        that of the smallest integer would end a process, too."""
+        x, y = map(self.value, expr.args)
+        zero, one = self._number(0, expr), self._number(1, expr)
+        is_zero = self._emit("Equal", [y, zero], expr)
+        is_mirror = self._emit("Equal", [y, self._number(-1, expr)], expr)
+        divisor = self._emit("Where", [self._emit("Or", [is_zero, is_mirror], expr), one, y], expr)
+        found = self._emit(op_type, [x, divisor], expr, **attributes)
+        if op_type == "Div":
+            mirrored = self._emit("Sub", [zero, x], expr)
+            found = self._emit("Where", [is_mirror, mirrored, found], expr)
+        return self._emit("Where", [is_zero, zero, found], expr)
+
+    def _shifted(self, expr: Expr) -> str:
+        """A shift of integers with a sign: to the right of its distance from 0 or -1; amounts
+        outside of the width leave nothing but the sign."""
+        x, y = map(self.value, expr.args)
+        dtype, zero = self._dtype(expr), self._number(0, expr)
+        width = self._number(8 * dtype.numpy.itemsize, expr)
+        known = [self._emit(op, [y, end], expr) for op, end in (("Less", width), ("Less", zero))]
+        is_inside = self._emit("And", [known[0], self._emit("Not", [known[1]], expr)], expr)
+        amount = self._unsigned(self._emit("Where", [is_inside, y, zero], expr), expr)
+        is_negative = self._emit("Less", [x, zero], expr)
+        if expr.op == "ishr":
+            x = self._mirrored(x, is_negative, expr)
+        shifted = self._emit(
+            "BitShift", [self._unsigned(x, expr), amount], expr, direction=SHIFTS[expr.op]
+        )
+        found = self._cast(shifted, dtype)
+        found = self._emit("Where", [is_inside, found, zero], expr)
+        return self._mirrored(found, is_negative, expr) if expr.op == "ishr" else found
+
+    def _mirrored(self, x: str, is_negative: str, expr: Expr) -> str:
+        """-1 - x where a number was negative."""
+        other = self._emit("Sub", [self._number(-1, expr), x], expr)
+        return self._emit("Where", [is_negative, other, x], expr)
+
+    def _unsigned(self, x: str, expr: Expr) -> str:
+        return self._emit("Cast", [x], expr, to=onnx.TensorProto.UINT64)
+
+    def _dtype(self, expr: Expr) -> DType:
+        """The type of an integer expression."""
+        kinds = tuple(kind_of(operand.type.dtype) for operand in self.node.operands)
+        return DType.I64 if expr.kind(kinds) == "l" else DType.I32
+
+    def _number(self, value: int, expr: Expr) -> str:
+        array = np.array(value, self._dtype(expr).numpy)
+        return self.writer.constant(array, f"{self.node.name}:{value}")
+
+    def _emit(self, op_type: str, inputs: list[str], expr: Expr, **attributes: Any) -> str:
+        return self.writer.emit(op_type, inputs, f"{self.node.name}:{expr.op}", **attributes)
+
+    def _size(self, expr: Expr) -> str:
+        """A literal that depends on free dimensions."""
+        shape = self.writer.integers([expr.value], f"{self.node.name}:size")
+        scalar = self.writer.reshaped(shape, (), self.node.name)
+        to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(_LITERALS[expr.op]))
+        return self.writer.emit("Cast", [scalar], f"{self.node.name}:size", to=to)
 
     def _cast(self, value: str, dtype: DType) -> str:
         to = onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx
 
-from quantglow.errors import ModelError
+from quantglow.frontend.export.opsets import at_opset, opset_for
 from quantglow.frontend.export.writer import Value, Writer, export_rule, identity
 from quantglow.frontend.nodes.values import array_of
-from quantglow.frontend.reading.proto import all_nodes, opsets_of
+from quantglow.frontend.reading.proto import opsets_of
 from quantglow.frontend.resolvers.external import renamed
 from quantglow.ops.external import External
 
@@ -22,34 +22,17 @@ def external(node: External, w: Writer) -> Value:
 
 
 def write_part(node: External, w: Writer) -> list[str]:
-    """Write the node of the model; the values of its outputs."""
-    proto = onnx.ModelProto.FromString(node.model)
-    part = proto.graph.node[0]
-    args = zip(proto.graph.input, node.args, strict=True)
-    names = {name: w.number(name) for name in part.output if name}
+    """Write the node of the model, as the opset that is written has it; the values of its
+    outputs."""
+    given = onnx.ModelProto.FromString(node.model)
+    w.require(opset_for(given, w.opset))
+    proto = at_opset(given, w.opset)
+    args = zip(given.graph.input, node.args, strict=True)
+    made = {name for part in proto.graph.node for name in part.output if name}
+    names = {name: w.number(name) for name in made}
     names |= {info.name: w.stored(arg) for info, arg in args}
     for tensor in proto.graph.initializer:
         names[tensor.name] = w.constant(array_of(tensor), tensor.name)
-    w.nodes.append(renamed(part, names))
-    w.origins.append((proto, node.name))
-    return [names[output.name] for output in proto.graph.output]
-
-
-def check_origins(w: Writer) -> None:
-    """Raise ``ModelError`` if an operator means something else in the opset that is written."""
-    for proto, name in w.origins:
-        own = opsets_of(proto)
-        for part in all_nodes(proto.graph.node):
-            if part.domain:
-                w.domains[part.domain] = own[part.domain]
-            elif version_of(part.op_type, own[""]) != version_of(part.op_type, w.opset):
-                raise ModelError(
-                    f"{name!r} ({part.op_type}) is of opset {own['']}, the model is written in "
-                    f"{w.opset}, where it changed. Remedy: convert the source with "
-                    f"onnx.version_converter.convert_version(model, {w.opset})."
-                )
-
-
-def version_of(op_type: str, opset: int) -> int:
-    """The opset in which the operator got the meaning it has in ``opset``."""
-    return int(onnx.defs.get_schema(op_type, opset).since_version)
+    w.nodes += [renamed(part, names) for part in proto.graph.node]
+    w.domains |= {name: version for name, version in opsets_of(proto).items() if name}
+    return [names[output.name] for output in given.graph.output]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from quantglow.frontend.export.opsets import at_opset
+from quantglow.frontend.export.opsets import at_opset, opset_for
 from quantglow.frontend.export.writer import FIRST_OPSET, unused
 from quantglow.frontend.nodes.folding import INFERENCE_FAILURES
 from quantglow.frontend.reading.inference import inferred
@@ -40,7 +40,8 @@ def joined(
     """
     files = [base, *parts, *([] if body is None else [body.model])]
     protos = list(map(onnx.ModelProto.FromString, files))
-    opset = max(FIRST_OPSET, *map(opset_of, protos))
+    opset = max(FIRST_OPSET, *map(opset_of, protos[1:]))
+    opset = opset_for(protos[0], opset)
     whole, *compiled = (at_opset(proto, opset) for proto in protos)
     found = _Joined(whole)
     for part in compiled[: len(parts)]:

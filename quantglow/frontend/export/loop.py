@@ -38,6 +38,7 @@ def write_loop(node: Loop, w: Writer) -> list[str]:
     for inner in node.body.nodes:
         if inner not in node.body.inputs:
             body.write(inner)
+    w.require(body.opset)
     ends = [body.emit("Identity", [body.stored(end)], end.name) for _, end in node.body.outputs]
     goes_on = body.emit("Identity", [ends[0] if node.conditional else true], f"{node.name}:on")
     condition = node.carried[0].type.shape if node.conditional else ()

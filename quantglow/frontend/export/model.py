@@ -4,14 +4,16 @@ DequantizeLinear pairs around the float operators (QDQ)."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import onnx
 
 from quantglow.errors import ModelError
 from quantglow.files import writing
 from quantglow.frontend.export.border import declare
-from quantglow.frontend.export.external import check_origins
 from quantglow.frontend.export.writer import (
+    FIRST_OPSET,
     ON_DEMAND,
     Value,
     Writer,
@@ -24,13 +26,24 @@ from quantglow.frontend.export.writer import (
 from quantglow.frontend.resolvers.external import renamed
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
+from quantglow.graph.signature import Signature, is_symbol
+from quantglow.symbolic.size import expression_of, is_free
 from quantglow.types import TensorType
 
 LARGEST_NBYTES = 2**31 - 2**24
 """Weights of an ONNX model: one protobuf message holds less than 2 GiB with all the rest."""
 
 
-def export_onnx(graph: Graph, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
+Dimensions = Mapping[str, tuple[str, int]]
+"""The input and the axis that each symbol of a graph with free sizes is the size of."""
+
+
+def export_onnx(
+    graph: Graph,
+    path: str | os.PathLike[str] | None = None,
+    dimensions: Dimensions = MappingProxyType({}),
+    signature: Signature | None = None,
+) -> onnx.ModelProto:
     """The graph as an ONNX model (opset 18, newer where an operator needs it), written to
     ``path`` if given.
 
@@ -39,18 +52,35 @@ def export_onnx(graph: Graph, path: str | os.PathLike[str] | None = None) -> onn
     per-channel DequantizeLinear, biases int32 behind one.  A runtime gives the integers of the
     interpreter up to one step, where float rounding decides a tie otherwise.
 
+    ``dimensions``: of a graph with free sizes; ``signature`` has names for those that stay free.
+
     Raises ``ModelError`` for operators of lowered graphs, and for weights of 2 GB or more.
     """
     check_exportable(graph)
-    writer = Writer()
-    for node in graph.nodes:
-        writer.write(node)
+    writer = written(graph, dimensions)
     proto = assembled(writer, graph)
+    if signature is not None:
+        name_dimensions(proto, signature)
     onnx.checker.check_model(proto)
     if path is not None:
         with writing(path) as temporary:
             temporary.write_bytes(proto.SerializeToString())
     return proto
+
+
+def written(graph: Graph, dimensions: Dimensions) -> Writer:
+    """All nodes of a graph, in the newest opset that one of them needs."""
+    opset = FIRST_OPSET
+    while True:
+        writer = Writer(opset)
+        for node in (*graph.inputs, *graph.compute_nodes()):
+            writer.write(node)
+            if isinstance(node, Input):
+                axes = ((name, axis) for name, (x, axis) in dimensions.items() if x == node.name)
+                writer.dimensions |= {name: (writer.stored(node), axis) for name, axis in axes}
+        if writer.opset == opset:
+            return writer
+        opset = writer.opset
 
 
 @export_rule(Input)
@@ -94,7 +124,6 @@ def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
         [onnx.numpy_helper.from_array(array, names[name]) for name, array in arrays],
     )
     declare(made, graph.declared)
-    check_origins(writer)
     domains = {"": writer.opset, **writer.domains}
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in domains.items()]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
@@ -106,5 +135,24 @@ def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
 
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    """The declaration; a free size has the name of its symbol, if it is one."""
     element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
-    return onnx.helper.make_tensor_value_info(name, element, kind.shape)
+    dims = [symbol_of(size) if is_free(size) else size for size in kind.shape]
+    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
+    return made
+
+
+def name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
+    """Name the free dimensions of inputs and outputs as the signature does."""
+    ends = zip((*model.graph.input, *model.graph.output), signature.ports, strict=True)
+    for info, port in ends:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            given = port.dims[axis] if port.dims and axis < len(port.dims) else None
+            if not dim.HasField("dim_value") and is_symbol(given):
+                dim.dim_param = str(given)
+
+
+def symbol_of(size: int) -> str | None:
+    """The name of a free size that is a symbol."""
+    text = str(expression_of(size))
+    return text if text.isidentifier() else None

@@ -38,6 +38,15 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return converted
 
 
+def opset_for(model: onnx.ModelProto, least: int) -> int:
+    """The oldest opset from ``least`` on that has the operators of the model, or that ONNX converts
+    them to: runtimes may not read the newest one."""
+    own = opset_of(model)
+    if own <= least:
+        return least
+    return next(opset for opset in range(least, own + 1) if is_same_in(model, opset))
+
+
 def is_same_in(model: onnx.ModelProto, opset: int) -> bool:
     """Whether every operator of the model means the same in another version."""
     return not changed_in(model, opset)

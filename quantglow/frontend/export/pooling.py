@@ -31,6 +31,7 @@ from quantglow.ops import (
     Softmax,
 )
 from quantglow.ops.pooling import Pool
+from quantglow.symbolic.size import is_free
 
 IMAGE = channels_first(4)
 
@@ -76,7 +77,8 @@ def windows(node: Pool) -> dict[str, Any]:
     pads: tuple[int, ...] = node.pads
     ceil_mode = node.ceil_mode
     counts_padding = isinstance(node, AveragePool) and node.count_include_pad
-    if ceil_mode and not counts_padding:
+    is_fixed = not any(map(is_free, node.x.type.shape[1:3]))
+    if ceil_mode and is_fixed and not counts_padding:
         after = tuple(padding_behind(node, axis) for axis in (0, 1))
         if after[0] < node.kernel[0] and after[1] < node.kernel[1]:
             pads, ceil_mode = (*node.pads[:2], *after), False
@@ -149,12 +151,20 @@ def batch_normalization(node: BatchNormalization, w: Writer) -> Value:
 def layer_normalization(node: LayerNormalization, w: Writer) -> Value:
     """ONNX normalizes over all axes from one on, and cannot do without a scale."""
     perm = identity(node.type.rank)
-    ones = np.ones(node.type.shape[-1:], np.float32)
-    scale = w.constant(ones, f"{node.name}:scale") if node.gamma is None else w.real(node.gamma)
+    scale = ones(node, w) if node.gamma is None else w.real(node.gamma)
     shift = [] if node.beta is None else [w.real(node.beta)]
     operands = [w.real(node.x, perm), scale, *shift]
     made = w.emit(node.op, operands, f"{node.name}:real", epsilon=node.epsilon)
     return w.rounded(node, made, perm)
+
+
+def ones(node: LayerNormalization, w: Writer) -> str:
+    """A scale of 1 for each element that is normalized."""
+    one, size = np.ones(1, np.float32), node.type.shape[-1:]
+    if not any(map(is_free, size)):
+        return w.constant(np.repeat(one, size[0]), f"{node.name}:scale")
+    shape = w.integers(size, f"{node.name}:size")
+    return w.emit("Expand", [w.constant(one, f"{node.name}:one"), shape], f"{node.name}:scale")
 
 
 @export_rule(LRN)

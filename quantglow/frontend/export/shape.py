@@ -14,7 +14,10 @@ from quantglow.frontend.export.writer import (
     of_rank,
     permuted,
 )
+from quantglow.graph.node import Constant
 from quantglow.ops import AntialiasedResize, Concat, Expand, Pad, Reshape, Resize, Slice
+from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.size import is_free
 
 IMAGE = channels_first(4)
 
@@ -28,7 +31,7 @@ def reshape(node: Reshape, w: Writer) -> Value:
     if node.type.rank == 4 and moves_only_ones(node.shape, IMAGE):
         after = IMAGE
     shape = permuted(node.shape, after)
-    if shape == permuted(node.x.type.shape, before):
+    if surely_equal(shape, permuted(node.x.type.shape, before)):
         return Value(w.stored(node.x, before), after)
     return w.rounded(node, w.reshaped(w.real(node.x, before), shape, node.name), after)
 
@@ -54,19 +57,35 @@ def concat(node: Concat, w: Writer) -> Value:
 @export_rule(Slice)
 def slice_(node: Slice, w: Writer) -> Value:
     """An end before the first element is written ``-(d + 1)``: -1 would be the last."""
+    if (numbers := counted(node, w)) is not None:
+        return Value(numbers, identity(1))
     perm = w.order(node.x)
     rows: list[tuple[int, int, int, int]] = []
     for axis, p in enumerate(perm):
         d, start, size, step = node.x.type.shape[p], node.starts[p], node.sizes[p], node.steps[p]
         end = start + size * step
-        if (start, size, step) != (0, d, 1):
-            rows.append((start, end if end >= 0 else -(d + 1), axis, step))
+        if not surely_equal((start, size, step), (0, d, 1)):
+            rows.append((start, end if step > 0 or end >= 0 else -(d + 1), axis, step))
     if not rows:
         return Value(w.stored(node.x, perm), perm)
     columns = zip(("starts", "ends", "axes", "steps"), zip(*rows, strict=True), strict=True)
     operands = [w.integers(values, f"{node.name}:{label}") for label, values in columns]
     made = w.emit("Slice", [w.real(node.x, perm), *operands], f"{node.name}:real")
     return w.rounded(node, made, perm)
+
+
+def counted(node: Slice, w: Writer) -> str | None:
+    """Range for a free part of the integers from 0, which a graph stores up to some number."""
+    if not isinstance(node.x, Constant) or node.type.rank != 1 or not is_free(node.sizes[0]):
+        return None
+    value = node.x.value
+    if node.steps != (1,) or value.dtype != np.int64 or (value != np.arange(len(value))).any():
+        return None
+    (start,), (size,) = node.starts, node.sizes
+    ends = [w.integers([end], f"{node.name}:{end}") for end in (start, start + size)]
+    bounds = [w.reshaped(end, (), node.name) for end in ends]
+    one = w.constant(np.array(1, np.int64), f"{node.name}:one")
+    return w.emit("Range", [*bounds, one], node.name)
 
 
 @export_rule(Pad)
@@ -104,8 +123,15 @@ def resize(node: Resize, w: Writer, **attributes: int) -> Value:
 
 
 def resize_operands(node: Resize, w: Writer) -> list[str]:
-    """Sizes where their ratios are the scales, else the scales."""
+    """Sizes where their ratios are the scales, else the scales; of free sizes these where they
+    round to the same."""
     before = node.x.type.shape[1:3]
+    axes = list(zip(before, node.sizes, node.scales, strict=True))
+    if any(map(is_free, (*before, *node.sizes))):
+        if all(is_free(d) or int(np.float32(d) * np.float32(s)) == n for d, n, s in axes):
+            return [w.constant(np.array([1, 1, *node.scales], np.float32), f"{node.name}:scales")]
+        n, h, width, c = node.type.shape
+        return ["", w.integers((n, c, h, width), f"{node.name}:sizes")]
     ratios = np.array(node.sizes) / before
     if (ratios.astype(np.float32) == np.array(node.scales, np.float32)).all():
         n, h, width, c = node.type.shape

@@ -21,15 +21,21 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import onnx
 
+from quantglow.errors import ModelError
+from quantglow.frontend.export.sizes import size
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Dequantize, Transpose
+from quantglow.symbolic.expression import Expression
+from quantglow.symbolic.size import expression_of, has_sizes, is_free, likely
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
 
 Perm = tuple[int, ...]
 
 FIRST_OPSET = 18
 """Reductions take their axes as an operand from here on."""
+
+REMEDY = "Remedy: export one shape: export_onnx(path, input_shapes={name: shape})."
 
 ON_DEMAND = (Constant, Dequantize, Transpose)
 """Written where something reads them, in the order of axes it needs; they have no rule."""
@@ -79,8 +85,8 @@ def permuted(values: Sequence[int], perm: Perm) -> tuple[int, ...]:
 
 
 def moves_only_ones(shape: Sequence[int], perm: Perm) -> bool:
-    """Whether transposing keeps the row-major order of the elements."""
-    real = [p for p in perm if shape[p] != 1]
+    """Whether transposing keeps the row-major order of the elements, at all sizes."""
+    real = [p for p in perm if is_free(shape[p]) or shape[p] != 1]
     return real == sorted(real)
 
 
@@ -100,9 +106,9 @@ def source(node: Node, perm: Perm) -> tuple[Node, Perm]:
 class Writer:
     """Collects the ONNX nodes of one graph.
 
-    ``parts``: outputs of nodes that came from ONNX as they are; ``origins``: the models they are
-    from, with the names to tell the user; ``domains``: versions of other operator sets;
-    ``loops``: the results of loops.
+    ``parts``: outputs of nodes that came from ONNX as they are; ``domains``: versions of other
+    operator sets; ``loops``: the results of loops; ``dimensions``: the value and axis that each
+    symbol is the size of; ``sizes``: values of sizes that depend on symbols.
     """
 
     opset: int = FIRST_OPSET
@@ -113,13 +119,22 @@ class Writer:
     reals: dict[tuple[Node, Perm], str] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
     parts: dict[tuple[bytes, tuple[Node, ...]], list[str]] = field(default_factory=dict)
-    origins: list[tuple[onnx.ModelProto, str]] = field(default_factory=list)
     domains: dict[str, int] = field(default_factory=dict)
     loops: dict[tuple[Graph, tuple[Node, ...]], list[str]] = field(default_factory=dict)
+    dimensions: dict[str, tuple[str, int]] = field(default_factory=dict)
+    sizes: dict[Expression, str] = field(default_factory=dict)
 
     def inside(self) -> Writer:
         """The writer of a body: its nodes are apart, its constants and names are not."""
-        return replace(self, nodes=[], held=dict(self.held), reals=dict(self.reals))
+        return replace(
+            self,
+            nodes=[],
+            held={node: dict(orders) for node, orders in self.held.items()},
+            reals=dict(self.reals),
+            sizes=dict(self.sizes),
+            parts=dict(self.parts),
+            loops=dict(self.loops),
+        )
 
     def require(self, opset: int) -> None:
         """Write for this opset, or a newer one."""
@@ -132,7 +147,16 @@ class Writer:
         return made
 
     def emit(self, op_type: str, inputs: Iterable[str], hint: str, **attributes: Any) -> str:
-        """Append a node; the value it computes."""
+        """Append a node; the value it computes.
+
+        Raises ``ModelError`` for attributes that depend on free dimensions.
+        """
+        for name, value in attributes.items():
+            if has_sizes(value):
+                raise ModelError(
+                    f"{hint!r}: {name} of {op_type} would depend on a free dimension, and ONNX has "
+                    f"no form of that. {REMEDY}"
+                )
         result = self.number(hint)
         self.nodes.append(onnx.helper.make_node(op_type, list(inputs), [result], **attributes))
         return result
@@ -144,8 +168,12 @@ class Writer:
         return made
 
     def integers(self, values: Iterable[int], hint: str) -> str:
-        """A list of int64, as shapes and axes are given."""
-        return self.constant(np.array(list(values), np.int64), hint)
+        """A list of int64, as shapes and axes are given; free sizes are computed."""
+        found = list(values)
+        if not any(map(is_free, found)):
+            return self.constant(np.array(found, np.int64), hint)
+        parts = [size(expression_of(value), self) for value in found]
+        return parts[0] if len(parts) == 1 else self.emit("Concat", parts, hint, axis=0)
 
     def write(self, node: Node) -> None:
         """Write one node by its rule; its operands are there."""
@@ -172,7 +200,7 @@ class Writer:
     def common_order(self, operands: Iterable[Node], rank: int) -> Perm:
         """The order of the largest operand, of those the one that is not as in the graph."""
         orders = [
-            (o.type.size, self.order(o) != identity(rank), self.order(o))
+            (likely(o.type.size), self.order(o) != identity(rank), self.order(o))
             for o in operands
             if o.type.rank == rank and not isinstance(o, Constant)
         ]
@@ -223,7 +251,7 @@ class Writer:
         shape = of_rank(node.type.shape, rank)
         if isinstance(node, Constant) and node.type.quant is None:
             return self.constant(node.value.reshape(shape).transpose(perm), node.name)
-        if perm == identity(rank) or node.type.size == 1:
+        if perm == identity(rank) or all(not is_free(s) and s == 1 for s in shape):
             return self.real(node)
         whole = self.real(node)
         if not moves_only_ones(shape, perm):

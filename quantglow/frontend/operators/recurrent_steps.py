@@ -10,7 +10,7 @@ import numpy as np
 from quantglow.frontend.nodes.context import Call
 from quantglow.frontend.operators.indexing import Bound, iota, positions
 from quantglow.frontend.operators.loops import Operands, reversed_steps
-from quantglow.frontend.operators.slicing import along
+from quantglow.frontend.operators.slicing import Span, along, along_span
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.binary import Add, Mul
 from quantglow.ops.convolution import Gemm
@@ -154,7 +154,7 @@ def unrolled(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> 
     rows = projected(cell, x)
     results: dict[int, Node] = {}
     for t in reversed(range(steps)) if backwards else range(steps):
-        now = along(call.derived("step"), rows, 0, range(t * batch, (t + 1) * batch))
+        now = along_span(call.derived("step"), rows, 0, Span(t * batch, batch))
         state = step(cell, now, state)
         results[t] = state[0]
     parts = tuple(results[t] for t in range(steps))

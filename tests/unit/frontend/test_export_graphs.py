@@ -9,7 +9,7 @@ import onnx
 import pytest
 from hypothesis import given
 
-from quantglow.errors import FileFormatError, ModelError
+from quantglow.errors import FileFormatError
 from quantglow.frontend import export_onnx, import_model
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
@@ -214,12 +214,16 @@ def test_the_source_hash_goes_along() -> None:
     assert {p.key: p.value for p in model.metadata_props} == {"quantglow.source_hash": "abc"}
 
 
-def test_lowered_graphs_are_refused_by_node() -> None:
+def test_expressions_of_lowered_graphs_compute_with_codes() -> None:
     x = Input(name="x", tensor=f32(2, 3))
     int8 = ElementType(DType.I8, QuantParams.per_tensor(0.1, 3))
-    graph = lower(Graph(inputs=(x,), outputs=(("y", Quantize(name="y", x=x, out=int8)),)))
-    with pytest.raises(ModelError, match=r"Elementwise y.*before lowering"):
-        export_onnx(graph)
+    quantized = Quantize(name="q", x=x, out=int8)
+    graph = lower(Graph((x,), (("q", quantized), ("y", Dequantize(name="y", x=quantized)))))
+    feeds = feeds_of(graph)
+    for found, wanted in zip(
+        by_onnxruntime(export_onnx(graph), feeds), interpret(graph, feeds), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted, strict=True)
 
 
 def test_the_file_holds_the_returned_model(tmp_path: Path) -> None:

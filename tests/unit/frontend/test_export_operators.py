@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from quantglow.frontend import export_onnx, import_model
 from quantglow.frontend.export.writer import ON_DEMAND, export_rules, rule_of
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import OPS
+from quantglow.graph.node import OPS, Input
 from quantglow.interpreter import interpret
-from quantglow.ops import AveragePool
+from quantglow.ops import AveragePool, Elementwise, RowMap
+from quantglow.ops.expression import arg, call
+from quantglow.ops.functions import BINARY, ROW_FUNCTIONS, SELECT, UNARY
+from quantglow.types import DType, ElementType, TensorType
 from tests.support.effort import expensive
 from tests.unit.frontend.export_cases import FLOAT, INT8
 from tests.unit.frontend.export_kit import Kit
@@ -110,3 +113,58 @@ def test_every_rule_is_tested() -> None:
 def nodes(int8: bool, cases: dict) -> list:
     kits = [(Kit(0, int8), make) for make in cases.values()]
     return [node for kit, make in kits for node in kit.graph(make(kit)).nodes]
+
+
+HARD = {
+    "f": np.float32([0, -0.0, 1.5, -2.5, 3, 1e-30, 7e8, np.nan, -1, 0.5]),
+    "i": np.int32([0, 1, -1, 7, -13, 31, 32, -(2**31), 2**31 - 1, 5]),
+    "l": np.int64([0, 1, -1, 7, -13, 63, 64, -(2**63), 2**63 - 1, 5]),
+    "b": np.array([True, False] * 5),
+}
+"""Operands at which functions have special values."""
+KINDS = {"n": "il", "x": "fil"}
+CASES = [
+    (name, "".join(kinds[0] if c in KINDS else c for c in takes))
+    for name, takes in {
+        **{name: f.signature.split(":")[0] for name, f in (UNARY | BINARY).items()},
+        SELECT: "bxx",
+    }.items()
+    for kinds in KINDS.get(next(iter(set(takes) & set(KINDS)), ""), " ")
+]
+"""Each function of expressions, with the kinds of its operands."""
+CONVERSIONS = ("int", "int32", "int64")
+"""Numbers outside of the type are undefined in ONNX."""
+
+
+@pytest.mark.parametrize(("name", "kinds"), CASES)
+def test_every_function_of_expressions_has_an_onnx_form(name: str, kinds: str) -> None:
+    arrays = [HARD[kind] for kind in kinds]
+    if name in CONVERSIONS and kinds == "f":
+        arrays = [np.float32([0, -0.0, 1.5, -2.5, 3, 100, -7.9])]
+    if len(arrays) > 1:
+        arrays[-2:] = [a.reshape(-1) for a in np.broadcast_arrays(arrays[-2][:, None], arrays[-1])]
+    shape = (1, arrays[-1].size)
+    arrays = [np.resize(array, shape) for array in arrays]
+    expression = call(name, *map(arg, range(len(kinds))))
+    inputs = [
+        Input(name=f"x{i}", tensor=TensorType(DType.of(array), shape))
+        for i, array in enumerate(arrays)
+    ]
+    out = ElementType(
+        {"f": DType.F32, "i": DType.I32, "l": DType.I64, "b": DType.BOOL}[
+            expression.kind(tuple(kinds))
+        ]
+    )
+    kind = RowMap if name in ROW_FUNCTIONS else Elementwise
+    node = kind(name="y", args=tuple(inputs), expression=expression, out=out)
+    graph = Graph(tuple(inputs), (("y", node),))
+    feeds = {x.name: array for x, array in zip(inputs, arrays, strict=True)}
+    if name in ROW_FUNCTIONS:
+        feeds["x0"] = np.nan_to_num(feeds["x0"])
+    if name == "expneg":
+        feeds["x0"] = -np.abs(feeds["x0"])
+    with np.errstate(all="ignore"):
+        (wanted,) = interpret(graph, feeds)
+    (found,) = by_onnxruntime(export_onnx(graph), feeds)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

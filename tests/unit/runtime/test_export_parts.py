@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.types import Array
+from tests.support.attending_loop import attending_loop, feeds_of
 from tests.support.cascade import cascade, picture
 from tests.unit.frontend.onnx_models import floats, model_of
 from tests.unit.runtime.test_partly_compiled import SHAPE, detector
@@ -83,6 +84,19 @@ def test_a_part_behind_the_cut_is_int8_too(tmp_path: Path) -> None:
     for size in ((32, 40), (48, 25)):
         x = picture(*size, 11)
         assert_near(session.run(None, {"x": x}), compiled.run(None, {"x": x}))
+
+
+@pytest.mark.parametrize("options", [{}, {"stops": True}, {"numbered": True, "behind": True}])
+def test_the_body_of_a_loop_is_int8_too(options: dict[str, bool], tmp_path: Path) -> None:
+    model = attending_loop(70, **options)
+    sizes = {"stop": 40} if "stops" in options else {}
+    compiled = quantized(model, [feeds_of(model, seed, **sizes) for seed in range(4)])
+    loop = compiled.staged.loop
+    assert loop is not None and loop.is_int8
+    session = exported(compiled, tmp_path / "m.onnx")
+    assert rounded(tmp_path / "m.onnx") > 0
+    feeds = feeds_of(model, 7, **sizes)
+    assert_near(session.run(None, feeds), compiled.run(None, feeds), 0.05)
 
 
 def strings() -> onnx.ModelProto:

@@ -1,0 +1,161 @@
+"""Exported models of drawn cases: onnxruntime runs them with our results, or a typed error has a
+remedy that works.
+
+One form of each case is exported: float or int8, as it is, with free dimensions, or with outputs
+that are not compiled.  Float results are ours but for rounding.  int8 results are a step apart
+where a sum lies on a tie, and so are later ones: where they are further apart, each operator by
+itself must be within a step of the interpreter's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+import quantglow as qg
+from quantglow.backends.onnxruntime.session import failures
+from quantglow.graph.graph import Graph
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.types import Array
+from tests.fuzz.compare import REFUSED, Difference, Setting, reference, too_far
+from tests.fuzz.parts import with_foreign_ends
+from tests.generators.onnx_models.models import Case, Feeds
+from tests.support.free_dimensions import RESIZES, freed, resized
+from tools.qdq_agreement import local_agreement, total
+
+FORMS = ("fixed", "free", "parts")
+NEAR, SHARE = 0.02, 0.9
+"""Difference of int8 results as a share of the largest, and the share of them that is as near."""
+
+
+def check(case: Case, setting: Setting, seed: int) -> Difference | None:
+    """The first difference of an exported case, or None."""
+    try:
+        spans = reference(case.model, case.samples)[1]
+    except failures() as error:
+        return Difference(REFUSED, str(error)[:300])
+    rng = np.random.default_rng(seed)
+    form, is_int8 = FORMS[int(rng.integers(len(FORMS)))], bool(rng.random() < 0.5)
+    model = formed(case.model, form, rng)
+    if model is None:
+        return None
+    try:
+        compiled = setting.quantize(model, case.samples) if is_int8 else setting.compile(model)
+    except qg.QuantglowError:
+        return None  # the other fuzzer asks whether it may be refused
+    label = f"{form} {'int8' if is_int8 else 'float'}"
+    with tempfile.TemporaryDirectory() as folder:
+        return exported_difference(compiled, case, label, spans, Path(folder) / "m.onnx")
+
+
+def formed(model: onnx.ModelProto, form: str, rng: np.random.Generator) -> onnx.ModelProto | None:
+    """The model in a form; None where it has none."""
+    if form == "free":
+        return freed(model, bool(rng.random() < 0.5))
+    names = [end.name for end in model.graph.output]
+    if form == "parts":
+        return with_foreign_ends(model, rng) if len(set(names)) == len(names) else None
+    return model
+
+
+def exported_difference(
+    compiled: Any, case: Case, label: str, spans: list[Array], path: Path
+) -> Difference | None:
+    """The difference of the exported model from a compiled one."""
+    feeds = fed(compiled, case.samples[0])
+    try:
+        wanted = [compiled.run(None, feeds)]
+    except qg.QuantglowError:
+        return None
+    shapes = None
+    try:
+        compiled.export_onnx(path)
+    except qg.QuantglowError as error:
+        if "Remedy: " not in str(error):
+            return Difference(f"{label} remedy", str(error)[:300])
+        if "input_shapes" not in str(error):
+            return Difference(f"{label} refused", str(error)[:300])
+        shapes = {name: array.shape for name, array in feeds.items()}
+        compiled.export_onnx(path, input_shapes=shapes)
+    session = opened(path)
+    tried = [feeds]
+    if label.startswith("free") and shapes is None:
+        tried += [fed(compiled, {n: resized(a, r) for n, a in feeds.items()}) for r in RESIZES[1:]]
+    for number, values in enumerate(tried):
+        if number:
+            try:
+                wanted.append(compiled.run(None, values))
+            except qg.QuantglowError:
+                wanted.append([])
+                continue
+        detail = compared(session, values, wanted[number], spans if "float" in label else None)
+        if detail and "int8" in label and is_exact(compiled, values):
+            continue
+        if detail:
+            sizes = {name: array.shape for name, array in values.items()}
+            return Difference(label, f"{sizes}: {detail}")
+    return None
+
+
+def fed(compiled: Any, sample: Feeds) -> Feeds:
+    """The values of the inputs that a model has."""
+    names = [info.name for info in compiled.get_inputs()]
+    return {name: sample[name] for name in names}
+
+
+def opened(path: Path) -> ort.InferenceSession:
+    """onnxruntime with exact sums."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    return ort.InferenceSession(path, options, ["CPUExecutionProvider"])
+
+
+def compared(
+    session: ort.InferenceSession, feeds: Feeds, wanted: list[Any], spans: list[Array] | None
+) -> str:
+    """The difference of results in words, or an empty text."""
+    read = {info.name for info in session.get_inputs()}
+    found = session.run(None, {name: array for name, array in feeds.items() if name in read})
+    for position, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        if not isinstance(other, np.ndarray) or other.dtype.kind not in "fiub":
+            if spans is not None and not np.array_equal(np.array(one), np.array(other)):
+                return f"output {position}: {one!r:.80} for {other!r:.80}"
+            continue
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            text = f"{one.dtype}{one.shape} for {other.dtype}{other.shape}"
+            return f"output {position}: {text}"
+        if spans is None:
+            detail = far_apart(one, other)
+        else:
+            span = spans[position] if position < len(spans) else np.zeros(1)
+            span = span if span.shape == other.shape else np.full(other.shape, span.max(initial=0))
+            detail = too_far(other, one, span)
+        if detail:
+            return f"output {position}: {detail}"
+    return ""
+
+
+def far_apart(found: Array, wanted: Array) -> str:
+    """The difference of int8 results in words, or an empty text."""
+    one, other = (np.asarray(array, np.float64) for array in (found, wanted))
+    with np.errstate(invalid="ignore"):
+        near = np.abs(one - other) <= NEAR * np.abs(other[np.isfinite(other)]).max(initial=0) + 1e-6
+        near |= (one == other) | (np.isnan(one) & np.isnan(other))
+    if not near.size or near.mean() >= SHARE:
+        return ""
+    return f"{int((~near).sum())} of {near.size} values differ"
+
+
+def is_exact(compiled: Any, feeds: Feeds) -> bool:
+    """Whether each operator of a compiled model is within a step of the interpreter."""
+    head = compiled.head if isinstance(compiled, qg.PartlyCompiledModel) else compiled
+    assert isinstance(head, CompiledModel)
+    graph: Graph = head.specialisations.at(feeds).graph
+    return total(local_agreement(graph, [feeds])).steps <= 1
