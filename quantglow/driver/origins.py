@@ -113,7 +113,8 @@ class Built:
     @cached_property
     def _stored(self) -> tuple[Content, frontend.Places]:
         """The model of an int8 file, and where its weights are."""
-        return frontend.stored(self._opened, self._constants, self.is_same)
+        graphs = [found.graph for found in (self.decided or {}).values()]
+        return frontend.stored(self._opened, self._constants, self.is_same, graphs)
 
     @property
     def _opened(self) -> Source:
@@ -146,13 +147,11 @@ class Built:
         return Freedom(free, source, graphs, Origin.restored)
 
     def is_same(self, source: Source) -> bool:
-        """Whether another model gives the int8 graphs that were decided on."""
+        """Whether another model gives the main one of the int8 graphs that were decided on."""
         other = Origin(float_family(source), self.decided)
+        (values, main), *_ = (self.decided or {}).items()
         try:
-            return all(
-                is_alike(other.graph_at(case_of(found.graph, values)), found.graph)
-                for values, found in (self.decided or {}).items()
-            )
+            return is_alike(other.graph_at(case_of(main.graph, values)), main.graph)
         except QuantglowError:
             return False
 

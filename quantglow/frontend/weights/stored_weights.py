@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ from quantglow.frontend.reading.light_models import nbytes_of
 from quantglow.frontend.reading.proto import all_nodes
 from quantglow.frontend.reading.wire import light_decoded, serialized
 from quantglow.frontend.source import Source, open_light
+from quantglow.frontend.weights.shown_weights import shown
 from quantglow.frontend.weights.weight_places import (
     Kept,
     Known,
@@ -34,6 +35,7 @@ from quantglow.frontend.weights.weight_places import (
     exact_place,
     rounded_place,
 )
+from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.pages import LEAST_NBYTES as LEAST_PAGED_NBYTES
 from quantglow.pages import Content, is_worth_paging, paged, release_pages, together
@@ -83,17 +85,22 @@ class LightModel:
 
 
 def stored(
-    source: Source, constants: Sequence[Constant], is_same: Callable[[Source], bool] | None
+    source: Source,
+    constants: Sequence[Constant],
+    is_same: Callable[[Source], bool] | None,
+    graphs: Iterable[Graph] = (),
 ) -> tuple[Content, Places]:
     """A model as a file has it beside these constants.
 
-    ``is_same`` says whether another model gives the same graphs; None: nothing may be rounded.
+    ``is_same`` says whether another model gives the same graph; None: nothing may be rounded.
+    ``graphs``: all that were decided on; weights whose floats one of them shows stay exact.
     """
     model = LightModel(source.without_notes(), dict(source.weights))
     known, tensors = Known.of(constants), large_tensors(model.proto)
     kept = dict(places_of(tensors, lambda t: exact_place(widened(model.array(t)), known)))
     if is_same is not None:
-        rest = {n: tensors[n] for n in weights_of(model.proto) if n in tensors and n not in kept}
+        exact = kept.keys() | shown(model.proto, graphs)
+        rest = {n: tensors[n] for n in weights_of(model.proto) if n in tensors and n not in exact}
         rounded = dict(places_of(rest, lambda t: rounded_place(widened(model.array(t)), known)))
         kept |= roundable(model, rounded, known.by_name, is_same)
     codes = large_codes(model.proto)
