@@ -28,7 +28,7 @@ from quantglow.frontend.nodes.values import OTHER_FLOATS, Known, array_of, dtype
 from quantglow.frontend.reading.inference import inferred
 from quantglow.frontend.reading.light_models import Weights, light, whole
 from quantglow.frontend.reading.loading import check_age, checked, load_model
-from quantglow.frontend.reading.proto import all_nodes, opsets_of
+from quantglow.frontend.reading.proto import all_nodes, clear_notes, opsets_of
 from quantglow.frontend.reading.source_hash import source_hash
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
@@ -213,9 +213,7 @@ class Source:
             copy.ClearField(name)
         for name in ("doc_string", "value_info", "metadata_props", "quantization_annotation"):
             copy.graph.ClearField(name)
-        for node in copy.graph.node:
-            node.ClearField("doc_string")
-            node.ClearField("metadata_props")
+        clear_notes(copy.graph.node)
         return copy
 
     @cached_property

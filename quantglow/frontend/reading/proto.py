@@ -69,6 +69,13 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         waiting.extend(iter(graph.node) for graph in reversed(graphs))
 
 
+def clear_notes(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Clear the texts for people in nodes and their subgraphs."""
+    for node in all_nodes(nodes):
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+
+
 def all_names(proto: Message) -> Iterator[str | bytes]:
     """Names of values, nodes, operators, domains, dimensions and files, at any depth."""
     waiting: list[Any] = [proto]

@@ -26,7 +26,7 @@ from quantglow.frontend.nodes.values import (
 )
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
 from quantglow.frontend.reading.inference import inferred
-from quantglow.frontend.reading.proto import all_tensors, decoded
+from quantglow.frontend.reading.proto import all_tensors, clear_notes, decoded
 from quantglow.frontend.resolvers.free_externals import Sizing, at_sizes, free_sizes, free_types
 from quantglow.frontend.resolvers.ml_types import ml_types
 from quantglow.graph.node import Constant, Node
@@ -86,8 +86,9 @@ class SingleModel:
 
 
 def single_model(proto: onnx.NodeProto, scope: Scope) -> SingleModel | None:
-    """The node alone, None if it reads what the graph cannot hold."""
+    """The node alone, without its notes; None if it reads what the graph cannot hold."""
     graph = onnx.GraphProto(name="external", node=[proto])
+    clear_notes(graph.node)
     args = []
     for name in dict.fromkeys(read_names(proto)):
         value = scope.values.get(name)

@@ -294,3 +294,29 @@ def test_weights_beside_a_constant_with_nan_are_stored_once(tmp_path: Path) -> N
     compiled = qg.quantize_and_compile(model, samples, num_threads=1, progress=False)
     compiled.save(tmp_path / "m.qgm")
     assert places_of(tmp_path / "m.qgm").keys() == {"w1", "w2", "w3"}
+
+
+def test_notes_on_nodes_for_onnxruntime_do_not_keep_weights_in_float(tmp_path: Path) -> None:
+    """Exporters write the call stack of each node beside it; Det has no importer."""
+    model, node = large_model(), helper.make_node
+    constants = {"zero": [0], "four": [4], "axis": [1], "square": [-1, 2, 2]}
+    tensors = [numpy_helper.from_array(np.array(v, np.int64), n) for n, v in constants.items()]
+    model.graph.initializer.extend(tensors)
+    model.graph.node[-1].output[0] = "scores"
+    model.graph.node.extend(
+        [
+            node("Slice", ["f", "zero", "four", "axis"], ["few"]),
+            node("Reshape", ["few", "square"], ["squares"]),
+            node("Det", ["squares"], ["dets"]),
+            node("Unsqueeze", ["dets", "axis"], ["size"]),
+            node("Add", ["scores", "size"], ["y"]),
+        ]
+    )
+    for number, each in enumerate(model.graph.node):
+        each.doc_string = f"line {number}"
+        each.metadata_props.add(key="call stack", value=f"forward at {number}")
+    samples = [image(shape, seed) for seed in range(2) for shape in SIZES]
+    compiled = qg.quantize_and_compile(model, samples, num_threads=1, progress=False)
+    assert [each.op for each in compiled.report.fallback] == ["Det"]
+    compiled.save(tmp_path / "m.qgm")
+    assert places_of(tmp_path / "m.qgm").keys() == {"w1", "w2", "w3"}
