@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.aot.program_object import ProgramObject
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.isa.target import Target
+from quantglow.bundle.flash import Flash, flash_of
 from quantglow.bundle.needs import Needs, needs_of
 from quantglow.bundle.objects.facts import object_facts
 from quantglow.bundle.objects.tables import ObjectFacts
@@ -51,11 +52,15 @@ class Contents(Concise):
         """The beginning of its macros."""
         return self.name.upper()
 
+    @property
+    def codes(self) -> tuple[bytes, ...]:
+        """The objects."""
+        return (self.made.code, *self.made.parts.values())
+
     @cached_property
     def facts(self) -> ObjectFacts:
         """Sizes and needs of the objects."""
-        codes = (self.made.code, *self.made.parts.values())
-        found = [object_facts(code, self.target.object_format) for code in codes]
+        found = [object_facts(code, self.target.object_format) for code in self.codes]
         names = {name for facts in found for name in facts.undefined}
         return ObjectFacts(sum(facts.loaded_nbytes for facts in found), tuple(sorted(names)))
 
@@ -65,12 +70,14 @@ class Contents(Concise):
         others = (n for n in self.facts.undefined if not n.startswith(f"{self.name}_"))
         return needs_of(others, self.model.is_integer)
 
-    @property
-    def code_nbytes(self) -> int:
-        """Bytes of the functions, and of their own constants."""
+    @cached_property
+    def flash(self) -> Flash:
+        """Bytes of the functions and of the weights."""
         weights = self.made.weights
         inside = weights.nbytes if weights.placement is Placement.OBJECT else 0
-        return self.facts.loaded_nbytes - inside
+        called = ("level", "run_at") if self.made.parts else ("run",)
+        roots = [f"{self.name}_{function}" for function in called]
+        return flash_of(self.codes, self.target, roots, weights.nbytes, inside)
 
     @property
     def has_weights(self) -> bool:

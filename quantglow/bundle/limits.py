@@ -17,19 +17,23 @@ class Limits:
 
     def check(self, bundle: Contents) -> None:
         """Raise ``BackendError`` for a bundle that needs more."""
-        code, weights = bundle.code_nbytes, bundle.made.weights.nbytes
         arena, stack = bundle.made.arena_nbytes, bundle.made.stack.most_nbytes
-        refuse("flash", {"code": code, "weights": weights}, self.flash_nbytes)
-        refuse("ram", {"arena": arena, "stack": stack}, self.ram_nbytes)
+        if self.flash_nbytes is not None:
+            flash = bundle.flash
+            parts = {"code": flash.code_nbytes, "weights": flash.weights_nbytes}
+            refuse("flash", parts, self.flash_nbytes, f", {flash.method}")
+        if self.ram_nbytes is not None:
+            refuse("ram", {"arena": arena, "stack": stack}, self.ram_nbytes)
 
 
-def refuse(kind: str, parts: dict[str, int], most: int | None) -> None:
-    """Raise ``BackendError`` if the parts take more than ``most`` bytes."""
+def refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> None:
+    """Raise ``BackendError`` if the parts take more than ``most`` bytes, counted by a method."""
     total = sum(parts.values())
-    if most is not None and total > most:
+    if total > most:
         shown = " + ".join(f"{nbytes:,} {name}" for name, nbytes in parts.items())
         raise BackendError(
-            f"the model needs {total:,} bytes ({shown}), which is more than max_{kind}={most:,}. "
+            f"the model needs {total:,} bytes ({shown}{method}), which is more than "
+            f"max_{kind}={most:,}. "
             "Remedy: `quantglow inspect --stage memory` shows what each layer needs; use smaller "
             "inputs or a smaller network."
         )

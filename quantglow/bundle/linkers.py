@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.jit.host import host
 from quantglow.errors import BackendError
 
 SECONDS = 600.0
@@ -29,8 +31,30 @@ def programs(name: str) -> Iterator[list[str]]:
         yield [sys.executable, "-m", "ziglang", name]
 
 
-def linked(command: Sequence[str], codes: Sequence[bytes], ends: Sequence[str], file: str) -> bytes:
-    """The contents of ``file``, which a linker makes of objects; ``ends``: its last options.
+def system_linkers(target: Target) -> Iterator[list[str]]:
+    """The linkers of ELF objects that exist, the simplest first."""
+    processor = target.triple.partition("-")[0]
+    is_own = processor == host().triple.partition("-")[0] and not target.is_microcontroller
+    cross = "arm-none-eabi-ld" if target.is_microcontroller else f"{processor}-linux-gnu-ld"
+    for name in (*(["ld"] if is_own else []), cross):
+        if found := which(name):
+            yield [found]
+    yield from programs("ld.lld")
+
+
+def command_name(command: Sequence[str]) -> str:
+    """The name of a linker, without its folder."""
+    return Path(command[0]).name if len(command) == 1 else command[-1]
+
+
+def linked(
+    command: Sequence[str],
+    codes: Sequence[bytes],
+    options: Sequence[str],
+    file: str,
+    libraries: Sequence[str] = (),
+) -> bytes:
+    """The contents of ``file``, which a linker makes of objects and libraries.
 
     Raises ``BackendError``.
     """
@@ -39,7 +63,7 @@ def linked(command: Sequence[str], codes: Sequence[bytes], ends: Sequence[str], 
         given = [Path(folder, f"{index}.o") for index in range(len(codes))]
         for path, code in zip(given, codes, strict=True):
             path.write_bytes(code)
-        words = [*command, *ends, "-o", str(made), *map(str, given)]
+        words = [*command, *options, "-o", str(made), *map(str, given), *libraries]
         ran = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
         if ran.returncode:
             raise BackendError(f"{command[0]} made no {file}: {ran.stderr.strip()[-500:]}")

@@ -9,7 +9,7 @@ from shutil import which
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.isa.target import ObjectFormat, Target
 from quantglow.backends.llvm.jit.host import host
-from quantglow.bundle.linkers import linked, programs
+from quantglow.bundle.linkers import linked, system_linkers
 from quantglow.errors import BackendError, OptionError
 
 FLAGS = ("-z", "text", "-z", "noexecstack", "-z", "relro", "-s")
@@ -62,10 +62,7 @@ def linkers(target: Target) -> Iterator[list[str]]:
     """Commands of the linkers that exist, the simplest first."""
     processor = target.triple.partition("-")[0]
     is_own = processor == host().triple.partition("-")[0]
-    for name in (*(["ld"] if is_own else []), f"{processor}-linux-gnu-ld"):
-        if found := which(name):
-            yield [found, "-shared", *FLAGS]
-    for command in programs("ld.lld"):
+    for command in system_linkers(target):
         yield [*command, "-shared", *FLAGS]
     for name in (*(["cc"] if is_own else []), f"{processor}-linux-gnu-gcc"):
         if found := which(name):

@@ -126,7 +126,9 @@ def verdict(folder: str, facts: Mapping[str, Any]) -> str:
     """The files, and the memory that they need."""
     code, weights = facts["code_nbytes"], facts["weights"]["nbytes"]
     arena, stack = facts["arena"]["nbytes"], facts["stack_nbytes"]
-    flash = f"{nbytes_text(code + weights)} ({code} code + {weights} weights)"
+    flash = (
+        f"{nbytes_text(code + weights)} ({code} code + {weights} weights), {facts['flash_counted']}"
+    )
     widest = f" with vector registers of {MOST_VLEN:,} bits" if facts["stack"]["registers"] else ""
     ram = f"{nbytes_text(arena + stack)} ({arena} arena + {stack} stack{widest})"
     files = f"{folder}: {facts['name']} for {facts['target']['name']}"

@@ -389,7 +389,8 @@ class CompiledModel(OfOneProcess):
                          converted
         library          ``"shared"``: also ``libNAME.so``, for ctypes, Rust or Go; for ``wasm32``
                          ``NAME.wasm`` and ``NAME.mjs``, for Node and browsers
-        max_flash        maximum bytes of code and weights; nothing is written if they are more
+        max_flash        maximum bytes of code and weights, as a linker of this machine links the
+                         example, or else of the objects; nothing is written if they are more
         max_ram          maximum bytes of arena and stack
         schedule         see ``compile``; default: "memory" for microcontrollers, else "fast"
         threads          also ``NAME_pool.h`` and ``NAME_pool.c``: threads that share a run on Linux

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,17 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from tests.cross.cortex_m.boards import BOARDS, FAULT, emulated, missing_tools, program, run_tool
+from quantglow.bundle.flash import LIBRARIES
+from quantglow.memory.arena_order import ALIGNMENT
+from tests.cross.cortex_m.boards import (
+    BOARDS,
+    COMPILER,
+    FAULT,
+    emulated,
+    missing_tools,
+    program,
+    run_tool,
+)
 from tools.integer_hashes import feeds_of, write
 
 NETWORKS = ("mnist", "ppocr_cls")
@@ -71,6 +82,28 @@ def test_int8_networks_need_no_library_and_little_flash(
     code = dict(re.findall(r"^(\.text\S*)\s+(\d+)", lines, re.MULTILINE))
     del code[".text.net_run_observed"]  # a linker leaves it out of programs without an observer
     assert sum(map(int, code.values())) <= MOST_CODE_NBYTES
+
+
+@pytest.mark.parametrize("level", BOARDS)
+def test_flash_is_what_the_example_links(level: str, networks: Path, tmp_path: Path) -> None:
+    """The example itself takes what its own object does."""
+    qg.load(networks / "mnist.qgm").export_bundle(tmp_path, name="net", target=level)
+    facts = json.loads((tmp_path / "net.json").read_text())
+    assert facts["flash_counted"] == f"as {COMPILER} links the example"
+    options = (*BOARDS[level].options, "-mthumb", "-O2", "-ffreestanding", "-ffunction-sections")
+    run_tool(COMPILER, *options, "-c", tmp_path / "main.c", "-o", tmp_path / "main.o")
+    linking = ("-nostdlib", "-Wl,--gc-sections,-e,main")
+    objects = (tmp_path / "main.o", tmp_path / "net.o")
+    run_tool(COMPILER, *options, *linking, *objects, *LIBRARIES, "-o", tmp_path / "example.elf")
+    example, own = (flash_nbytes(tmp_path / name) for name in ("example.elf", "main.o"))
+    flash = facts["code_nbytes"] + facts["weights"]["nbytes"]
+    assert abs(example - own - flash) < ALIGNMENT
+
+
+def flash_nbytes(path: Path) -> int:
+    """Bytes of code and constants of an object or a program."""
+    sizes = run_tool("arm-none-eabi-size", path).splitlines()[1].split()
+    return int(sizes[0]) + int(sizes[1])
 
 
 def test_the_smallest_level_has_instructions_of_armv6m_only(networks: Path, tmp_path: Path) -> None:

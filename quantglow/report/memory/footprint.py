@@ -9,6 +9,7 @@ from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place
 from quantglow.backends.llvm.runtime.profiler import name_of
 from quantglow.bundle import Code, Model, contents_of
+from quantglow.bundle.flash import Flash
 from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Program
@@ -41,8 +42,7 @@ class Footprint(Concise):
     """
 
     target: str
-    code_nbytes: int
-    weights_nbytes: int
+    flash: Flash
     stack_nbytes: int
     arena_nbytes: int
     plan: MemoryPlan
@@ -63,8 +63,7 @@ class Footprint(Concise):
         bundle = contents_of(model, Code((emitted,)), Placement.OBJECT)
         return Footprint(
             found.name,
-            bundle.code_nbytes,
-            bundle.made.weights.nbytes,
+            bundle.flash,
             bundle.made.stack.most_nbytes,
             bundle.made.arena_nbytes,
             replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
@@ -81,15 +80,16 @@ class Footprint(Concise):
         return f"\nschedule memory: arena {self.least_nbytes} bytes"
 
     def __str__(self) -> str:
-        flash, ram = self.code_nbytes + self.weights_nbytes, self.arena_nbytes + self.stack_nbytes
+        flash, ram = self.flash, self.arena_nbytes + self.stack_nbytes
         rows = [
             (layer.name, layer.operator, f"{layer.weights_nbytes:,}", f"{layer.live_nbytes:,}")
             for layer in self.layers
         ]
         return "\n".join(
             [
-                f"{self.target}: flash {nbytes_text(flash)}, RAM {nbytes_text(ram)}",
-                f"flash {self.code_nbytes:,} code + {self.weights_nbytes:,} weights",
+                f"{self.target}: flash {nbytes_text(flash.nbytes)}, RAM {nbytes_text(ram)}",
+                f"flash {flash.code_nbytes:,} code + {flash.weights_nbytes:,} weights, "
+                f"{flash.method}",
                 f"RAM {self.arena_nbytes:,} arena + {self.stack_nbytes:,} stack",
                 str(self.plan) + self.advice,
                 f"{self.map}\n",

@@ -14,6 +14,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.backends.llvm.aot.weights import Placement
+from quantglow.bundle import flash
 from tests.support.bundled import MAIN as PROGRAM
 from tests.support.bundled import each_compiler
 from tests.support.small_network import small_model, small_samples
@@ -180,3 +181,38 @@ def test_a_bundle_beyond_a_limit_is_refused_with_its_figures(
         compiled.export_bundle(tmp_path / "bundle", **{f"max_{kind}": 64})
     assert not (tmp_path / "bundle").exists()
     compiled.export_bundle(tmp_path / "bundle", **{f"max_{kind}": 1 << 20})
+
+
+def flash_of(folder: Path) -> tuple[int, str]:
+    """Bytes of flash by a bundle's manifest, and the way they were counted."""
+    facts = json.loads((folder / "net.json").read_text())
+    return facts["code_nbytes"] + facts["weights"]["nbytes"], facts["flash_counted"]
+
+
+@pytest.mark.skipif(not shutil.which("ld"), reason="no linker")
+@pytest.mark.parametrize("target", ["x86-64", "x86-64:all"])
+def test_flash_is_counted_as_it_is_linked(
+    compiled: Any, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled.export_bundle(tmp_path / "linked", name="net", target=target)
+    monkeypatch.setattr(flash, "linkers", lambda *_: iter(()))
+    compiled.export_bundle(tmp_path / "objects", name="net", target=target)
+    (linked, by_linker), (loaded, by_objects) = map(
+        flash_of, (tmp_path / "linked", tmp_path / "objects")
+    )
+    assert by_linker == "as ld links the example" and by_objects.startswith("all of the objects")
+    assert 0 < linked < loaded
+    compiled.export_bundle(tmp_path / "objects", name="net", target=target, max_flash=loaded)
+    with pytest.raises(qg.BackendError, match="weights, all of the objects, as no linker"):
+        compiled.export_bundle(tmp_path / "objects", name="net", target=target, max_flash=linked)
+    monkeypatch.undo()
+    compiled.export_bundle(tmp_path / "linked", name="net", target=target, max_flash=linked)
+
+
+def test_a_linker_that_fails_leaves_the_objects(
+    compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = flash.Linker(["false"], ())
+    monkeypatch.setattr(flash, "linkers", lambda *_: iter([failing]))
+    compiled.export_bundle(tmp_path, name="net")
+    assert flash_of(tmp_path)[1].startswith("all of the objects")

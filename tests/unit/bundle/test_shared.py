@@ -75,7 +75,7 @@ def test_a_missing_linker_is_named(
     compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared, "which", lambda name: None)
-    monkeypatch.setattr(shared, "programs", lambda name: iter(()))
+    monkeypatch.setattr(shared, "system_linkers", lambda target: iter(()))
     with pytest.raises(BackendError, match="install binutils or lld"):
         compiled.export_bundle(tmp_path / "net", library="shared")
 

@@ -25,8 +25,8 @@ def test_a_footprint_is_that_of_the_bundle(compiled: Any, tmp_path: Path, target
     found = Footprint.of(compiled.graph, target)
     compiled.export_bundle(tmp_path, name="net", target=target)
     manifest = json.loads((tmp_path / "net.json").read_text())
-    assert found.code_nbytes == manifest["code_nbytes"]
-    assert found.weights_nbytes == manifest["weights"]["nbytes"]
+    assert found.flash.code_nbytes == manifest["code_nbytes"]
+    assert found.flash.weights_nbytes == manifest["weights"]["nbytes"]
     assert found.arena_nbytes == manifest["arena"]["nbytes"]
     assert found.stack_nbytes == manifest["stack_nbytes"]
 
@@ -34,5 +34,5 @@ def test_a_footprint_is_that_of_the_bundle(compiled: Any, tmp_path: Path, target
 def test_layers_have_all_weights_and_the_peak(compiled: Any) -> None:
     found = Footprint.of(compiled.graph, "neon")
     assert max(layer.live_nbytes for layer in found.layers) == found.plan.lower_bound_nbytes
-    assert 0 < sum(layer.weights_nbytes for layer in found.layers) <= found.weights_nbytes
+    assert 0 < sum(layer.weights_nbytes for layer in found.layers) <= found.flash.weights_nbytes
     assert all(layer.name in str(found) for layer in found.layers)
