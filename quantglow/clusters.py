@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from quantglow.arguments import brief
@@ -16,7 +18,11 @@ Content = TypeVar("Content")
 POLL_SECONDS = 1.0
 """Time after which a wait looks for workers that are gone."""
 ABSENT_SECONDS = 60.0
-"""Time without any worker after which work ends."""
+"""Time without any worker after which work ends, where workers are about to start."""
+GONE_SECONDS = 8.0
+"""The same where all workers left, and nothing is in reach that starts them again."""
+ANSWER_SECONDS = 1.0
+"""Time in which a nanny accepts a connection."""
 
 
 def checked_client(client: Any) -> Any:
@@ -46,20 +52,60 @@ def large_messages() -> Any:
     return dask("dask.config").set({"distributed.admin.large-graph-warning-threshold": "4GB"})
 
 
+@dataclass
+class Attendance:
+    """The time since a cluster had workers, and whether more can come."""
+
+    client: Any
+    last: float = field(default_factory=time.monotonic)
+    nannies: frozenset[str] = frozenset()
+
+    def check(self, is_present: bool | None = None) -> None:
+        """Raise ``BackendError`` where workers are absent for long; ``is_present``: whether those
+        are there that are needed, by default whether any is.
+        """
+        workers = self.client.scheduler_info()["workers"].values()
+        if workers:
+            self.nannies = frozenset(worker["nanny"] for worker in workers if worker["nanny"])
+        if bool(workers) if is_present is None else is_present:
+            self.last = time.monotonic()
+            return
+        absent = time.monotonic() - self.last
+        if absent > ABSENT_SECONDS or (absent > GONE_SECONDS and not self._can_start()):
+            raise BackendError(f"the cluster has no workers any more. Remedy: {LOCAL}")
+
+    def _can_start(self) -> bool:
+        """Whether workers may come: none did yet, the cluster adapts, or a nanny restarts one."""
+        if getattr(self.client.cluster, "_adaptive", None) is not None:
+            return True
+        actions = (event.get("action") for _, event in self.client.get_events("all"))
+        return "remove-worker" not in actions or any(map(answers, self.nannies))
+
+
+def answers(address: str) -> bool:
+    """Whether somebody listens at an address of Dask; True where a socket cannot ask."""
+    if not address.startswith(("tcp://", "tls://")):
+        return True
+    place = dask("distributed.comm.addressing").get_address_host_port(address)
+    try:
+        socket.create_connection(place, timeout=ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
 def awaited(client: Any, future: Any) -> Any:
     """The result of a future.  Raises ``BackendError`` where the cluster has no workers for long,
     or dropped the task.
     """
-    seen = time.monotonic()
+    attendance = Attendance(client)
     while True:
         try:
             return future.result(timeout=POLL_SECONDS)
         except TimeoutError:
-            seen = time.monotonic() if client.nthreads() else seen
+            attendance.check()
         except cancelled_error() as error:
             raise BackendError(f"the cluster dropped tasks: {error}. Remedy: {LOCAL}") from None
-        if time.monotonic() - seen > ABSENT_SECONDS:
-            raise BackendError(f"the cluster has no workers any more. Remedy: {LOCAL}")
 
 
 def received(content: Content) -> Content:

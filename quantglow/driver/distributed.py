@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import platform
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ from threadpoolctl import threadpool_info
 
 from quantglow import profiling
 from quantglow.clusters import (
-    ABSENT_SECONDS,
     LOCAL,
     POLL_SECONDS,
+    Attendance,
     cancelled_error,
     checked_client,
     dask,
@@ -181,14 +181,12 @@ class _Work:
     def _done(self) -> list[Any]:
         """The tasks that are done, at least one unless Ctrl-C ends the work."""
         wait = partial(dask("distributed").wait, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-        seen = time.monotonic()
+        attendance = Attendance(self.client)
         while not (is_interrupted() and self.merged):
             try:
                 return list(wait(list(self.waiting)).done)
             except TimeoutError:
-                seen = time.monotonic() if self._threads() else seen
-            if time.monotonic() - seen > ABSENT_SECONDS:
-                raise BackendError(f"the cluster has no workers any more. Remedy: {LOCAL}")
+                attendance.check()
         return []
 
     def _merge(self, environment: Environment, part: Profile) -> None:
@@ -230,7 +228,8 @@ def family_of(model: bytes, asked: Asked) -> Family:
 
 def environment() -> Environment:
     """Versions, processor and linear algebra of this process."""
-    blas = [f"{x['internal_api']} {x.get('version')} {x.get('architecture')}" for x in _blas()]
+    libraries = blas_of_numpy(threadpool_info(), Path(np.__file__).parent)
+    blas = (f"{x['internal_api']} {x.get('version')} {x.get('architecture')}" for x in libraries)
     return {
         "quantglow": __version__,
         "NumPy": np.__version__,
@@ -239,5 +238,15 @@ def environment() -> Environment:
     }
 
 
-def _blas() -> list[dict[str, Any]]:
-    return [library for library in threadpool_info() if library["user_api"] == "blas"]
+def blas_of_numpy(libraries: Sequence[Any], numpy: Path) -> list[Any]:
+    """The BLAS libraries of a process that NumPy, in the folder ``numpy``, computes with.
+
+    A wheel has libraries of its own, in ``name.libs`` beside its package, ``.libs`` or ``.dylibs``
+    inside of it: NumPy's if it has any, else those that belong to no wheel.
+    """
+    blas = [library for library in libraries if library["user_api"] == "blas"]
+    folders = [Path(library["filepath"]).parent for library in blas]
+    wheels = [folder.name.endswith((".libs", ".dylibs")) for folder in folders]
+    numpys = [f.name == f"{numpy.name}.libs" or numpy in f.parents for f in folders]
+    chosen = numpys if any(numpys) else [not is_of_wheel for is_of_wheel in wheels]
+    return [library for library, is_chosen in zip(blas, chosen, strict=True) if is_chosen]

@@ -22,8 +22,8 @@ from typing import Any
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.jit.machine import core_of
 from quantglow.clusters import (
-    ABSENT_SECONDS,
     POLL_SECONDS,
+    Attendance,
     checked_client,
     dask,
     large_messages,
@@ -105,8 +105,10 @@ class Cluster:
     known: dict[str, Machine | str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     is_stopped: bool = False
-    _seen: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._attendance = Attendance(self.client)
 
     def kinds(self) -> dict[str, Core]:
         """The costs of the core of each kind of machine.  Raises ``BackendError`` without one."""
@@ -168,11 +170,7 @@ class Cluster:
 
     def check_present(self, host: str) -> None:
         """Raise ``BackendError`` if there has been no machine of a kind for long."""
-        now = time.monotonic()
-        if any(machine.host == host for machine in self.machines().values()):
-            self._seen = now
-        elif now - self._seen > ABSENT_SECONDS:
-            raise BackendError(f"the cluster has no workers any more. Remedy: {LOCAL}")
+        self._attendance.check(any(m.host == host for m in self.machines().values()))
 
 
 NO_MACHINE = "no machine of the cluster measures"

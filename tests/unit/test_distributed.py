@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import distributed
 import numpy as np
 import pytest
 from onnx.helper import make_node as node
+from threadpoolctl import threadpool_info
 
 import quantglow as qg
 from quantglow.driver import distributed as profiling_on_workers
@@ -51,6 +53,24 @@ def test_the_profile_equals_that_of_one_process(client: Any, tmp_path: Path) -> 
     wanted = qg.profile(MNIST, SAMPLES, subset_size=30)
     assert found == wanted
     assert bytes_of(found, tmp_path / "a") == bytes_of(wanted, tmp_path / "b")
+
+
+def test_a_worker_that_loaded_another_blas_is_like_the_others(client: Any) -> None:
+    """SciPy has an OpenBLAS of its own, which is loaded by the first task that uses it."""
+    pytest.importorskip("scipy", reason="SciPy is not installed")
+    client.wait_for_workers(2)
+    first = next(iter(client.scheduler_info()["workers"]))
+    client.submit(load_scipy, workers=[first], pure=False).result()
+    assert len({len(blas) for blas in client.run(loaded_blas).values()}) == 2
+    assert qg.profile(MNIST, SAMPLES, client=client) == qg.profile(MNIST, SAMPLES)
+
+
+def load_scipy() -> None:
+    importlib.import_module("scipy.linalg")
+
+
+def loaded_blas() -> list[str]:
+    return [x["filepath"] for x in threadpool_info() if x["user_api"] == "blas"]
 
 
 def test_an_array_may_be_filled_again_for_each_sample(client: Any) -> None:

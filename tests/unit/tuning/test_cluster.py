@@ -20,6 +20,7 @@ import onnx
 import pytest
 
 import quantglow as qg
+from quantglow import clusters
 from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.jit.cache import ENVIRONMENT
 from quantglow.backends.llvm.targets import resolve
@@ -178,7 +179,7 @@ def test_an_error_of_a_worker_is_raised(client: Any, monkeypatch: pytest.MonkeyP
 def test_a_cluster_that_lost_its_machines_is_an_error(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "ABSENT_SECONDS", 0.05)
+    monkeypatch.setattr(clusters, "ABSENT_SECONDS", 0.05)
     with pytest.raises(qg.BackendError, match="no workers any more"):
         outcomes(client, host="a kind that is gone")
 
