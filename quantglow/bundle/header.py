@@ -11,6 +11,7 @@ from quantglow.backends.llvm.aot.run_function import (
     OK,
     OUT_OF_RANGE,
     REFUSED,
+    UNSUPPORTED,
 )
 from quantglow.backends.llvm.aot.stack import MOST_VLEN
 from quantglow.bundle.contents import Contents
@@ -24,6 +25,7 @@ RESULTS = {
     "MISALIGNED": (MISALIGNED, "memory is not aligned: the arena, the weights, an input or output"),
     "OUT_OF_RANGE": (OUT_OF_RANGE, "an index in an input is out of range; outputs are undefined"),
     "REFUSED": (REFUSED, "the operating system refuses registers that the code needs"),
+    "UNSUPPORTED": (UNSUPPORTED, "the processor lacks instructions that the code needs"),
 }
 
 

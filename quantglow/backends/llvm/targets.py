@@ -44,7 +44,7 @@ LEVELS: tuple[str, ...] = tuple(_LEVELS)
 _CHOICES: dict[str, tuple[Family, Detection]] = {
     family.triple.partition("-")[0].replace("_", "-") + ALL: (family, family.detection)
     for family in FAMILIES
-    if family.detection
+    if family.detection and any(level.refusal is never_refused for level in family.levels)
 }
 
 CHOICES: tuple[str, ...] = tuple(_CHOICES)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import object_file
 from quantglow.backends.llvm.aot.part_function import ARGUMENTS as PART
+from quantglow.backends.llvm.aot.processor import level_function
 from quantglow.backends.llvm.aot.program_object import (
     CALLS,
     ProgramObject,
@@ -88,7 +89,7 @@ def choosing(
 ) -> Iterator[str]:
     """``NAME_level``, and the functions that run the code of that level, or of a given one."""
     yield choice.detection.helpers
-    yield from level_function(name, choice)
+    yield from level_function(f"{name}_level", choice)
     for suffix, own in given.items():
         yield from run_at(f"{name}_{suffix}_at", [f"{level}_{suffix}" for level in names], own)
         yield f"define i32 @{name}_{suffix}({own}) nounwind {{"
@@ -110,24 +111,4 @@ def run_at(name: str, runs: Sequence[str], given: str) -> Iterator[str]:
         yield f"level{index}:"
         yield f"  %result{index} = call i32 @{run}({given})"
         yield f"  ret i32 %result{index}"
-    yield "}"
-
-
-def level_function(name: str, choice: Choice) -> Iterator[str]:
-    """``int NAME_level(void)``: number of the first level whose features are all there."""
-    detection, needs = choice.detection, choice.needs
-    yield f"define i32 @{name}_level() nounwind {{"
-    yield detection.words
-    chosen = str(len(needs) - 1)
-    for index in reversed(range(len(needs) - 1)):
-        has = "true"
-        for word, mask in detection.masks(needs[index]).items():
-            bits, same, both = (f"%{kind}.{index}.{word}" for kind in ("bits", "same", "both"))
-            yield f"  {bits} = and i32 %{word}, {mask}"
-            yield f"  {same} = icmp eq i32 {bits}, {mask}"
-            yield f"  {both} = and i1 {has}, {same}"
-            has = both
-        yield f"  %chosen.{index} = select i1 {has}, i32 {index}, i32 {chosen}"
-        chosen = f"%chosen.{index}"
-    yield f"  ret i32 {chosen}"
     yield "}"

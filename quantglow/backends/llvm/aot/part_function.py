@@ -30,8 +30,9 @@ class PartFunction(RunFunction):
     is_behind: bool = False
 
     @property
-    def _parameters(self) -> str:
-        return f"{super()._parameters}, {ARGUMENTS}"
+    def parameters(self) -> str:
+        """The arguments, with their types."""
+        return f"{super().parameters}, {ARGUMENTS}"
 
     def _clear(self) -> None:
         if self.program.unwritten:

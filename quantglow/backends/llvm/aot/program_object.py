@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quantglow.backends.llvm.aot.clearing import clearing
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import object_file
 from quantglow.backends.llvm.aot.part_function import PartFunction
-from quantglow.backends.llvm.aot.run_function import RunFunction
+from quantglow.backends.llvm.aot.processor import asking, guarded
+from quantglow.backends.llvm.aot.run_function import UNSUPPORTED, RunFunction
 from quantglow.backends.llvm.aot.shared_kernels import with_shared_kernels
 from quantglow.backends.llvm.aot.stack import UNIT_NBYTES, Stack
 from quantglow.backends.llvm.aot.weights import Placement, Weights, weights_of
 from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.backends.llvm.isa.features import Requirement
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
 from quantglow.memory.arena_order import ALIGNMENT
 
 KERNEL = re.compile(r"@kernel\b")
+INNER = "_here"
+"""End of the names of functions that run on processors with all features of a level only."""
 CALLS = Stack(64)
 """Stack for the return addresses of a run and of the kernel in it, and for what aligns them."""
 
@@ -72,10 +76,12 @@ def part_object(
     kernels = [functions.get(row.kernel.ir, "") for row in program.rows]
     clear, constants = f"{name}_clear", f"{home}_weights"
     given = program, kernels, clear, weights, constants, ALIGNMENT
-    runs = [RunFunction(f"{name}_run", *given, False)]
-    runs += [RunFunction(f"{name}_run_observed", *given, True)]
+    needed = program.target.requirement
+    end = INNER if needed else ""
+    runs = [RunFunction(f"{name}_run{end}", *given, False)]
+    runs += [RunFunction(f"{name}_run_observed{end}", *given, True)]
     if program.target.has_threads:
-        runs += [PartFunction(f"{name}_run_part", *given, False)]
+        runs += [PartFunction(f"{name}_run_part{end}", *given, False)]
     declarations = [f"declare void @{function}(ptr, i64, i64)" for function in functions.values()]
     placed = weights_text(home, program.target, weights, is_home=home == name)
     texts = [*placed, *declarations, *(run.text() for run in runs)]
@@ -85,22 +91,36 @@ def part_object(
     facts = Facts(name, source_hash, program, arena_nbytes, weights.nbytes, labels)
     texts += facts.lines()
     renamed = [KERNEL.sub(f"@{function}", text) for text, function in functions.items()]
-    public = [run.name for run in runs]
+    inner = {run.name: run.parameters for run in runs}
     if program.target.scales_vectors:
-        texts += vector_length(f"{home}_vlen")
-        public += [f"{home}_vlen"]
+        texts += vector_length(f"{name}_vlen{end}")
+        inner[f"{name}_vlen{end}"] = ""
+    texts += guards(name, inner, needed, program.target) if needed else ()
+    public = [function.removesuffix(INNER) for function in inner]
     made = object_file(program.target, ["\n".join(texts), *renamed], public)
-    names = {run.name for run in runs}, set(functions.values())
-    own = [{name for name in made.frames if name in known} for known in names]
-    own += [made.frames.keys() - own[0] - own[1]]
-    levels = (Stack.most(made.frames[name] for name in level) for level in own)
-    return ProgramObject(
-        made.code,
-        weights,
-        sum(levels, CALLS),
-        arena_nbytes,
-        labels,
-    )
+    stack = deepest(made.frames, [{*public}, {*inner}, {*functions.values()}])
+    return ProgramObject(made.code, weights, stack, arena_nbytes, labels)
+
+
+def guards(
+    name: str, inner: Mapping[str, str], needed: Requirement, target: Target
+) -> Iterator[str]:
+    """The public functions, which ask the processor before they call those called ``inner``, with
+    their parameters."""
+    yield from asking(name, needed, target.object_format.section(f".bss.{name}"))
+    for function, parameters in inner.items():
+        result = UNSUPPORTED if parameters else 0
+        public = function.removesuffix(INNER)
+        yield guarded(public, function, parameters, f"{name}_suits", needed, result)
+
+
+def deepest(frames: Mapping[str, Stack], levels: Sequence[set[str]]) -> Stack:
+    """The stack of functions that call each other: those of each level call those of the next, and
+    the last ones functions of their own."""
+    total, left = CALLS, dict(frames)
+    for level in levels:
+        total += Stack.most(left.pop(name) for name in level & left.keys())
+    return total + Stack.most(left.values())
 
 
 def kernel_functions(name: str, program: EmittedProgram) -> dict[str, str]:

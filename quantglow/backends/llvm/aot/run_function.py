@@ -25,7 +25,7 @@ from quantglow.lazy import cached_property
 SLOT_NBYTES = 8
 """Bytes of an argument of a kernel; a pointer of 32 bits is its lower half."""
 
-OK, NULL, MISALIGNED, OUT_OF_RANGE, REFUSED = range(5)
+OK, NULL, MISALIGNED, OUT_OF_RANGE, REFUSED, UNSUPPORTED = range(6)
 """Results of a run."""
 
 Moved = Mapping[tuple[int, int], Value]
@@ -69,7 +69,7 @@ class RunFunction(Concise):
         self._return()
         lines = [*b.lines[:1], *self._rooms, *b.rooms, *b.lines[1:]]
         section = self.program.target.object_format.section(f".text.{self.name}")
-        head = f"define i32 @{self.name}({self._parameters}) nounwind{section[1:]} {{"
+        head = f"define i32 @{self.name}({self.parameters}) nounwind{section[1:]} {{"
         return "\n".join([permission, head, *lines, "}", ""])
 
     @property
@@ -84,7 +84,8 @@ class RunFunction(Concise):
         return "" if tiles is None else tiles.permission(self._permission_name, target.triple)
 
     @property
-    def _parameters(self) -> str:
+    def parameters(self) -> str:
+        """The arguments, with their types."""
         names = ["arena", "inputs", "outputs"]
         if self.weights.placement is Placement.BIN:
             names.insert(1, "weights")

@@ -16,11 +16,13 @@ class Detection:
     helpers  functions and declarations
     words    instructions that define the words, from the beginning of a function
     bits     feature -> its words, each with a mask
+    systems  words in the triples of systems on which it works
     """
 
     helpers: str
     words: str
     bits: Mapping[str, tuple[tuple[str, int], ...]]
+    systems: tuple[str, ...] = ("linux",)
 
     def masks(self, features: Iterable[str]) -> dict[str, int]:
         """The bits of each word that a set of features needs."""
@@ -29,6 +31,22 @@ class Detection:
             for word, mask in self.bits[feature]:
                 found[word] = found.get(word, 0) | mask
         return found
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Features that code ``needs``, and LLVM's names of a processor on which asking for them
+    runs: the least one of the family."""
+
+    detection: Detection
+    needs: tuple[str, ...]
+    cpu: str
+    features: str
+
+    @property
+    def attributes(self) -> str:
+        """The attributes of functions that run on that processor."""
+        return f'"target-cpu"="{self.cpu}" "target-features"="{self.features}" '
 
 
 @dataclass(frozen=True)

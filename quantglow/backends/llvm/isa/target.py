@@ -9,7 +9,7 @@ from enum import StrEnum
 from quantglow.backends.llvm.isa.choices import Choices
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.dot import DotProduct
-from quantglow.backends.llvm.isa.features import Detection
+from quantglow.backends.llvm.isa.features import Detection, Requirement
 from quantglow.backends.llvm.isa.interface import InstructionSet
 from quantglow.backends.llvm.isa.sharing import Sharing
 from quantglow.backends.llvm.isa.waiting import Waiting, polling
@@ -63,7 +63,8 @@ class Target(Concise):
     """A processor to generate code for.
 
     ``choices`` are no part of its equality: whatever they are, one library and one pool of threads
-    serve it.  They are a part of ``key``.
+    serve it.  They are a part of ``key``.  ``requirement``: what a program outside of this process
+    asks its processor for.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Target(Concise):
     core: Core = Core()
     settings: Settings = Settings()
     choices: Choices = field(default=Choices(), compare=False)
+    requirement: Requirement | None = field(default=None, compare=False)
 
     def __hash__(self) -> int:
         """Hash of the name: each call of a program looks for its run-time system by target."""
@@ -232,4 +234,13 @@ class Family:
             level.features,
             level.isa,
             settings=self.settings,
+            requirement=self.requirement(level, level.triple or triple),
         )
+
+    def requirement(self, level: Level, triple: str) -> Requirement | None:
+        """The features that a level needs beyond the least one, where code can ask for them."""
+        detection, least = self.detection, self.levels[-1]
+        if detection is None or not any(system in triple for system in detection.systems):
+            return None
+        needs = tuple(n for n in level.needs if n in detection.bits and n not in least.needs)
+        return Requirement(detection, needs, least.cpu, least.features) if needs else None

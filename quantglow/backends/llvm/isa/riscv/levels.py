@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quantglow.backends.llvm.isa.features import Detection
 from quantglow.backends.llvm.isa.portable import tuned
 from quantglow.backends.llvm.isa.riscv.instructions import Scalars, Vectors
 from quantglow.backends.llvm.isa.target import Family, Level, Settings
@@ -36,4 +37,20 @@ LEVELS = (
     ),
 )
 
-FAMILY = Family(TRIPLE, LEVELS, tuned, settings=Settings(codemodel="medium", abi="lp64d"))
+DETECTION = Detection(
+    "declare i64 @getauxval(i64)\n",
+    """
+  %wide16 = call i64 @getauxval(i64 16)
+  %entry16 = trunc i64 %wide16 to i32
+""",
+    {"v": (("entry16", 1 << (ord("V") - ord("A"))),)},
+)
+"""Linux has a bit for each extension whose name is a letter."""
+
+FAMILY = Family(
+    TRIPLE,
+    LEVELS,
+    tuned,
+    settings=Settings(codemodel="medium", abi="lp64d"),
+    detection=DETECTION,
+)

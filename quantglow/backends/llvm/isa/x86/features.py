@@ -84,5 +84,7 @@ known:
         "avx512vnni": (("ecx7", VNNI),),
         "avxvnni": (("eax7", 1 << 4),),
     },
+    ("linux", "apple"),
 )
-"""Processors that save registers by ``xsave`` have leaf 7: its own leaf is 13."""
+"""Processors that save registers by ``xsave`` have leaf 7: its own leaf is 13.  Windows passes
+arguments in other registers than this machine code takes them from."""
