@@ -8,7 +8,14 @@ from benchmarks.support import commands
 
 COMMANDS = {
     name: f"tools.{name}"
-    for name in ("conformance", "operators", "pictures", "prose", "qdq_agreement")
+    for name in (
+        "conformance",
+        "function_accuracy",
+        "operators",
+        "pictures",
+        "prose",
+        "qdq_agreement",
+    )
 }
 
 if __name__ == "__main__":

@@ -24,3 +24,8 @@ def erf(x: Any) -> Any:
 def expit(x: Any) -> Any:
     """``1 / (1 + exp(-x))``, without overflow."""
     return _scipy().expit(x)
+
+
+def ndtr(x: Any) -> Any:
+    """``(1 + erf(x / sqrt(2))) / 2``, without cancellation below 0."""
+    return _scipy().ndtr(x)

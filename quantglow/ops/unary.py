@@ -15,15 +15,16 @@ from quantglow.graph.node import Node, op, shared_fields
 from quantglow.graph.traits import Trait
 from quantglow.lazy import cached_property
 from quantglow.ops import special
-from quantglow.ops.expression import Expr, arg, call, clipped, exact, if_negative, polynomial
+from quantglow.ops.expression import Expr, arg, call, clipped, exact, if_negative
 from quantglow.ops.mapped import mapped
 from quantglow.ops.samples import if_aligned
 from quantglow.types import Array, TensorType
 
 X = arg(0)
 ONE = exact(1)
-SMALLEST_EXPONENT = -87.0
-"""Smaller powers of e would be subnormal, which costs a processor a hundred cycles each."""
+SMALLEST_EXPONENT = -87.33654
+"""The smallest float32 whose power of e is at least 2^-126: smaller ones would be subnormal, which
+costs a processor a hundred cycles each."""
 
 
 @shared_fields
@@ -50,16 +51,19 @@ class Unary(Node):
         """The function of ``$0``, in the steps that compiled code takes."""
         raise NotImplementedError
 
-    def function(self, x: Any) -> Any:
-        """The exact function on an array of any float precision: the expression, unless its steps
-        trade exactness for speed.
+    def formula(self) -> Expr:
+        """The function in the steps of ONNX's definition: the expression, unless compiled code
+        takes others.  Exported where the oldest runtimes lack the operator."""
+        return self.expression()
 
-        Sigmoid, Swish and Softplus have one of their own.  Their steps limit the power of e, which
-        costs the last bits of float32; ranges, tables and the interpreter take the exact bits.
-        ``tests/unit/ops/test_unary.py`` holds that both are equal but for rounding, and that an
-        operator declares two only where they differ.
+    def function(self, x: Any) -> Any:
+        """The function on an array of any float precision: the formula, unless its steps trade
+        exactness for speed.  Ranges, tables and the interpreter take it.
+
+        ``tests/unit/ops/test_unary.py`` holds that it equals the expression but for rounding, and
+        that an operator declares two only where they differ.
         """
-        return self.expression().evaluate([x], real=x.dtype.type)
+        return self.formula().evaluate([x], real=x.dtype.type)
 
     @cached_property
     def _steps(self) -> Expr:
@@ -82,16 +86,10 @@ def power_beside_one(x: Expr) -> Expr:
     return call("exp", call("max", x, exact(SMALLEST_EXPONENT)))
 
 
-def logistic(x: Expr) -> Expr:
-    """``1 / (1 + exp(-x))``"""
-    return ONE / (ONE + power_beside_one(-x))
-
-
-def expm1(x: Expr) -> Expr:
-    """``exp(x) - 1``, by its series near 0."""
-    series = x * polynomial(x, 1, 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720)
-    is_small = call("lt", call("abs", x), exact(0.25))
-    return call("select", is_small, series, call("exp", x) - ONE)
+def normal_power(x: Expr) -> Expr:
+    """``e ** x``, or 0 where that is subnormal."""
+    is_small = call("lt", x, exact(SMALLEST_EXPONENT))
+    return call("select", is_small, exact(0), power_beside_one(x))
 
 
 @op
@@ -122,7 +120,7 @@ class Sigmoid(Unary):
     """``1 / (1 + exp(-x))``"""
 
     def expression(self) -> Expr:
-        return logistic(X)
+        return ONE / (ONE + power_beside_one(-X))
 
     def function(self, x: Any) -> Any:
         return special.expit(x)
@@ -137,7 +135,7 @@ class Swish(Unary):
     since = 24
 
     def expression(self) -> Expr:
-        return X * logistic(X * self.alpha)
+        return X / (ONE + power_beside_one(X * -self.alpha))
 
     def function(self, x: Any) -> Any:
         return x * special.expit(x * x.dtype.type(self.alpha))
@@ -170,11 +168,21 @@ class Gelu(Unary):
     since = 20
 
     def expression(self) -> Expr:
+        """``x ndtr(x)``, or ``x / (1 + exp(-2 t))`` with t the argument of tanh: nothing cancels
+        below 0."""
+        if not self.approximate:
+            return X * call("ndtr", X)
+        return X / (ONE + power_beside_one(self._cubic() * (-2 * math.sqrt(2 / math.pi))))
+
+    def formula(self) -> Expr:
         if self.approximate:
-            gate = call("tanh", (X + X * 0.044715 * X * X) * math.sqrt(2 / math.pi))
+            gate = call("tanh", self._cubic() * math.sqrt(2 / math.pi))
         else:
             gate = call("erf", X * math.sqrt(0.5))
         return X * 0.5 * (ONE + gate)
+
+    def _cubic(self) -> Expr:
+        return X + X * 0.044715 * X * X
 
 
 @op
@@ -182,8 +190,8 @@ class Softplus(Unary):
     """``log(1 + exp(x))``"""
 
     def expression(self) -> Expr:
-        power = power_beside_one(-call("abs", X))
-        return call("max", X, exact(0)) + call("log", ONE + power)
+        power = normal_power(-call("abs", X))
+        return call("max", X, exact(0)) + call("log1p", power)
 
     def function(self, x: Any) -> Any:
         return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
@@ -204,7 +212,7 @@ class Elu(Unary):
     alpha: float = 1.0
 
     def expression(self) -> Expr:
-        return if_negative(X, (power_beside_one(call("min", X, exact(0))) - ONE) * self.alpha, X)
+        return if_negative(X, call("expm1", X) * self.alpha, X)
 
 
 @op
@@ -216,7 +224,7 @@ class Celu(Unary):
     since = 12
 
     def expression(self) -> Expr:
-        return if_negative(X, exact(self.alpha) * expm1(X / self.alpha), X)
+        return if_negative(X, exact(self.alpha) * call("expm1", X / self.alpha), X)
 
 
 @op
@@ -227,7 +235,7 @@ class Selu(Unary):
     gamma: float = 1.05070102214813232421875
 
     def expression(self) -> Expr:
-        return exact(self.gamma) * if_negative(X, exact(self.alpha) * expm1(X), X)
+        return exact(self.gamma) * if_negative(X, exact(self.alpha) * call("expm1", X), X)
 
 
 @op

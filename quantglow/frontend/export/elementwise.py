@@ -19,11 +19,11 @@ from quantglow.types import DType, ElementType, TensorType
 
 @export_rule(ops.Unary)
 def unary(node: ops.Unary, w: Writer) -> Value:
-    """The ONNX operator, or the steps of the expression where the oldest runtimes lack it."""
+    """The ONNX operator, or the steps of its formula where the oldest runtimes lack it."""
     perm = w.order(node.x)
     x = w.real(node.x, perm)
     if node.since > FIRST_OPSET:
-        return Value(Steps(node, w, [x]).value(node.expression().rounded()), perm)
+        return Value(Steps(node, w, [x]).value(node.formula().rounded()), perm)
     return Value(w.emit(node.op, [x], node.name, **node.attributes()), perm)
 
 

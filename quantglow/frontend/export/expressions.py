@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +20,7 @@ from quantglow.frontend.export.writer import (
 )
 from quantglow.graph.node import Node
 from quantglow.ops import Elementwise, RowMap
-from quantglow.ops.expression import Expr, parse_expression
+from quantglow.ops.expression import Expr, call, const, parse_expression, polynomial
 from quantglow.ops.functions import SELECT, kind_of
 from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import is_free, likely
@@ -49,17 +51,47 @@ ATTRIBUTES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Functions that ONNX has with attributes."""
 
-NUMBER_OF_TWO = "select(eq($0,$0),select(eq($1,$1),{}($0,$1),$0),$1)"
-"""The other operand where one is NaN; ONNX's Min and Max give NaN."""
-
-SPELLED: dict[str, str] = {name: NUMBER_OF_TWO.format(name[1:]) for name in ("fmax", "fmin")}
-"""Functions that ONNX has not, as expressions of others."""
-
 DIVISIONS = ("idiv", "imod", "irem")
 """By 0 they give 0, where runtimes end the process."""
 
 SHIFTS = {"ishl": "LEFT", "ishr": "RIGHT"}
 """ONNX shifts unsigned integers, by less than their width."""
+
+
+def expm1(x: Expr) -> Expr:
+    """``exp(x) - 1``, by its series near 0."""
+    series = x * polynomial(x, *(1 / math.factorial(i) for i in range(1, 8)))
+    return call(SELECT, call("lt", call("abs", x), const(0.25)), series, call("exp", x) - 1.0)
+
+
+def log1p(x: Expr) -> Expr:
+    """``log(1 + x)``; what rounding adds to 1 + x is taken off by the quotient, which infinity has
+    not."""
+    total = const(1) + x
+    value = call("log", total) * (x / (total - 1.0))
+    near = call("eq", total, const(1))
+    return call(SELECT, near, x, call(SELECT, call("lt", x, const(math.inf)), value, x))
+
+
+def ndtr(x: Expr) -> Expr:
+    """``(1 + erf(x / sqrt(2))) / 2``"""
+    return (const(1) + call("erf", x * math.sqrt(0.5))) * 0.5
+
+
+def number_of_two(function: str) -> Callable[[Expr, Expr], Expr]:
+    """The other operand where one is NaN; ONNX's Min and Max give NaN."""
+    form = f"select(eq($0,$0),select(eq($1,$1),{function}($0,$1),$0),$1)"
+    return lambda x, y: parse_expression(form).substitute((x, y))
+
+
+FORMULAS: dict[str, Callable[..., Expr]] = {
+    "expm1": expm1,
+    "log1p": log1p,
+    "ndtr": ndtr,
+    "fmax": number_of_two("max"),
+    "fmin": number_of_two("min"),
+}
+"""Functions that ONNX has not, by others."""
 
 REDUCTIONS = {"rowsum": "ReduceSum", "rowmax": "ReduceMax"}
 """Functions of whole rows."""
@@ -156,8 +188,8 @@ class Steps:
             return self.writer.emit(
                 REDUCTIONS[expr.op], [self.value(expr.args[0]), axes], f"{name}:{expr.op}"
             )
-        if expr.op in SPELLED:
-            return self.value(parse_expression(SPELLED[expr.op]).substitute(expr.args))
+        if expr.op in FORMULAS:
+            return self.value(FORMULAS[expr.op](*expr.args).rounded())
         if expr.op in SHIFTS:
             return self._shifted(expr)
         op_type, attributes = ATTRIBUTES.get(expr.op) or (STEPS[expr.op], {})

@@ -14,29 +14,26 @@ from quantglow.types import DType
 X = arg(0)
 SIZE = fn("abs", X)
 ONE = const(1)
+LINEAR = 2.0**-13
+"""Below it x - x^3/3 and x - x^3/6 are x."""
 
 
 def less(x: Expr, bound: float, then: Expr, otherwise: Expr) -> Expr:
     return fn("select", fn("lt", x, const(bound)), then, otherwise)
 
 
-def signed(value: Expr) -> Expr:
-    """An odd function's value at |x| as its value at x."""
-    return if_negative(X, fn("neg", value), value)
-
-
-def log1p(x: Expr) -> Expr:
-    """``log(1 + x)``; what rounding adds to 1 + x is taken off by the quotient."""
-    sum_ = fn("add", ONE, x)
-    quotient = fn("div", x, fn("sub", sum_, ONE))
-    return fn("select", fn("eq", sum_, ONE), x, fn("mul", fn("log", sum_), quotient))
+def odd(value: Expr) -> Expr:
+    """An odd function with slope 1 at 0: x near 0, else its value at |x| with the sign of x."""
+    return less(SIZE, LINEAR, X, if_negative(X, fn("neg", value), value))
 
 
 def sinh() -> Expr:
     """By its series near 0; in two factors, so that exp overflows no earlier than sinh."""
     square = fn("mul", X, X)
-    series = fn("mul", X, polynomial(square, 1, 1 / 6, 1 / 120, 1 / 5040).rounded())
-    return less(SIZE, 1, series, signed(_halves("sub")))
+    coefficients = (1 / math.factorial(2 * i + 1) for i in range(6))
+    series = fn("mul", X, polynomial(square, *coefficients).rounded())
+    value = _halves("sub")
+    return less(SIZE, 1, series, if_negative(X, fn("neg", value), value))
 
 
 def _halves(combine: str) -> Expr:
@@ -59,9 +56,9 @@ def asinh() -> Expr:
     """``log1p(a + a^2 / (1 + sqrt(a^2 + 1)))`` of a = |x|, ``log(2 a)`` where a^2 is large."""
     square = fn("mul", SIZE, SIZE)
     root = fn("add", ONE, fn("sqrt", fn("add", square, ONE)))
-    near = log1p(fn("add", SIZE, fn("div", square, root)))
+    near = fn("log1p", fn("add", SIZE, fn("div", square, root)))
     far = fn("add", fn("log", SIZE), const(math.log(2)))
-    return signed(less(SIZE, 1e4, near, far))
+    return odd(less(SIZE, 1e4, near, far))
 
 
 def acosh() -> Expr:
@@ -69,12 +66,14 @@ def acosh() -> Expr:
     is negative, however large."""
     t = fn("sub", X, ONE)
     root = fn("mul", fn("sqrt", t), fn("sqrt", fn("add", t, const(2))))
-    near = log1p(fn("add", t, root))
+    near = fn("log1p", fn("add", t, root))
     return less(X, 1e4, near, fn("add", fn("log", X), const(math.log(2))))
 
 
 def atanh() -> Expr:
-    return fn("mul", const(0.5), log1p(fn("div", fn("add", X, X), fn("sub", ONE, X))))
+    """``log1p(2 a / (1 - a)) / 2`` of a = |x|: infinite at 1, NaN beyond."""
+    ratio = fn("div", fn("add", SIZE, SIZE), fn("sub", ONE, SIZE))
+    return odd(fn("mul", const(0.5), fn("log1p", ratio)))
 
 
 PLAIN: dict[str, Expr] = {

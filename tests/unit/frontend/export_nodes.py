@@ -234,6 +234,15 @@ def rows(k: Kit) -> Node:
     return ops.RowMap(name=k.name(), args=args, expression=share, out=ElementType(DType.F32))
 
 
+def functions(k: Kit) -> Node:
+    """Functions that ONNX composes of others."""
+    values = [call(name, call("abs", arg(0))) for name in ("log1p", "ndtr")]
+    value = call("add", *values) * call("expm1", -call("abs", arg(0)))
+    return ops.Elementwise(
+        name=k.name(), args=(k.x,), expression=value.rounded(), out=ElementType(DType.F32)
+    )
+
+
 def softmax(k: Kit) -> Node:
     return ops.Softmax(name=k.name(), x=k.x, out=k.out)
 

@@ -34,6 +34,13 @@ _ERF = (1.1283791, -0.37612626, 0.11283585, -0.026853813, 0.0051883277, -0.00080
 _LOG_ERFC = (0.00030043168, 1.1272514, 0.6378831, 0.10332732, -0.021940414, 0.0029724375,
              -0.00018882309)  # fmt: skip
 """-log(1 - erf(x)) for 1 <= x <= 4; error of erf 2e-9."""
+_NDTR = (0.5, -0.6968291, 0.35639215, 0.06873088, -0.086275965, -0.035809007, -0.0046619344,
+         0.054904543, -0.023500696)  # fmt: skip
+"""exp(x^2 / 2) ndtr(-x) (3 + x) / 3 in x / (3 + x), for 0 <= x <= 12.9; error 4e-8."""
+_NDTR_END = 12.9
+"""Beyond it ndtr(-x) is below 2^-126."""
+_LINEAR = 2.0**-24
+"""Below it expm1(x) is x."""
 
 
 def sqrt(b: Builder, lanes: int, x: Value) -> Value:
@@ -45,8 +52,8 @@ def sqrt(b: Builder, lanes: int, x: Value) -> Value:
 def exp(b: Builder, lanes: int, x: Value) -> Value:
     """``e ** x``: 2^n (1 + r + r^2 P(r)) with x = n ln 2 + r."""
     kind, ints = vector(lanes, "float"), vector(lanes, "i32")
-    value, shifted = _exp_mantissa(b, lanes, limited(b, kind, x, -105.0, 90.0))
-    exponent = vectors.centre(b, lanes, vectors.bits(b, lanes, shifted), _MAGIC_BITS)
+    tail, exponent = _exp_tail(b, lanes, limited(b, kind, x, -105.0, 90.0))
+    value = plus(b, kind, tail, 1.0)
     # Two steps, so that results below the normal range lose bits instead of vanishing.
     half = b.op("ashr", ints, exponent, splat(ints, "1"))
     value = b.op("fmul", kind, value, _power_of_two(b, lanes, half))
@@ -67,37 +74,85 @@ def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
     return b.op("fmul", kind, value, scale)
 
 
-def _exp_mantissa(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
-    """1 + r + r^2 P(r) with x = n ln 2 + r, and n in the lowest bits of a float."""
+def expm1(b: Builder, lanes: int, x: Value) -> Value:
+    """``e ** x - 1``: 2^n q + (2^n - 1) with q = exp(r) - 1 and x = n ln 2 + r.
+
+    Computed as twice 2^(n-1) q + (2^(n-1) - 1/2): 2^128 is no float32.  From -20 down it is -1, and
+    near 0 it is x, with the sign of its zeros.
+    """
+    kind = vector(lanes, "float")
+    tail, exponent = _exp_tail(b, lanes, limited(b, kind, x, -20.0, 89.0))
+    half = _power_of_two(b, lanes, vectors.add_constant(b, lanes, exponent, -1))
+    value = b.op("fadd", kind, b.op("fmul", kind, half, tail), plus(b, kind, half, -0.5))
+    near = b.compare("olt", kind, vectors.absolute(b, lanes, x), splat(kind, f32(_LINEAR)))
+    return b.select(kind, near, x, b.op("fadd", kind, value, value))
+
+
+def _exp_tail(
+    b: Builder, lanes: int, x: Value, correction: Value | None = None
+) -> tuple[Value, Value]:
+    """r + r^2 P(r) = exp(r) - 1 with x + correction = n ln 2 + r, and the int32 n.
+
+    ``correction``: a small number.
+    """
     kind = vector(lanes, "float")
     shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), ROUNDING)
     n = plus(b, kind, shifted, -ROUNDING)
     r = b.op("fsub", kind, x, scaled(b, kind, n, _LN2_HIGH))
     r = b.op("fsub", kind, r, scaled(b, kind, n, _LN2_LOW))
+    if correction is not None:
+        r = b.op("fadd", kind, r, correction)
     square = b.op("fmul", kind, r, r)
     tail = b.op("fmul", kind, square, polynomial(b, kind, r, _EXP))
-    return plus(b, kind, b.op("fadd", kind, r, tail), 1.0), shifted
+    exponent = vectors.centre(b, lanes, vectors.bits(b, lanes, shifted), _MAGIC_BITS)
+    return b.op("fadd", kind, r, tail), exponent
 
 
 def log(b: Builder, lanes: int, x: Value) -> Value:
-    """The natural logarithm: n ln 2 + f - f^2/2 + f^3 P(f) with x = 2^n (1 + f)."""
-    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    """The natural logarithm of x = 2^n (1 + f)."""
+    kind = vector(lanes, "float")
     tiny = b.compare("olt", kind, x, splat(kind, f32(_SMALLEST_NORMAL)))
     normal = b.select(kind, tiny, scaled(b, kind, x, 2.0**23), x)
-    pattern = vectors.bits(b, lanes, normal)
+    exponent, f = _log_parts(b, lanes, normal)
+    shift = b.select(kind, tiny, splat(kind, f32(-23.0)), splat(kind, f32(0.0)))
+    n = b.op("fadd", kind, vectors.int_to_float(b, lanes, exponent), shift)
+    return _logarithm_borders(b, kind, x, _log_sum(b, kind, n, f))
+
+
+def log1p(b: Builder, lanes: int, x: Value) -> Value:
+    """``log(1 + x)``: log of the rounded sum s = 2^n (1 + f), and to f is added what rounding took,
+    x - (s - 1), divided by 2^n.  Both differences are exact, and f is x itself where n is 0."""
+    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    total = plus(b, kind, x, 1.0)
+    exponent, f = _log_parts(b, lanes, total)
+    rest = b.op("fsub", kind, x, plus(b, kind, total, -1.0))
+    # The largest floats have n = 128: 2^(1 - n) is 0 there, as rest is.
+    inverse = _power_of_two(b, lanes, b.op("sub", ints, splat(ints, "1"), exponent))
+    rest = scaled(b, kind, b.op("fmul", kind, rest, inverse), 0.5)
+    f = b.op("fadd", kind, f, rest)
+    value = _log_sum(b, kind, vectors.int_to_float(b, lanes, exponent), f)
+    # Zeros keep their sign; the signs of other results are those of x.
+    return vectors.with_sign_of(b, lanes, _logarithm_borders(b, kind, total, value), x)
+
+
+def _log_parts(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
+    """The int32 n and f of a normal x = 2^n (1 + f), 1 + f from sqrt(1/2) to sqrt(2)."""
+    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    pattern = vectors.bits(b, lanes, x)
     exponent = vectors.centre(b, lanes, pattern, _SQRT_HALF_BITS)
     exponent = b.op("ashr", ints, exponent, splat(ints, "23"))
     mantissa = b.op("sub", ints, pattern, b.op("shl", ints, exponent, splat(ints, "23")))
-    f = plus(b, kind, vectors.from_bits(b, lanes, mantissa), -1.0)
-    shift = b.select(kind, tiny, splat(kind, f32(-23.0)), splat(kind, f32(0.0)))
-    n = b.op("fadd", kind, vectors.int_to_float(b, lanes, exponent), shift)
+    return exponent, plus(b, kind, vectors.from_bits(b, lanes, mantissa), -1.0)
+
+
+def _log_sum(b: Builder, kind: str, n: Value, f: Value) -> Value:
+    """n ln 2 + f - f^2/2 + f^3 P(f)"""
     square = b.op("fmul", kind, f, f)
     cube = b.op("fmul", kind, square, f)
     tail = b.op("fmul", kind, cube, polynomial(b, kind, f, _LOG))
     tail = b.op("fadd", kind, tail, scaled(b, kind, n, _LN2_LOW))
     tail = b.op("fsub", kind, tail, scaled(b, kind, square, 0.5))
-    value = b.op("fadd", kind, b.op("fadd", kind, f, tail), scaled(b, kind, n, _LN2_HIGH))
-    return _logarithm_borders(b, kind, x, value)
+    return b.op("fadd", kind, b.op("fadd", kind, f, tail), scaled(b, kind, n, _LN2_HIGH))
 
 
 def _logarithm_borders(b: Builder, kind: str, x: Value, value: Value) -> Value:
@@ -109,6 +164,31 @@ def _logarithm_borders(b: Builder, kind: str, x: Value, value: Value) -> Value:
     outside = b.select(kind, b.compare("oeq", kind, x, zero), lowest, outside)
     finite = b.select(kind, b.compare("olt", kind, x, infinity), value, outside)
     return b.select(kind, b.compare("ogt", kind, x, zero), finite, outside)
+
+
+def ndtr(b: Builder, lanes: int, x: Value) -> Value:
+    """The normal distribution ``(1 + erf(x / sqrt(2))) / 2``: v = exp(-x^2 / 2) (1 - s) P(s) with
+    s = |x| / (3 + |x|) below 0, 1 - v above; v is 0 where it would be subnormal.
+
+    x^2 is that of |x| cut to 12 bits, which is exact, and what this lacks, (|x| - h) (|x| + h).
+    """
+    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    size = vectors.absolute(b, lanes, x)
+    far = b.compare("ogt", kind, size, splat(kind, f32(_NDTR_END)))
+    size = b.select(kind, far, splat(kind, f32(_NDTR_END)), size)
+    cut = b.op("and", ints, vectors.bits(b, lanes, size), splat(ints, str(-(1 << 12))))
+    high = vectors.from_bits(b, lanes, cut)
+    low = b.op("fmul", kind, b.op("fsub", kind, size, high), b.op("fadd", kind, size, high))
+    power = scaled(b, kind, b.op("fmul", kind, high, high), -0.5)
+    tail, exponent = _exp_tail(b, lanes, power, scaled(b, kind, low, -0.5))
+    value = b.op("fmul", kind, plus(b, kind, tail, 1.0), _power_of_two(b, lanes, exponent))
+    inverse = b.op("fdiv", kind, splat(kind, f32(1.0)), plus(b, kind, size, 3.0))
+    share = polynomial(b, kind, b.op("fmul", kind, size, inverse), _NDTR)
+    share = b.op("fmul", kind, scaled(b, kind, inverse, 3.0), share)
+    zero = splat(kind, f32(0.0))
+    value = b.select(kind, far, zero, b.op("fmul", kind, value, share))
+    above = b.op("fsub", kind, splat(kind, f32(1.0)), value)
+    return b.select(kind, b.compare("ogt", kind, x, zero), above, value)
 
 
 def tanh(b: Builder, lanes: int, x: Value) -> Value:
@@ -148,6 +228,8 @@ def power_constant(b: Builder, target: Target, lanes: int, x: Value, exponent: f
         return b.op("fdiv", kind, splat(kind, f32(1.0)), value)
     if exponent not in _SIMPLE_EXPONENTS:
         return power(b, target, lanes, x, splat(kind, f32(exponent)))
+    if not exponent.is_integer():
+        x = _root_base(b, lanes, x)
     value = ""
     for part in _SIMPLE_EXPONENTS[exponent]:
         factor = x
@@ -155,6 +237,14 @@ def power_constant(b: Builder, target: Target, lanes: int, x: Value, exponent: f
             factor = sqrt(b, lanes, factor)
         value = b.op("fmul", kind, value, factor) if value else factor
     return value
+
+
+def _root_base(b: Builder, lanes: int, x: Value) -> Value:
+    """x, but |x| of -0 and -inf, whose powers are positive, not those of the square root."""
+    kind, bits = vector(lanes, "float"), vector(lanes, "i1")
+    below = b.compare("olt", kind, x, splat(kind, f32(0.0)))
+    finite = b.compare("ogt", kind, x, splat(kind, f32(-math.inf)))
+    return b.select(kind, b.op("and", bits, below, finite), x, vectors.absolute(b, lanes, x))
 
 
 _SIMPLE_EXPONENTS: dict[float, tuple[int, ...]] = {

@@ -31,8 +31,11 @@ _PREDICATES = {"eq": "eq", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _ROUNDINGS = {"floor": rounding.floor, "ceil": rounding.ceil, "rint": rounding.rint}
 _VECTOR_FUNCTIONS: dict[str, Callable[[Builder, int, Value], Value]] = {
     "exp": mathfun.exp,
+    "expm1": mathfun.expm1,
     "expneg": mathfun.exp_negative,
     "log": mathfun.log,
+    "log1p": mathfun.log1p,
+    "ndtr": mathfun.ndtr,
     "tanh": mathfun.tanh,
     "erf": mathfun.erf,
     "sqrt": mathfun.sqrt,

@@ -49,8 +49,10 @@ _ATAN = [(-1) ** i / (2 * i + 1) for i in range(12)]
 
 
 def sin(b: Builder, lanes: int, x: Value) -> Value:
-    """The sine, to 1e-7."""
-    return _wave(b, lanes, x, 0)
+    """The sine, to 1e-7; zeros keep their sign."""
+    kind = vector(lanes, "float")
+    zero = b.compare("oeq", kind, x, splat(kind, literal(kind, 0.0)))
+    return b.select(kind, zero, x, _wave(b, lanes, x, 0))
 
 
 def cos(b: Builder, lanes: int, x: Value) -> Value:

@@ -1,0 +1,86 @@
+"""Every compiled float function, on numbers of every exponent, within the bounds of the docs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quantglow.backends.llvm.targets import LEVELS, runs_here
+from quantglow.frontend.operators.formulas import PLAIN
+from quantglow.graph.node import OPS
+from quantglow.graph.traits import Trait
+from quantglow.ops.expression import arg
+from quantglow.ops.functions import ROW_FUNCTIONS, UNARY
+from quantglow.ops.unary import Unary
+from tools.function_accuracy import (
+    FUNCTIONS,
+    PAGE,
+    compiled,
+    errors_of,
+    floats_from,
+    measure,
+    sampled_floats,
+    unit,
+    updated,
+)
+
+TARGETS = tuple(name for name in LEVELS if runs_here(name))
+FORMULAS_OF_ONNX = {"Relu", "Clip", "ThresholdedRelu", "Shrink", "Neg", "Abs", "LeakyRelu"}
+FORMULAS_OF_ONNX |= {"HardSigmoid", "HardSwish"}
+"""Operators whose steps are those of ONNX's definition: sums, products and comparisons."""
+ROWS = {*ROW_FUNCTIONS}
+NUMBERS = sampled_floats(arg(0))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_errors_are_within_their_bounds(name: str) -> None:
+    function = FUNCTIONS[name]
+    errors = measure(function, [sampled_floats(function.steps)])
+    assert errors.within(function.bound), errors
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_level_gives_the_same_bits(name: str) -> None:
+    results = [compiled(FUNCTIONS[name].steps, level)(NUMBERS) for level in TARGETS]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+        signs = (np.signbit(each[~np.isnan(each)]) for each in (result, results[0]))
+        np.testing.assert_array_equal(*signs)
+
+
+def test_all_functions_have_bounds() -> None:
+    names = {name.split()[0].strip(",") for name in FUNCTIONS}
+    kinds = {name for name, kind in OPS.items() if issubclass(kind, Unary)}
+    exact = {name for name in kinds if Trait.EXACT_STEPS in OPS[name].traits}
+    functions = {part.op for each in FUNCTIONS.values() for part in each.steps.parts()}
+    assert {name for name, each in UNARY.items() if each.signature == "f:f"} <= functions | ROWS
+    assert (kinds | set(PLAIN)) - names == FORMULAS_OF_ONNX
+    assert exact <= FORMULAS_OF_ONNX
+
+
+def test_the_page_states_the_bounds() -> None:
+    text = PAGE.read_text()
+    assert updated(text) == text
+
+
+def test_a_rounded_result_has_half_a_unit_at_most() -> None:
+    function = replace(FUNCTIONS["Exp"], exact=lambda x: x + 2.0**-24)
+    errors = errors_of(function, lambda x: x, floats_from(0x3F800000))
+    assert errors.largest == 0.5 and not errors.wrong
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [(np.inf, 1e38), (np.nan, 0.0), (0.0, -0.0), (1.0, np.nan)]
+)
+def test_wrong_kinds_of_results_are_errors(right: float, wrong: float) -> None:
+    function = replace(FUNCTIONS["Exp"], exact=lambda x: np.full_like(x, right))
+    x = np.ones(4, np.float32)
+    assert errors_of(function, lambda x: np.full_like(x, right), x).within(0)
+    assert not errors_of(function, lambda x: np.full_like(x, wrong), x).within(1e30)
+
+
+def test_units_are_those_of_float32() -> None:
+    values = np.abs(NUMBERS)[np.abs(NUMBERS) < 2.0**127]
+    np.testing.assert_array_equal(unit(values.astype(np.float64)), np.spacing(values))
