@@ -20,7 +20,13 @@ from quantglow.backends.llvm.jit.carried import Carried
 from quantglow.backends.llvm.runtime.batch_split import run_pieces_address
 from quantglow.backends.llvm.runtime.table_runner import entries
 from quantglow.backends.llvm.targets import resolve
-from quantglow.errors import BackendError, FileFormatError, InputError, ModelError
+from quantglow.errors import (
+    BackendError,
+    FileFormatError,
+    InputError,
+    ModelError,
+    TypeRuleError,
+)
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shapes, Signature
@@ -155,7 +161,12 @@ def model_of(
     """The model of the contents of a file.  Raises ``FileFormatError``."""
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
-    programs = programs_in(saved, compiler)
+    try:
+        programs = programs_in(saved, compiler)
+    except TypeRuleError as error:
+        raise FileFormatError(
+            f"the graph of the file has no program: {error}. Remedy: save the model again."
+        ) from error
     if compiler.answers is not None and isinstance(programs, FreeShapes):
         programs.load_other()
     compiled = CompiledModel(programs, lambda: report_now(report, programs, saved.tail))

@@ -150,8 +150,10 @@ def decode(tree: ast.expr, sizes: Mapping[str, int] = NO_SIZES) -> Any:
     Raises ``ValueError`` for forms that ``encode`` never writes.
     """
     match tree:
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+        case ast.Constant(value=bool() | int() | float() | None as value):
             return value
+        case ast.Constant(value=str() as value):
+            return encodable(value)
         case ast.Name(id="inf"):
             return math.inf
         case ast.Name(id="nan"):
@@ -167,6 +169,18 @@ def decode(tree: ast.expr, sizes: Mapping[str, int] = NO_SIZES) -> Any:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _decoders:
             return _construct(_decoders[name], tuple(decode(a, sizes) for a in arguments))
     raise ValueError(f"{ast.unparse(tree)[:60]!r} is not an attribute value")
+
+
+def encodable(text: str) -> str:
+    """A string that files and other programs can have: without half a character.
+
+    Raises ``ValueError``.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text[:60]!a} is not text: {error.reason}") from None
+    return text
 
 
 def _construct(codec: Codec, arguments: tuple[object, ...]) -> object:

@@ -10,13 +10,14 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
 from quantglow.errors import TypeRuleError
+from quantglow.graph.kinds import Kind, check_kinds, taking
 from quantglow.graph.traits import Trait
 from quantglow.lazy import cached_property
 from quantglow.symbolic.size import depends_on, is_free
@@ -47,6 +48,8 @@ class Node:
     type: TensorType = field(init=False)
 
     traits: ClassVar[frozenset[Trait]] = frozenset()
+    takes: ClassVar[Mapping[str, Kind]] = taking()
+    """Kinds of elements of operands and of element types, by the names of fields."""
     in_place: ClassVar[tuple[str, ...]] = ()
     """Fields of operands whose memory the result may take over: they are read element by element,
     just before the result is written."""
@@ -86,6 +89,7 @@ class Node:
         raise NotImplementedError
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         object.__setattr__(self, "type", self.infer())
 
     @property

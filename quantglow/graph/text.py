@@ -18,12 +18,14 @@ from quantglow.graph.attributes import (
     ArrayMark,
     BodyMark,
     Dense,
+    encodable,
     is_integer,
     is_uniform,
     parse_call,
     register,
 )
 from quantglow.graph.graph import Graph
+from quantglow.graph.kinds import check_stated
 from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
 from quantglow.graph.printer import graph_text
 from quantglow.graph.signature import DECLARED
@@ -145,7 +147,7 @@ def parse_graph(
         raise FileFormatError(
             "line 1: expected \"graph 'source hash'\"; this is not the text of a graph"
         )
-    reader = _Reader(constants, scales or {}, sizes)
+    reader = GraphReader(constants, scales or {}, sizes)
     for number, line in lines[1:]:
         try:
             reader.read(line)
@@ -167,13 +169,13 @@ def failure(number: int, line: str, error: Exception) -> FileFormatError:
 def unquote(literal: str) -> str:
     """The string that a Python literal stands for."""
     try:
-        return str(undisturbed(lambda: ast.literal_eval(literal)))
+        return encodable(str(undisturbed(lambda: ast.literal_eval(literal))))
     except SyntaxError as error:
         raise ValueError(f"bad string {literal[:60]}: {error}") from None
 
 
 @dataclass
-class _Reader:
+class GraphReader:
     """Nodes by name, while lines are read.  Its methods raise ``ValueError``."""
 
     constants: Mapping[str, Array]
@@ -183,7 +185,7 @@ class _Reader:
     inputs: list[Input] = field(default_factory=list)
     outputs: list[tuple[str, Node]] = field(default_factory=list)
     declared: dict[str, str] = field(default_factory=dict)
-    bodies: dict[str, _Reader] = field(default_factory=dict)
+    bodies: dict[str, GraphReader] = field(default_factory=dict)
 
     def graph(self, source_hash: str = "") -> Graph:
         return Graph(tuple(self.inputs), tuple(self.outputs), source_hash, self.declared)
@@ -201,7 +203,7 @@ class _Reader:
                 raise ValueError("a line inside of no body")
             next(reversed(self.bodies.values())).read(line.removeprefix(_INSIDE))
         elif match := _BODY.fullmatch(line):
-            self.bodies[unquote(match[1])] = _Reader(self.constants, self.scales, self.sizes)
+            self.bodies[unquote(match[1])] = type(self)(self.constants, self.scales, self.sizes)
         elif match := _OUTPUT.fullmatch(line):
             self.outputs.append((unquote(match[1]), self.node(unquote(match[2]))))
         elif match := _DECLARED.fullmatch(line):
@@ -236,9 +238,13 @@ class _Reader:
             values["element"] = self.element(values["element"])
         values = {key: self.body_of(value) for key, value in values.items()}
         node = build(OPS[op], name, values)
+        self.add(node, kind)
+
+    def add(self, node: Node, kind: str) -> None:
+        """A node whose line has this text of its type."""
         if str(node.type) != kind:
-            raise ValueError(f"{name!r} is of type {node.type}, not {kind}")
-        self.nodes[name] = node
+            raise ValueError(f"{node.name!r} is of type {node.type}, not {kind}")
+        self.nodes[node.name] = node
         if isinstance(node, Input):
             self.inputs.append(node)
 
@@ -295,7 +301,9 @@ def build(cls: type[Node], name: str, values: Mapping[str, Any]) -> Node:
         if not _conforms(value, hints[key]):
             raise ValueError(f"attribute {key!r} of {cls.__name__} cannot be {value!r:.60}")
     try:
-        return cls(name=name, **values)
+        node = cls(name=name, **values)
+        check_stated(node)
+        return node
     except (QuantglowError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{cls.__name__} {name!r}: {error}") from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.errors import BackendError
 from quantglow.graph.node import Constant, Node
 from quantglow.lowering.rules import lowers, tag
 from quantglow.ops import (
@@ -78,11 +77,7 @@ def _operand_steps(node: Binary, operand: Node, index: int) -> tuple[Expr, Node]
 
 def constant_steps(node: Node, operand: Node, role: str, factor: float) -> Node:
     """A float Constant operand, times ``factor``, in units of the node's output step."""
-    if not isinstance(operand, Constant):
-        raise BackendError(
-            f"{node.op} {node.name!r} is quantized but its operand {operand.name!r} is a float "
-            "tensor that is not constant; quantize the operand or exclude the node"
-        )
+    assert isinstance(operand, Constant)  # by its type rule
     value = multiplier(operand.value, factor, divisor=node.type.params.scale)
     return Constant(name=tag(node, role), value=value)
 

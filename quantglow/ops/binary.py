@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.graph.node import Node, op, shared_fields
+from quantglow.graph.kinds import CODES, REALS, taking
+from quantglow.graph.node import Constant, Node, op, shared_fields
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, integer_bounds, is_integer, multiplier, saturate
 from quantglow.ops.expression import Expr, arg, call
@@ -36,6 +37,7 @@ class Binary(Node):
     high: float = math.inf
     out: ElementType | None = None
 
+    takes = taking(x=REALS, y=REALS, out=CODES)
     traits = frozenset({Trait.ELEMENTWISE, Trait.LIGHT, Trait.SERVES_READERS})
 
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
@@ -54,12 +56,15 @@ class Binary(Node):
 
     def infer(self) -> TensorType:
         shape = broadcast(self, self.x.type.shape, self.y.type.shape)
+        if math.isnan(self.low) or math.isnan(self.high):
+            raise self.refuse("bounds must be numbers")
         if self.out is None:
             if not (self.x.type.dtype.is_float and self.y.type.dtype.is_float):
                 raise self.refuse("operands must be float unless `out` is given")
             return TensorType(DType.F32, shape)
         if not (is_integer(self.x.type) or is_integer(self.y.type)):
             raise self.refuse("`out` is quantized but no operand is")
+        check_exact_operands(self, self.x, self.y)
         return TensorType(self.out.dtype, shape, self.out.quant)
 
     def reference(self, x: Array, y: Array) -> Array:
@@ -82,6 +87,17 @@ class Binary(Node):
             ratio = multiplier(operand.type.params.scale, divisor=step)
             return centred(array, operand.type).astype(np.float32) * ratio
         return multiplier(array, divisor=step)
+
+
+def check_exact_operands(node: Node, *operands: Node) -> None:
+    """Raise ``TypeRuleError`` for a float operand of a quantized node whose values are not known:
+    they are multiplied by scales before they are stored."""
+    for operand in operands:
+        if not is_integer(operand.type) and not isinstance(operand, Constant):
+            raise node.refuse(
+                f"it is quantized but its operand {operand.name!r} is a float tensor that is not "
+                "constant; quantize the operand or exclude the node"
+            )
 
 
 def broadcast(node: Node, *shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.graph.kinds import CODES, REALS, Kind, taking
 from quantglow.graph.node import Node
 from quantglow.ops.activation import Activation
 from quantglow.ops.arithmetic import (
@@ -48,6 +49,13 @@ class Contraction(Node):
     high: float
     out: ElementType | None
 
+    takes = taking(
+        x=REALS,
+        w=Kind.FLOAT | Kind.BYTE | Kind.CHANNELS,
+        b=Kind.FLOAT | Kind.INTEGER | Kind.WIDE | Kind.WIDE_CHANNELS,
+        out=CODES,
+    )
+
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         """Weights must be the same for all samples, which are images or rows of their own."""
         return if_constant([self.w, self.b])
@@ -68,18 +76,22 @@ class Contraction(Node):
             raise self.refuse(f"b must have shape ({channels},)")
         if any(d < 0 for d in shape):
             raise self.refuse(f"the result would have shape {shape}")
+        if math.isnan(self.low) or math.isnan(self.high):
+            raise self.refuse("bounds must be numbers")
         if is_integer(self.x.type):
             weights = self.w.type
-            if self.x.type.dtype not in FACTORS or weights.dtype is not DType.I8:
-                raise self.refuse("x must be 8-bit or int16, w int8")
+            if weights.dtype is not DType.I8:
+                raise self.refuse("x is quantized, so w must be int8")
             if weights.quant is None or any(weights.quant.zero_points):
                 raise self.refuse("x is quantized, so w must be quantized symmetrically")
             if weights.quant.axis not in (None, weights.rank - 1):
                 raise self.refuse("w must be quantized along its last axis")
             if self.b is not None and self.b.type.dtype is not DType.I32:
                 raise self.refuse("x is quantized, so b must be int32")
-        elif not (self.x.type.dtype.is_float and self.w.type.dtype.is_float):
+        elif not self.w.type.dtype.is_float:
             raise self.refuse("x and w must both be float or both quantized")
+        elif self.b is not None and not self.b.type.dtype.is_float:
+            raise self.refuse("x is float, so b must be")
         elif self.out is not None:
             raise self.refuse("`out` needs quantized operands")
         if self.out is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.graph.kinds import CODES, REALS, taking
 from quantglow.graph.node import Node, op
 from quantglow.ops.activation import Activation
 from quantglow.ops.arithmetic import centred, is_integer, multiplier, saturate
@@ -41,6 +42,7 @@ class Conv(Contraction):
     high: float = math.inf
     out: ElementType | None = None
 
+    takes = taking(**Contraction.takes, residual=REALS)
     in_place = ("residual",)
 
     def infer(self) -> TensorType:
@@ -214,6 +216,8 @@ class MatMul(Node):
     y: Node
     out: ElementType | None = None
 
+    takes = taking(x=REALS, y=REALS, out=CODES)
+
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return if_constant([self.y]) if self.type.rank == 2 else if_aligned(self)
 
@@ -229,6 +233,8 @@ class MatMul(Node):
             raise self.refuse("both operands must be float or both quantized")
         if any(kind.dtype is DType.I16 and kind.params.zero_point for kind in (x, y)):
             raise self.refuse("int16 operands must have zero point 0")
+        if self.out is not None and not is_integer(x):
+            raise self.refuse("`out` needs quantized operands")
         shape = (*batch, x.shape[-2], y.shape[-1])
         if self.out is None:
             return TensorType(DType.F32, shape)

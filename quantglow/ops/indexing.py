@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import OutOfRangeError
+from quantglow.graph.kinds import NUMBERS, taking
 from quantglow.graph.node import Constant, Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.samples import if_constant, if_rows
@@ -158,6 +159,8 @@ class TopK(Node):
     k: int
     largest: bool = True
 
+    takes = taking(x=NUMBERS)
+
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return if_rows(self)
 
@@ -165,8 +168,6 @@ class TopK(Node):
         shape = self.x.type.shape
         if not shape or not 0 < self.k <= shape[-1]:
             raise self.refuse(f"there are no {self.k} elements along the last axis")
-        if self.x.type.dtype is DType.BOOL:
-            raise self.refuse("x must be numbers")
         return TensorType(DType.I64, (*shape[:-1], self.k))
 
     def reference(self, x: Array) -> Array:

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.graph.kinds import CODES, REALS, Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import dequantize, is_integer, multiplier, quantize, saturate
 from quantglow.ops.functions import row_sum, shrinking_power
 from quantglow.ops.samples import if_rows
+from quantglow.ops.windows import LARGEST_WINDOW
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -30,6 +32,8 @@ class BatchNormalization(Node):
     var: Node
     epsilon: float = 1e-5
 
+    takes = taking(x=Kind.FLOAT, gamma=Kind.FLOAT, beta=Kind.FLOAT, mean=Kind.FLOAT, var=Kind.FLOAT)
+
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if keeps_last(perm) else None
 
@@ -37,11 +41,9 @@ class BatchNormalization(Node):
         return if_rows(self)
 
     def infer(self) -> TensorType:
-        channels = (self.x.type.shape[-1],)
+        channels = self.x.type.shape[-1:]
         if any(p.type.shape != channels for p in (self.gamma, self.beta, self.mean, self.var)):
             raise self.refuse(f"every parameter must have shape {channels}")
-        if not self.x.type.dtype.is_float:
-            raise self.refuse("x must be float")
         return self.x.type
 
     def reference(self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array) -> Array:
@@ -65,6 +67,7 @@ class LayerNormalization(Node):
     epsilon: float = 1e-5
     out: ElementType | None = None
 
+    takes = taking(x=REALS, out=CODES)
     traits = frozenset({Trait.SERVES_READERS})
 
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
@@ -78,8 +81,6 @@ class LayerNormalization(Node):
             raise self.refuse("x must have an axis")
         if (self.out is None) == is_integer(self.x.type):
             raise self.refuse("`out` must be given exactly when x is quantized")
-        if self.out is None and not self.x.type.dtype.is_float:
-            raise self.refuse("x must be float or quantized")
         wanted = TensorType(DType.F32, self.x.type.shape[-1:])
         if any(p is not None and p.type != wanted for p in (self.gamma, self.beta)):
             raise self.refuse(f"gamma and beta must be {wanted}")
@@ -107,6 +108,8 @@ class LRN(Node):
     beta: float = 0.75
     bias: float = 1.0
 
+    takes = taking(x=Kind.FLOAT)
+
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if keeps_last(perm) else None
 
@@ -114,12 +117,10 @@ class LRN(Node):
         return {}
 
     def infer(self) -> TensorType:
-        if not self.x.type.dtype.is_float:
-            raise self.refuse("x must be float")
         if self.x.type.rank < 2:
             raise self.refuse("x has no channels")
-        if self.size < 1:
-            raise self.refuse(f"size {self.size} is not positive")
+        if not 0 < self.size <= LARGEST_WINDOW:
+            raise self.refuse(f"size {self.size} is not from 1 to {LARGEST_WINDOW}")
         return self.x.type
 
     def reference(self, x: Array) -> Array:
@@ -145,6 +146,7 @@ class Softmax(Node):
     x: Node
     out: ElementType | None = None
 
+    takes = taking(x=Kind.FLOAT | Kind.BYTE, out=CODES)
     traits = frozenset({Trait.FUNCTION})
 
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
@@ -158,8 +160,6 @@ class Softmax(Node):
             raise self.refuse("the last axis must not be empty")
         if (self.out is None) == is_integer(self.x.type):
             raise self.refuse("`out` must be given exactly when x is quantized")
-        if self.x.type.dtype is DType.I16:
-            raise self.refuse("x must be float or 8-bit")
         return self.x.type if self.out is None else self.x.type.with_element(self.out)
 
     def table(self) -> Array:
@@ -194,6 +194,7 @@ class LogSoftmax(Node):
 
     x: Node
 
+    takes = taking(x=Kind.FLOAT)
     traits = frozenset({Trait.FUNCTION, Trait.PASSES_SPECIALS})
 
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
@@ -203,8 +204,8 @@ class LogSoftmax(Node):
         return if_rows(self)
 
     def infer(self) -> TensorType:
-        if not self.x.type.dtype.is_float or self.x.type.rank < 1:
-            raise self.refuse("x must be float and have an axis")
+        if self.x.type.rank < 1:
+            raise self.refuse("x must have an axis")
         return self.x.type
 
     def reference(self, x: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from quantglow.graph.kinds import CODES, NUMBERS, REALS, Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer, multiplier, saturate
@@ -76,6 +77,7 @@ class MaxPool(Pool):
     dilations: Pair = (1, 1)
     ceil_mode: bool = False
 
+    takes = taking(x=NUMBERS)
     traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
 
     def infer(self) -> TensorType:
@@ -102,6 +104,7 @@ class AveragePool(Pool):
     count_include_pad: bool = False
     out: ElementType | None = None
 
+    takes = taking(x=REALS, out=CODES)
     traits = frozenset({Trait.KEEPS_ZERO})
 
     def infer(self) -> TensorType:
@@ -176,8 +179,6 @@ class Reduce(Node):
         return TensorType(chosen.dtype, chosen.shape) if is_per_axis else chosen
 
     def infer(self) -> TensorType:
-        if not self.x.type.dtype.is_float:
-            raise self.refuse("x must be float")
         return TensorType(DType.F32, self.result_shape())
 
 
@@ -190,6 +191,7 @@ class ReduceMean(Reduce):
     keepdims: bool = True
     out: ElementType | None = None
 
+    takes = taking(x=REALS, out=CODES)
     traits = frozenset({Trait.KEEPS_ZERO})
 
     def infer(self) -> TensorType:
@@ -224,6 +226,7 @@ class ReduceSum(Reduce):
     axes: tuple[int, ...]
     keepdims: bool = True
 
+    takes = taking(x=Kind.FLOAT)
     traits = frozenset({Trait.KEEPS_ZERO})
 
     def reference(self, x: Array) -> Array:
@@ -238,6 +241,7 @@ class ReduceMax(Reduce):
     axes: tuple[int, ...]
     keepdims: bool = True
 
+    takes = taking(x=NUMBERS)
     traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
 
     def infer(self) -> TensorType:
@@ -255,6 +259,7 @@ class ReduceMin(Reduce):
     axes: tuple[int, ...]
     keepdims: bool = True
 
+    takes = taking(x=NUMBERS)
     traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
 
     def infer(self) -> TensorType:

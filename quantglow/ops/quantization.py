@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.graph.kinds import CODES, Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
-from quantglow.ops.arithmetic import centred, dequantize, is_integer, multiplier, quantize, saturate
+from quantglow.ops.arithmetic import centred, dequantize, multiplier, quantize, saturate
 from quantglow.ops.samples import if_per_tensor
 from quantglow.types import Array, DType, ElementType, TensorType
 
@@ -20,6 +21,7 @@ class Quantize(Node):
     x: Node
     out: ElementType
 
+    takes = taking(x=Kind.FLOAT, out=CODES | Kind.CHANNELS)
     traits = frozenset({Trait.ELEMENTWISE})
 
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
@@ -29,8 +31,6 @@ class Quantize(Node):
         return if_per_tensor(self)
 
     def infer(self) -> TensorType:
-        if not self.x.type.dtype.is_float or self.out.quant is None:
-            raise self.refuse("x must be float and `out` quantized")
         return self.x.type.with_element(self.out)
 
     def reference(self, x: Array) -> Array:
@@ -43,6 +43,7 @@ class Dequantize(Node):
 
     x: Node
 
+    takes = taking(x=CODES | Kind.WIDE | Kind.CHANNELS | Kind.WIDE_CHANNELS)
     traits = frozenset({Trait.ELEMENTWISE})
 
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
@@ -52,8 +53,6 @@ class Dequantize(Node):
         return if_per_tensor(self)
 
     def infer(self) -> TensorType:
-        if self.x.type.quant is None:
-            raise self.refuse("x must be quantized")
         return TensorType(DType.F32, self.x.type.shape)
 
     def reference(self, x: Array) -> Array:
@@ -67,6 +66,7 @@ class Rescale(Node):
     x: Node
     out: ElementType
 
+    takes = taking(x=CODES, out=CODES)
     traits = frozenset({Trait.ELEMENTWISE})
 
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
@@ -76,8 +76,6 @@ class Rescale(Node):
         return if_per_tensor(self)
 
     def infer(self) -> TensorType:
-        if not is_integer(self.x.type) or self.out.quant is None:
-            raise self.refuse("x and `out` must be quantized")
         return self.x.type.with_element(self.out)
 
     def reference(self, x: Array) -> Array:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.graph.kinds import REALS, kind_of
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, is_integer, saturate
@@ -79,6 +80,8 @@ class Resize(Node):
             raise self.refuse("x must have 4 dimensions")
         if self.mode not in ("nearest", "linear"):
             raise self.refuse(f"mode {self.mode!r} is neither nearest nor linear")
+        if self.mode == "linear" and not kind_of(self.x.type) & REALS:
+            raise self.refuse("only floats and codes with one scale are interpolated")
         if self.coordinates not in _COORDINATES:
             raise self.refuse(f"unknown coordinate transformation {self.coordinates!r}")
         if self.rounding not in _ROUNDINGS:

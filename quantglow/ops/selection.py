@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.graph.kinds import CODES, REALS, Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, is_integer, multiplier, saturate
-from quantglow.ops.binary import broadcast
+from quantglow.ops.binary import broadcast, check_exact_operands
 from quantglow.ops.samples import if_aligned
-from quantglow.types import Array, DType, ElementType, TensorType
+from quantglow.types import Array, ElementType, TensorType
 
 
 @op
@@ -22,6 +23,7 @@ class PRelu(Node):
     slope: Node
     out: ElementType | None = None
 
+    takes = taking(x=REALS, slope=Kind.FLOAT, out=CODES)
     traits = frozenset({Trait.ELEMENTWISE, Trait.LIGHT})
 
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
@@ -33,10 +35,10 @@ class PRelu(Node):
     def infer(self) -> TensorType:
         if broadcast(self, self.x.type.shape, self.slope.type.shape) != self.x.type.shape:
             raise self.refuse("slope must broadcast to x")
-        if not self.slope.type.dtype.is_float:
-            raise self.refuse("slope must be float")
         if (self.out is None) == is_integer(self.x.type):
             raise self.refuse("`out` must be given exactly when x is quantized")
+        if self.out is not None:
+            check_exact_operands(self, self.slope)
         return self.x.type if self.out is None else self.x.type.with_element(self.out)
 
     def reference(self, x: Array, slope: Array) -> Array:
@@ -57,14 +59,13 @@ class Where(Node):
     x: Node
     y: Node
 
+    takes = taking(condition=Kind.BOOL)
     traits = frozenset({Trait.ELEMENTWISE, Trait.MOVES, Trait.PASSES_SPECIALS})
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return if_aligned(self)
 
     def infer(self) -> TensorType:
-        if self.condition.type.dtype is not DType.BOOL:
-            raise self.refuse("the condition must be bool")
         if self.x.type.element != self.y.type.element:
             raise self.refuse("x and y must have the same element type")
         return self.x.type.with_shape(broadcast(self, *(o.type.shape for o in self.operands)))

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.graph.kinds import REALS, Kind, kind_of
 from quantglow.graph.node import Constant, Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer, representable
 from quantglow.symbolic.shapes import broadcast_shapes
-from quantglow.types import Array, TensorType
+from quantglow.types import Array, DType, TensorType
 
 MOVES = frozenset(
     {
@@ -199,8 +200,17 @@ class Pad(Node):
             raise self.refuse("before and after need one entry for each axis")
         if min((*self.before, *self.after), default=0) < 0:
             raise self.refuse("negative pads are written as Slice")
+        if not kind_of(self.x.type) & (REALS | Kind.WIDE) and not self._is_storable():
+            raise self.refuse(f"{self.value} is not an element of {self.x.type.element}")
         sizes = zip(self.before, self.x.type.shape, self.after, strict=True)
         return self.x.type.with_shape(tuple(b + d + a for b, d, a in sizes))
+
+    def _is_storable(self) -> bool:
+        """Whether plain integers or conditions have the padding element."""
+        kind = self.x.type
+        low, high = (0, 1) if kind.dtype is DType.BOOL else kind.dtype.limits
+        whole = math.isfinite(self.value) and self.value == int(self.value)
+        return kind.quant is None and whole and low <= self.value <= high
 
     @property
     def fill(self) -> float | int:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from quantglow.graph.kinds import Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.ops.samples import if_rows
 from quantglow.types import Array, DType, TensorType
@@ -72,13 +73,15 @@ class QuantizeRows(Node):
     x: Node
     group: int
 
+    takes = taking(x=Kind.FLOAT)
+
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return {}
 
     def infer(self) -> TensorType:
         kind = self.x.type
-        if not kind.dtype.is_float or kind.rank != 2:
-            raise self.refuse("x must be float with 2 dimensions")
+        if kind.rank != 2:
+            raise self.refuse("x must have 2 dimensions")
         check_group(self, self.group)
         rows, depth = kind.shape
         return TensorType(DType.I8, (rows, row_nbytes(depth, self.group)))

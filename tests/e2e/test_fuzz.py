@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.fuzz import files, saved_files
+from tests.fuzz import files, saved_files, saved_texts
 from tests.fuzz.compare import REFUSED, Setting, check, session
 from tests.fuzz.isolated import findings, last_words
 from tests.fuzz.shrink import shrunk
@@ -15,7 +15,7 @@ from tests.fuzz.unspecified import unspecified_outputs
 from tests.generators.onnx_models import models
 
 
-@pytest.mark.parametrize("what", ["graphs", "exports", "files", "saved"])
+@pytest.mark.parametrize("what", ["graphs", "exports", "files", "saved", "texts"])
 @pytest.mark.parametrize("seeds", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_finds_nothing(what: str, seeds: int) -> None:
     found = [finding for finding in findings(what, range(20_000, 20_000 + seeds)) if finding]
@@ -35,6 +35,21 @@ def test_a_seed_always_gives_the_same_case() -> None:
     assert once.model == again.model
     assert files.damaged(5) == files.damaged(5)
     assert saved_files.damaged(5) == saved_files.damaged(5)
+    assert saved_texts.altered(5).result.text == saved_texts.altered(5).result.text
+
+
+def test_altered_texts_are_accepted_and_refused() -> None:
+    """Most of them reach the compiler; others are refused as files, with their lines as drawn."""
+    drawn = [saved_texts.altered(seed) for seed in range(200)]
+    assert sum(each.result.graph is not None and not each.changed for each in drawn) > 100
+    assert sum(each.result.refused > 0 and bool(each.changed) for each in drawn) > 15
+
+
+def test_an_undeclared_kind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fuzzer draws operands of kinds that the compiler does not take."""
+    monkeypatch.setattr("quantglow.ops.MaxPool.takes", {})
+    monkeypatch.setattr("quantglow.ops.Quantize.takes", {})
+    assert any(saved_texts.check_text(seed) for seed in range(600))
 
 
 def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

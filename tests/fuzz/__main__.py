@@ -14,7 +14,7 @@ import onnx
 from rich.console import Console
 from rich.progress import track
 
-from tests.fuzz import compare, exports, files, isolated, saved_files
+from tests.fuzz import compare, exports, files, isolated, saved_files, saved_texts
 from tests.fuzz.compare import Difference, Setting
 from tests.fuzz.shrink import shrunk
 from tests.generators.onnx_models import models
@@ -24,11 +24,18 @@ def check(what: str, seed: int) -> Difference | None:
     """The difference of a seed's case, None if there is none."""
     if what == "files":
         return files.check_file(files.damaged(seed))
+    if is_text(what, seed):
+        return saved_texts.check_text(seed)
     if what == "saved":
         return saved_files.check_saved(saved_files.damaged(seed))
     if what == "exports":
         return exports.check(models.drawn(seed), Setting.of(seed), seed)
     return compare.check(models.drawn(seed), Setting.of(seed))
+
+
+def is_text(what: str, seed: int) -> bool:
+    """Whether a seed stands for an altered text: all of ``texts``, half of ``saved``."""
+    return what == "texts" or (what == "saved" and seed % 2 == 1)
 
 
 def work(what: str, start: int, stop: int) -> None:
@@ -72,6 +79,8 @@ def kept(what: str, finding: isolated.Finding, folder: Path) -> str:
     """Write the case, shrunk if possible, and a text on its difference."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{what}-{finding.seed}.{'qgm' if what == 'saved' else 'onnx'}"
+    if is_text(what, finding.seed):
+        return saved_texts.kept(finding.seed, folder)
     if what not in ("graphs", "exports"):
         path.write_bytes((saved_files if what == "saved" else files).damaged(finding.seed))
         return str(path)
@@ -103,7 +112,8 @@ def main() -> None:
         ("graphs", "random graphs: float against onnxruntime, int8 against the interpreter"),
         ("files", "damaged files: a result or a typed error, nothing else"),
         ("exports", "random graphs: exported models in onnxruntime against the compiled ones"),
-        ("saved", "the same of damaged .qgm files whose hashes are right"),
+        ("saved", "the same of damaged and altered .qgm files whose hashes are right"),
+        ("texts", "the same of .qgm files with altered graphs that inference accepts"),
     ):
         options = commands.add_parser(what, help=about, description=about)
         options.add_argument("--seeds", type=seed_range, default=range(1000), metavar="FROM:TO")
