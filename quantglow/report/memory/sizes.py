@@ -1,4 +1,4 @@
-"""Bytes of a model's weights before and after quantization."""
+"""Bytes of a model's weights before and after quantization, as files have them: each once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.report.display.bars import Bar
 from quantglow.report.display.tables import nbytes_text
+from quantglow.runtime.saved_models.stored_arrays import stored_nbytes
 
 
 @dataclass(frozen=True)
 class WeightSizes:
-    """Bytes of the constants of the float and of the quantized graph."""
+    """Bytes that files have of the constants of the float and of the quantized graph."""
 
     float_nbytes: int
     quantized_nbytes: int
@@ -23,6 +24,15 @@ class WeightSizes:
     def of(before: Graph, after: Graph) -> WeightSizes:
         """The sizes of two graphs."""
         return WeightSizes(constants_nbytes(before), constants_nbytes(after))
+
+    def beside(self, other_nbytes: int) -> WeightSizes:
+        """The sizes with weights that are the same before and after."""
+        return WeightSizes(self.float_nbytes + other_nbytes, self.quantized_nbytes + other_nbytes)
+
+    @property
+    def saved_nbytes(self) -> int:
+        """Difference of the sizes."""
+        return self.float_nbytes - self.quantized_nbytes
 
     @property
     def ratio(self) -> float:
@@ -50,6 +60,5 @@ class WeightSizes:
 
 
 def constants_nbytes(graph: Graph) -> int:
-    """Bytes of the constants of a graph; arrays that several share count once."""
-    arrays = {id(n.value): n.value.nbytes for n in graph.nodes if isinstance(n, Constant)}
-    return sum(arrays.values())
+    """Bytes that a file has of the constants of a graph, those in bodies of loops included."""
+    return stored_nbytes(n.value for n in graph.every_node() if isinstance(n, Constant))

@@ -64,9 +64,14 @@ def write_parts(archive: zipfile.ZipFile, name: str, content: Parts, method: int
 
 def method_of(data: Content) -> int:
     """Compression method of a member, by the size that deflate gives it."""
+    return zipfile.ZIP_DEFLATED if member_nbytes(data) < len(data) else zipfile.ZIP_STORED
+
+
+def member_nbytes(data: Content) -> float:
+    """Size of a member in a file; for long data an estimate."""
+    deflated = deflated_nbytes(data)
     wanted = len(data) if len(data) < QUICK_NBYTES else WORTHWHILE * len(data)
-    is_smaller = deflated_nbytes(data) < wanted
-    return zipfile.ZIP_DEFLATED if is_smaller else zipfile.ZIP_STORED
+    return deflated if deflated < wanted else len(data)
 
 
 def deflated_nbytes(data: Content) -> float:

@@ -19,7 +19,7 @@ import io
 import itertools
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ import numpy as np
 from quantglow.fourier import FourierMatrix, Windowed, recognised
 from quantglow.pages import PIECE_NBYTES, Content, Data, Parts, pieces_of
 from quantglow.processes.parsing import undisturbed
-from quantglow.runtime.saved_models.members import FREE_NBYTES
+from quantglow.runtime.saved_models.members import FREE_NBYTES, member_nbytes
 from quantglow.types import Array
 
 PACKED = "constants/packed.bin"
@@ -184,6 +184,11 @@ class ArrayStore:
         found = {member_of(number): npy_parts(form) for number, form in large.items()}
         return {PACKED: b"".join(small), **found} if small else found
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the members in a file; for long ones an estimate."""
+        return int(sum(map(member_nbytes, self.members().values())))
+
     def manifest(self) -> dict[str, Any]:
         """Numbers of the arrays in each form, and the types of those without a header."""
         small = ((n, form) for n, form in self.written.items() if is_small(form))
@@ -193,6 +198,14 @@ class ArrayStore:
             "deltas": [*self.deltas.items()],
             "fourier": [(number, *found.to_json()) for number, found in self.fourier.items()],
         }
+
+
+def stored_nbytes(arrays: Iterable[Array]) -> int:
+    """Bytes that a file has of arrays, each once."""
+    store = ArrayStore()
+    for array in {id(array): array for array in arrays}.values():
+        store.number_of(array)
+    return store.nbytes
 
 
 @dataclass(frozen=True)

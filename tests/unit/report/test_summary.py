@@ -147,9 +147,10 @@ def test_a_measurement_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_sizes_are_those_of_the_constants() -> None:
+    """Members of a file are deflated where that pays."""
     made = qg.quantize_and_compile(small_model(), small_samples(), **FAST)
     after = sum(n.value.nbytes for n in made.graph.nodes if isinstance(n, Constant))
-    assert made.report.weights.quantized_nbytes == after
+    assert 0.7 * after < made.report.weights.quantized_nbytes <= after
     assert made.report.weights.ratio > 2
 
 
