@@ -35,6 +35,7 @@ from quantglow.cli.files import check_timeline
 from quantglow.cli.stdin_model import STDIN, from_stdin
 from quantglow.errors import QuantglowError
 from quantglow.files import cause
+from quantglow.profiling.under_way import heartbeat
 from quantglow.runtime.traces import tracing
 from quantglow.version import __version__
 
@@ -180,6 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_timeline(vars(options))
             if getattr(options, "trace", None) is not None:
                 stack.enter_context(tracing(options.trace))
+            stack.enter_context(heartbeat(f"quantglow {options.command}"))
             COMMANDS[options.command].run(options, console)
         console.file.flush()
     except QuantglowError as error:

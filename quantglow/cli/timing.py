@@ -10,22 +10,26 @@ from typing import Any
 
 import numpy as np
 
-ROUNDS = 7
+ROUNDS, FEWEST_ROUNDS = 7, 3
+"""Turns of each callable, and the number after which too long a measurement ends."""
 
 
 def medians(runs: Mapping[str, Callable[[], object]], seconds: float = 1.0) -> dict[str, float]:
     """Median time in seconds of one call of each callable; they take turns, round by round.
 
-    ``seconds`` is about the time spent on each.  Every round is longer than the clock's resolution;
-    the first call of each callable warms it up and sets its calls in a round.
+    ``seconds`` is about the time spent on each, at most that of ``FEWEST_ROUNDS`` rounds more.
+    Every round is longer than the clock's resolution; the first call of each callable warms it up,
+    and the second sets its calls in a round.
     """
-    counts = {}
+    counts, end = {}, time.perf_counter() + seconds * len(runs)
     for name, run in runs.items():
         run()
         once = _spent(run, 1)
         counts[name] = max(1, int(seconds / ROUNDS / max(once, 1e-6)))
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        if number >= FEWEST_ROUNDS and time.perf_counter() > end:
+            break
         for name, run in runs.items():
             times[name].append(_spent(run, counts[name]) / counts[name])
     return {name: float(np.median(found)) for name, found in times.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from quantglow.cli.steps import steps_arguments
 from quantglow.cli.timing import medians
 from quantglow.clusters import dask
 from quantglow.errors import OptionError
+from quantglow.profiling.under_way import step
 from quantglow.report.display.tables import Table
 from quantglow.report.speed.busy import busy_note
 from quantglow.runtime.build import Compiler
@@ -34,7 +36,14 @@ CONNECT_SECONDS = 10.0
 COMPARED_SECONDS = 2.0
 """Time to reach a scheduler, and of the comparison of the network before and after, in seconds."""
 
-KEPT = "Load the model with tune='records'."
+KEPT = (
+    "`quantglow run` and `quantglow bench` use these choices with --tune records, Python with "
+    "tune='records'."
+)
+NO_GAIN = "Nothing was gained: the choices of the cost model stay."
+MIN_SHARE = 0.25
+"""Minimum share of the time that kernels get, however long the model compiles."""
+MEASURED_BEFORE = "All kernels were measured before. "
 LOST = (
     "These choices are lost, because the cache cannot be written. Remedy: set QUANTGLOW_CACHE_DIR "
     "to a folder that you may write."
@@ -56,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-minutes",
         type=float,
         default=MAX_MINUTES,
-        help="time for the kernels of a model (default: %(default)s)",
+        help="time for a model, its compilation included (default: %(default)s)",
     )
     parser.add_argument(
         "--searcher",
@@ -96,10 +105,13 @@ def tune_model(
     options: argparse.Namespace, minutes: float | None, console: Console
 ) -> dict[str, Any]:
     """Measure the kernels of a model, and the whole model before and after."""
+    start = time.monotonic()
     compiled = opened(options)
     compiler = Compiler.of(options.target, options.num_threads, schedule=options.schedule)
-    with client_of(options.scheduler) as client:
-        made = tune_network(compiled, compiler, minutes, options.searcher, told, client)
+    around = (time.monotonic() - start + 2 * COMPARED_SECONDS) / 60
+    with client_of(options.scheduler) as client, step("kernels are measured"):
+        time_left = time_for_kernels(minutes, around)
+        made = tune_network(compiled, compiler, time_left, options.searcher, told, client)
     assert isinstance(compiled, CompiledModel)
     tuned = made.compiler.compile(compiled.graph).executable
     plain, feeds = compiled.build.executable, drawn_feeds(compiled, {})
@@ -111,13 +123,27 @@ def tune_model(
         console.print(
             f"{len(made.records)} kernels measured, {faster} of them are faster now. One call "
             f"takes {times['after'] * 1e3:.3f} ms, before {times['before'] * 1e3:.3f} ms. "
-            + (KEPT if made.is_kept else LOST),
+            + advice(made, faster),
             highlight=False,
         )
         if faster:
             console.print(choices_table(made).rich())
     records = [json.loads(record.line()) for record in made.records]
     return {"records": records, "seconds": times, "kept": made.is_kept}
+
+
+def time_for_kernels(minutes: float | None, around: float) -> float | None:
+    """The minutes in which kernels are measured; ``around``: those of everything else."""
+    return None if minutes is None else max(minutes - around, MIN_SHARE * minutes)
+
+
+def advice(made: Tuning, faster: int) -> str:
+    """The use of a tuning with so many faster kernels."""
+    if not made.records:
+        return MEASURED_BEFORE + KEPT
+    if not faster:
+        return NO_GAIN
+    return KEPT if made.is_kept else LOST
 
 
 @contextmanager

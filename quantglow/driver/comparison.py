@@ -21,6 +21,7 @@ from quantglow.graph.border import declared_feeds
 from quantglow.graph.family import Family
 from quantglow.processes.isolation import IsolationError
 from quantglow.profiling.data import Feeds
+from quantglow.profiling.under_way import step
 from quantglow.report import Report
 from quantglow.report.accuracy.accuracy import worst_sqnr_db
 from quantglow.report.accuracy.headline import SAME, UNSEEN
@@ -142,10 +143,14 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         path = Path(folder) / "float.onnx"
         path.write_bytes(quantizer_input(model, input_shapes or {}).SerializeToString())
-        checked = checked_by_float(path, compiled, split.checked)
+        with step("the float model runs"):
+            checked = checked_by_float(path, compiled, split.checked)
         rows = [float_row(path), our_row(compiled, checked, Path(folder))]
-        rows += [peer_row(peer, path, split.calibration, checked, limit) for peer in peers]
-        rows = with_latencies(rows, peers, path, compiled, split.checked[0], seconds)
+        for peer in peers:
+            with step(f"{peer.name} quantizes, {peer_minutes:g} minutes at most"):
+                rows.append(peer_row(peer, path, split.calibration, checked, limit))
+        with step("latencies are measured"):
+            rows = with_latencies(rows, peers, path, compiled, split.checked[0], seconds)
     samples = len(split.checked)
     return QuantizerComparison(rows, samples, split.origin, compiled.num_threads, busy)
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from quantglow.profiling.notebook_progress import in_html, in_notebook
 from quantglow.profiling.progress_text import line
+from quantglow.profiling.under_way import step
 
 Item = TypeVar("Item")
 
@@ -35,8 +36,15 @@ def shown(
     their ``len``, if they have one.
     """
     if not is_shown(progress):
-        yield from items
+        with step(label):
+            yield from items
         return
+    with step(""):
+        yield from with_bar(items, label, total)
+
+
+def with_bar(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
+    """The items, with a bar, or lines in a log."""
     if in_notebook():
         yield from in_html(items, label, len_of(items) if total is None else total)
         return

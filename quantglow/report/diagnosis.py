@@ -10,6 +10,7 @@ from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.profiling import Profile
+from quantglow.profiling.under_way import step
 from quantglow.quantization import QuantizationReport
 from quantglow.report.accuracy.accuracy import (
     WORST,
@@ -100,10 +101,12 @@ def diagnose(
 
     ``sensitivity`` also runs the operators behind each layer once for each sample.
     """
-    layers = layer_accuracy(float_graph, int8_graph, decisions, samples, profile.histograms)
+    with step("errors of layers are measured"):
+        layers = layer_accuracy(float_graph, int8_graph, decisions, samples, profile.histograms)
     if sensitivity:
         names = [n.name for n in decisions.nodes if n.precision != "float"]
-        alone = sensitivities(float_graph, int8_graph, names, samples)
+        with step(f"sensitivity of {len(names)} layers is measured"):
+            alone = sensitivities(float_graph, int8_graph, names, samples)
         layers = tuple(replace(n, sensitivity_db=alone.get(n.name)) for n in layers)
     exact = [interpret(float_graph, feeds) for feeds in samples]
     rounded = [interpret(int8_graph, feeds) for feeds in samples]

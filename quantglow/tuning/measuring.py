@@ -7,6 +7,8 @@ are measured apart, down to the one that is at fault.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -32,6 +34,8 @@ from quantglow.types import Array
 CHILD = "quantglow.tuning.measuring:measured_here"
 START_SECONDS = 60.0
 """Time limit of a child beside that of its choices: it plans the program anew."""
+GRACE_SECONDS = 5.0
+"""Time after the deadline in which a child ends what it has begun."""
 CHOICE_SECONDS = 5.0
 """Time limit for each choice."""
 TOGETHER = 8
@@ -39,8 +43,9 @@ TOGETHER = 8
 MOST_IN_CHILD = 256
 """Maximum number of choices for one child."""
 
-TIMED, UNKNOWN, WRONG = range(3)
-"""States of a choice: timed; no choice of its task; with other results than the default."""
+TIMED, UNKNOWN, WRONG, LATE = range(4)
+"""States of a choice: timed; no choice of its task; with other results than the default; not
+begun before the deadline."""
 
 Progress = Callable[[int], object]
 """Is told how many choices are done."""
@@ -109,13 +114,17 @@ class Measurer:
         try:
             return self._by_child(jobs)
         except IsolationError as error:
+            if self.deadline.is_over:
+                return []
             if len(jobs) == 1:
                 return [Measured(jobs[0], failure=str(error))]
             middle = len(jobs) // 2
             return [*self._outcomes(jobs[:middle]), *self._outcomes(jobs[middle:])]
 
     def _by_child(self, jobs: list[Job]) -> list[Measured]:
-        """All of them.  Raises ``IsolationError``."""
+        """All that were begun before the deadline.  Raises ``IsolationError``."""
+        left = self.deadline.minutes_left
+        seconds = math.inf if left is None else 60 * left
         text, constants, arrays = printed(self.graph)
         facts = {
             "text": text,
@@ -125,20 +134,18 @@ class Measurer:
             "threads": self.threads,
             "samples": self.samples,
             "jobs": [[job.task, job.choice.to_json(), job.weights_nbytes] for job in jobs],
+            "until": None if left is None else time.time() + seconds,
         }
-        seconds, defaults, states = called(
-            CHILD,
-            arrays,
-            facts,
-            seconds=START_SECONDS + CHOICE_SECONDS * len(jobs),
-        )
+        limit = min(START_SECONDS + CHOICE_SECONDS * len(jobs), seconds + GRACE_SECONDS)
+        times, defaults, states = called(CHILD, arrays, facts, seconds=limit)
         return [
             Measured(job, tuple(own), tuple(default))
             if state == TIMED
             else Measured(job, failure=FAILURES[int(state)])
             for job, own, default, state in zip(
-                jobs, seconds.tolist(), defaults.tolist(), states, strict=True
+                jobs, times.tolist(), defaults.tolist(), states, strict=True
             )
+            if state != LATE
         ]
 
 
@@ -182,8 +189,12 @@ def measured_here(
     threads: int,
     samples: int,
     jobs: Sequence[tuple[str, Any, int]],
+    until: float | None = None,
 ) -> list[Array]:
-    """In the child: seconds [jobs, samples], those of the default, and states [jobs]."""
+    """In the child: seconds [jobs, samples], those of the default, and states [jobs].
+
+    After the time ``until``, in seconds of the clock, nothing is begun but the first choices.
+    """
     graph = parsed(text, constants, arrays)
     found = replace(resolve(target), core=core_of(core))
     tasks = {task.key: task for task in tasks_of(planned_for(graph, found, threads)[0], found)}
@@ -195,6 +206,9 @@ def measured_here(
             continue
         trial, chosen = Trial(tasks[key], nbytes), list(group)
         for first in range(0, len(chosen), TOGETHER):
+            if until is not None and TIMED in states and time.time() > until:
+                states[[number for number, _ in chosen[first:]]] = LATE
+                break
             kernels: dict[int, LoadedKernel] = {}
             for number, (_, choice, _) in chosen[first : first + TOGETHER]:
                 if (kernel := trial.loaded(Choice.of(choice))) is not None:

@@ -19,7 +19,7 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.lazy import cached_property
-from quantglow.processes.deadline import NEVER, Deadline
+from quantglow.processes.deadline import Deadline
 from quantglow.tuning.learned import OptunaSearch, XGBoostSearch
 from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, planned_for
 from quantglow.tuning.na2c import NA2C
@@ -199,11 +199,16 @@ class Tuner:
             self.say(f"{tried} choices measured for {len(searches)} kernels")
 
     def _records(self, searches: Sequence[Tuned], nbytes: int) -> list[Record]:
-        """The records of finals between the best choices and the default."""
+        """The records of finals between the best choices and the default; none for tasks whose
+        finals no time was left for."""
         jobs = [Job(s.task.key, choice, nbytes) for s in searches for choice in s.finalists]
-        measurer = self.measuring(FINAL_SAMPLES, NEVER)
+        measurer = self.measuring(FINAL_SAMPLES, self.deadline)
         finals: dict[str, list[Measured]] = {}
         for measured in measurer.run(jobs):
             finals.setdefault(measured.job.task, []).append(measured)
         self.say(f"{len(jobs)} of them compared once more")
-        return [search.record(finals.get(search.task.key, ()), self.host) for search in searches]
+        return [
+            search.record(finals.get(search.task.key, ()), self.host)
+            for search in searches
+            if not search.finalists or search.task.key in finals
+        ]

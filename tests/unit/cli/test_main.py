@@ -564,6 +564,18 @@ def test_medians_are_of_one_call() -> None:
     assert 0.005 <= found["sleep"] < 0.05
 
 
+def test_medians_end_where_calls_become_slow() -> None:
+    pauses = iter([0.0, 0.001])
+    calls: list[None] = []
+
+    def slowing() -> None:
+        calls.append(None)
+        time.sleep(next(pauses, 0.01))
+
+    medians({"slowing": slowing}, seconds=0.07)
+    assert len(calls) < 2 + 7 * 5
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_usage_has_the_model_before_the_flags(
     command: str, capsys: pytest.CaptureFixture[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,6 +50,23 @@ def test_a_choice_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_begun_after_the_deadline() -> None:
     measurer = Measurer(GRAPH, TARGET, deadline=Deadline(0.0))
     assert measurer.run(FAULTY) == []
+
+
+def test_choices_that_the_time_does_not_reach_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first are measured whatever the deadline, others are not begun after it."""
+    monkeypatch.setattr(measuring, "GRACE_SECONDS", 20.0)  # a busy machine starts children slowly
+    jobs = [Job(task.key, choice, 0) for task in TASKS for choice in task.choices]
+    found = Measurer(GRAPH, TARGET, deadline=Deadline.after(0.001)).run(jobs)
+    assert 0 < len(found) <= measuring.TOGETHER < len(jobs)
+    assert all(measured.seconds for measured in found)
+
+
+def test_a_child_ends_soon_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.5)
+    start = time.monotonic()
+    monkeypatch.setattr(measuring, "CHILD", "tests.unit.tuning.faulty_children:hanging")
+    assert Measurer(GRAPH, TARGET, deadline=Deadline.after(0.01)).run(FAULTY[:2]) == []
+    assert time.monotonic() - start < 15
 
 
 def test_every_choice_is_timed_with_the_default_beside_it() -> None:

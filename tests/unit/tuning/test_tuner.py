@@ -23,11 +23,12 @@ from quantglow.cli.main import main
 from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.runtime.build import Compiler
 from quantglow.tuning import measuring
+from quantglow.tuning import tuner as tuner_module
 from quantglow.tuning.core_fit import Shape, graph_of
 from quantglow.tuning.measuring import Job, Measured, Measurer
 from quantglow.tuning.networks import tune_network
 from quantglow.tuning.records import Record, keep_records, read_records
-from quantglow.tuning.tuner import Tuner, is_faster
+from quantglow.tuning.tuner import FINAL_SAMPLES, Tuner, is_faster
 from tests.support.free_network import free_model
 from tests.support.small_network import small_model, small_samples
 
@@ -105,6 +106,29 @@ def test_a_choice_counts_if_it_is_faster_in_most_rounds() -> None:
     assert Measured(job).ratio == math.inf
 
 
+def test_tasks_without_time_for_finals_have_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of none would say for ever that nothing is faster."""
+
+    def search_only(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
+        return quick(self, jobs) if self.samples < FINAL_SAMPLES else []
+
+    monkeypatch.setattr(Measurer, "run", search_only)
+    assert tuner().run({}, {}) == []
+
+
+def test_finals_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadlines: list[Deadline] = []
+
+    def noting(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
+        deadlines.append(self.deadline)
+        return quick(self, jobs)
+
+    monkeypatch.setattr(Measurer, "run", noting)
+    end = Deadline.after(1.0)
+    tuner(deadline=end).run({}, {})
+    assert deadlines[-1] == end and all(deadline.at <= end.at for deadline in deadlines)
+
+
 def test_nothing_measured_is_an_error() -> None:
     with pytest.raises(qg.BackendError, match=r"no time was left\. Remedy: a larger max_minutes"):
         tuner(deadline=Deadline(0.0)).run({}, {})
@@ -119,10 +143,11 @@ def test_a_defect_is_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
         tuner().run({}, {})
 
 
-def test_a_tuned_network_gives_the_same_bits(cache: Path) -> None:
+def test_a_tuned_network_gives_the_same_bits(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner_module, "MOST_TRIED", 8)
     graph = qg.quantize(qg.import_model(small_model()), qg.profile(small_model(), small_samples()))
     plain = qg.compile(graph, num_threads=1)
-    tuned = qg.compile(graph, num_threads=1, tune="measure", max_minutes=0.02)
+    tuned = qg.compile(graph, num_threads=1, tune="measure", max_minutes=2)
     records = read_records()
     assert records and all(record.tried for record in records)
     for sample in small_samples():
@@ -182,6 +207,11 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
         qg.compile(small_model(), **options)
 
 
+def words_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """The output, in one line."""
+    return " ".join(capsys.readouterr().out.split())
+
+
 def test_the_command_line_tunes_a_model(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,12 +221,37 @@ def test_the_command_line_tunes_a_model(
     monkeypatch.setenv("COLUMNS", "160")
     line = ["tune", str(cache / "net.onnx"), "--num-threads", "1"]
     assert main(line) == 0
-    shown = capsys.readouterr().out
-    assert "1x1x" in shown and "One call takes" in shown
+    shown = words_of(capsys)
+    assert "1x1x" in shown and "One call takes" in shown and "--tune records" in shown
+    assert main(line) == 0
+    assert "All kernels were measured before. `quantglow run`" in words_of(capsys)
     assert main([*line, "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["records"] == [] and again["seconds"]["after"] > 0
     assert main(["run", str(cache / "net.onnx"), "--inputs", "none.npz", "--tune", "records"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("minutes", "around", "left"), [(5.0, 1.0, 4.0), (0.5, 1.0, 0.125), (None, 1.0, None)]
+)
+def test_the_time_of_a_command_includes_all_that_it_does(
+    minutes: float | None, around: float, left: float | None
+) -> None:
+    assert tune.time_for_kernels(minutes, around) == left
+
+
+def test_without_a_gain_nothing_is_to_be_loaded(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def equal(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
+        return [Measured(job, (1.0,) * 4, (1.0,) * 4) for job in jobs]
+
+    monkeypatch.setattr(Measurer, "run", equal)
+    monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)
+    onnx.save(small_model(), cache / "net.onnx")
+    assert main(["tune", str(cache / "net.onnx"), "--num-threads", "1"]) == 0
+    shown = words_of(capsys)
+    assert tune.NO_GAIN in shown and "--tune records" not in shown
 
 
 def test_choices_that_cannot_be_kept_are_told(
@@ -207,7 +262,7 @@ def test_choices_that_cannot_be_kept_are_told(
     onnx.save(small_model(), cache / "net.onnx")
     monkeypatch.setenv(ENVIRONMENT, "")
     assert main(["tune", str(cache / "net.onnx"), "--num-threads", "1"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = words_of(capsys)
     assert "Remedy: set QUANTGLOW_CACHE_DIR" in shown and "tune='records'" not in shown
 
 
