@@ -8,8 +8,8 @@ or is a condition on what stands above it::
     max(v1, 2)
     v2 >= 0
 
-Equal parts are computed once.  The lines become one Python function, so texts that are read are
-checked against this grammar first.
+Equal parts are computed once.  The lines become one Python function.  Text that is read is not:
+each line is read as numbers, and written anew from these (``_Reader``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quantglow.concise import Concise
+from quantglow.errors import FileFormatError
 from quantglow.lazy import cached_property
 from quantglow.symbolic.expression import (
     Atom,
@@ -31,13 +32,24 @@ from quantglow.symbolic.expression import (
     Values,
 )
 
-_OPERAND = r"(?:[sv]\d+|-?\d+)"
+_OPERAND = r"(?:[sv](?:0|[1-9][0-9]{0,6})|-?[1-9][0-9]{0,18}|0)"
 _PRODUCT = rf"{_OPERAND}(?:\*{_OPERAND})*"
-_LINE = re.compile(
-    rf"{_PRODUCT}(?: \+ {_PRODUCT})*|{_OPERAND} // {_OPERAND}|max\({_OPERAND}, {_OPERAND}\)"
-)
-_CONDITION = re.compile(rf"{_OPERAND} (?:==|!=|<|>=) 0")
-_NAME = re.compile(r"([sv])(\d+)")
+_SUM = re.compile(rf"{_PRODUCT}(?: \+ {_PRODUCT})*")
+_QUOTIENT = re.compile(rf"({_OPERAND}) // ({_OPERAND})")
+_MAXIMUM = re.compile(rf"max\(({_OPERAND}), ({_OPERAND})\)")
+_CONDITION = re.compile(rf"({_OPERAND}) (==|!=|<|>=) 0")
+_TESTS = (" == 0", " != 0", " < 0", " >= 0")
+
+MOST_LINES = 2**17
+"""Maximum number of lines, and of results, of a program that is read."""
+MOST_LINE = 2**14
+"""Maximum number of characters of such a line."""
+MOST_FACTORS = 64
+"""Maximum number of factors of a product in it."""
+SYMBOL_BITS = 25
+"""Bits of the value of a symbol."""
+MOST_BITS = 2**12
+"""Maximum number of bits of a value in it: to square a number again and again takes few lines."""
 
 Numbers = Sequence[int]
 
@@ -51,48 +63,32 @@ class StraightLine(Concise):
     results: tuple[int | str, ...] = ()
 
     def at(self, values: Values) -> Numbers | None:
-        """The results for values of the symbols; None where a condition does not hold."""
-        return self._function(values)
+        """The results for values of the symbols; None where a condition does not hold, or a divisor
+        is 0."""
+        try:
+            return self._function([values[name] for name in self.symbols])
+        except ZeroDivisionError:
+            return None
 
     def always_at(self, values: Values) -> Numbers:
-        """The results of a program without conditions."""
+        """The results of a program without conditions.  Raises ``FileFormatError`` for one of an
+        altered file, which divides by 0."""
         found = self.at(values)
-        assert found is not None, "a condition does not hold"
+        if found is None:
+            raise FileFormatError("a size of a program is divided by 0. Remedy: save it again.")
         return found
 
     @cached_property
-    def _function(self) -> Callable[[Values], Numbers | None]:
+    def _function(self) -> Callable[[Sequence[int]], Numbers | None]:
         if not self.lines and all(type(result) is int for result in self.results):
             return lambda values: self.results  # type: ignore[return-value]
-        body = [f"s{i} = values[{name!r}]" for i, name in enumerate(self.symbols)]
+        body = [f"s{i} = values[{i}]" for i in range(len(self.symbols))]
         body += [statement(i, line) for i, line in enumerate(self.lines)]
         returned = "".join(f"{result}, " for result in self.results)
         lines = ["def evaluate(values):", *body, f"return ({returned})"]
-        names: dict[str, Callable[[Values], Numbers | None]] = {}
+        names: dict[str, Callable[[Sequence[int]], Numbers | None]] = {}
         exec("\n    ".join(lines), {"max": max}, names)
         return names["evaluate"]
-
-    def check(self) -> None:
-        """Raise ``ValueError`` for text that ``Lines`` never writes."""
-        defined: set[int] = set()
-        for number, line in enumerate(self.lines):
-            is_condition = _CONDITION.fullmatch(line) is not None
-            if not is_condition and not _LINE.fullmatch(line):
-                raise ValueError(f"{line[:60]!r} is no line of a straight-line program")
-            self._check_names(line, defined)
-            if not is_condition:
-                defined.add(number)
-        for result in self.results:
-            if type(result) is not int:
-                if not re.fullmatch(_OPERAND, str(result)):
-                    raise ValueError(f"{str(result)[:60]!r} is no result")
-                self._check_names(str(result), defined)
-
-    def _check_names(self, line: str, defined: set[int]) -> None:
-        for kind, number in _NAME.findall(line):
-            known = int(number) in defined if kind == "v" else int(number) < len(self.symbols)
-            if not known:
-                raise ValueError(f"{line[:60]!r} reads {kind}{number}, which is not above it")
 
     def to_json(self) -> list[Any]:
         """The parts in types that ``json`` writes."""
@@ -100,19 +96,85 @@ class StraightLine(Concise):
 
     @staticmethod
     def from_json(data: Any) -> StraightLine:
-        """The checked program of ``to_json``'s result.  Raises ``TypeError`` or ``ValueError``."""
+        """The program of ``to_json``'s result.  Raises ``TypeError`` or ``ValueError`` for one that
+        ``Lines`` never writes."""
         symbols, lines, results = data
-        kept = (result if type(result) is int else str(result) for result in results)
-        found = StraightLine(tuple(map(str, symbols)), tuple(map(str, lines)), tuple(kept))
-        found.check()
-        return found
+        names = tuple(map(str, symbols))
+        if max(len(names), len(lines), len(results)) > MOST_LINES:
+            raise ValueError(f"a straight-line program of more than {MOST_LINES} lines")
+        reader = _Reader({f"s{i}": (f"s{i}", SYMBOL_BITS) for i in range(len(names))})
+        written = tuple([reader.line(line) for line in lines])
+        return StraightLine(names, written, tuple([reader.result(r) for r in results]))
+
+
+@dataclass
+class _Reader:
+    """Lines that are read: as numbers, from which they are written anew.
+
+    ``known``: by its text each name that may be read, as it is written, and the bits of its values;
+    ``count``: the lines above.  The methods raise ``ValueError``.
+    """
+
+    known: dict[str, tuple[str, int]]
+    count: int = 0
+
+    def line(self, line: object) -> str:
+        """The text of the next line."""
+        if type(line) is not str or len(line) > MOST_LINE:
+            raise ValueError(f"{str(line)[:60]!r} is no line of a straight-line program")
+        if match := _CONDITION.fullmatch(line):
+            text, _ = self.operand(match[1])
+            self.count += 1
+            return f"{text} {match[2]} 0"
+        if match := _QUOTIENT.fullmatch(line):
+            (one, bits), (other, _) = map(self.operand, match.groups())
+            return self.defined(f"{one} // {other}", bits + 1)
+        if match := _MAXIMUM.fullmatch(line):
+            (one, bits), (other, others) = map(self.operand, match.groups())
+            return self.defined(f"max({one}, {other})", max(bits, others))
+        if _SUM.fullmatch(line):
+            texts, bits = zip(*map(self.product, line.split(" + ")), strict=True)
+            return self.defined(" + ".join(texts), max(bits) + len(bits).bit_length())
+        raise ValueError(f"{line[:60]!r} is no line of a straight-line program")
+
+    def defined(self, text: str, bits: int) -> str:
+        """The text of a line that defines a variable."""
+        if bits > MOST_BITS:
+            raise ValueError(f"{text[:60]!r} has values of {bits} bits")
+        name = f"v{self.count}"
+        self.known[name] = name, bits
+        self.count += 1
+        return text
+
+    def product(self, text: str) -> tuple[str, int]:
+        """The text of a product, and the bits of its values."""
+        factors = text.split("*")
+        if len(factors) > MOST_FACTORS:
+            raise ValueError(f"{text[:60]!r} has {len(factors)} factors")
+        texts, bits = zip(*map(self.operand, factors), strict=True)
+        return "*".join(texts), sum(bits)
+
+    def operand(self, text: str) -> tuple[str, int]:
+        """The text of a number or a name, and the bits of its values."""
+        if text[0] not in "sv":
+            value = int(text)
+            return str(value), value.bit_length()
+        if text not in self.known:
+            raise ValueError(f"{text} is read and not above")
+        return self.known[text]
+
+    def result(self, result: object) -> int | str:
+        """A number, or the name of one."""
+        if type(result) is int and result.bit_length() <= MOST_BITS:
+            return result
+        if type(result) is not str or result not in self.known:
+            raise ValueError(f"{str(result)[:60]!r} is no result")
+        return self.known[result][0]
 
 
 def statement(number: int, line: str) -> str:
     """The Python statement of a line."""
-    if _CONDITION.fullmatch(line):
-        return f"if not {line}: return None"
-    return f"v{number} = {line}"
+    return f"if not {line}: return None" if line.endswith(_TESTS) else f"v{number} = {line}"
 
 
 @dataclass
