@@ -110,8 +110,8 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     for what, about in (
         ("graphs", "random graphs: float against onnxruntime, int8 against the interpreter"),
-        ("files", "damaged files: a result or a typed error, nothing else"),
         ("exports", "random graphs: exported models in onnxruntime against the compiled ones"),
+        ("files", "damaged files: a result or a typed error, nothing else"),
         ("saved", "the same of damaged and altered .qgm files whose hashes are right"),
         ("texts", "the same of .qgm files with altered graphs that inference accepts"),
     ):
