@@ -23,7 +23,7 @@ from quantglow.symbolic.expression import LARGEST, SMALLEST
 from quantglow.symbolic.guards import Guard, Guards
 from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import symbols
-from quantglow.symbolic.text import guard_text, read_guard
+from quantglow.symbolic.text import guard_text, read_guards
 from quantglow.types import Array
 
 
@@ -82,11 +82,9 @@ class SymbolicGraph(Concise):
         return found if found is not None and self.holds(found) else None
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Whether its conditions hold for sizes of the symbols."""
-        try:
-            return all(guard.holds(values) for guard in self.conditions)
-        except ArithmeticError:  # the divisor of a condition, in a file that was altered
-            return False
+        """Whether its conditions hold for sizes of the symbols.  The sign of a divisor is a
+        condition that stands before those that it is in."""
+        return all(guard.holds(values) for guard in self.conditions)
 
     def joins_samples(self, values: Mapping[str, int], counts: Iterable[int]) -> bool:
         """Whether samples are independent, and it is the graph of each of these numbers of them."""
@@ -96,7 +94,10 @@ class SymbolicGraph(Concise):
         named = [guard for guard in self.conditions if batch in guard.expression.names]
         asked = [guard for guard in named if not guard.is_limit]
         sizes = ({**values, batch: count} for count in counts)
-        return all(guard.holds(size) for size in sizes for guard in asked)
+        try:
+            return all(guard.holds(size) for size in sizes for guard in asked)
+        except ZeroDivisionError:  # the sign of a divisor is a limit, which is not asked here
+            return False
 
     def at(self, hints: Mapping[str, int], caution: int = 0) -> tuple[Graph, Guards]:
         """The graph with these sizes as hints, and its guards.
@@ -157,7 +158,7 @@ class SymbolicGraph(Concise):
             tuple((str(name), tuple(dims)) for name, dims in data["inputs"]),
             None if given is None else Case.of({}, values_from_json(given)).values,
             hints,
-            tuple(read_guard(str(condition), hints) for condition in data["conditions"]),
+            read_guards(map(str, data["conditions"]), hints),
             None if batch is None else str(batch),
             tuple(map(str, data["outputs"])),
             text,
