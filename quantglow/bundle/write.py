@@ -19,7 +19,7 @@ from quantglow.bundle.limits import Limits
 from quantglow.bundle.manifest import manifest
 from quantglow.bundle.pool import pool_files
 from quantglow.bundle.shared import Library, shared_library
-from quantglow.bundle.tensors import inputs_of, is_identifier, outputs_of
+from quantglow.bundle.tensors import inputs_of, outputs_of
 from quantglow.bundle.wasm import es_module, wasm_module
 from quantglow.bundle.weights_file import c_weights
 from quantglow.errors import FileFormatError, OptionError
@@ -31,12 +31,6 @@ FIXED_NAMES = {
 }
 """Files whose names do not begin with that of the bundle -> how quantglow begins them, and how
 comments of their language look."""
-TARGETS = {"all", "clean", "depend", "edit_cache", "help", "install", "package", "test"}
-LIBRARIES = {"c", "dl", "m", "pthread", "rt"}
-HEADERS = {"errno", "limits", "math", "stdarg", "stdbool", "stddef", "stdint", "stdio", "stdlib"}
-TAKEN_NAMES = TARGETS | LIBRARIES | HEADERS | {"string", "time"}
-"""Targets that CMake has, and libraries and headers of C, in lower case: a bundle's name is that of
-a target, of a library and of a header."""
 
 
 def write_bundle(
@@ -71,18 +65,6 @@ def write_bundle(
             stack.enter_context(writing(path / file)).write_bytes(data)
     for left in old:
         left.unlink(missing_ok=True)
-
-
-def check_name(name: str) -> None:
-    """Raise ``OptionError`` for a name that cannot begin symbols of C, or that others have."""
-    if not is_identifier(name):
-        raise OptionError(
-            f"name={name!r} is no identifier of C. Remedy: a letter, then letters, digits and _"
-        )
-    if name.lower() in TAKEN_NAMES:
-        raise OptionError(
-            f"name={name!r} is a target of CMake, a library or a header of C. Remedy: another name"
-        )
 
 
 def check_files(folder: str | os.PathLike[str]) -> None:

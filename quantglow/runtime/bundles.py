@@ -12,9 +12,10 @@ from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.targets import ALL, choice_of, level_target, resolve
 from quantglow.bundle import Code, Library, Limits, Model, write_bundle
+from quantglow.bundle.names import check_name
 from quantglow.bundle.pool import check_pool
 from quantglow.bundle.shared import check_shared
-from quantglow.bundle.write import check_files, check_name
+from quantglow.bundle.write import check_files
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node

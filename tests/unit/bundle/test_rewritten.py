@@ -125,7 +125,10 @@ def test_a_damaged_manifest_is_that_of_no_bundle(compiled: Any, tmp_path: Path) 
         assert outside.exists()
 
 
-@pytest.mark.parametrize("name", ["all", "stdint", "m", "Clean"])
+OTHERS = ["all", "stdint", "m", "Clean", "assert", "Complex", "threads", "stdckdint", "unistd"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_names_of_others_are_refused(compiled: Any, tmp_path: Path, name: str) -> None:
     with pytest.raises(qg.OptionError, match=f"name='{name}' is a target of CMake"):
         compiled.export_bundle(tmp_path, name=name)
