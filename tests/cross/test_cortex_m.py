@@ -11,7 +11,11 @@ import pytest
 
 import quantglow as qg
 from quantglow.bundle.flash import LIBRARIES
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input
 from quantglow.memory.arena_order import ALIGNMENT
+from quantglow.ops import Add, Mul, Softmax
+from quantglow.types import f32
 from tests.cross.cortex_m.boards import (
     BOARDS,
     COMPILER,
@@ -82,6 +86,25 @@ def test_int8_networks_need_no_library_and_little_flash(
     code = dict(re.findall(r"^(\.text\S*)\s+(\d+)", lines, re.MULTILINE))
     del code[".text.net_run_observed"]  # a linker leaves it out of programs without an observer
     assert sum(map(int, code.values())) <= MOST_CODE_NBYTES
+
+
+@pytest.mark.parametrize("length", [1, 3, 63, 64, 65, 130])
+@pytest.mark.parametrize("level", BOARDS)
+def test_rows_of_floats_are_those_of_the_interpreter(
+    level: str, length: int, tmp_path: Path
+) -> None:
+    """Sums in their order."""
+    x = Input(name="x", tensor=f32(3, length))
+    scale, bias = (
+        Constant(name=name, value=np.linspace(-1, 2, length, dtype=np.float32)) for name in "gb"
+    )
+    scaled = Mul(name="scaled", x=Softmax(name="y", x=x), y=scale)
+    model = qg.compile(Graph((x,), (("z", Add(name="z", x=scaled, y=bias)),)))
+    assert isinstance(model, qg.CompiledModel)
+    sample = np.random.default_rng(length).normal(0, 3, (3, length)).astype(np.float32)
+    (expected,) = qg.interpret(model.graph, {"x": sample})
+    done = emulated(program(model, level, sample, expected, tmp_path), level)
+    assert done.returncode == 0 and "equal" in done.stderr, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("level", BOARDS)

@@ -127,7 +127,7 @@ class Builder:
         return self.emit(f'call ptr asm "", "=r,0"(ptr {pointer})')
 
     def load(self, kind: str, pointer: Value, align: int = 1) -> Value:
-        return self.emit(f"load {kind}, ptr {pointer}, align {align}")
+        return self.emit(f"load {kind}, ptr {pointer}, align {self._aligned(kind, align)}")
 
     def room(self, kind: str) -> Value:
         """The address of memory on the stack for one value, set aside once at the entry."""
@@ -141,7 +141,13 @@ class Builder:
         self.call("llvm.prefetch.p0", "void", *kinds)
 
     def store(self, kind: str, value: Value, pointer: Value, align: int = 1) -> None:
-        self.do(f"store {kind} {value}, ptr {pointer}, align {align}")
+        self.do(f"store {kind} {value}, ptr {pointer}, align {self._aligned(kind, align)}")
+
+    def _aligned(self, kind: str, align: int) -> int:
+        """Alignment in bytes: float32 lie at multiples of four in every buffer.  Small processors
+        load what may lie elsewhere byte by byte, or by way of integer registers; others do not
+        care."""
+        return max(align, 4) if self.index == "i32" and "float" in kind else align
 
     # -- arithmetic
 

@@ -279,6 +279,12 @@ class InstructionSet(ABC):
         """Kernels of bundles that are one: where memory is small, code counts as well as time."""
         return Sharing.NONE
 
+    @property
+    def float_lanes(self) -> int:
+        """Elements of float32 that a step of a loop computes where code counts; 0 where it does
+        not, or where vectors are registers."""
+        return 0
+
     # -- system
 
     @property

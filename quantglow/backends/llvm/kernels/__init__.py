@@ -12,7 +12,7 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emit_rules, instruction_rules
 from quantglow.backends.llvm.kernels.conv import conv
 from quantglow.backends.llvm.kernels.data_movement import copy, fill, indexing, resize
-from quantglow.backends.llvm.kernels.elementwise import elementwise, row_map, table
+from quantglow.backends.llvm.kernels.elementwise import elementwise, rows, table
 from quantglow.backends.llvm.kernels.matmul import matmul
 from quantglow.backends.llvm.kernels.reduce import pool, reduce, softmax
 from quantglow.backends.llvm.kernels.tunable import tuned_kernel

@@ -46,6 +46,10 @@ class HeliumWords:
 class Helium(SignalCortexM):
     """Vectors in registers; sums of products of whole vectors are scalars."""
 
+    @property
+    def float_lanes(self) -> int:
+        return 0
+
     # -- products
 
     def dot_product(self, x: DType, core: Core) -> DotProduct:

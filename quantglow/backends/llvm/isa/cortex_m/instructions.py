@@ -43,6 +43,11 @@ class CortexM(Portable):
     def sharing(self) -> Sharing:
         return Sharing.OUTER
 
+    @property
+    def float_lanes(self) -> int:
+        """Steps of four elements share what a loop costs."""
+        return 4
+
 
 class SmallCortexM(CortexM):
     """Armv6-M: one product in an instruction, and floating point in software."""
@@ -51,6 +56,11 @@ class SmallCortexM(CortexM):
     def sharing(self) -> Sharing:
         """Addresses in loops, too: offsets in instructions are short anyway."""
         return Sharing.ALL
+
+    @property
+    def float_lanes(self) -> int:
+        """Floating point in software takes so long that loops cost nothing beside it."""
+        return 1
 
     # -- products
 

@@ -16,7 +16,7 @@ from quantglow.backends.llvm.kernels.elementwise.row_invariants import (
 )
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, collapsed, emit_row, loops
-from quantglow.backends.llvm.kernels.vector.scalars import Scalars
+from quantglow.backends.llvm.kernels.vector.scalars import POLYNOMIALS, Scalars
 from quantglow.backends.llvm.kernels.vector.strided import interleaved, load_kind, store_results
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.instr.program import Compute
@@ -44,13 +44,15 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     axes = collapsed(op.type.shape, views)
     dtypes = tuple(view.type.dtype for view in step.inputs)
     planes = _planes(axes, op.type.dtype.nbytes)
-    lanes = _lanes(target, (axes[-2] if planes else axes[-1]).size)
-    unroll = _unroll(op, planes is not None, target)
+    repeats = not (target.isa.float_lanes and planes is None and _is_long(op.expression))
+    unroll = _unroll(op, planes is not None, target) if repeats else 1
+    most = target.f32_lanes if repeats else 1
+    lanes = min(most, _lanes(target, (axes[-2] if planes else axes[-1]).size))
     if planes:
         kept = RowParts(op.expression, (), dtypes, tuple(axes[:-1]), 1)
     else:
-        kept = row_parts(op.expression, axes, dtypes, target.f32_lanes * unroll)
-        lanes = _lanes(target, kept.axes[-1].size)
+        kept = row_parts(op.expression, axes, dtypes, most * unroll)
+        lanes = min(most, _lanes(target, kept.axes[-1].size))
     is_small = fits_int32(op.expression, dtypes)
     nest = Nest(kept.axes[:-1], kept.axes[-1], lanes, unroll)
 
@@ -94,6 +96,12 @@ def _lanes(target: Target, length: int) -> int:
     if target.isa.has_masks and length > 4:
         return min(target.f32_lanes, max(4, 1 << (length - 1).bit_length()))
     return vectors.narrower(target.f32_lanes, length)
+
+
+def _is_long(expression: Expr) -> bool:
+    """Whether the code of an element is so long that it should be there once, where code counts."""
+    size = expression.size()
+    return size > 2 * SMALL_EXPRESSION or any(part.op in POLYNOMIALS for part in expression.parts())
 
 
 def _unroll(op: Elementwise, planar: bool, target: Target) -> int:

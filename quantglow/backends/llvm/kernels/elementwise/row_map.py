@@ -13,7 +13,6 @@ from functools import partial
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.elementwise.row_values import (
     Invariants,
     RowValues,
@@ -21,38 +20,20 @@ from quantglow.backends.llvm.kernels.elementwise.row_values import (
 )
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.fold import Combination, across
-from quantglow.backends.llvm.kernels.vector.nest import Axis, broadcast_axes, item_pointers, merged
+from quantglow.backends.llvm.kernels.vector.nest import Axis, item_pointers
 from quantglow.backends.llvm.kernels.vector.partial import store_partial
 from quantglow.backends.llvm.kernels.vector.strided import store_results
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.instr.program import Compute
 from quantglow.ops import RowMap
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import PARTIAL_SUMS
-from quantglow.symbolic.size import is_free, likely, surely_divides
+from quantglow.symbolic.size import is_free, surely_divides
 from quantglow.types import DType
 
 SHORT = 2 * PARTIAL_SUMS
 """Elements of a row whose values stay in registers from pass to pass."""
 KEPT_NBYTES = 128 * 1024
 """Maximum size of the kept values of a row, in bytes: they lie on the stack."""
-
-
-@emits(RowMap)
-def emit_rows(step: Compute, target: Target) -> KernelCall:
-    """One work item for each row; an element is read for the last time just before it is written,
-    so that it may run in place."""
-    op = step.op
-    assert isinstance(op, RowMap)
-    views = (step.output, *step.inputs)
-    *outer, row = broadcast_axes(op.type.shape, views)
-    axes = merged(outer)
-    kernel = RowKernel(
-        Builder(index=target.isa.index), target, op, row, tuple(v.type.dtype for v in step.inputs)
-    )
-    work = likely(op.type.size) * (2 + op.expression.size()) / 4
-    items = math.prod(axis.size for axis in axes)
-    return KernelCall(lambda: kernel.text(axes), views, items, work, "rows", facts="")
 
 
 @dataclass
@@ -64,6 +45,11 @@ class RowKernel:
     op: RowMap
     axis: Axis
     dtypes: tuple[DType, ...]
+
+    @property
+    def applies(self) -> bool:
+        """Every row."""
+        return True
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -87,10 +73,7 @@ class RowKernel:
     def text(self, axes: Sequence[Axis]) -> str:
         b = self.b
         pointers = b.kernel(len(self.axis.strides))
-        expression = self.op.expression
-        self.reductions = expression.row_functions()
-        self.stages = [*(r.args[0] for r in self.reductions), expression]
-        self.saves = self.planned()
+        self.plan()
         memory = [self.reserved() for _ in range(self.together)]
         groups = b.op("udiv", b.index, b.op("sub", b.index, "%end", "%begin"), str(self.together))
         rest = b.add("%begin", b.mul(groups, self.together))
@@ -100,10 +83,17 @@ class RowKernel:
                 self.rows([_Row(self, p, kept) for p, kept in zip(at, memory, strict=False)])
         return b.finish()
 
+    def plan(self) -> None:
+        """Set the passes, the sums and maxima that they give, and the values that each keeps."""
+        expression = self.op.expression
+        self.reductions = expression.row_functions()
+        self.stages = [*(r.args[0] for r in self.reductions), expression]
+        self.saves = self.planned()
+
     def rows(self, rows: Sequence[_Row]) -> None:
         """All passes over some rows."""
         for stage, reduction, saved in zip(self.stages, self.reductions, self.saves, strict=False):
-            fold = _combination(self.b, reduction.op)
+            fold = combination(self.b, reduction.op)
             for row in rows:
                 row.invariants.prepare(stage)
                 row.invariants.found(reduction, row.reduced(stage, saved, fold))
@@ -326,17 +316,11 @@ class _Row:
             out = self.at(self.pointers[0], index, Piece(0, 1, 1), nbytes)
             for first in range(0, len(group), 4):
                 some = group[first : first + 4]
-                values = [self.result(self.values_of(index, p), expression) for p in some]
+                values = [result(self.b, self.values_of(index, p), expression) for p in some]
                 self.store(out, some, values)
             return []
 
         self.blocks([], body)
-
-    def result(self, values: RowValues, expression: Expr) -> Value:
-        value = values.value(expression)
-        # A constant expression is a literal, which packs cannot take.
-        kind = values.lanes_of(expression)
-        return value if value.startswith("%") else self.b.emit(f"freeze {kind} {value}")
 
     def store(self, out: Value, group: Sequence[Piece], values: Sequence[Value]) -> None:
         b, dtype = self.b, self.kernel.op.type.dtype
@@ -353,7 +337,14 @@ class _Row:
             store_partial(b, self.target, element, piece.lanes, piece.active, value, at)
 
 
-def _combination(b: Builder, name: str) -> Combination:
+def result(b: Builder, values: RowValues, expression: Expr) -> Value:
+    """The lanes of an expression; a constant one is a literal, which packs cannot take."""
+    value = values.value(expression)
+    kind = values.lanes_of(expression)
+    return value if value.startswith("%") else b.emit(f"freeze {kind} {value}")
+
+
+def combination(b: Builder, name: str) -> Combination:
     """The combination of a row function; a NaN among numbers may be lost in a maximum."""
     neutral = f32(0.0 if name == "rowsum" else -math.inf)
 

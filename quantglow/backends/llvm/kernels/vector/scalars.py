@@ -44,6 +44,9 @@ _VECTOR_FUNCTIONS: dict[str, Callable[[Builder, int, Value], Value]] = {
     "atan": trigonometry.atan,
 }
 
+POLYNOMIALS = _VECTOR_FUNCTIONS.keys() - {"sqrt"} | {"pow", "fmod"}
+"""Functions of some tens of instructions."""
+
 
 @dataclass
 class Scalars:
