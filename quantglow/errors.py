@@ -12,7 +12,7 @@
     ├── CalibrationError          calibration data that cannot be used
     │   └── ProfileMismatchError  a profile recorded on another model
     ├── OptionError               an option with a value that does not exist
-    ├── IgnoredScopeError         an ignored_scope or nodes_to_exclude entry that matches nothing
+    ├── IgnoredScopeError         a name or an op type in an option that matches nothing
     ├── AccuracyDropError         the accuracy contract could not be met
     ├── InputError                arguments of ``run`` that do not fit the model
     │   ├── StateFullError        a state has no room for more rows
@@ -116,7 +116,8 @@ class OptionError(QuantglowError, ValueError):
 
 
 class IgnoredScopeError(QuantglowError):
-    """An entry of ``ignored_scope`` or ``nodes_to_exclude`` matches no node."""
+    """An entry of ``ignored_scope``, ``nodes_to_exclude`` or ``op_types_to_quantize`` matches no
+    node of the model."""
 
 
 class AccuracyDropError(QuantglowError):

@@ -90,7 +90,8 @@ _ONNXRUNTIME_METHODS = {0: "minmax", 1: "entropy", 2: "percentile"}
 @fields_named
 @dataclass(frozen=True, repr=False)
 class IgnoredScope(Concise):
-    """Nodes that stay float: exact value names, regular expressions, op types (NNCF's words).
+    """Nodes that stay float: names, regular expressions, op types (NNCF's words), all of them as
+    the model has them, whatever its nodes are fused or taken apart to.
 
     ``validate``: an entry that matches nothing is an error.
     """
@@ -132,7 +133,8 @@ class QuantizationConfig(Concise):
     per_channel           one weight scale for each output channel, else one for each tensor
     ignored_scope         nodes that stay float, see ``IgnoredScope.of``
     nodes_to_exclude      the same, as onnxruntime calls it
-    op_types_to_quantize  if given, all other op types stay float
+    op_types_to_quantize  if given, all other op types stay float; what was fused into an operator
+                          (bias, normalization, activation) goes with it
     int16_activations     values stored as int16: names, globs or "re:" expressions, as in
                           ``ignored_scope``; or "auto": those that pay, for 5 % more time, see
                           ``quantization.search.choose_int16``, or none if int8 is as close to float

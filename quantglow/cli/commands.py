@@ -48,7 +48,7 @@ from quantglow.driver import stages
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.report import Report
-from quantglow.report.accuracy.headline import is_close, verdict
+from quantglow.report.accuracy.headline import is_close
 from quantglow.report.display.tables import Table
 from quantglow.report.shown import ShownReport
 from quantglow.runtime.compiled import CompiledModel
@@ -190,7 +190,7 @@ def show(report: object, options: argparse.Namespace, output: str, console: Cons
 
 def next_command(report: Report, options: argparse.Namespace, output: str) -> str:
     """The command that measures a good model, or looks into another one."""
-    if report.outputs and not is_close(verdict(report.outputs)) and options.calibration_data:
+    if report.verdict and not is_close(report.verdict) and options.calibration_data:
         words = [options.model, "--calibration-data", options.calibration_data]
         words += ["--preprocess", options.preprocess] if options.preprocess else []
         page = ["--output", f"{Path(output).stem}.html"]

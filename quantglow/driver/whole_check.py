@@ -11,7 +11,7 @@ from quantglow.graph.border import declared_feeds
 from quantglow.graph.signature import Signature
 from quantglow.report import Report
 from quantglow.report.accuracy.accuracy import OutputAccuracy
-from quantglow.report.accuracy.headline import RightAnswers
+from quantglow.report.accuracy.headline import NOTHING_QUANTIZED, RightAnswers
 from quantglow.report.accuracy.metrics import class_like
 from quantglow.report.accuracy.onnxruntime_check import Outputs, running
 from quantglow.report.accuracy.outputs import ONNXRUNTIME, output_accuracy_of
@@ -42,6 +42,8 @@ def checked_whole(
         known = head()
         assert isinstance(known, Report)
         notes = (*known.notes, *result.notes)
+        if model.staged is not None and model.staged.is_int8:
+            notes = tuple(note for note in notes if note != NOTHING_QUANTIZED)
         if not result.samples:
             return replace(known, notes=notes)
         return replace(

@@ -4,6 +4,7 @@ from quantglow.frontend.cutting.behind import Behind, divided
 from quantglow.frontend.cutting.late_loops import LateLoop
 from quantglow.frontend.cutting.split import Split, reason_of, reasons, split
 from quantglow.frontend.export.model import export_onnx
+from quantglow.frontend.importer import knows_operator
 from quantglow.frontend.source import Source, import_model, open_model
 from quantglow.frontend.steps import with_steps
 from quantglow.frontend.weights.packed_weights import with_packed_weights
@@ -27,6 +28,7 @@ __all__ = [
     "divided",
     "export_onnx",
     "import_model",
+    "knows_operator",
     "open_model",
     "reason_of",
     "reasons",

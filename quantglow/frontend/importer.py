@@ -35,6 +35,9 @@ from quantglow.frontend.operators import quantized
 from quantglow.frontend.operators.branches import import_if
 from quantglow.frontend.operators.loops import import_loop, import_scan
 from quantglow.frontend.operators.qlinear import (
+    CONCAT,
+    FLOAT_PRODUCTS,
+    FORMS,
     import_float_product,
     import_qlinear,
     is_of_steps,
@@ -158,19 +161,25 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
         scope.meter.enter(proto)
         if proto.domain == "ai.onnx":
             proto = standard(proto)
-        missed = len(scope.missed)
-        try:
-            results = import_node(proto, scope)
-            del scope.missed[missed:]  # the importer found another way
-        except Unsupported as reason:
-            results = refused(proto, scope, reason)
-        except AlreadyReported:
-            results = placeholders(proto, scope)
-        except (TypeRuleError, *FAILURES) as error:
-            if not scope.problems:
-                raise ModelError(f"{described(proto)}: is malformed: {error}") from error
-            results = placeholders(proto, scope)
-        scope.values.update(results)
+        with scope.importing(proto):
+            scope.values.update(import_or_refuse(proto, scope))
+
+
+def import_or_refuse(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+    """The values of the node's outputs, or stand-ins for them.  Raises ``ModelError``."""
+    missed = len(scope.missed)
+    try:
+        results = import_node(proto, scope)
+        del scope.missed[missed:]  # the importer found another way
+        return results
+    except Unsupported as reason:
+        return refused(proto, scope, reason)
+    except AlreadyReported:
+        return placeholders(proto, scope)
+    except (TypeRuleError, *FAILURES) as error:
+        if not scope.problems:
+            raise ModelError(f"{described(proto)}: is malformed: {error}") from error
+        return placeholders(proto, scope)
 
 
 def import_body(graph: onnx.GraphProto, scope: Scope) -> None:
@@ -269,6 +278,14 @@ RESOLVERS: tuple[Resolver, ...] = (
     by_importer,
 )
 """Ways to import a node, asked in this order; None: the next one is asked."""
+
+
+def knows_operator(op_type: str) -> bool:
+    """Whether ONNX or onnxruntime has an operator of this type, whatever its domain."""
+    ours = (*IMPORTERS, *DEFINITIONS, *FORMS, *FLOAT_PRODUCTS, CONCAT)
+    return any(kind.rpartition(".")[2] == op_type for kind in ours) or any(
+        schema.name == op_type for schema in onnx.defs.get_all_schemas()
+    )
 
 
 def operands_of(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:

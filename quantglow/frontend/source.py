@@ -24,6 +24,7 @@ from quantglow.frontend.importer import (
 from quantglow.frontend.input_shapes import declared_dims, resolve_shapes, resolve_values
 from quantglow.frontend.nodes.context import Scope, Unsupported
 from quantglow.frontend.nodes.folding import INFERENCE_FAILURES, fold
+from quantglow.frontend.nodes.origins import origin_of
 from quantglow.frontend.nodes.values import OTHER_FLOATS, Known, array_of, dtype_of
 from quantglow.frontend.reading.inference import inferred
 from quantglow.frontend.reading.light_models import Weights, light, whole
@@ -33,6 +34,7 @@ from quantglow.frontend.reading.source_hash import source_hash
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
+from quantglow.graph.origins import Origin
 from quantglow.graph.signature import Port, Shapes, Signature
 from quantglow.lazy import cached_property
 
@@ -140,9 +142,9 @@ class Source:
         if scope.problems:
             raise UnsupportedOpError(scope.problems)
         named = tuple((name, node) for name, node in outputs if node is not None)
-        nodes = self.decoded[1]
-        names = results_of(nodes), renamed_values(nodes, scope)
-        return Graph(scope.inputs, named, self.source_hash, self.declared, *names)
+        aliases = renamed_values(self.decoded[1], scope)
+        graph = Graph(scope.inputs, named, self.source_hash, self.declared)
+        return scope.with_origins(replace(graph, sources=self.origins, aliases=aliases))
 
     def scope(
         self,
@@ -263,6 +265,12 @@ class Source:
         return tuple(known), tuple(rest)
 
     @cached_property
+    def origins(self) -> tuple[Origin, ...]:
+        """The nodes that some output needs, those of subgraphs and calls of functions included."""
+        nodes = (origin_of(node, None) for node in all_nodes(self.decoded[1]))
+        return tuple(dict.fromkeys(origin for node in nodes for origin in node.chain))
+
+    @cached_property
     def fed(self) -> tuple[onnx.ValueInfoProto, ...]:
         """The inputs; what has an initializer is a constant (old models list it as an input)."""
         graph = self.proto.graph
@@ -274,15 +282,6 @@ class Source:
                     [f"input {value.name!r} is no tensor; quantglow feeds tensors only"]
                 )
         return fed
-
-
-def results_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, tuple[str, ...]]:
-    """The results of nodes that have a name; of two of one name, those of the first."""
-    found: dict[str, tuple[str, ...]] = {}
-    for node in nodes:
-        if node.name:
-            found.setdefault(node.name, tuple(name for name in node.output if name))
-    return found
 
 
 def renamed_values(nodes: Iterable[onnx.NodeProto], scope: Scope) -> dict[str, str]:

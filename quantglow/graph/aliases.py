@@ -23,8 +23,9 @@ def known_names(graph: Graph) -> dict[str, tuple[Node, ...]]:
         return own.get(value, ())
 
     results = {
-        name: tuple(dict.fromkeys(node for value in values for node in nodes(value)))
-        for name, values in graph.results.items()
+        origin.name: tuple(dict.fromkeys(node for value in origin.results for node in nodes(value)))
+        for origin in reversed(graph.sources)  # the first one keeps a name that two have
+        if origin.name
     }
     return {**results, **{value: nodes(value) for value in graph.aliases}, **own}
 
@@ -48,4 +49,4 @@ def with_aliases(graph: Graph, before: Graph) -> Graph:
         is_moved = moved in found and node.name not in left
         found[node.name] = found[moved] if is_moved else behind[node.name]
     gone = {name: now for name, now in found.items() if now != name}
-    return replace(graph, results=before.results, aliases={**before.aliases, **gone})
+    return replace(graph, sources=before.sources, aliases={**before.aliases, **gone})

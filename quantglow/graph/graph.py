@@ -10,6 +10,7 @@ from quantglow.errors import ModelError
 from quantglow.graph.attributes import BodyMark, register
 from quantglow.graph.drawing import DrawnGraph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.origins import Lineage, Origin, Origins
 from quantglow.graph.printer import graph_text
 from quantglow.graph.signature import Port, Signature
 from quantglow.lazy import cached_property
@@ -22,16 +23,17 @@ class Graph:
 
     ``outputs`` pairs the names that the user knows with the nodes that compute them.
     ``source_hash`` binds profiles to the ONNX model of the graph.  ``declared`` has the float types
-    that the model declares instead of float32, by the names of inputs and outputs.  ``results``:
-    name of a node of the model -> its results.  ``aliases``: name of a value that became part of
-    another one -> the name of that, empty if there is none.
+    that the model declares instead of float32, by the names of inputs and outputs.  ``sources``:
+    the nodes of the model; ``origins``: those that a node computes, by its name.  ``aliases``: name
+    of a value that became part of another one -> the name of that, empty if there is none.
     """
 
     inputs: tuple[Input, ...]
     outputs: tuple[tuple[str, Node], ...]
     source_hash: str = ""
     declared: Mapping[str, str] = field(default_factory=dict)
-    results: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    sources: tuple[Origin, ...] = field(default=(), repr=False)
+    origins: Mapping[str, Origins] = field(default_factory=dict, repr=False)
     aliases: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -129,18 +131,26 @@ class Graph:
         return replace(self, outputs=new)
 
     def rebuild(self, rule: Callable[[Node], Node]) -> Graph:
-        """Map every node, operands first; ``rule`` gets nodes whose operands are mapped."""
+        """Map every node, operands first; ``rule`` gets nodes whose operands are mapped.
+
+        New nodes have the origins of those that they replace.
+        """
         new: dict[Node, Node] = {}
+        lineage = Lineage(dict(self.origins)) if self.origins else None
         for node in self.nodes:
             operands = tuple([new[operand] for operand in node.operands])
-            new[node] = rule(node if operands == node.operands else node.with_operands(operands))
+            mapped = node if operands == node.operands else node.with_operands(operands)
+            new[node] = rule(mapped)
+            if lineage is not None:
+                lineage.follow(mapped, new[node])
         inputs = tuple(new[i] for i in self.inputs)
         if not all(isinstance(i, Input) for i in inputs):
             raise ModelError("a pass replaced a graph input by something else")
         outputs = self.with_outputs(new[node] for _, node in self.outputs)
         if outputs is self and all(a is b for a, b in zip(inputs, self.inputs, strict=True)):
             return self
-        return replace(outputs, inputs=inputs)  # type: ignore[arg-type]
+        origins = self.origins if lineage is None else lineage.origins
+        return replace(outputs, inputs=inputs, origins=origins)  # type: ignore[arg-type]
 
     def map_bodies(self, change: Callable[[Graph], Graph]) -> Graph:
         """The graph with changed bodies; nodes that run one body still do."""

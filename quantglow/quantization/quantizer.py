@@ -10,6 +10,8 @@ from typing import Any
 from quantglow import debug
 from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
+from quantglow.graph.origins import origins_of
+from quantglow.graph.traits import Trait
 from quantglow.options import FAST, QuantizationConfig
 from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.profiling import Profile
@@ -212,9 +214,16 @@ def better(graph: Graph, plain: Made, other: Made) -> Made:
 
 def report_of(plan: Plan) -> QuantizationReport:
     """For every operator its precision and why it stayed float."""
+    origins = plan.graph.origins
     return QuantizationReport(
         tuple(
-            NodeReport(n.name, n.op, plan.precision(n), plan.reasons.get(n, ""))
+            NodeReport(
+                n.name,
+                origins_of(n, origins).label,
+                plan.precision(n),
+                plan.reasons.get(n, ""),
+                n.has(Trait.KEEPS_QUANTIZATION),
+            )
             for n in plan.graph.compute_nodes()
         )
     )

@@ -15,13 +15,16 @@ from quantglow.ops import Quantize
 class NodeReport:
     """One operator of the float graph; ``reason`` says why it stayed float.
 
-    ``precision``: ``float``, or the width of its integer results, ``int8`` or ``int16``.
+    ``op``: the operators of the user's model whose work it does.  ``precision``: ``float``, or the
+    width of its integer results, ``int8`` or ``int16``.  ``moves``: it has the quantization
+    parameters of its operand.
     """
 
     name: str
     op: str
     precision: str
     reason: str = ""
+    moves: bool = False
 
 
 @dataclass(frozen=True)

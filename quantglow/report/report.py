@@ -21,7 +21,14 @@ from quantglow.report.accuracy.accuracy import (
     worst_sqnr_db,
     worst_tables,
 )
-from quantglow.report.accuracy.headline import RightAnswers, headline, is_close, verdict
+from quantglow.report.accuracy.headline import (
+    ALL_FLOAT,
+    NOTHING_QUANTIZED,
+    RightAnswers,
+    headline,
+    is_close,
+    verdict,
+)
 from quantglow.report.display.tables import Table, Tabular, nbytes_text
 from quantglow.report.fallback import fallback_table
 from quantglow.report.memory.sizes import WeightSizes
@@ -108,9 +115,21 @@ class Report(Concise, Tabular):
 
     @property
     def headline(self) -> str:
-        """The accuracy of int8 in words; empty if no outputs were compared."""
+        """The accuracy of int8 in words, or that nothing is; empty if no outputs were compared."""
+        if self.is_all_float:
+            return f"WARNING: {NOTHING_QUANTIZED}. The outputs are those of the float model."
         arguments = (self.samples, self.origin, self.right, bool(self.warnings), self.subject)
         return headline(self.outputs, *arguments) if self.layers else ""
+
+    @property
+    def is_all_float(self) -> bool:
+        """Whether a model that was to be quantized has no int8 operator."""
+        return NOTHING_QUANTIZED in self.notes
+
+    @property
+    def verdict(self) -> str:
+        """The headline in a few words; empty if no outputs were compared."""
+        return ALL_FLOAT if self.is_all_float else verdict(self.outputs)
 
     @property
     def subject(self) -> str:
@@ -123,7 +142,7 @@ class Report(Concise, Tabular):
         """Accuracy, size, speed and the next step; None for a model that was not quantized."""
         if not self.layers:
             return None
-        words = verdict(self.outputs)
+        words = self.verdict
         good = is_close(words) or not words
         suspects = () if good else worst(self.layers, SUSPECTS)
         return Summary(

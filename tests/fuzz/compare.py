@@ -1,7 +1,7 @@
 """Conditions on a case: float as onnxruntime, int8 the same integers everywhere.
 
 The results also stay the same with other float types at the border (see ``borders``), or cut in
-parts (see ``parts``).
+parts (see ``parts``).  Scopes hold (see ``scopes``).
 
 Float results may differ by rounding.  The effect of rounding on a graph is measured: onnxruntime
 runs it once more on inputs moved by one part in a million, and ten times the change is allowed,
@@ -36,6 +36,7 @@ from tests.fuzz.borders import border_difference
 from tests.fuzz.free_sizes import free_difference
 from tests.fuzz.integers import first_difference
 from tests.fuzz.parts import parts_difference
+from tests.fuzz.scopes import scope_difference
 from tests.fuzz.unspecified import OPEN, ROUNDED, OpenResults, unspecified_outputs
 from tests.generators.onnx_models.models import Case, Feeds
 from tests.support.harsh import harsh
@@ -123,6 +124,8 @@ def check(case: Case, setting: Setting) -> Difference | None:
                 return Difference("free sizes", detail)
             if found is None and (detail := parts_difference(case, setting.level, setting.threads)):
                 return Difference("parts", detail)
+            if found is None and (detail := scope_difference(case)):
+                return Difference("scopes", detail)
             return found
     except Exception as error:  # noqa: BLE001 - whatever is raised on a valid model is the finding
         return raised(error)

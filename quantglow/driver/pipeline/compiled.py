@@ -18,6 +18,7 @@ from quantglow.processes import interrupts
 from quantglow.profiling.data import Feeds
 from quantglow.report import Report
 from quantglow.report.accuracy import verification
+from quantglow.report.accuracy.headline import NOTHING_QUANTIZED
 from quantglow.report.accuracy.outputs import Reference, reference
 from quantglow.report.accuracy.verification import Verification, no_labels, until_interrupted
 from quantglow.report.memory.sizes import WeightSizes
@@ -28,8 +29,6 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.shapes.fallbacks import FallbackOnUse
 from quantglow.runtime.shapes.specialisations import Specialisation
 from quantglow.types import Array
-
-NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
 
 
 def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
@@ -82,7 +81,7 @@ def _verification(
 ) -> Verification:
     found, calibrated = quantized.main, quantized.calibrated
     precisions, candidate = found.report, found.candidate
-    is_float = precisions.count("float") == len(precisions.nodes)
+    is_float = all(node.type.quant is None for node in found.graph.every_node())
     notes = (*calibrated.family.notes, *((NOTHING_QUANTIZED,) if is_float else ()))
     if not quantized.prepared.request.verify:
         return verification.unverified(precisions, *notes)

@@ -27,11 +27,12 @@ from quantglow.frontend import (
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
+from quantglow.graph.origins import Origins
 from quantglow.ops.weight_groups import PackedWeights
 from quantglow.options import QuantizationConfig
 from quantglow.processes.workers import side_by_side
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.plan.scope import known_ops, matching
+from quantglow.quantization.plan.scope import excluded
 from quantglow.quantization.weight_groups import input_moments, packed_weights
 from quantglow.report import LayerAccuracy, Report
 from quantglow.report.accuracy.headline import SAME, UNSEEN
@@ -192,31 +193,13 @@ def fitting(source: Source, config: QuantizationConfig) -> Iterator[Weights]:
     yield from (t for t in weight_tables(source) if t.table.shape[1] % config.group_size == 0)
 
 
-def op_type_of(weights: Weights) -> str:
-    return weights.op_type if isinstance(weights, WeightProduct) else "Gather"
-
-
 def not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
     """The fitting products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
     found = list(fitting(source, config))
-    own = {weights.result: (weights,) for weights in found}
-    made = [(node, own.get(node.output[0], ())) for node in source.decoded[1]]
-    names = {node.name: weights for node, weights in made}
-    names |= {name: weights for node, weights in made for name in node.output}
-    scope, chosen = config.ignored_scope, list[Weights]()
-    for entry in config.nodes_to_exclude or ():
-        chosen += matching(entry, names, option="nodes_to_exclude")
-    for entry in (*scope.names, *(f"re:{pattern}" for pattern in scope.patterns)):
-        chosen += matching(entry, names, scope.validate)
-    excluded = {weights.result for weights in chosen}
-    wanted = {op for entry in config.op_types_to_quantize or () for op in known_ops(entry)}
-    return [
-        weights
-        for weights in found
-        if weights.result not in excluded
-        and op_type_of(weights) not in scope.types
-        and (not wanted or op_type_of(weights) in wanted)
-    ]
+    by_result = {name: origin for origin in source.origins for name in origin.results}
+    origins = {weights.result: Origins((by_result[weights.result],)) for weights in found}
+    out = excluded(origins, source.origins, config)
+    return [weights for weights in found if weights.result not in out]
 
 
 def rounded(
@@ -258,6 +241,11 @@ def compared(
         expected = wanted()
     outputs = output_accuracy(graph, found, expected.outputs)
     return {"outputs": outputs, "compared_with": expected.name, "notes": expected.notes}
+
+
+def op_type_of(weights: Weights) -> str:
+    """The operator that reads the weights."""
+    return weights.op_type if isinstance(weights, WeightProduct) else "Gather"
 
 
 def layers_of(found: Sequence[Weights], config: QuantizationConfig) -> tuple[LayerAccuracy, ...]:

@@ -6,14 +6,16 @@ or an array when the result is known.  It raises ``Unsupported`` with the reason
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import onnx
 
 from quantglow.frontend.budget import Meter
+from quantglow.frontend.nodes.origins import origin_of
 from quantglow.frontend.nodes.values import (
     Coded,
     Foreign,
@@ -31,7 +33,9 @@ from quantglow.frontend.nodes.values import (
     type_in_words,
 )
 from quantglow.graph.case import MOST_DECIDING
+from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.origins import Origin, Origins
 from quantglow.lazy import cached_property
 from quantglow.ops.expression import arg, call, lconst
 from quantglow.ops.primitives import Elementwise
@@ -64,7 +68,9 @@ class Scope:
     ``has_free_inputs``: the model leaves dimensions free, and is compiled for all of them.
     ``unrolls``: recurrences are steps, as in files that were saved before there were loops.
     ``conditions``: values, and what each must be for the branch that is imported to be taken.
-    ``loops``: how many loops are around the nodes that are imported.
+    ``loops``: how many loops are around the nodes that are imported.  ``current``: the node of the
+    model that is imported; ``in_definition``: by other nodes, which the model does not have.
+    ``origins``: the node for which a name was claimed.
     """
 
     opsets: dict[str, int]
@@ -85,6 +91,9 @@ class Scope:
     loops: int = 0
     claimed: set[str] = field(default_factory=set)
     shared: dict[tuple[object, str], Node] = field(default_factory=dict)
+    current: Origin | None = None
+    in_definition: bool = False
+    origins: dict[str, Origins] = field(default_factory=dict)
 
     @property
     def opset(self) -> int:
@@ -98,7 +107,25 @@ class Scope:
             number += 1
             candidate, derived = f"{name}:{number}", True
         self.claimed.add(candidate)
+        if self.current is not None:
+            self.origins[candidate] = Origins((self.current,))
         return candidate
+
+    @contextmanager
+    def importing(self, proto: onnx.NodeProto) -> Iterator[None]:
+        """Note ``proto`` as the origin of what is made in the block; of a definition's nodes that
+        is the node that it defines."""
+        outer = self.current
+        if not self.in_definition:
+            self.current = origin_of(proto, outer)
+        try:
+            yield
+        finally:
+            self.current = outer
+
+    def with_origins(self, graph: Graph) -> Graph:
+        """The graph and its bodies with the nodes of the model that their nodes come from."""
+        return replace(graph.map_bodies(self.with_origins), origins=self.origins)
 
     @property
     def deciding(self) -> tuple[str, ...]:

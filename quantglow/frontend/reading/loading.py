@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-import onnx.inliner
 from google.protobuf.message import EncodeError
 
 from quantglow.errors import ModelError, UnsupportedOpError
 from quantglow.files import cause
+from quantglow.frontend.reading.calls import with_functions_inlined
 from quantglow.frontend.reading.external_data import load_external_data
 from quantglow.frontend.reading.inlining import check_growth, with_defaults
 from quantglow.frontend.reading.light_models import Weights, hollow, light
@@ -115,7 +115,7 @@ def checked(
     try:
         onnx.checker.check_model(for_the_checker(hollow(proto, {**(apart or {}), **weights})))
         if proto.functions:
-            proto = onnx.inliner.inline_local_functions(proto)
+            proto = with_functions_inlined(proto)
             proto = with_dense_tensors(proto, origin)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
         raise ModelError(f"{origin}: is not valid ONNX: {error}") from None

@@ -40,6 +40,7 @@ def expanded(
         values=ChainMap({}, scope.values),
         problems=[],
         fallback=False,
+        in_definition=True,
     )
     try:
         import_nodes([node for node in nodes if any(node.output)], inner)

@@ -155,7 +155,7 @@ class Decisions:
                 reasons[node] = reason
         groups = {node: node for node in elements}
         plan = Plan(graph, reasons, elements, groups, self.quantize_output, stored=self.stored)
-        return with_bodies(plan, self.elements.get)
+        return with_bodies(plan, self.elements.get, self.reasons)
 
     def _element(self, node: Node, elements: Mapping[Node, ElementType]) -> ElementType | None:
         if not node.type.dtype.is_float:

@@ -19,24 +19,35 @@ from quantglow.quantization.plan.eligibility import NO_INT8_FORM, ineligibility
 from quantglow.quantization.plan.plan import Plan
 from quantglow.types import ElementType
 
+EMPTY: Mapping[str, str] = {}
+
 ElementOf = Callable[[str], ElementType | None]
 """The integer type of a value by its name, None if it has none."""
 
 
-def with_bodies(plan: Plan, element_of: ElementOf) -> Plan:
-    """The plan with plans of the bodies of all loops that are float for no other reason."""
+def with_bodies(plan: Plan, element_of: ElementOf, to_float: Mapping[str, str] = EMPTY) -> Plan:
+    """The plan with plans of the bodies of all loops that are float for no other reason.
+
+    ``to_float``: operators of bodies that stay float, beside those that the plan has reasons of.
+    """
     loops = [node for node in plan.graph.nodes if isinstance(node, Loop)]
     usual = [node for node in loops if plan.reasons.get(node) == NO_INT8_FORM[Loop]]
-    return replace(plan, bodies={n.body: body_plan(n.body, element_of) for n in usual})
+    excluded = {node.name: reason for node, reason in plan.reasons.items()} | dict(to_float)
+    bodies = {n.body: body_plan(n.body, element_of, excluded) for n in usual}
+    return replace(plan, bodies=bodies)
 
 
-def body_plan(body: Graph, element_of: ElementOf) -> Plan:
+def body_plan(body: Graph, element_of: ElementOf, to_float: Mapping[str, str]) -> Plan:
     """The plan of one body."""
     found = {x: element_of(x.name) for x in multiplied(body)}
     elements = {x: element for x, element in found.items() if element is not None}
-    reasons = {node: reason for node in body.nodes if (reason := _reason(node, elements))}
+    reasons = {
+        node: reason
+        for node in body.nodes
+        if (reason := to_float.get(node.name) or _reason(node, elements))
+    }
     plan = Plan(body, reasons, elements, {x: x for x in elements}, quantize_output=False)
-    return with_bodies(plan, element_of)
+    return with_bodies(plan, element_of, to_float)
 
 
 def _reason(node: Node, elements: Mapping[Node, ElementType]) -> str:

@@ -1,79 +1,142 @@
-"""The scope: nodes that the user wants to keep in float."""
+"""The scope: operators that options keep in float, by the names and types of the user's model."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quantglow.errors import IgnoredScopeError
 from quantglow.graph.aliases import known_names
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Node
+from quantglow.graph.origins import Origin, Origins, origins_of
 from quantglow.options import QuantizationConfig
 
 Named = TypeVar("Named")
 
-ONNX_OPS = {
-    "GlobalAveragePool": ("AveragePool", "ReduceMean"),
-    "GlobalMaxPool": ("MaxPool", "ReduceMax"),
-    "Flatten": ("Reshape",),
-    "Squeeze": ("Reshape",),
-    "Unsqueeze": ("Reshape",),
-    "Split": ("Slice",),
-    "Upsample": ("Resize",),
-    "BatchNormalization": ("BatchNormalization", "Mul", "Add"),
-}
-"""ONNX operator -> its names in the optimized graph."""
+NAMES = "give the name of a node or of its result, a glob, or 're:' and a regular expression"
+UNCHOSEN = "not in op_types_to_quantize"
+NO_ALIASES: Mapping[str, Sequence[Any]] = {}
+MOST_LISTED = 12
+"""Maximum number of the model's operator types in an error."""
 
 
 def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
-    """Node that stays float because of ``config`` -> the reason.
+    """Node that stays float because of ``config`` -> the reason; nodes of bodies are among them.
 
-    With a node of a given name the steps stay float in which its operator was imported, as those of
-    an LSTM or a FusedConv.  Raises ``IgnoredScopeError`` for an entry that matches no node.
+    Raises ``IgnoredScopeError`` for an entry that matches nothing in the model.
     """
-    nodes, scope = graph.compute_nodes(), config.ignored_scope
+    if not has_scope(config):
+        return {}
+    origins = dict(origins_by_node(graph))
+    own = (Origin(node.name, node.op) for node in origins)
+    found = excluded(origins, graph.sources or tuple(own), config, known_names(graph))
+    # A node with bodies has no int8 form; those of its bodies' nodes are chosen by themselves.
+    return {n: why for n, why in found.items() if not (n.bodies and why == UNCHOSEN)}
+
+
+def has_scope(config: QuantizationConfig) -> bool:
+    """Whether an option names operators."""
+    scope = config.ignored_scope
+    named = config.nodes_to_exclude or scope.names or scope.patterns
+    return bool(named or scope.types or config.op_types_to_quantize)
+
+
+def origins_by_node(graph: Graph) -> Iterator[tuple[Node, Origins]]:
+    """Every operator and its origins, those of bodies included."""
+    for node in graph.compute_nodes():
+        yield node, origins_of(node, graph.origins)
+        for body in node.bodies:
+            yield from origins_by_node(body)
+
+
+def excluded(
+    origins: Mapping[Named, Origins],
+    sources: Sequence[Origin],
+    config: QuantizationConfig,
+    aliases: Mapping[str, Sequence[Named]] = NO_ALIASES,
+) -> dict[Named, str]:
+    """Items that stay float because of ``config`` -> the reason; all have ``origins``.
+
+    A name or type of the model stands for everything that computes a part of such an operator, or
+    took it in.  ``op_types_to_quantize`` asks for the operators whose work something does: a Conv
+    with its bias and activation is a Conv.  ``sources``: the nodes of the model; ``aliases``:
+    further names.  Raises ``IgnoredScopeError`` for an entry that matches no source.
+    """
+    scope, found = config.ignored_scope, dict[Named, str]()
     entries = [
         *((entry, "nodes_to_exclude", True) for entry in config.nodes_to_exclude or ()),
         *((entry, "ignored_scope", scope.validate) for entry in scope.names),
         *((f"re:{pattern}", "ignored_scope", scope.validate) for pattern in scope.patterns),
     ]
-    found: dict[Node, str] = {}
-    names, steps = (known_names(graph), steps_by_result(nodes)) if entries else ({}, {})
+    names = by_name(origins, sources, aliases) if entries else {}
+    model_names = {name for origin in sources for name in names_of(origin)}
     for entry, option, validate in entries:
-        matches = matching(entry, names, validate, option)
-        for result in (entry, *graph.results.get(entry, ())):
-            matches += steps.get(result, ())
+        matches = matching(entry, names, validate, option, model_names)
         _add(found, matches, f"{option} {entry!r}")
+    types = {origin.op_type for origin in sources}
     for entry in scope.types:
-        matches = _of_type(entry, nodes, scope.validate)
+        if scope.validate:
+            check_type(entry, types)
+        matches = [item for item, own in origins.items() if entry in own.types]
         _add(found, matches, f"ignored_scope type {entry!r}")
-    if config.op_types_to_quantize:
-        wanted = {op for entry in config.op_types_to_quantize for op in known_ops(entry)}
-        _add(found, [n for n in nodes if n.op not in wanted], "not in op_types_to_quantize")
+    if chosen := types_to_quantize(config, types):
+        _add(found, [n for n, own in origins.items() if not own.main_types & chosen], UNCHOSEN)
     return found
 
 
-def steps_by_result(nodes: Iterable[Node]) -> dict[str, list[Node]]:
-    """Name of a value -> the helpers that were made with it, which are called ``value:tag``."""
-    found: dict[str, list[Node]] = {}
-    for node in nodes:
-        for place, letter in enumerate(node.name):
-            if letter == ":":
-                found.setdefault(node.name[:place], []).append(node)
-    return found
+def by_name(
+    origins: Mapping[Named, Origins],
+    sources: Sequence[Origin],
+    aliases: Mapping[str, Sequence[Named]],
+) -> dict[str, Sequence[Named]]:
+    """Every name of the model, of a node or of a value -> what computes it or a part of it; nothing
+    for what is no operator any more."""
+    found: dict[str, dict[Named, None]] = {n: {} for o in sources for n in names_of(o)}
+    for name, items in aliases.items():
+        found.setdefault(name, {}).update(dict.fromkeys(items))
+    for item, own in origins.items():
+        for name in (name for origin in own.all for name in names_of(origin)):
+            found.setdefault(name, {})[item] = None
+    return {name: tuple(items) for name, items in found.items()}
 
 
-def known_ops(entry: str) -> tuple[str, ...]:
-    """The operators an ONNX op type stands for.  Raises ``IgnoredScopeError``."""
-    if entry in ONNX_OPS:
-        return ONNX_OPS[entry]
-    if entry in OPS:
-        return (entry,)
-    raise _unmatched(f"op type {entry!r}", entry, OPS.keys() | ONNX_OPS.keys())
+def names_of(origin: Origin) -> tuple[str, ...]:
+    """The names by which a user may mean a node of the model: its own, those of its results."""
+    return (*((origin.name,) if origin.name else ()), *origin.results)
+
+
+def types_to_quantize(config: QuantizationConfig, types: Set[str]) -> frozenset[str]:
+    """The operators that ``op_types_to_quantize`` names; none: all.
+
+    Lists for many models name operators that one model does not have.  Raises
+    ``IgnoredScopeError`` where it has none of them, or for a word that is no operator at all.
+    """
+    chosen = frozenset(config.op_types_to_quantize or ())
+    for entry in config.op_types_to_quantize or ():
+        if chosen.isdisjoint(types) or not is_operator(entry):
+            check_type(entry, types)
+    return chosen
+
+
+def is_operator(op_type: str) -> bool:
+    """Whether there is such an operator, in quantglow or in ONNX."""
+    # Imported here because a process that only runs models needs no onnx.
+    from quantglow.frontend import knows_operator
+
+    return op_type in OPS or knows_operator(op_type)
+
+
+def check_type(entry: str, types: Set[str]) -> None:
+    """Raise ``IgnoredScopeError`` for a type that no node of the model has."""
+    if entry not in types:
+        listed = ", ".join(sorted(types)[:MOST_LISTED])
+        more = ", …" if len(types) > MOST_LISTED else ""
+        remedy = f"give an operator type of the model: {listed}{more}"
+        raise _unmatched(f"op type {entry!r}", entry, types, remedy)
 
 
 def matching(
@@ -81,11 +144,13 @@ def matching(
     names: Mapping[str, Sequence[Named]],
     validate: bool = True,
     option: str = "ignored_scope",
+    model_names: Set[str] | None = None,
 ) -> list[Named]:
     """Nodes whose name is the entry of ``option``, fits its glob, or starts with its ``re:``
     expression.
 
-    Raises ``IgnoredScopeError`` where no name matches and ``validate`` is set.
+    Raises ``IgnoredScopeError`` where no name matches and ``validate`` is set: with the nearest of
+    ``model_names``, else of all.
     """
     if entry.startswith("re:"):
         try:
@@ -100,33 +165,17 @@ def matching(
     else:
         matches = [nodes for name, nodes in names.items() if fnmatchcase(name, entry)]
     if not matches and validate:
-        raise _unmatched(f"{option}: entry {entry!r}", entry.removeprefix("re:"), names.keys())
+        near = names.keys() if model_names is None else model_names
+        raise _unmatched(f"{option}: entry {entry!r}", entry.removeprefix("re:"), near, NAMES)
     return [node for nodes in matches for node in nodes]
 
 
-def _of_type(entry: str, nodes: Iterable[Node], validate: bool) -> list[Node]:
-    nodes = list(nodes)
-    try:
-        ops = known_ops(entry)
-    except IgnoredScopeError:
-        if validate:
-            raise
-        return []
-    matches = [n for n in nodes if n.op in ops]
-    if not matches and validate:
-        raise _unmatched(f"op type {entry!r}", entry, {n.op for n in nodes})
-    return matches
-
-
-def _add(found: dict[Node, str], nodes: Iterable[Node], reason: str) -> None:
+def _add(found: dict[Named, str], nodes: Iterable[Named], reason: str) -> None:
     for node in nodes:
         found.setdefault(node, reason)
 
 
-def _unmatched(subject: str, entry: str, known: Set[str]) -> IgnoredScopeError:
+def _unmatched(subject: str, entry: str, known: Set[str], remedy: str) -> IgnoredScopeError:
     near = get_close_matches(entry, sorted(known), 3, cutoff=0.5)
     hint = f"did you mean {', '.join(map(repr, near))}?" if near else "nothing looks like it."
-    return IgnoredScopeError(
-        f"{subject} matches no node of the model; {hint} Remedy: give the name of a node or of the "
-        "value that it computes, a glob, or 're:' and a regular expression."
-    )
+    return IgnoredScopeError(f"{subject} matches no node of the model; {hint} Remedy: {remedy}.")

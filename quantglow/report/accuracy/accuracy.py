@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantglow.concise import Concise
+from quantglow.quantization.report import NodeReport
 from quantglow.report.accuracy.codes import CodeUse, bars
 from quantglow.report.display.tables import Table, number
 
@@ -43,6 +44,7 @@ class LayerAccuracy(Concise):
     no longer exists by itself (it was merged into the operator behind it), or if it was not
     measured.  ``sensitivity_db`` is the SQNR of the outputs if this layer alone had its error, if
     it was asked for.  ``codes`` are the codes of an integer result, None for a float result.
+    ``moves``: it only moves values, with the rounding that they have.
     """
 
     name: str
@@ -53,13 +55,20 @@ class LayerAccuracy(Concise):
     sqnr_accumulated_db: float | None = None
     sensitivity_db: float | None = None
     codes: CodeUse | None = None
+    moves: bool = False
+
+    @staticmethod
+    def of(node: NodeReport) -> LayerAccuracy:
+        """The entry of an operator before anything is measured."""
+        return LayerAccuracy(node.name, node.op, node.precision, node.reason, moves=node.moves)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> LayerAccuracy:
         """The object from the result of ``asdict`` and ``plain``."""
         codes = data.get("codes")
-        rest = {key: value for key, value in data.items() if key != "codes"}
-        return LayerAccuracy(**_figures(rest), codes=None if codes is None else _code_use(codes))
+        rest = {key: value for key, value in data.items() if key not in ("codes", "moves")}
+        use = None if codes is None else _code_use(codes)
+        return LayerAccuracy(**_figures(rest), codes=use, moves=bool(data.get("moves", False)))
 
 
 def worst_sqnr_db(outputs: Sequence[OutputAccuracy]) -> float | None:

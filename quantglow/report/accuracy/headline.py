@@ -24,6 +24,12 @@ both."""
 
 FAR = "far from float, and not usable as it is"
 
+NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
+"""Note of a report whose model is float after all."""
+
+ALL_FLOAT = "no operator is int8"
+"""The verdict then."""
+
 
 @dataclass(frozen=True)
 class RightAnswers:

@@ -42,7 +42,7 @@ def layer_accuracy(
         _add(local, local_sums(int8_graph, exact))
         _add(accumulated, accumulated_sums(int8_graph, feeds, exact, counter))
     uses = counter.uses(histograms)
-    layers = [LayerAccuracy(n.name, n.op, n.precision, n.reason) for n in decisions.nodes]
+    layers = map(LayerAccuracy.of, decisions.nodes)
     return tuple(
         replace(
             layer,

@@ -118,5 +118,5 @@ def attempted(
 
 def unverified(decisions: QuantizationReport, *notes: str) -> Verification:
     """The decisions alone, without a run."""
-    layers = tuple(LayerAccuracy(n.name, n.op, n.precision, n.reason) for n in decisions.nodes)
+    layers = tuple(map(LayerAccuracy.of, decisions.nodes))
     return Verification(layers=layers, notes=notes)

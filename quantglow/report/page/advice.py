@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quantglow.graph.node import OPS
-from quantglow.graph.traits import Trait
 from quantglow.report.accuracy.accuracy import LayerAccuracy, worst
 from quantglow.report.accuracy.codes import CORE_PERCENT
 from quantglow.report.page.layers import milliseconds
@@ -115,8 +113,7 @@ def alone(
 
     A layer that only moves values has the rounding of its operand: float would change nothing.
     """
-    kind = OPS.get(layer.op)
-    if kind is None or Trait.KEEPS_QUANTIZATION not in kind.traits:
+    if not layer.moves:
         effect = f"{gain(layer, layers)}{cost(layer, speeds)}"
         yield Remedy(f"Keep it in float{effect}:", flag_of("--nodes-to-exclude", layer.name))
     if layer.codes is not None and layer.codes.levels == INT8_LEVELS:

@@ -123,9 +123,17 @@ def test_local_figures_ignore_errors_of_layers_before() -> None:
     assert changed == {conv.name}
 
 
-def test_nothing_quantized_is_noted() -> None:
-    compiled = qg.quantize_and_compile(small_model(), small_samples(), op_types_to_quantize=["LRN"])
-    assert "no operator became int8" in str(compiled.report)
+@pytest.mark.parametrize("verify", [True, False])
+def test_nothing_quantized_is_the_headline(verify: bool) -> None:
+    """Not "very close": the outputs are those of the float model."""
+    types = {node.op_type for node in small_model().graph.node}
+    scope = qg.IgnoredScope(types=tuple(types))
+    report = qg.quantize_and_compile(
+        small_model(), small_samples(), ignored_scope=scope, verify=verify
+    ).report
+    assert report.headline.startswith("WARNING: no operator became int8")
+    assert report.summary().to_json()["verdict"] == "no operator is int8"
+    assert "close" not in str(report)
 
 
 def test_without_verification_nothing_is_compared() -> None:

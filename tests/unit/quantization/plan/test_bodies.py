@@ -70,8 +70,8 @@ def test_products_are_int8_and_the_state_is_float() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        qg.QuantizationConfig(op_types_to_quantize=["Gemm"]),
-        qg.QuantizationConfig(ignored_scope=qg.IgnoredScope(types=["Loop"])),
+        qg.QuantizationConfig(op_types_to_quantize=["Transpose"]),
+        qg.QuantizationConfig(ignored_scope=qg.IgnoredScope(types=["LSTM"])),
     ],
 )
 def test_a_loop_that_is_left_out_has_a_float_body(config: qg.QuantizationConfig) -> None:
