@@ -117,7 +117,7 @@ def test_flags_have_no_characters_that_a_terminal_obeys() -> None:
 
 
 def test_a_layer_that_moves_values_is_not_kept_in_float() -> None:
-    (found,) = advice([replace(layer("a", 20.0), op="Transpose")])
+    (found,) = advice([replace(layer("a", 20.0), op="Transpose", moves=True)])
     assert [remedy.flag for remedy in found.remedies] == ["--int16-activations a"]
 
 
