@@ -109,7 +109,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     feeds = drawn_feeds(compiled, shapes_of(options))
     sizes = [None if n is None else integer("batch_sizes", n, 1) for n in options.batch_sizes]
     try:
-        rows = [row(compiled, with_batch(feeds, size), options) for size in sizes]
+        beside = beside_others(compiled, feeds, source, options) if source else None
+        rows = list(rows_of(compiled, [with_batch(feeds, n) for n in sizes], options, beside))
     except InputError as error:
         raise OptionError(
             f"the model does not run on the shapes that bench chose: {error} Or give them with "
@@ -118,7 +119,6 @@ def run(options: argparse.Namespace, console: Console) -> None:
     calls = kernel_times(compiled, feeds) if options.layers else None
     if options.timeline:
         compiled.trace(with_batch(feeds, sizes[0]), options.timeline)
-    beside = beside_others(compiled, feeds, source, options) if source else None
     if options.json:
         found = {**rows[0].to_json(), "batches": [r.to_json() for r in rows], "busy": busy}
         found |= {"layers": calls.to_json()} if calls else {}
@@ -219,11 +219,30 @@ class Row:
         return f"batch {self.batch}: {times}; {self.per_second:.0f} samples/s"
 
 
+def rows_of(
+    compiled: CompiledModel | FallbackModel,
+    batches: Sequence[Mapping[str, Array]],
+    options: argparse.Namespace,
+    beside: Comparison | None,
+) -> Iterator[Row]:
+    """The figures of each batch size; latencies of the first are those beside other runtimes."""
+    is_measured = beside is not None and options.mode == "latency"
+    if beside is not None and is_measured:
+        times = beside.latencies[0].seconds
+        yield Row.of(batch_of(batches[0]), times, sum(times))
+    yield from (row(compiled, feeds, options) for feeds in batches[is_measured:])
+
+
+def batch_of(feeds: Mapping[str, Array]) -> int:
+    """The number of samples in feeds."""
+    return max((len(a) for a in feeds.values() if a.ndim), default=1)
+
+
 def row(
     compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array], options: argparse.Namespace
 ) -> Row:
     """The figures of one batch size."""
-    batch = max((len(a) for a in feeds.values() if a.ndim), default=1)
+    batch = batch_of(feeds)
     compiled.run(None, feeds)
     if options.mode == "latency":
         times = call_latencies(lambda: compiled.run(None, feeds), options.seconds)

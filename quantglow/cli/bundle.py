@@ -28,12 +28,15 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved
 from quantglow.cli.models import refuse_steps
+from quantglow.cli.next_steps import next_step
 from quantglow.cli.samples import samples_of, validation_of
 from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.driver.quantize_and_compile import quantize_and_compile
+from quantglow.report import Report
 from quantglow.report.display.tables import Table, nbytes_text, number
+from quantglow.report.shown import ShownReport
 from quantglow.runtime.bundles import BundleOptions
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
@@ -93,8 +96,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
     console.print(verdict(options.output, facts), highlight=False, markup=False)
     for table in tables(file.name, facts):
         console.print(table.rich())
-    if options.calibration_data:
-        console.print(compiled.report)
+    if isinstance(report := compiled.report, Report) and options.calibration_data:
+        step = next_step(report, options, options.output, building(options, facts))
+        console.print(ShownReport(report, all_layers=False, next_step=step))
 
 
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
@@ -120,6 +124,13 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         validation_data=validation_of(options),
         **steps_of(options),
     )
+
+
+def building(options: argparse.Namespace, facts: Mapping[str, Any]) -> list[str]:
+    """The command that prepares a build of the bundle, or measures its model."""
+    if "CMakeLists.txt" in facts["files"]:
+        return ["cmake", "-S", options.output, "-B", str(Path(options.output) / "build")]
+    return ["quantglow", "bench", options.model]
 
 
 def verdict(folder: str, facts: Mapping[str, Any]) -> str:

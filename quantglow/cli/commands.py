@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -42,13 +41,13 @@ from quantglow.cli.files import (
     write_arrays,
 )
 from quantglow.cli.models import opened, refuse_shapes_of_saved
+from quantglow.cli.next_steps import next_step
 from quantglow.cli.samples import samples_of, validation_of
 from quantglow.cli.steps import steps_arguments, steps_of, words_of
 from quantglow.driver import stages
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.report import Report
-from quantglow.report.accuracy.headline import is_close
 from quantglow.report.display.tables import Table
 from quantglow.report.shown import ShownReport
 from quantglow.runtime.compiled import CompiledModel
@@ -190,18 +189,13 @@ def show(report: object, options: argparse.Namespace, output: str, console: Cons
 
 def next_command(report: Report, options: argparse.Namespace, output: str) -> str:
     """The command that measures a good model, or looks into another one."""
-    if report.verdict and not is_close(report.verdict) and options.calibration_data:
-        words = [options.model, "--calibration-data", options.calibration_data]
-        words += ["--preprocess", options.preprocess] if options.preprocess else []
-        page = ["--output", f"{Path(output).stem}.html"]
-        shapes = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
-        return shlex.join(["quantglow", "debug", *words, *shapes, *words_of(options), *page])
     is_file = os.path.basename(options.model) != "stdin.onnx"
     onnx = ["--onnx", options.model, *words_of(options)]
     beside = [*onnx, "--compare", "onnxruntime"] if is_file else []
     own = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
     saved = Path(output).suffix == SAVED
-    return shlex.join(["quantglow", "bench", output, *(beside if saved else own)])
+    good = ["quantglow", "bench", output, *(beside if saved else own)]
+    return next_step(report, options, output, good)
 
 
 def compile_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ from quantglow.cli.arguments import (
 from quantglow.cli.files import SAVED, check_writable, is_saved
 from quantglow.cli.layer_lines import lines_about
 from quantglow.cli.models import refuse_shapes_of_saved, refuse_steps
+from quantglow.cli.next_steps import next_step, source_words
 from quantglow.cli.samples import samples_of
 from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.driver import compilation, stages
@@ -34,6 +35,7 @@ from quantglow.files import writing
 from quantglow.graph.graph import Graph
 from quantglow.report import Report
 from quantglow.report.memory.footprint import Footprint
+from quantglow.report.shown import ShownReport
 from quantglow.runtime.bundles import bundle_target, schedule_for
 from quantglow.runtime.planning import plan_program
 from quantglow.runtime.saved_models import saving
@@ -102,7 +104,7 @@ def stage_text(options: argparse.Namespace) -> str:
     """The text of the stage that ``options`` ask for."""
     refuse_shapes_of_saved(options)
     if options.stage == "report":
-        return report_text(report_of(options))
+        return report_text(report_of(options), options)
     graph = graph_of(options)
     if options.stage == "int8" and not is_quantized(graph):
         raise OptionError("stage int8 needs --calibration-data FILE")
@@ -115,9 +117,14 @@ def stage_text(options: argparse.Namespace) -> str:
     return str(planned.lowered if options.stage == "lowered" else planned.program)
 
 
-def report_text(report: object) -> str:
-    """Every table of a report."""
-    return str(report.full if isinstance(report, Report) else report)
+def report_text(report: object, options: argparse.Namespace) -> str:
+    """Every table of a report, and the command to try next."""
+    if not isinstance(report, Report):
+        return str(report)
+    is_new = bool(options.calibration_data)
+    good = ["quantize", *source_words(options)] if is_new else ["bench", options.model]
+    step = next_step(report, options, options.model, ["quantglow", *good])
+    return str(ShownReport(report, next_step=step))
 
 
 def graph_of(options: argparse.Namespace) -> Graph:

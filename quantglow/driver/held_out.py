@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.profiling.data import Feeds, Located
-
-EVERY = 5
-"""One sample in so many is held out."""
-
-FEWEST_SAMPLES = 10
-"""With fewer different samples all are calibrated on."""
+from quantglow.report.accuracy.headline import EVERY, FEWEST_SAMPLES
 
 MAX_SAMPLES, MAX_NBYTES = 60, 2**28
 """Maximum number of samples held out: one in ``EVERY`` of the default subset; and their size."""

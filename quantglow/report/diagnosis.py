@@ -23,7 +23,7 @@ from quantglow.report.accuracy.accuracy import (
 )
 from quantglow.report.accuracy.headline import headline
 from quantglow.report.accuracy.layers import layer_accuracy
-from quantglow.report.accuracy.outputs import output_accuracy
+from quantglow.report.accuracy.outputs import output_accuracy, with_logits
 from quantglow.report.accuracy.sensitivity import sensitivities
 from quantglow.report.display.tables import Table, Tabular
 from quantglow.report.page.data import Figures, page_of, without_page
@@ -110,7 +110,7 @@ def diagnose(
         layers = tuple(replace(n, sensitivity_db=alone.get(n.name)) for n in layers)
     exact = [interpret(float_graph, feeds) for feeds in samples]
     rounded = [interpret(int8_graph, feeds) for feeds in samples]
-    outputs = output_accuracy(int8_graph, rounded, exact)
+    outputs = with_logits(output_accuracy(int8_graph, rounded, exact), float_graph, layers)
     return Diagnosis(outputs, layers, len(samples), shown, graph=int8_graph)
 
 

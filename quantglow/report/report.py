@@ -281,10 +281,13 @@ def _summary_table(report: Report) -> Table:
 def _summary_rows(report: Report) -> Iterator[tuple[str, str]]:
     memory = report.memory
     yield "target", f"{report.target}, {report.num_threads} thread(s)"
-    yield "activations", f"{nbytes_text(memory.peak_nbytes)} in one arena"
-    bound = f"{nbytes_text(memory.lower_bound_nbytes)}, efficiency {memory.efficiency:.1%}"
-    yield "lower bound", bound
-    yield "constants", nbytes_text(memory.constants_nbytes)
+    if memory == MemoryFigures() and (report.fallback or not report.seconds):
+        yield "memory", "onnxruntime's" if report.fallback else "planned at first calls of shapes"
+    else:
+        yield "activations", f"{nbytes_text(memory.peak_nbytes)} in one arena"
+        bound = f"{nbytes_text(memory.lower_bound_nbytes)}, efficiency {memory.efficiency:.1%}"
+        yield "lower bound", bound
+        yield "constants", nbytes_text(memory.constants_nbytes)
     if report.profile:
         yield "profile", ", ".join(f"{value} {key}" for key, value in report.profile.items())
     yield from ((f"time: {stage}", f"{spent:.3f} s") for stage, spent in report.seconds.items())

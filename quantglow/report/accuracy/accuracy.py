@@ -15,11 +15,17 @@ from quantglow.report.display.tables import Table, number
 
 WORST = 10
 
+MAX_DB = 100.0
+"""SQNR in dB above which the figure of an output says no more."""
+
 
 @dataclass(frozen=True)
 class OutputAccuracy:
     """One output against the float model; ``top1_agreement`` is set if it looks like class
-    scores, or has integers: then it is the share of equal answers, and the only figure that counts.
+    scores, or has integers: then it is the share of equal answers.
+
+    ``logits_db`` is the SQNR of the values behind a Softmax, a Sigmoid or a choice (ArgMax, TopK),
+    which hide errors: on a few samples, by the interpreter.
     """
 
     name: str
@@ -28,6 +34,13 @@ class OutputAccuracy:
     max_error: float
     top1_agreement: float | None = None
     is_integer: bool = False
+    logits_db: float | None = None
+
+    @property
+    def worst_db(self) -> float | None:
+        """The least SQNR that counts; None for integers, whose values are no quantities."""
+        figures = (None if self.is_integer else self.sqnr_db, self.logits_db)
+        return min((figure for figure in figures if figure is not None), default=None)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> OutputAccuracy:
@@ -72,8 +85,13 @@ class LayerAccuracy(Concise):
 
 
 def worst_sqnr_db(outputs: Sequence[OutputAccuracy]) -> float | None:
-    """SQNR of the worst output in dB; None if all have integers, whose values are no quantities."""
-    return min((output.sqnr_db for output in outputs if not output.is_integer), default=None)
+    """SQNR of the worst output in dB, logits included; None if there is none."""
+    return min((o.worst_db for o in outputs if o.worst_db is not None), default=None)
+
+
+def decibels(value: float | None) -> str:
+    """The SQNR of an output as text, up to ``MAX_DB``."""
+    return f"> {MAX_DB:.0f}" if value is not None and value > MAX_DB else number(value)
 
 
 def worst(layers: Sequence[LayerAccuracy], count: int = WORST) -> tuple[LayerAccuracy, ...]:
@@ -90,17 +108,26 @@ def worst(layers: Sequence[LayerAccuracy], count: int = WORST) -> tuple[LayerAcc
 
 
 def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> Table:
+    """Table of the outputs, with their logits if they are known."""
+    logits = any(o.logits_db is not None for o in outputs)
     rows = [
         (
             o.name,
-            number(None if o.is_integer else o.sqnr_db),
+            decibels(None if o.is_integer else o.sqnr_db),
+            *([decibels(o.logits_db)] if logits else []),
             number(None if o.is_integer else o.cosine, "{:.6f}"),
             number(o.max_error, "{:.4g}"),
             number(o.top1_agreement, "{:.1%}"),
         )
         for o in outputs
     ]
-    numbers = ("SQNR dB", "cosine", "max error", "top-1 agreement")
+    numbers = (
+        "SQNR dB",
+        *(("logits dB",) if logits else ()),
+        "cosine",
+        "max error",
+        "top-1 agreement",
+    )
     return Table(title, ("output", *numbers), rows, frozenset(numbers))
 
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantglow.report.accuracy.accuracy import OutputAccuracy, worst_sqnr_db
+from quantglow.report.accuracy.accuracy import OutputAccuracy, decibels, worst_sqnr_db
 
 UNSEEN = "that calibration did not see"
 SAME = "that calibration used, too"
 VALIDATION = "of the validation data"
 """Origin of the samples of the check."""
+
+EVERY, FEWEST_SAMPLES = 5, 10
+"""One sample in so many is held out of calibration, and none of fewer different samples."""
+
+WHY_FEW = {
+    UNSEEN: f"one in {EVERY} is held out, and large models are checked on fewer",
+    SAME: f"none is held out of fewer than {FEWEST_SAMPLES} different ones",
+}
+"""The reason why a check has few samples, by their origin."""
 
 CLOSENESS = (
     (40.0, 0.99, "very close to float"),
@@ -63,15 +72,22 @@ def headline(
     """One or two sentences; ``has_warnings`` if the calibration data is unusual."""
     if not outputs:
         return ""
-    worst = worst_sqnr_db(outputs)
     answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
-    figures = [] if worst is None else [f"{worst:.1f} dB"]
+    figures = [*worst_figure(outputs)]
     figures += [f"{min(answers):.1%} equal answers"] if answers else []
     shown = f"{subject} {verdict(outputs)}: {', '.join(figures)}"
-    text = (
-        f"{shown} on {samples} sample(s) {origin}".rstrip() + "." + (f" {right}." if right else "")
-    )
+    few = f" ({WHY_FEW[origin]})" if samples < FEWEST_SAMPLES and origin in WHY_FEW else ""
+    text = f"{shown} on {samples} sample(s) {origin}".rstrip() + few + "."
+    text += f" {right}." if right else ""
     return f"{text} But see the warnings." if has_warnings else text
+
+
+def worst_figure(outputs: Sequence[OutputAccuracy]) -> Iterator[str]:
+    """The SQNR of the worst output; none if all have integers."""
+    worst = worst_sqnr_db(outputs)
+    if worst is not None:
+        is_logits = worst in [output.logits_db for output in outputs]
+        yield f"{decibels(worst)} dB{' in the logits' if is_logits else ''}"
 
 
 def verdict(outputs: Sequence[OutputAccuracy]) -> str:

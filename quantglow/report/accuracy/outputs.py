@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +12,9 @@ import numpy as np
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.report.accuracy.accuracy import OutputAccuracy
+from quantglow.quantization.plan.choices import behind_views
+from quantglow.quantization.search.output_noise import logit_outputs
+from quantglow.report.accuracy.accuracy import LayerAccuracy, OutputAccuracy
 from quantglow.report.accuracy.metrics import Sums, class_like, top1_agreement
 from quantglow.report.accuracy.onnxruntime_check import Outputs, running
 from quantglow.types import Array
@@ -103,6 +105,19 @@ def output_accuracy_of(
     hits = [same(_rows(w), _rows(f)) for w, f in pairs if w.size]
     agreement = float(np.mean(hits)) if hits else None
     return OutputAccuracy(name, sums.sqnr_db, sums.cosine, sums.max_error, agreement, is_integer)
+
+
+def with_logits(
+    outputs: Sequence[OutputAccuracy], graph: Graph, layers: Sequence[LayerAccuracy]
+) -> tuple[OutputAccuracy, ...]:
+    """The outputs of the float ``graph`` with the SQNR of logits, as far as layers have it."""
+    decibels = {layer.name: layer.sqnr_accumulated_db for layer in layers}
+    behind = {
+        name: decibels.get(behind_views(logits).name)
+        for (name, node), logits in zip(graph.outputs, logit_outputs(graph), strict=True)
+        if logits is not node
+    }
+    return tuple(replace(output, logits_db=behind.get(output.name)) for output in outputs)
 
 
 def equal_answers(reference: Array, value: Array, classes: bool) -> float:

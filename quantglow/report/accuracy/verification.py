@@ -14,7 +14,7 @@ from quantglow.quantization import QuantizationReport
 from quantglow.report.accuracy.accuracy import LayerAccuracy, OutputAccuracy
 from quantglow.report.accuracy.headline import RightAnswers
 from quantglow.report.accuracy.layers import layer_accuracy
-from quantglow.report.accuracy.outputs import Reference, Runner, output_accuracy
+from quantglow.report.accuracy.outputs import Reference, Runner, output_accuracy, with_logits
 from quantglow.types import Array
 
 Sample = TypeVar("Sample", bound=Mapping[str, Array])
@@ -93,7 +93,9 @@ def verify(
 
     outputs = attempted(compared, Verification(), "the outputs were not compared")
     layers = attempted(by_layer, unverified(decisions), "the layers were not compared")
-    return replace(outputs, layers=layers.layers, notes=(*outputs.notes, *layers.notes))
+    figures = with_logits(outputs.outputs, float_graph, layers.layers)
+    notes = (*outputs.notes, *layers.notes)
+    return replace(outputs, outputs=figures, layers=layers.layers, notes=notes)
 
 
 def until_interrupted(samples: Iterable[Sample]) -> Iterator[Sample]:

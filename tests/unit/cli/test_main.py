@@ -559,6 +559,66 @@ def test_the_measurement_of_a_machine_says_how_far_it_is(
     assert "16 tiles timed\n" in capsys.readouterr().err
 
 
+def test_bench_has_one_median_of_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "bench net.onnx --seconds 1 --num-threads 1 --compare onnxruntime --json"
+    assert run(folder, f"{line} --batch-sizes 1 1") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["median_seconds"] == shown["compared"]["runtimes"][0]["median_seconds"]
+    assert len(shown["batches"]) == 2
+
+
+def test_compile_says_when_free_shapes_are_planned(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, "compile free.onnx --output free.qgm") == 0
+    shown = capsys.readouterr().out
+    assert "planned at first calls of shapes" in shown and "efficiency" not in shown
+
+
+REPORTING = (
+    "quantize net.onnx --calibration-data samples.npz --output next.qgm",
+    "quantize close.onnx --calibration-data samples.npz --output close.qgm",
+    "bundle net.onnx --calibration-data samples.npz --output next.folder",
+    "bundle close.onnx --calibration-data samples.npz --output close.folder",
+    "inspect net.onnx --calibration-data samples.npz --stage report",
+    "inspect close.onnx --calibration-data samples.npz --stage report",
+    "inspect next.qgm --stage report",
+    "inspect close.qgm --stage report",
+    "compile net.onnx --output plain.qgm",
+    "compile close.onnx --output plain.qgm",
+    "demo",
+)
+"""Commands that print a report, on a model with two outputs and one with one."""
+
+
+@pytest.mark.parametrize("line", REPORTING)
+def test_the_next_step_of_a_command_is_a_command(
+    line: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(identity_model(), folder / "close.onnx")
+    assert run(folder, line) == 0
+    steps = re.findall(r"^Next: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert len(steps) == (not line.startswith(("compile", "demo")))
+    for words in map(str.split, steps):
+        assert words[0] == "cmake" or (words[:1] == ["quantglow"] and words[1] in COMMANDS)
+        assert words[0] == "cmake" or parser().parse_args(words[1:])
+
+
+def identity_model() -> onnx.ModelProto:
+    """x -> Conv with the weight 1 -> y: int8 is close to float."""
+    shapes = {name: [1, 2, 6, 6] for name in "xy"}
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    )
+    weights = onnx.numpy_helper.from_array(np.eye(2, dtype=np.float32)[:, :, None, None], "w")
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([node], "close", [x], [y], [weights])
+    return onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
+    )
+
+
 def test_medians_are_of_one_call() -> None:
     found = medians({"sleep": lambda: time.sleep(0.005)}, seconds=0.05)
     assert 0.005 <= found["sleep"] < 0.05

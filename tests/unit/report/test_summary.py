@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import quantglow as qg
 from quantglow.graph.node import Constant
 from quantglow.processes.system import busy_processors
 from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
+from quantglow.report.accuracy.headline import UNSEEN, headline
 from quantglow.report.display.bars import text_bar
 from quantglow.report.memory.sizes import WeightSizes
 from quantglow.report.peers import peers
@@ -45,7 +47,8 @@ def report(sqnr_db: float, layers: int = 20) -> Report:
 
 def test_a_report_ends_with_accuracy_size_speed_and_the_next_step() -> None:
     assert str(report(45)).splitlines()[-4:] == [
-        "int8 is very close to float: 45.0 dB on 5 sample(s) that calibration did not see.",
+        "int8 is very close to float: 45.0 dB on 5 sample(s) that calibration did not see (one in "
+        "5 is held out, and large models are checked on fewer).",
         "Size: weights 4.0 MB -> 1.0 MB (4.0 times smaller); operators: 20 int8, 20 float.",
         "Speed: 1 ms a call on 2 thread(s) here, onnxruntime's float 3 ms: 3.0 times as fast.",
         'Next: compiled.save("model.qgm")',
@@ -56,6 +59,23 @@ def test_layers_to_look_at_are_named_where_int8_is_off() -> None:
     *_, look, _size, _speed, step = str(report(25)).splitlines()
     assert look == "Look at these layers: conv19 (21.0 dB), conv18 (22.0 dB), conv17 (23.0 dB)."
     assert step.startswith("Next: qg.diagnose(")
+
+
+@pytest.mark.parametrize(
+    ("sqnr_db", "logits_db", "figure"),
+    [
+        (215.2, None, "very close to float: > 100 dB on"),
+        (math.inf, 120.0, "very close to float: > 100 dB in the logits on"),
+        (215.2, 35.04, "close to float: 35.0 dB in the logits on"),
+        (33.0, 50.0, "close to float: 33.0 dB on"),
+    ],
+)
+def test_the_headline_has_the_worst_of_outputs_and_logits(
+    sqnr_db: float, logits_db: float | None, figure: str
+) -> None:
+    outputs = (OutputAccuracy("y", sqnr_db, 1.0, 0.1, logits_db=logits_db),)
+    text = headline(outputs, 5, UNSEEN, None, False)
+    assert text.startswith(f"int8 is {figure} 5 sample(s) that calibration did not see (one in 5 ")
 
 
 @pytest.mark.parametrize(

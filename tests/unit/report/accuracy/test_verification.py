@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.report.accuracy import onnxruntime_check, verification
@@ -75,3 +76,33 @@ def test_an_exception_of_a_check_is_a_note(
     assert bool(report.outputs) == (part != "output_accuracy")
     assert [layer.name for layer in report.layers] == [layer.name for layer in usual.layers]
     assert made.run(None, {"x": small_samples()[0]})
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [("Softmax", {"axis": 1}), ("LogSoftmax", {}), ("Sigmoid", {}), ("ArgMax", {"axis": 1})],
+    ids=str,
+)
+def test_outputs_that_hide_errors_are_measured_behind(op: str, attributes: dict[str, int]) -> None:
+    """Scores far apart: probabilities are 0 and 1 in float and in int8."""
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.normal(size=(16, 8)).astype(np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"]),
+        helper.make_node("Reshape", ["scores", "shape"], ["moved"]),
+        helper.make_node(op, ["moved"], ["y"], **attributes),
+    ]
+    shape = numpy_helper.from_array(np.array([1, 8]), "shape")
+    element, size = (TensorProto.INT64, 1) if op == "ArgMax" else (TensorProto.FLOAT, 8)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16])
+    y = helper.make_tensor_value_info("y", element, [1, size])
+    graph = helper.make_graph(nodes, "hidden", [x], [y], [weights, shape])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = [rng.normal(size=(1, 16)).astype(np.float32) * 1000 for _ in range(12)]
+    report = qg.quantize_and_compile(model, samples, num_threads=1, progress=False).report
+    assert isinstance(report, Report)
+    (output,) = report.outputs
+    assert output.logits_db in [layer.sqnr_accumulated_db for layer in report.layers]
+    assert output.logits_db is not None
+    assert f"{output.logits_db:.1f} dB in the logits" in report.headline
+    assert Report.from_json(report.to_json()).outputs == report.outputs

@@ -106,6 +106,8 @@ def test_constant_images_do_not_flatter() -> None:
     example = mnist()
     images = np.full_like(example.calibration[:12], 0.5)
     report = qg.quantize_and_compile(example.model, images, progress=False, num_threads=1).report
-    assert report.headline.endswith("that calibration used, too. But see the warnings.")
+    assert report.headline.endswith(
+        "used, too (none is held out of fewer than 10 different ones). But see the warnings."
+    )
     assert "Warning: 12 of 12 samples are constant" in str(report)
     assert "<p>Warning: 12 of 12" in report._repr_html_()
