@@ -160,6 +160,7 @@ def model_of(
 ) -> CompiledModel | PartlyCompiledModel:
     """The model of the contents of a file.  Raises ``FileFormatError``."""
     check_externals(saved.graph)
+    compiler = replace(compiler, is_checked=True)
     report = Report.from_json(saved.report)
     try:
         programs = programs_in(saved, compiler)

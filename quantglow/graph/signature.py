@@ -6,6 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from quantglow.errors import InputError
 from quantglow.types import DType, TensorType
 
@@ -136,6 +138,10 @@ class Signature:
             tuple(map(_port_from_json, data["inputs"])),
             tuple(map(_port_from_json, data["outputs"])),
         )
+
+    def kinds_at(self, shapes: Shapes) -> dict[str, tuple[Shape, np.dtype[Any]]]:
+        """Shapes and element types of the inputs, by name, at these shapes."""
+        return {port.name: (shapes[port.name], port.dtype.numpy) for port in self.inputs}
 
     def check(self, shapes: Shapes, least: int = 0) -> None:
         """Raise ``InputError`` unless the inputs may have these shapes together; free dimensions

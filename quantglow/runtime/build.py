@@ -20,7 +20,7 @@ from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.runtime.program_store import ProgramStore
 from quantglow.backends.llvm.targets import resolve
 from quantglow.concise import Concise
-from quantglow.errors import OptionError
+from quantglow.errors import FileFormatError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.memory.schedules import FAST, SCHEDULES
@@ -89,7 +89,8 @@ class Compiler:
     ``backends`` are asked for each node before quantglow's own; onnxruntime comes last.
     ``schedule`` is one of ``SCHEDULES``.  ``carried``: code that a file brought, which is found as
     long as this is in use.  ``answers``: calls that onnxruntime answers while a program is
-    compiled; None where they wait.
+    compiled; None where they wait.  ``is_checked``: the model comes from a file, so plans of its
+    programs are checked at each shape.
     """
 
     target: Target | None
@@ -98,6 +99,7 @@ class Compiler:
     schedule: str = FAST
     carried: Carried | None = None
     answers: AnswerLog | None = None
+    is_checked: bool = False
 
     @staticmethod
     def of(
@@ -133,7 +135,7 @@ class Compiler:
         that need not run (``skip_branches``).
         """
         graph.check_names()
-        own = ProgramBackend(self.target, self.schedule)
+        own = self.backend
         arguments = (self.name, self.num_threads)
         branches = branches_apart(graph) if skip_branches else []
         if self._is_ours(graph) and not branches:
@@ -142,6 +144,11 @@ class Compiler:
         segments = partition(graph, (*self.backends, own, OnnxRuntimeBackend()), branches)
         executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
         return Build(executable, tuple(own.plans), *arguments, own.seconds, segments)
+
+    @property
+    def backend(self) -> ProgramBackend:
+        """quantglow's own code generators."""
+        return ProgramBackend(self.target, self.schedule, self.is_checked)
 
     @property
     def is_own(self) -> bool:
@@ -187,6 +194,7 @@ class ProgramBackend:
 
     target: Target | None
     schedule: str = FAST
+    is_checked: bool = False
     plans: list[Planning] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -208,9 +216,11 @@ class ProgramBackend:
             self._record(planned)
             return ReferenceExecutable(planned.program, planned.plan)
         key = key_of_graph(segment, self.target, num_threads, self.schedule)
-        made, pieces = self.read(key, lambda: segment, num_threads) or self._made(
-            key, segment, num_threads
-        )
+        stored = self.read(key, lambda: segment, num_threads)
+        if stored is not None and not reads(stored, segment):
+            debug.log(1, f"program cache: {key} has other inputs")
+            stored = None
+        made, pieces = stored or self._made(key, segment, num_threads)
         if pieces == 1:
             return made
         inputs = tuple(node.type for node in segment.inputs)
@@ -228,10 +238,15 @@ class ProgramBackend:
             found = key and ProgramStore().program(key, self.target, num_threads, facts_from)
         if not found:
             return None
-        self.seconds.update(spent)
         loaded, (figures, pieces) = found
+        try:
+            executable = LlvmExecutable.of(loaded)
+        except FileFormatError as error:
+            debug.log(1, f"program cache: {key} cannot be used: {error}")
+            return None
+        self.seconds.update(spent)
         self.plans.append(Planning(figures, lambda: self.planned(segment(), num_threads)[0]))
-        return LlvmExecutable.of(loaded), pieces
+        return executable, pieces
 
     def _made(
         self, key: str | None, segment: Graph, num_threads: int
@@ -243,7 +258,13 @@ class ProgramBackend:
         planned, pieces = self.planned(segment, num_threads)
         self._record(planned)
         with debug.timed("generate code", self.seconds):
-            made = compile_program(planned.program, planned.plan, self.target, num_threads)
+            made = compile_program(
+                planned.program,
+                planned.plan,
+                self.target,
+                num_threads,
+                is_checked=self.is_checked,
+            )
         if key is not None:
             facts = {"pieces": pieces, "figures": astuple(planned.figures)}
             ProgramStore().keep(key, made.loaded, facts)
@@ -263,6 +284,14 @@ class ProgramBackend:
         if pieces > 1:
             planned = plan_program(part, self.target, self.seconds, schedule=self.schedule)
         return planned, pieces
+
+
+def reads(stored: tuple[LlvmExecutable, int], segment: Graph) -> bool:
+    """Whether a stored program reads the inputs of a graph; one for pieces is asked where these are
+    put together."""
+    executable, pieces = stored
+    kinds = {node.name: (node.type.shape, node.type.dtype.numpy) for node in segment.inputs}
+    return pieces > 1 or executable.inputs == kinds
 
 
 def facts_from(data: Any) -> tuple[PlanFigures, int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from quantglow.symbolic.expression import Expression
+from quantglow.symbolic.expression import Expression, Quotient, operands_of
 from quantglow.symbolic.straight_line import Lines, StraightLine
+
+Condition = tuple[Expression, str]
+"""An expression, and how it compares with 0: ``(e, "<")``."""
 
 
 @dataclass
@@ -19,16 +22,28 @@ class Evaluation:
         """The position of an expression among the results."""
         return self._positions.setdefault(found, len(self._positions))
 
-    def program(self) -> StraightLine:
+    def program(self, tested: Iterable[Condition] = ()) -> StraightLine:
         """A program for the values of all expressions, in the order in which they were added
-        first."""
+        first, where all that is ``tested`` holds."""
         lines = Lines()
+        for condition in tested:
+            lines.condition(*condition)
         return lines.program([lines.number(found) for found in self._positions])
 
+    def divisors(self) -> Iterator[Expression]:
+        """The divisors that depend on symbols."""
+        waiting = list(self._positions)
+        known = set(waiting)
+        while waiting:
+            atoms = {atom for monomial, _ in waiting.pop().terms for atom in monomial}
+            for atom in atoms:
+                if isinstance(atom, Quotient) and atom.divisor.constant is None:
+                    yield atom.divisor
+                inside = set(operands_of(atom)) - known
+                known |= inside
+                waiting += inside
 
-def conditions(found: Iterable[tuple[Expression, str]]) -> StraightLine:
-    """A program that tells whether all expressions compare with 0 as they should: ``(e, "<")``."""
-    lines = Lines()
-    for expression, relation in found:
-        lines.condition(expression, relation)
-    return lines.program()
+
+def conditions(found: Iterable[Condition]) -> StraightLine:
+    """A program that tells whether all expressions compare with 0 as they should."""
+    return Evaluation().program(found)

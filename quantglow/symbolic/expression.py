@@ -103,6 +103,16 @@ class Maximum:
         return f"max({self.first},{self.second})"
 
 
+def operands_of(atom: Atom) -> tuple[Expression, ...]:
+    """The expressions inside of an atom."""
+    match atom:
+        case Quotient(numerator, divisor):
+            return numerator, divisor
+        case Maximum(first, second):
+            return first, second
+    return ()
+
+
 class Expression:
     """A sum of integer multiples of monomials.  Make them by arithmetic from ``symbol``."""
 

@@ -164,6 +164,22 @@ class Guards:
                 high = min(high, constant // -factor)
         self._known[core] = low, high
 
+    @property
+    def answers(self) -> Iterator[Guard]:
+        """All that was decided, also what was proven and is no guard: a program from a file is
+        tested for it at each shape, so that no proof is trusted."""
+        for (expression, relation), answer in list(self._decided.items()):
+            if expression.constant is None:
+                yield Guard(expression, relation if answer else relation.opposite)
+
+    def only(self, expression: Expression) -> int | None:
+        """The only value for which the guards hold; None where there are several."""
+        low, high = self.bounds(expression)
+        if low != high:
+            return None
+        self.decide(expression - number(low), Relation.EQUAL)
+        return low
+
     def fix(self, expression: Expression) -> int:
         """The value at the hints, which becomes the only one that is allowed."""
         value = self.likely(expression)
@@ -172,9 +188,8 @@ class Guards:
 
     def named(self, expression: Expression) -> str:
         """The text of a size, by which ``names`` knows it; its digits if it is fixed."""
-        low, high = self.bounds(expression)
-        if low == high:
-            return str(low)
+        if (value := self.only(expression)) is not None:
+            return str(value)
         text = f"{{{expression}}}"
         self.names[text] = expression
         return text

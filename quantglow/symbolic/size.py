@@ -193,8 +193,8 @@ def constant_or_size(value: int) -> int:
     """The integer itself where a size has one value only."""
     if not isinstance(value, Size):
         return value
-    low, high = value.guards.bounds(value.expression)
-    return low if low == high else value
+    only = value.guards.only(value.expression)
+    return value if only is None else only
 
 
 def depends_on(value: object, name: str) -> bool:

@@ -133,8 +133,8 @@ class _Reader:
             (one, bits), (other, others) = map(self.operand, match.groups())
             return self.defined(f"max({one}, {other})", max(bits, others))
         if _SUM.fullmatch(line):
-            texts, bits = zip(*map(self.product, line.split(" + ")), strict=True)
-            return self.defined(" + ".join(texts), max(bits) + len(bits).bit_length())
+            texts, sizes = zip(*map(self.product, line.split(" + ")), strict=True)
+            return self.defined(" + ".join(texts), max(sizes) + len(sizes).bit_length())
         raise ValueError(f"{line[:60]!r} is no line of a straight-line program")
 
     def defined(self, text: str, bits: int) -> str:

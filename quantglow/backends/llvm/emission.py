@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from quantglow.backends.llvm.builder import I64
-from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place, Pointer
+from quantglow.backends.llvm.emitted import (
+    EmittedCall,
+    EmittedProgram,
+    Extent,
+    Place,
+    Pointer,
+)
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.identity import step_parts
 from quantglow.backends.llvm.kernel import KernelCall
@@ -169,22 +175,41 @@ class _Layout:
                 views = [(i, p) for i, p in enumerate(call.pointers) if isinstance(p, View)]
                 moves = [(i, p.advance * p.type.dtype.nbytes) for i, p in views]
                 moving += [(len(body), i, nbytes) for i, nbytes in moves if nbytes]
-                body.append(self.placed(inner, call))
+                body.append(self.placed(inner, call, step.trips))
         condition = Pointer(Place.SIZE) if step.condition is None else self._pointer(step.condition)
         return loop_call(step, body, moving, condition)
 
-    def placed(self, step: Instruction, call: KernelCall) -> EmittedCall:
-        """The call with places instead of views and arrays."""
-        pointers = [self._pointer(pointer) for pointer in call.pointers]
+    def placed(self, step: Instruction, call: KernelCall, trips: int = 1) -> EmittedCall:
+        """The call with places instead of views and arrays; ``trips``: of the loop around it."""
+        pointers = [self._pointer(pointer, trips) for pointer in call.pointers]
         if call.checked:
             pointers.append(Pointer(Place.CHECK, self.checks, 8 * self.checks))
             self.checks += 1
         nbytes = sum(p.type.nbytes if isinstance(p, View) else p.nbytes for p in call.pointers)
         return EmittedCall(step, replace(call, pointers=()), tuple(pointers), nbytes)
 
-    def _pointer(self, pointer: View | Array) -> Pointer:
+    def _pointer(self, pointer: View | Array, trips: int = 1) -> Pointer:
         if not isinstance(pointer, View):
-            return Pointer(Place.CONSTANT, self._kept(pointer))
+            extent = Extent((pointer.nbytes,), (1,), 1, 0, pointer.nbytes)
+            return Pointer(Place.CONSTANT, self._kept(pointer), extent=extent)
+        return replace(self._place(pointer), extent=self._extent(pointer, trips))
+
+    def _extent(self, view: View, trips: int) -> Extent:
+        """The elements of a view in all trips of a loop."""
+        shape, strides = view.shape, view.strides
+        if view.advance:
+            shape, strides = (trips, *shape), (view.advance, *strides)
+        size = view.type.dtype.nbytes
+        return Extent(shape, strides, size, self._begin(view.buffer), view.buffer.nbytes)
+
+    def _begin(self, buffer: Buffer) -> int:
+        """Bytes of a buffer from the beginning of its place."""
+        if buffer.kind is not BufferKind.TEMP:
+            return 0
+        assert isinstance(self.plan, MemoryPlan)
+        return self.plan.offsets[buffer]
+
+    def _place(self, pointer: View) -> Pointer:
         buffer = pointer.buffer
         if buffer.kind is BufferKind.TEMP:
             return self._in_arena(pointer)
@@ -195,8 +220,7 @@ class _Layout:
         return Pointer(Place.CONSTANT, self._constant_of[buffer], pointer.offset_bytes)
 
     def _in_arena(self, view: View) -> Pointer:
-        assert isinstance(self.plan, MemoryPlan)
-        return Pointer(Place.ARENA, 0, self.plan.offsets[view.buffer] + view.offset_bytes)
+        return Pointer(Place.ARENA, 0, self._begin(view.buffer) + view.offset_bytes)
 
     def _kept(self, array: Array) -> int:
         self.constants.append(self.own(array))
@@ -211,9 +235,9 @@ class _FreeLayout(_Layout):
     index: str = field(kw_only=True)
     _texts: dict[tuple[object, ...], tuple[str, list[str]]] = field(default_factory=dict)
 
-    def placed(self, step: Instruction, call: KernelCall) -> EmittedCall:
+    def placed(self, step: Instruction, call: KernelCall, trips: int = 1) -> EmittedCall:
         """The call with a text that serves all shapes, and the sizes that it takes."""
-        made = super().placed(step, call)
+        made = super().placed(step, call, trips)
         text, names = self._text(step, call, len(made.pointers))
         sizes = (sized(self.guards.names[name], self.guards) for name in names)
         pointers = (*made.pointers, *(Pointer(Place.SIZE, 0, size) for size in sizes))
@@ -233,6 +257,10 @@ class _FreeLayout(_Layout):
         if found is None:
             found = self._texts[key] = with_operands(call.ir, first, self.index)
         return found
+
+    def _begin(self, buffer: Buffer) -> int:
+        """0: each buffer is a place."""
+        return 0
 
     def _in_arena(self, view: View) -> Pointer:
         assert isinstance(self.plan, OrderedPlan)

@@ -6,7 +6,7 @@ It holds all that a loader needs and nothing of the process that made it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from quantglow.backends.llvm.isa.target import Target
@@ -41,14 +41,32 @@ class Place(Enum):
 
 
 @dataclass(frozen=True)
+class Extent:
+    """The elements that lie behind a pointer, and the buffer that they have to lie in.
+
+    shape, strides  in elements; the trips of a loop that moves the pointer are an axis, too
+    element_nbytes  of an element
+    begin           of the buffer, in bytes from the beginning of the pointer's place
+    nbytes          of the buffer
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    element_nbytes: int
+    begin: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Pointer:
     """An address that is known when the program is loaded: ``offset_bytes`` from the beginning of
     a place; ``index`` says which constant, input, output, check or (in a program for all shapes)
-    buffer of the arena."""
+    buffer of the arena.  ``extent``: of the operand behind it, for the check of plans."""
 
     place: Place
     index: int = 0
     offset_bytes: int = 0
+    extent: Extent | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -99,7 +99,12 @@ class GeneralProgram(Concise):
         made = self.made
         with debug.timed("general program"):
             loaded = compile_free_program(
-                made.planned.program, made.order, made.guards, target, threads
+                made.planned.program,
+                made.order,
+                made.guards,
+                target,
+                threads,
+                is_checked=self.compiler.is_checked,
             )
         made.guards.is_closed = True
         if key:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from quantglow import debug
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
+from quantglow.backends.llvm.runtime.binding import Kind
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.concise import Concise
 from quantglow.errors import BackendError, QuantglowError
@@ -84,11 +85,15 @@ class GeneralPrograms(Concise):
         if found is None:
             return None
         program, values = found
+        if not self._takes(case, self._inputs(program, values)):
+            return None
         pieces = program.pieces_at(values)
         if pieces == 1:
             code = self._code(case, may_plan)
-            if code is None or isinstance(code, LlvmExecutable):
-                return code
+            if isinstance(code, LlvmExecutable):
+                return code if self._takes(case, code.inputs) else None
+            if code is None:
+                return None
             return Retried(code, partial(self._own, case))
         shapes = {name: (shape[0] // pieces, *shape[1:]) for name, shape in case.shapes}
         part = Case.of(shapes, case.value_map)
@@ -100,6 +105,18 @@ class GeneralPrograms(Concise):
         except BackendError as error:  # one row may have a graph of its own, as behind a Squeeze
             debug.log(1, f"no pieces of {case}: {error}")
             return None
+
+    def _takes(self, case: Case, inputs: Mapping[str, Kind]) -> bool:
+        """Whether a program reads the arrays of a case: in a file that was altered, its text may
+        declare others than the model does."""
+        return inputs == self.signature.kinds_at(case.shape_map)
+
+    @staticmethod
+    def _inputs(program: ForAll, values: Values) -> dict[str, Kind]:
+        """Shapes and types of the inputs of a program."""
+        names = [name for name, _ in program.source.template]
+        kinds = ((kind.shape, kind.dtype.numpy) for kind in program.ends_at(values)[0])
+        return dict(zip(names, kinds, strict=True))
 
     def _own(self, case: Case) -> Executable:
         """A program of its own."""

@@ -72,7 +72,14 @@ class SegmentedProgram(Concise):
         if plan is None:
             return segment.backend.compile(segment.graph, target.name, threads)
         planned, order = plan
-        return compile_free_program(planned.program, order, self.guards, target, threads)
+        return compile_free_program(
+            planned.program,
+            order,
+            self.guards,
+            target,
+            threads,
+            is_checked=self.compiler.is_checked,
+        )
 
     def values_at(self, case: Case, more: Values | None = None) -> Values | None:
         """The values of the symbols at a case, and ``more``; None if the plans do not fit it."""

@@ -36,6 +36,8 @@ class StoredCases:
         found = name and own.read(name, lambda: self.graph_at(case), compiler.num_threads)
         if not found or found[1] > 1:
             return None
+        if found[0].inputs != self.signature.kinds_at(case.shape_map):
+            return None
         arguments = (compiler.name, compiler.num_threads)
         build = Build(found[0], tuple(own.plans), *arguments, own.seconds)
         return AtCase(self.signature, self.graph_at, build, case)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,15 +53,23 @@ class Binding(Concise):
     lengths: tuple[int, ...]
 
 
+Checked = Callable[[Values, Callable[[Values], Binding]], Binding]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Bindings(Concise):
-    """The bindings of a program; one for a single shape has one."""
+    """The bindings of a program; one for a single shape has one.  ``checked``: the binding that a
+    function makes; raises an error where a program from a file would leave its buffers."""
 
     table: ProgramTable
+    checked: Checked | None = None
     _plans: dict[tuple[int, ...], tuple[Array, int]] = field(default_factory=dict)
 
     def at(self, values: Values = NO_VALUES) -> Binding:
         """The binding for values of the symbols."""
+        return self._at(values) if self.checked is None else self.checked(values, self._at)
+
+    def _at(self, values: Values) -> Binding:
         found = self.table
         numbers = found.numbers.always_at(values)
         results = np.array(numbers, np.int64)

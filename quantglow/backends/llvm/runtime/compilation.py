@@ -37,47 +37,65 @@ def compile_program(
     target: Target,
     threads: int = 1,
     allocate: Allocate | None = None,
+    *,
+    is_checked: bool = False,
 ) -> LlvmExecutable:
     """Emit, compile and load every kernel of a program.
 
     ``allocate`` makes arenas and constants, by default in the process's own memory, where programs
-    share equal constants.
+    share equal constants.  ``is_checked``: see ``LoadedProgram``.
     """
     allocate, shared = allocate or allocator(target), allocate is None
     constants = Constants(allocate, target.isa.slack_nbytes, shared)
     with debug.timed("emit"):
         emitted = emit_program(program, plan, target, constants.copy)
-    return load_program(emitted, threads, allocate)
+    return load_program(emitted, threads, allocate, is_checked)
 
 
-def load_program(emitted: EmittedProgram, threads: int, allocate: Allocate) -> LlvmExecutable:
+def load_program(
+    emitted: EmittedProgram, threads: int, allocate: Allocate, is_checked: bool = False
+) -> LlvmExecutable:
     """Compile and load the kernels of an emitted program.  ``allocate`` makes its arenas."""
-    return LlvmExecutable.of(loaded(emitted, threads, Arenas(allocate)))
+    return LlvmExecutable.of(loaded(emitted, threads, Arenas(allocate), None, is_checked))
 
 
 def compile_free_program(
-    program: Program, order: OrderedPlan, guards: Guards, target: Target, threads: int = 1
+    program: Program,
+    order: OrderedPlan,
+    guards: Guards,
+    target: Target,
+    threads: int = 1,
+    *,
+    is_checked: bool = False,
 ) -> LoadedProgram:
     """Emit, compile and load a program whose sizes depend on free dimensions.
 
-    It may add guards; the caller closes them.
+    It may add guards; the caller closes them.  ``is_checked``: see ``LoadedProgram``.
     """
     allocate = allocator(target)
     constants = Constants(allocate, target.isa.slack_nbytes, shared=True)
     with debug.timed("emit"):
         emitted = emit_free_program(program, order, target, guards, constants.copy)
-    return loaded(emitted, threads, Arenas(allocate, GROWTH))
+    return loaded(emitted, threads, Arenas(allocate, GROWTH), guards, is_checked)
 
 
-def loaded(emitted: EmittedProgram, threads: int, arenas: Arenas) -> LoadedProgram:
-    """An emitted program with its kernels."""
+def loaded(
+    emitted: EmittedProgram,
+    threads: int,
+    arenas: Arenas,
+    guards: Guards | None,
+    is_checked: bool,
+) -> LoadedProgram:
+    """An emitted program with its kernels; ``guards``: those of its sizes.  While verifying, all
+    programs are checked."""
     with debug.timed("compile"):
         symbols = symbols_of(emitted)
         functions = as_words(library(emitted.target).addresses_of(symbols))
         kept = emitted.without_texts()
         release_freed()
-    constants, table = kept.constants, table_of(kept)
-    return LoadedProgram(table, threads, symbols, functions, constants, arenas, kept)
+    table = table_of(kept, guards)
+    parts = (table, threads, symbols, functions, kept.constants, arenas)
+    return LoadedProgram(*parts, kept, is_checked or debug.verifying())
 
 
 def symbols_of(emitted: EmittedProgram) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.runtime.binding import NO_VALUES, Binding
+from quantglow.backends.llvm.runtime.binding import NO_VALUES, Binding, Kind
 from quantglow.backends.llvm.runtime.buffers import uninitialised
 from quantglow.backends.llvm.runtime.call_times import CallTime
 from quantglow.backends.llvm.runtime.loaded import NO_ADDRESSES, LoadedProgram, addresses_of
@@ -83,6 +83,11 @@ class LlvmExecutable(Concise):
     def target(self) -> Target:
         """The processor that the code is for."""
         return self.table.target
+
+    @property
+    def inputs(self) -> dict[str, Kind]:
+        """Shapes and types of the arrays that it reads, by name."""
+        return dict(zip(self.table.input_names, self.binding.inputs, strict=True))
 
     @property
     def threads(self) -> int:

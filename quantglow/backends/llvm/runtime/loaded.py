@@ -71,6 +71,7 @@ class LoadedProgram(Concise):
     kept       constants, with slack behind them
     arenas     memory for the values of a run
     emitted    the program that it was loaded from; None if its table was read
+    is_checked whether its plan is checked at each shape: it comes from a file
     """
 
     table: ProgramTable
@@ -80,6 +81,7 @@ class LoadedProgram(Concise):
     kept: tuple[Array, ...]
     arenas: Arenas
     emitted: EmittedProgram | None = None
+    is_checked: bool = False
 
     @cached_property
     def constants(self) -> Array:
@@ -89,7 +91,18 @@ class LoadedProgram(Concise):
     @cached_property
     def bindings(self) -> Bindings:
         """The numbers of the program at each shape."""
-        return Bindings(self.table)
+        if not self.is_checked:
+            return Bindings(self.table)
+        # Only here: a process that reads no program checks none.
+        from quantglow.backends.llvm.runtime.plan_check import PlanCheck
+
+        nbytes = np.array([array.nbytes for array in self.kept], np.int64) - self.slack_nbytes
+        return Bindings(self.table, PlanCheck(self.table, nbytes).checked)
+
+    @property
+    def slack_nbytes(self) -> int:
+        """Bytes behind each constant that kernels may read."""
+        return self.table.target.isa.slack_nbytes
 
 
 def as_words(addresses: Sequence[int]) -> Array:

@@ -148,7 +148,7 @@ class ProgramStore:
             return None
         functions = as_words(library(target).addresses_of(symbols))
         arenas = Arenas(allocate, growth)
-        return LoadedProgram(table, threads, symbols, functions, found, arenas)
+        return LoadedProgram(table, threads, symbols, functions, found, arenas, is_checked=True)
 
     def _constant(
         self, nbytes: int, place: object, small: memoryview, constants: Constants

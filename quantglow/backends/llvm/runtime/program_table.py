@@ -23,13 +23,15 @@ OWN_BASES = 4
 @dataclass(frozen=True)
 class End:
     """An input or output: its name and type, and the positions of the sizes of its shape, of its
-    strides and of the bytes of its buffer among the numbers of the program."""
+    strides and of the bytes of its buffer among the numbers of the program.  ``is_state``: it is
+    part of a state, whose buffer has more rows."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     nbytes: int
+    is_state: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,6 +52,28 @@ class Places(Concise):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Operands(Concise):
+    """The operands of all kernels, for the check of plans (``plan_check``).
+
+    numbers         of the operands, where all that the compiler decided holds
+    pointers        position of each operand's pointer among all pointers
+    axes            of each operand its shape and its strides: 2 x rank x operands
+    element_nbytes  of each operand
+    buffer          of each operand's buffer its beginning and its bytes: 2 x operands
+    lives           first and last row that uses each buffer of the arena
+
+    Axes and buffers are positions among these ``numbers``.
+    """
+
+    numbers: StraightLine
+    pointers: Array
+    axes: Array
+    element_nbytes: Array
+    buffer: Array
+    lives: Array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class ProgramTable(Concise):
     """The rows of a program; sizes are positions among its ``numbers``.
 
@@ -62,6 +86,7 @@ class ProgramTable(Concise):
     outputs       the same
     lengths       of the axes whose indices are checked, and ``indexed``, the names of the operators
     loops         position of the trips among all pointers, and the work of a trip
+    operands      for the check of its plan
     calls         what timelines and profiles show of each row before ``count``
     arena_nbytes  memory of all values in between, or
     buffers       bytes of each buffer, those of them that are ``free``, and their ``order``
@@ -80,6 +105,7 @@ class ProgramTable(Concise):
     lengths: tuple[int, ...]
     indexed: tuple[str, ...]
     loops: tuple[tuple[int, float], ...]
+    operands: Operands
     calls: tuple[CallFacts, ...]
     arena_nbytes: int
     buffers: tuple[int, ...] = ()

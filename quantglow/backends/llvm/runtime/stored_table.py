@@ -10,10 +10,19 @@ import numpy as np
 
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.call_times import CallFacts
-from quantglow.backends.llvm.runtime.program_table import OWN_BASES, End, Places, ProgramTable
+from quantglow.backends.llvm.runtime.program_table import (
+    OWN_BASES,
+    End,
+    Operands,
+    Places,
+    ProgramTable,
+)
 from quantglow.memory.arena_order import ArenaOrder
 from quantglow.symbolic.straight_line import StraightLine
 from quantglow.types import Array, DType
+
+OPERAND_ARRAYS = ("pointers", "axes", "element_nbytes", "buffer", "lives")
+MOST_ELEMENT_NBYTES = 8
 
 
 def to_json(table: ProgramTable) -> dict[str, Any]:
@@ -35,6 +44,7 @@ def to_json(table: ProgramTable) -> dict[str, Any]:
         "lengths": table.lengths,
         "indexed": table.indexed,
         "loops": table.loops,
+        "operands": _operands_to_json(table.operands),
         "calls": [astuple(call) for call in table.calls],
         "arena_nbytes": table.arena_nbytes,
         "buffers": table.buffers,
@@ -74,11 +84,32 @@ def from_json(data: Any, target: Target) -> ProgramTable:
         _positions(data["lengths"], size, len(indexed)),
         indexed,
         tuple((_count(at, pointers - 1), float(work)) for at, work in data["loops"]),
+        _operands(data["operands"], pointers, len(buffers)),
         _calls(data["calls"], data["count"]),
         _count(data["arena_nbytes"]),
         buffers,
         _positions(data["free"], size),
         _order(data["below"], len(buffers)),
+    )
+
+
+def _operands_to_json(operands: Operands) -> dict[str, Any]:
+    arrays = {name: getattr(operands, name).reshape(-1).tolist() for name in OPERAND_ARRAYS}
+    return {"numbers": operands.numbers.to_json(), "rank": operands.axes.shape[1], **arrays}
+
+
+def _operands(data: Any, pointers: int, buffers: int) -> Operands:
+    """The operands of a program of so many pointers and buffers."""
+    numbers, rank = StraightLine.from_json(data["numbers"]), _count(data["rank"])
+    size, at = len(numbers.results), _array(data["pointers"], pointers)
+    count = len(at)
+    return Operands(
+        numbers,
+        at,
+        _array(data["axes"], size, 2 * rank * count).reshape(2, rank, count),
+        _array(data["element_nbytes"], MOST_ELEMENT_NBYTES + 1, count),
+        _array(data["buffer"], size, 2 * count).reshape(2, count),
+        np.array(data["lives"], np.int32).reshape(buffers, 2),
     )
 
 
@@ -109,7 +140,9 @@ def _calls(data: Any, count: int) -> tuple[CallFacts, ...]:
 
 
 def _end(data: Any, size: int) -> End:
-    name, dtype, shape, strides, nbytes = data
+    name, dtype, shape, strides, nbytes, is_state = data
+    if is_state:
+        raise ValueError("programs of states are not kept")
     found = _positions(shape, size)
     at = _positions([nbytes], size)[0]
     return End(str(name), DType(dtype), found, _positions(strides, size, len(found)), at)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
 
 from quantglow.backends.llvm.emitted import CALL_WORK, EmittedCall, EmittedProgram, Place, Pointer
 from quantglow.backends.llvm.runtime.profiler import facts_of
-from quantglow.backends.llvm.runtime.program_table import OWN_BASES, End, Places, ProgramTable
-from quantglow.instr.program import View
-from quantglow.symbolic.evaluation import Evaluation
+from quantglow.backends.llvm.runtime.program_table import (
+    OWN_BASES,
+    End,
+    Operands,
+    Places,
+    ProgramTable,
+)
+from quantglow.instr.program import BufferKind, Fill, View
+from quantglow.symbolic.evaluation import Condition, Evaluation
+from quantglow.symbolic.expression import Expression, number
+from quantglow.symbolic.guards import Guards
 from quantglow.symbolic.size import expression_of, is_free, likely
+from quantglow.types import Array
 
 
-def table_of(program: EmittedProgram) -> ProgramTable:
-    """The table of an emitted program."""
+def table_of(program: EmittedProgram, guards: Guards | None = None) -> ProgramTable:
+    """The table of an emitted program; ``guards``: those of its sizes."""
     sizes, rows, order = _Sizes(), program.rows, program.order
     work = [float(likely(shared_work(row))) / likely(row.items) for row in rows]
     nbytes = () if order is None else order.nbytes
@@ -29,6 +38,7 @@ def table_of(program: EmittedProgram) -> ProgramTable:
         sizes.positions(op.length for op in program.indexings),
         tuple(str(op.name) for op in program.indexings),
         loops_of(program),
+        operands_of(program, sizes.evaluation, guards),
         tuple(map(facts_of, program.calls)),
         program.arena_nbytes,
         sizes.positions(nbytes),
@@ -60,6 +70,66 @@ def places_of(program: EmittedProgram) -> Places:
         which,
         np.cumsum([0, *counts])[: len(counts)],
     )
+
+
+def operands_of(program: EmittedProgram, numbers: Evaluation, guards: Guards | None) -> Operands:
+    """The distinct operands of a program whose table has these ``numbers``."""
+    sizes, pointers = _Sizes(), [pointer for row in program.rows for pointer in row.pointers]
+    extents = [(at, p.extent) for at, p in enumerate(pointers) if p.extent is not None]
+    rank = max((len(extent.shape) for _, extent in extents), default=0)
+    first: dict[tuple[object, ...], int] = {}
+    columns = []
+    for at, extent in extents:
+        missing, pointer = rank - len(extent.shape), pointers[at]
+        column = (
+            extent.element_nbytes,
+            *sizes.positions((*extent.shape, *[1] * missing)),
+            *sizes.positions((*extent.strides, *[0] * missing)),
+            *sizes.positions((extent.begin, extent.nbytes)),
+        )
+        offset = numbers.add(expression_of(pointer.offset_bytes))
+        if first.setdefault((pointer.place, pointer.index, offset, *column), at) == at:
+            columns.append((at, *column))
+    table = narrowed(columns).reshape(len(columns), 2 * rank + 4).T
+    answers = () if guards is None else guards.answers
+    tested: list[Condition] = [(guard.expression, guard.relation) for guard in answers]
+    tested += [(size, ">=") for size in interiors(program)]
+    divisors = (*numbers.divisors(), *sizes.evaluation.divisors())
+    tested += [(divisor - number(1), ">=") for divisor in divisors]
+    return Operands(
+        sizes.evaluation.program(tested),
+        pointers=table[0],
+        element_nbytes=table[1],
+        axes=table[2:-2].reshape(2, rank, len(columns)),
+        buffer=table[-2:],
+        lives=lives_of(program),
+    )
+
+
+def narrowed(values: Sequence[object]) -> Array:
+    """Natural numbers in few bytes: programs keep these beside their weights."""
+    found = np.array(values, np.int64)
+    return found.astype(np.min_scalar_type(found.max(initial=0)))
+
+
+def interiors(program: EmittedProgram) -> Iterator[Expression]:
+    """Sizes around and in the boxes that fills leave out; none of them is negative."""
+    for row in program.rows:
+        if isinstance(row.step, Fill):
+            for start, size, whole in zip(*row.step.interior, row.step.dst.shape, strict=True):
+                yield from map(expression_of, (start, size, whole - start - size))
+
+
+def lives_of(program: EmittedProgram) -> Array:
+    """First and last row that uses each buffer of the arena."""
+    count = 0 if program.order is None else len(program.order.buffers)
+    lives = np.array([[len(program.rows), -1]] * count, np.int32).reshape(count, 2)
+    for place, row in enumerate(program.calls):
+        for pointer in (p for call in row.nested() for p in call.pointers):
+            if pointer.place is Place.ARENA and count:
+                first, last = lives[pointer.index]
+                lives[pointer.index] = min(first, place), max(last, place)
+    return lives
 
 
 def slot_of(pointer: Pointer, arena: int) -> int:
@@ -109,4 +179,5 @@ class _Sizes:
     def end(self, name: str, view: View) -> End:
         """An input or output."""
         shape, strides = self.positions(view.shape), self.positions(view.strides)
-        return End(name, view.type.dtype, shape, strides, self.position(view.buffer.nbytes))
+        nbytes, is_state = self.position(view.buffer.nbytes), view.buffer.kind is BufferKind.STATE
+        return End(name, view.type.dtype, shape, strides, nbytes, is_state)

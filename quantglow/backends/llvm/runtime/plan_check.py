@@ -1,0 +1,164 @@
+"""The check of a program's plan at one shape: each operand lies inside of its buffer, each buffer
+in its memory, and buffers that are in use together lie apart.
+
+A program that comes from a file is checked whenever it is bound to a shape.  The check computes
+with the integers that its table of calls will have; it neither reads an expression nor asks what
+was proven of it, so that a wrong proof, a wrong condition or an altered file leads to an error and
+not out of a buffer.  All operands are checked at once, in a few operations on arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.runtime.binding import Binding, Kind
+from quantglow.backends.llvm.runtime.program_table import OWN_BASES, End, ProgramTable
+from quantglow.backends.llvm.table_walk import ENTRY_NBYTES
+from quantglow.concise import Concise
+from quantglow.errors import FileFormatError
+from quantglow.lazy import cached_property
+from quantglow.symbolic.expression import Values
+from quantglow.types import Array
+
+MOST_NBYTES = 2**50
+"""Largest number of a program: sums of such numbers are exact as float64."""
+WORD_NBYTES = 8
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlanCheck(Concise):
+    """The check of one program, whose constants have so many bytes."""
+
+    table: ProgramTable
+    constants: Array
+
+    def checked(self, values: Values, bind: Callable[[Values], Binding]) -> Binding:
+        """The binding at these sizes.  Raises ``FileFormatError`` unless the program stays in its
+        buffers."""
+        try:
+            found = self.table.operands.numbers.at(values)
+            if found is None:
+                raise _error(values, "what the compiler decided does not hold")
+            binding = bind(values)
+            offsets = [binding.numbers[at] for at in self._offsets]
+            if max(map(abs, (*found, *offsets)), default=0) > MOST_NBYTES:
+                raise _error(values, "a size is larger than any memory")
+        except ArithmeticError as error:
+            raise _error(values, str(error)) from None
+        if self._others_escape or self._escapes(binding, np.array(found, np.float64)):
+            raise _error(values, "an operand lies outside of its buffer")
+        if self._overlap(binding):
+            raise _error(values, "buffers overlap")
+        return binding
+
+    def _escapes(self, binding: Binding, numbers: Array) -> bool:
+        """Whether a pointer or an element of an operand leaves its memory.
+
+        Numbers are exact as float64; a span that is not is longer than any memory.
+        """
+        operands = self.table.operands
+        begin, size = numbers[operands.buffer]
+        lengths, strides = numbers[operands.axes]
+        spans = (lengths - 1) * strides * operands.element_nbytes
+        first = binding.offsets[operands.pointers] - begin + np.minimum(spans, 0).sum(0)
+        behind = size - operands.element_nbytes - first - np.abs(spans).sum(0)
+        around = begin, self._nbytes(binding)[self._place_of_operand] - begin - size
+        parts = (first, behind, *around, lengths.reshape(-1), binding.items)
+        if np.concatenate(parts).min(initial=0) >= 0:
+            return False
+        is_empty = (lengths == 0).any(0)
+        first[is_empty] = behind[is_empty] = 0
+        return bool(np.concatenate(parts).min() < 0)
+
+    def _overlap(self, binding: Binding) -> bool:
+        """Whether a buffer leaves the arena, or two that are in use together overlap."""
+        begin, end = binding.buffers, binding.buffers + self._buffers(binding)
+        one, other = self._together
+        is_apart = (end[one] <= begin[other]) | (end[other] <= begin[one])
+        is_inside = (begin >= 0) & (end >= begin) & (end <= binding.arena_nbytes)
+        return not (is_apart.all() and is_inside.all())
+
+    def _buffers(self, binding: Binding) -> Array:
+        """Bytes of each buffer of the arena; that of a program for one shape is the whole arena."""
+        if self.table.order is None:
+            return np.array([binding.arena_nbytes], np.int64)
+        return np.array([binding.numbers[at] for at in self.table.buffers], np.int64)
+
+    def _nbytes(self, binding: Binding) -> Array:
+        """Bytes of each place that a pointer leads to: the bases, then inputs and outputs."""
+        ends = (*self.table.inputs, *self.table.outputs)
+        kinds = (*binding.inputs, *binding.outputs)
+        given = list(map(given_nbytes, ends, kinds, [binding.numbers] * len(ends)))
+        buffers = self._buffers(binding) if len(self.table.buffers) else [binding.arena_nbytes]
+        return np.concatenate((self._own, self.constants, buffers, given))
+
+    @cached_property
+    def _own(self) -> Array:
+        """Bytes of the places that every program has."""
+        table, places = self.table, self.table.places
+        rows, pointers = len(table.items), len(places.slots)
+        checks = WORD_NBYTES * len(table.indexed)
+        return np.array([0, checks, ENTRY_NBYTES * rows, WORD_NBYTES * pointers], np.float64)
+
+    def _places(self) -> Array:
+        """The position of each pointer's place among ``_nbytes``; 0 for sizes."""
+        places = self.table.places
+        bases = OWN_BASES + self.table.constants + max(1, len(self.table.buffers))
+        found = places.slots.copy()
+        found[places.external] = bases + places.ends
+        return found
+
+    @cached_property
+    def _place_of_operand(self) -> Array:
+        return self._places()[self.table.operands.pointers]
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        """The positions of the offsets of operands, each once."""
+        found: list[int] = self.table.offsets[self.table.operands.pointers].tolist()
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def _others_escape(self) -> bool:
+        """Whether a pointer to memory that is no operand leaves it: to packed constants, checks,
+        rows and arguments.  These are at the same places for all shapes."""
+        table, places = self.table, self._places()
+        known = {(places[at], table.offsets[at]) for at in table.operands.pointers}
+        pairs = enumerate(zip(places, table.offsets, strict=True))
+        is_other = [at for at, pair in pairs if pair[0] != 0 and pair not in known]
+        nbytes = np.concatenate((self._own, self.constants))
+        if (places[is_other] >= len(nbytes)).any():
+            return True
+        offsets = [table.numbers.results[at] for at in table.offsets[is_other]]
+        if not all(type(offset) is int and 0 <= offset < MOST_NBYTES for offset in offsets):
+            return True
+        return bool((np.array(offsets, np.int64) > nbytes[places[is_other]]).any())
+
+    @cached_property
+    def _together(self) -> tuple[Array, Array]:
+        """The pairs of buffers that are in use together."""
+        lives = self.table.operands.lives
+        if len(lives) < 2:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        first, last = lives.T
+        together = (first[:, None] <= last) & (first <= last[:, None])
+        one, other = np.nonzero(np.triu(together, 1))
+        return one, other
+
+
+def given_nbytes(end: End, kind: Kind, numbers: Sequence[int]) -> int:
+    """Bytes of the array of an input or output; a state's caller made it for the capacity."""
+    shape, dtype = kind
+    return numbers[end.nbytes] if end.is_state else math.prod(shape) * dtype.itemsize
+
+
+def _error(values: Values, fault: str) -> FileFormatError:
+    sizes = ", ".join(f"{name} = {size}" for name, size in values.items())
+    where = f" where {sizes}" if sizes else ""
+    return FileFormatError(
+        f"a program of this file cannot be run{where}: {fault}. Remedy: save the model again."
+    )
