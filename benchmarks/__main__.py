@@ -19,6 +19,7 @@ FOLDERS = {
         "peak",
         "ratios",
         "shapes",
+        "bindings",
         "weight_groups",
         "loops",
         "decode",
