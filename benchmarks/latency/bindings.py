@@ -10,6 +10,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -57,7 +58,7 @@ def rows(network: FreeNetwork, count: int, repeats: int) -> Iterator[tuple[str, 
         served = [values for case in cases if (values := program.values_at(case)) is not None]
         bindings, operands = program.loaded.bindings, program.loaded.table.operands
         times = [
-            median(best(lambda v=v, bind=bind: bind(v), repeats) for v in served)
+            median(best(partial(bind, v), repeats) for v in served)
             for bind in (bindings._at, bindings.at)
         ]
         counts = len(operands.pointers), len(operands.numbers.lines)
