@@ -61,6 +61,9 @@ NOTHING = Kind(0)
 MOST_ELEMENTS = 2**31
 """Maximum number of elements of a value in a text, and maximum size of its axes."""
 
+MOST_TABLE_ENTRIES = 2**26
+"""Maximum number of entries of the tables of a node in a text."""
+
 
 def taking(**kinds: Kind) -> Mapping[str, Kind]:
     """A declaration of ``takes``."""
@@ -95,8 +98,14 @@ def check_kinds(node: Node) -> None:
 
 
 def check_stated(node: Node) -> None:
-    """Raise ``TypeRuleError`` for parameters that do not fit the shape, and for sizes that no
-    program has: tables are made of them before anything else asks."""
+    """Raise ``TypeRuleError`` for parameters that do not fit the shape, for operands that are not
+    stored, and for sizes that no program has: tables are made of them before anything else asks."""
+    for name in node.stored_operands:
+        value = getattr(node, name)
+        if value is not None and value.op != "Constant":
+            raise node.refuse(f"{name} must be a Constant")
+    if node.table_entries > MOST_TABLE_ENTRIES:
+        raise node.refuse(f"its tables would have more than {MOST_TABLE_ENTRIES} entries")
     shape, quant = node.type.shape, node.type.quant
     sizes = [max(1, likely(size)) for size in shape]
     if math.prod(sizes) > MOST_ELEMENTS:

@@ -55,6 +55,16 @@ class Node:
     just before the result is written."""
 
     @property
+    def stored_operands(self) -> tuple[str, ...]:
+        """Fields of operands that must be Constants: kernels read them in a form of their own."""
+        return ()
+
+    @property
+    def table_entries(self) -> int:
+        """Number of entries of tables that are made of sizes and attributes at compile time."""
+        return 0
+
+    @property
     def bodies(self) -> tuple[Graph, ...]:
         """Graphs among the attributes, which the operator runs."""
         return ()

@@ -56,6 +56,11 @@ class Contraction(Node):
         out=CODES,
     )
 
+    @property
+    def stored_operands(self) -> tuple[str, ...]:
+        """Integers are packed, and corrected for the zero point of x."""
+        return ("w", "b") if is_integer(self.x.type) else ()
+
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         """Weights must be the same for all samples, which are images or rows of their own."""
         return if_constant([self.w, self.b])

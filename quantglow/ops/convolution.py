@@ -45,6 +45,10 @@ class Conv(Contraction):
     takes = taking(**Contraction.takes, residual=REALS)
     in_place = ("residual",)
 
+    @property
+    def stored_operands(self) -> tuple[str, ...]:
+        return ("w", *super().stored_operands)
+
     def infer(self) -> TensorType:
         if self.x.type.rank != 4 or self.w.type.rank != 4:
             raise self.refuse("x and w must have 4 dimensions")
@@ -106,6 +110,10 @@ class ConvTranspose(Contraction):
     low: float = -math.inf
     high: float = math.inf
     out: ElementType | None = None
+
+    @property
+    def stored_operands(self) -> tuple[str, ...]:
+        return ("w", *super().stored_operands)
 
     def infer(self) -> TensorType:
         if self.x.type.rank != 4 or self.w.type.rank != 4:

@@ -288,7 +288,7 @@ def _parse(tokens: list[str], sizes: Mapping[str, int]) -> Expr:
         return lconst(sizes[token[:-1]])
     if token.lstrip("-")[0].isdigit() or token.lstrip("-") in ("inf", "nan"):
         if token[-1] in "il":
-            return Expr(token[-1], value=int(token[:-1]))
+            return _whole(token[-1], int(token[:-1]))
         return Expr("f", value=float(token))
     arity = 3 if token == SELECT else 1 if token in UNARY else 2 if token in BINARY else 0
     if not arity:
@@ -301,6 +301,14 @@ def _parse(tokens: list[str], sizes: Mapping[str, int]) -> Expr:
     if tokens.pop() != ")":
         raise ValueError(f"{token!r} takes {arity} arguments")
     return Expr(token, tuple(args))
+
+
+def _whole(kind: str, value: int) -> Expr:
+    """An integer constant.  Raises ``ValueError`` if its type does not have it."""
+    limits = np.iinfo(_LITERALS[kind])
+    if not limits.min <= value <= limits.max:
+        raise ValueError(f"{value} is not a {limits.bits}-bit integer")
+    return Expr(kind, value=value)
 
 
 def _encode(expr: Expr) -> tuple[object, ...]:

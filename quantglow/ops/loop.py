@@ -74,7 +74,7 @@ class Loop(Node):
         made = [node.type for _, node in self.body.outputs]
         if made[: len(self.carried)] != expected[: len(self.carried)]:
             raise self.refuse(f"the body gives {_words(made)}, which it cannot take again")
-        if not 0 <= self.output < len(made) or self.trips < 0:
+        if not (0 <= self.output < len(made) and 0 <= self.trips <= ENDLESS):
             raise self.refuse(f"there is no result {self.output} of {self.trips} trips")
         if self.conditional:
             self._check_condition()

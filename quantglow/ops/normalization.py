@@ -13,6 +13,7 @@ from quantglow.ops.arithmetic import dequantize, is_integer, multiplier, quantiz
 from quantglow.ops.functions import row_sum, shrinking_power
 from quantglow.ops.samples import if_rows
 from quantglow.ops.windows import LARGEST_WINDOW
+from quantglow.symbolic.size import likely
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -115,6 +116,11 @@ class LRN(Node):
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return {}
+
+    @property
+    def table_entries(self) -> int:
+        """The places of a pool over the channels."""
+        return likely(self.x.type.shape[-1]) * self.size
 
     def infer(self) -> TensorType:
         if self.x.type.rank < 2:

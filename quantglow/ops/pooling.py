@@ -13,7 +13,7 @@ from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer, multiplier, saturate
 from quantglow.ops.windows import Pads, Pair, check_windows
-from quantglow.symbolic.size import maximum, minimum
+from quantglow.symbolic.size import likely, maximum, minimum
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -29,6 +29,12 @@ class Pool(Node):
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any]:
         return {}
+
+    @property
+    def table_entries(self) -> int:
+        """The places of all taps along each axis."""
+        sizes = map(likely, self.type.shape[1:3])
+        return sum(size * taps for size, taps in zip(sizes, self.kernel, strict=True))
 
     def result_shape(self) -> tuple[int, ...]:
         if self.x.type.rank != 4:

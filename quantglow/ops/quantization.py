@@ -104,6 +104,10 @@ class Table(Node):
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return if_per_tensor(self)
 
+    @property
+    def stored_operands(self) -> tuple[str, ...]:
+        return ("table",)
+
     def infer(self) -> TensorType:
         if self.x.type.dtype not in (DType.I8, DType.U8, DType.I16):
             raise self.refuse("x must be an 8-bit or int16 tensor")

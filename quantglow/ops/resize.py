@@ -15,7 +15,7 @@ from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, is_integer, saturate
 from quantglow.ops.shape import MOVES
-from quantglow.symbolic.size import is_free
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import Array, TensorType
 
 MAX_WEIGHTS = 2**26
@@ -74,6 +74,11 @@ class Resize(Node):
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any]:
         return {}
+
+    @property
+    def table_entries(self) -> int:
+        """The taps of rows and of columns."""
+        return sum(map(likely, self.sizes))
 
     def infer(self) -> TensorType:
         if self.x.type.rank != 4:

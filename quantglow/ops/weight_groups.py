@@ -157,6 +157,10 @@ class GroupedMatMul(Node):
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return if_rows(self)
 
+    @property
+    def stored_operands(self) -> tuple[str, ...]:
+        return ("w", "scales", "zero_points", "b")
+
     def infer(self) -> TensorType:
         if self.bits not in BITS:
             raise self.refuse(f"weights have 2, 4 or 8 bits, not {self.bits}")

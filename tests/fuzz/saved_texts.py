@@ -31,11 +31,13 @@ from tests.fuzz.compare import Difference
 from tests.fuzz.files import MOST_ELEMENTS, RUN_SECONDS, interrupted_after
 from tests.fuzz.text_changes import change, conditions
 from tests.fuzz.text_lines import Repaired, repaired
+from tests.support.guarded import guarded
 from tests.unit.frontend.export_cases import FLOAT, INT8
 from tests.unit.frontend.export_kit import Kit
 
 MOST_WRITTEN = 4096
 """Maximum number of elements of an array in a text."""
+THREADS = (1, 1, 1, 2, 3)
 UNREPAIRED = 0.2
 """Share of texts that are written with the lines that reading refuses."""
 SAVED_EVERY = 4
@@ -170,7 +172,7 @@ def check_file(data: bytes, seed: int = 0) -> Difference | None:
         stage = "loading"
         try:
             with interrupted_after(RUN_SECONDS):
-                model: Any = qg.load(path, num_threads=1)
+                model: Any = qg.load(path, num_threads=THREADS[seed % len(THREADS)])
                 stage = "running"
                 run(model, seed)
                 stage = "saving"
@@ -200,7 +202,8 @@ def run(model: Any, seed: int) -> None:
             ]
             if math.prod(shape) > MOST_ELEMENTS:
                 return
-            feeds[info.name] = odd_values(rng, np.dtype(info.dtype), shape)
+            values = odd_values(rng, np.dtype(info.dtype), shape)
+            feeds[info.name] = guarded(values, at_end=bool(rng.integers(2)))
         try:
             model.run(None, feeds)
         except qg.QuantglowError:

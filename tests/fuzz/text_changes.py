@@ -29,7 +29,22 @@ WORDS = (
     *("none", "add", "mul", "max", "min", "", "x", "HardSwish", "\\ud800", "\\x00", "a" * 300),
 )
 DTYPES = tuple(str(dtype) for dtype in DType)
-NULLARY = ("$0", "$1", "$2", "1.0", "-0.5", "nan", "inf", "1e-38", "3i", "0i", "-1i", "5l", "0l")
+NULLARY = (
+    "$0",
+    "$1",
+    "$2",
+    "1.0",
+    "-0.5",
+    "nan",
+    "inf",
+    "1e-38",
+    "3i",
+    "0i",
+    "-1i",
+    "5l",
+    "0l",
+    "9999999999i",
+)
 EXPRESSION_DEPTH = 3
 FREE = ("floor({0},2)", "{0}*{0}", "{0}-1", "{0}+3", "max({0},4)", "2*{0}", "-{0}", "floor({0},-3)")
 FREE_MORE = ("floor({0},{0}-4)", "floor({0}-5,{0})", "{0}*{0}-9*{0}", "{0}-{0}", "max(3-{0},0)")
@@ -280,10 +295,26 @@ def move_output(rng: Random, lines: list[str], symbols: Sequence[str]) -> None:
         lines.append(f"output 'out{len(lines)}' = {name}")
 
 
+def copy_line(rng: Random, lines: list[str], symbols: Sequence[str]) -> None:
+    """A line stands twice: a node mostly under another name."""
+    old, new = (int(rng.integers(1, len(lines))) for _ in range(2))
+    line = Line.of(lines[old])
+    if line is not None and rng.random() < 0.8:
+        line = dataclasses.replace(line, name=f"'copy{len(lines)}'")
+    lines.insert(new, lines[old] if line is None else str(line))
+
+
+def drop_line(rng: Random, lines: list[str], symbols: Sequence[str]) -> None:
+    """A line is missing."""
+    if len(lines) > 3:
+        del lines[int(rng.integers(1, len(lines)))]
+
+
 CHANGES = (
     *(change_attribute, change_attribute, change_attribute),
     *(change_leaf, change_leaf, change_leaf, change_operand),
     *(change_operator, insert_node, insert_node, insert_input, move_output),
+    *(copy_line, drop_line),
 )
 MOST_CHANGES = 4
 
