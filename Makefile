@@ -75,6 +75,7 @@ fuzz:
 	$(PYTHON) -m tests.fuzz exports --seeds 0:100000 --minutes 15
 	$(PYTHON) -m tests.fuzz files --seeds 0:100000 --minutes 15
 	$(PYTHON) -m tests.fuzz saved --seeds 0:100000 --minutes 15
+	$(PYTHON) -m tests.fuzz texts --seeds 0:100000 --minutes 30
 
 stress:
 	$(PYTHON) -m tests.stress leaks --seconds 300

@@ -305,9 +305,9 @@ def _parse(tokens: list[str], sizes: Mapping[str, int]) -> Expr:
 
 def _whole(kind: str, value: int) -> Expr:
     """An integer constant.  Raises ``ValueError`` if its type does not have it."""
-    limits = np.iinfo(_LITERALS[kind])
-    if not limits.min <= value <= limits.max:
-        raise ValueError(f"{value} is not a {limits.bits}-bit integer")
+    bits = 32 if kind == "i" else 64
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        raise ValueError(f"{value} is not a {bits}-bit integer")
     return Expr(kind, value=value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import quantglow.ops  # noqa: F401 - registers the operators that graphs name
 from quantglow.errors import FileFormatError
 from quantglow.graph.text import parse_graph
 
