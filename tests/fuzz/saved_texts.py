@@ -2,7 +2,7 @@
 hashes are right.
 
 Loading ends in a model or in the errors that it documents.  A model is run at drawn shapes,
-described and saved again.
+described and saved again; its integers are those of the interpreter.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
+from quantglow.graph.graph import Graph
 from quantglow.graph.text import constants_of, print_with_arrays, scales_of
 from quantglow.runtime.saved_models import archives
 from quantglow.runtime.saved_models.saving import StoredText, texts_of
@@ -38,6 +39,8 @@ from tests.unit.frontend.export_kit import Kit
 MOST_WRITTEN = 4096
 """Maximum number of elements of an array in a text."""
 THREADS = (1, 1, 1, 2, 3)
+MOST_JUDGED = 20_000
+"""Maximum number of elements of a value that is compared with the interpreter's."""
 UNREPAIRED = 0.2
 """Share of texts that are written with the lines that reading refuses."""
 SAVED_EVERY = 4
@@ -97,6 +100,16 @@ class Altered:
     original: Original
     result: Repaired
     changed: str = ""
+
+    @property
+    def judge(self) -> Graph | None:
+        """The graph of the file, if it has one shape and the interpreter is done soon."""
+        graph = self.result.graph
+        if graph is None or self.changed or self.original.symbols:
+            return None
+        is_small = all(node.type.size <= MOST_JUDGED for node in graph.nodes)
+        is_quick = all(not node.bodies and node.op != "External" for node in graph.nodes)
+        return graph if is_small and is_quick else None
 
     def data(self) -> bytes:
         """The file, sealed anew."""
@@ -161,11 +174,11 @@ def check_text(seed: int) -> Difference | None:
         data = case.data()
     except Exception as error:  # noqa: BLE001 - any other error is the finding
         return Difference(f"writing raises {type(error).__name__}", str(error)[:300])
-    return check_file(data, seed)
+    return check_file(data, seed, case.judge)
 
 
-def check_file(data: bytes, seed: int = 0) -> Difference | None:
-    """``check_text`` of a file whose text is accepted."""
+def check_file(data: bytes, seed: int = 0, judge: Graph | None = None) -> Difference | None:
+    """``check_text`` of a file; ``judge``: the graph by which its integers are known."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.qgm"
         path.write_bytes(data)
@@ -174,7 +187,8 @@ def check_file(data: bytes, seed: int = 0) -> Difference | None:
             with interrupted_after(RUN_SECONDS):
                 model: Any = qg.load(path, num_threads=THREADS[seed % len(THREADS)])
                 stage = "running"
-                run(model, seed)
+                if wrong := run(model, seed, judge):
+                    return Difference("other integers", f"than the interpreter in {wrong}")
                 stage = "saving"
                 str(model.report), repr(model)
                 if seed % SAVED_EVERY == 0:
@@ -188,8 +202,9 @@ def check_file(data: bytes, seed: int = 0) -> Difference | None:
     return None
 
 
-def run(model: Any, seed: int) -> None:
-    """Run a model at two shapes on odd values."""
+def run(model: Any, seed: int, judge: Graph | None) -> list[str]:
+    """Run a model at two shapes on odd values; the outputs whose integers differ from those that
+    the interpreter has for ``judge``."""
     rng = np.random.default_rng([4, seed])
     is_free = any(not isinstance(d, int) for info in model.get_inputs() for d in info.shape)
     for sizes in SIZES if is_free else SIZES[:1]:
@@ -201,13 +216,22 @@ def run(model: Any, seed: int) -> None:
                 for d in info.shape
             ]
             if math.prod(shape) > MOST_ELEMENTS:
-                return
+                return []
             values = odd_values(rng, np.dtype(info.dtype), shape)
             feeds[info.name] = guarded(values, at_end=bool(rng.integers(2)))
         try:
-            model.run(None, feeds)
+            results = model.run(None, feeds)
         except qg.QuantglowError:
             continue
+        if judge is not None:
+            pairs = zip(judge.outputs, results, qg.interpret(judge, feeds), strict=True)
+            return [name for (name, _), one, other in pairs if not same_integers(one, other)]
+    return []
+
+
+def same_integers(one: Any, other: Any) -> bool:
+    """Whether arrays of integers or conditions are equal; floats may differ in their last bits."""
+    return one.dtype.kind == "f" or np.array_equal(one, other)
 
 
 ODD = (0.0, 1.0, -1.0, 0.3, -2.7, 100.0, 1e30, -1e30, np.nan, np.inf, -np.inf, 1e-38)
