@@ -65,8 +65,9 @@ class Conv(Contraction):
         result = self.typed((n, oh, ow, o), o)
         if self.residual is not None and self.residual.type.shape != result.shape:
             raise self.refuse("residual must have the shape of the result")
-        if self.residual is not None and self.residual.type.quant and self.out is None:
-            raise self.refuse("a quantized residual needs a quantized result")
+        quantized = self.out is not None
+        if self.residual is not None and is_integer(self.residual.type) != quantized:
+            raise self.refuse("residual and result must both be float or both quantized")
         return result
 
     @property

@@ -56,6 +56,14 @@ REFUSED = {
 'y': f32[4x6] = Gemm(x='q', w='w', b='b')""",
         "b must be a Constant",
     ),
+    "residual": (
+        f"""'x': f32[1x4x4x1] = Input(tensor=TensorType('f32', (1, 4, 4, 1)))
+'r': f32[1x4x4x1] = Input(tensor=TensorType('f32', (1, 4, 4, 1)))
+'q': i8<0.5,0>[1x4x4x1] = Quantize(x='x', out={CODES})
+'w': i8<0.5,0>[1x1x1x1] = Constant(value=Dense('i8', (1, 1, 1, 1), (1,)), element={CODES})
+'y': i8<0.5,0>[1x4x4x1] = Conv(x='q', w='w', residual='r', out={CODES})""",
+        "both be float or both quantized",
+    ),
     "table": (
         f"""'x': i8[4] = Input(tensor=TensorType('i8', (4,)))
 't': i8[256] = Input(tensor=TensorType('i8', (256,)))
