@@ -96,7 +96,10 @@ def ready(graph: Graph) -> Graph:
 
 
 def float_only(graph: Graph) -> Graph:
-    """The graph.  Raises ``OptionError`` for one that is quantized."""
+    """The graph; weights that the model has as integers are stored.  Raises ``OptionError`` for one
+    whose activations are quantized."""
+    if is_quantized(graph) and quantization.has_quantized_weights_only(graph):
+        return quantization.with_stored_weights(graph)
     if is_quantized(graph):
         raise OptionError(
             "the model is quantized already. Remedy: compile it as it is, or pass the float model."

@@ -288,6 +288,7 @@ def config_of(config: QuantizationConfig | None) -> QuantizationConfig:
 
 
 def float_graph_of(model: Any) -> Graph:
-    """The optimized float graph of a model, or of a graph."""
-    graph = model if isinstance(model, Graph) else import_model(model)
+    """The optimized float graph of a model, or of a graph; a model's stored weights stay."""
+    is_graph = isinstance(model, Graph)
+    graph = model if is_graph else frontend.import_model(model_as_onnx(model, None), fallback=True)
     return passes.optimize(float_only(graph))

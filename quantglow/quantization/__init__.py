@@ -3,6 +3,10 @@
 from quantglow.quantization.decisions.decisions import Decisions
 from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.qdq import float_notes, fuse_quantized
+from quantglow.quantization.qdq.stored_weights import (
+    has_quantized_weights_only,
+    with_stored_weights,
+)
 from quantglow.quantization.quantizer import (
     Converted,
     QuantizedGraph,
@@ -24,7 +28,9 @@ __all__ = [
     "float_islands",
     "float_notes",
     "fuse_quantized",
+    "has_quantized_weights_only",
     "prepare",
     "quantize",
     "quantize_for_all_shapes",
+    "with_stored_weights",
 ]
