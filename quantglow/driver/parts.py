@@ -238,6 +238,10 @@ class ModelFallback:
             entries.append(served_by_onnxruntime(shapes, why))
         return tuple(entries)
 
+    def original(self) -> bytes:
+        """The ONNX model."""
+        return self.source.serialized()
+
     def _at(self, parts: Parts | None, reasons: tuple[str, ...], case: Case) -> Served:
         if parts is not None:
             return parts.at(case)

@@ -341,14 +341,14 @@ class CompiledModel(OfOneProcess):
     ) -> None:
         """Write the graph as ONNX; int8 values as QDQ, which onnxruntime runs.
 
-        Free dimensions stay free; ``input_shapes`` fixes them (input name -> shape).  If values of
-        inputs decide shapes or branches, the model has those of the first call.  Integers may
-        differ from quantglow's by one step where a sum lies on a tie, and later ones with them.  On
-        x86 without VNNI onnxruntime saturates sums at 16 bits, unless the session option
+        Free dimensions stay free; ``input_shapes`` fixes them (input name -> shape), and values of
+        inputs that decide shapes or branches to those of the first call.  Integers may differ from
+        quantglow's by one step where a sum lies on a tie, and later ones with them.  On x86 without
+        VNNI onnxruntime saturates sums at 16 bits, unless the session option
         ``session.x64quantprecision`` is ``1``.
 
-        Raises ``ModelError`` if a dimension cannot stay free, as where a table of positions is cut
-        to it, ``InputError`` for shapes that the model does not take.
+        Raises ``ModelError`` if a dimension cannot stay free, or values decide and nothing is
+        fixed, ``InputError`` for shapes that the model does not take, and where no shape is known.
         """
         chosen, file = shapes_of("input_shapes", input_shapes), file_path("path", path)
         write(self.to_onnx(chosen), file)

@@ -8,13 +8,20 @@ computes something else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.errors import InputError, ModelError, QuantglowError, UndecidedError
+from quantglow.errors import (
+    FallbackError,
+    InputError,
+    ModelError,
+    QuantglowError,
+    UndecidedError,
+    UnsupportedOpError,
+)
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
@@ -44,6 +51,9 @@ UNKNOWN = (USUAL, 16, 32, 64, 128, 224, 256, 512)
 SMALL = 32
 """Maximum of sizes whose neighbours any model takes that takes them."""
 
+MOST_KNOWN = 3
+"""Maximum number of cases that came of which others are made."""
+
 MOST_PROBES = 8
 """Maximum number of shapes at which an exported model is run beside its graph."""
 
@@ -56,45 +66,84 @@ Sizes = Mapping[str, int]
 
 
 def free_model(programs: FreeShapes) -> bytes:
-    """The ONNX model of all shapes that the model takes.
+    """The ONNX model of all shapes that the model takes; the original where no shape of it can be
+    compiled.
 
     Raises ``ModelError`` where a dimension cannot stay free, ``InputError`` where no shape is known
     and none was found.
     """
     refused: QuantglowError | None = None
-    for case in _cases(programs):
+    known, most = _known(programs), 0
+    for case in _cases(programs, known):
         try:
             made = FreeGraph.of(programs, template_of(programs.signature, case), case)
-        except UndecidedError as error:
-            raise InputError(
-                f"values of the input(s) {', '.join(error.inputs)} decide what is computed, and no "
-                "run showed any. Remedy: run the model once before the export."
-            ) from error
-        except QuantglowError as error:
-            refused = refused or error
-            continue
-        try:
+            if len(made.hints) < most:
+                break  # it would fix a dimension of which the model takes other sizes
+            most = len(made.hints)
             return made.with_fixed(made.pinned).checked
-        except ModelError as error:
+        except CannotStayFreeError as error:
             refused = error
-    if not programs.is_empty and refused is not None:
+        except QuantglowError as error:
+            if isinstance(error, UndecidedError) and not known:
+                raise InputError(
+                    f"values of the input(s) {', '.join(error.inputs)} decide what is computed, "
+                    "and no run showed any. Remedy: run the model once before the export."
+                ) from error
+            refused = refused if isinstance(refused, CannotStayFreeError) else error
+    return _without_free_graph(programs, known, refused)
+
+
+class CannotStayFreeError(ModelError):
+    """A dimension has to be fixed."""
+
+
+def _without_free_graph(
+    programs: FreeShapes, known: Sequence[Case], refused: QuantglowError | None
+) -> bytes:
+    """The original where no shape that came can be compiled.  Raises ``refused`` or the like."""
+    if isinstance(refused, CannotStayFreeError):
         raise refused
+    is_left = isinstance(refused, UnsupportedOpError | FallbackError)
+    if is_left and programs.fallback and not any(_is_compiled(programs, case) for case in known):
+        return programs.fallback.original()
+    if known:
+        raise CannotStayFreeError(f"the dimensions cannot stay free: {refused}. {REMEDY}")
     raise InputError(
         "the model was not run yet, so no sizes of its free dimensions are known, and those that "
         f"were tried ({', '.join(map(str, UNKNOWN))}) do not fit: {refused}. Remedy: run it once."
     )
 
 
-def _cases(programs: FreeShapes) -> Iterator[Case]:
-    """Cases to make the graph at: others than the first one as far as the model takes them, with
-    sizes that differ and none that are small, since these have graphs of their own; without a first
-    one, such of equal sizes."""
+def _is_compiled(programs: FreeShapes, case: Case) -> bool:
+    """Whether a case has a graph."""
+    with suppress(QuantglowError):
+        programs.graph_at(case)
+        return True
+    return False
+
+
+def _known(programs: FreeShapes) -> list[Case]:
+    """The cases that came, those of most free dimensions first."""
+    first = [] if programs.is_empty else [case_of(programs.first)]
+    cases = list(dict.fromkeys([*first, *reversed(programs.cases)]))
+
+    def count(case: Case) -> int:
+        return len(fitting(template_of(programs.signature, case), case) or {})
+
+    return sorted(cases, key=count, reverse=True)[:MOST_KNOWN]
+
+
+def _cases(programs: FreeShapes, known: Sequence[Case]) -> Iterator[Case]:
+    """Cases to make the graph at: others than those that came as far as the model takes them, with
+    sizes that differ and none that are small, since these have graphs of their own; where none
+    came, such of equal sizes."""
     signature = programs.signature
-    if not programs.is_empty:
-        known = case_of(programs.first)
+    for case in known:
         for are_apart in (True, False):
-            yield _grown(signature, known, are_apart)
-        yield _taken(programs, known)
+            yield _grown(signature, case, are_apart)
+    for case in known:
+        yield _taken(programs, case)
+    if known:
         return
     if unranked := [port.name for port in signature.inputs if port.dims is None]:
         raise InputError(
@@ -201,7 +250,7 @@ class FreeGraph:
             if low == high:
                 found[name] = hint
                 if any(self.takes({**self.hints, name: size}) for size in others(hint)):
-                    raise ModelError(
+                    raise CannotStayFreeError(
                         f"what the model computes from its dimension {name!r} has an ONNX form at "
                         f"one size only, so it cannot stay free ({self.why(name)}). {REMEDY}"
                     )
@@ -275,11 +324,11 @@ class FreeGraph:
             for size in (1, *others(hint)):
                 yield {**self.hints, name: size}
 
-    def refusal(self, sizes: Sizes, broken: Iterable[Guard], why: str) -> ModelError:
+    def refusal(self, sizes: Sizes, broken: Iterable[Guard], why: str) -> CannotStayFreeError:
         """The error for a model that computes something else at some sizes."""
         names = {name for guard in broken for name in guard.expression.names} or set(sizes)
         shown = ", ".join(f"{name} = {sizes[name]}" for name in sorted(names) if name in sizes)
-        return ModelError(
+        return CannotStayFreeError(
             f"the ONNX form of the model differs from shape to shape, as for {shown}, so its "
             f"dimensions cannot stay free: {why:.300}. {REMEDY}"
         )

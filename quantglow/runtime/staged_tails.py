@@ -16,6 +16,7 @@ import numpy as np
 
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.concise import Concise
+from quantglow.errors import ModelError, QuantglowError
 from quantglow.lazy import cached_property
 from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.compiled import TensorInfo
@@ -197,8 +198,19 @@ def joined_model(
 
     parts, body = [head], None
     if staged is not None and staged.is_int8 and staged.rest is not None:
-        parts.append(staged.rest.to_onnx())
+        parts.append(exported(staged.rest, "the part behind operators that decide shapes"))
     loop = None if staged is None else staged.loop
     if loop is not None and loop.int8 is not None:
-        body = LoopBody(loop.names, loop.int8.to_onnx())
+        body = LoopBody(loop.names, exported(loop.int8, "the body of a loop"))
     return joined(tail if staged is None else staged.whole, parts, outputs, body)
+
+
+def exported(model: AnyModel, what: str) -> bytes:
+    """The ONNX model of a part, whose free dimensions have to stay free.  Raises ``ModelError``."""
+    try:
+        return model.to_onnx()
+    except QuantglowError as error:
+        raise ModelError(
+            f"{what} is int8, and has no ONNX form: {error} That is of the part, whose shapes are "
+            "known late. Remedy: export what comes before it: compiled.head.export_onnx(path)."
+        ) from error

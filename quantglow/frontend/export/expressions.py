@@ -22,7 +22,7 @@ from quantglow.graph.node import Node
 from quantglow.ops import Elementwise, RowMap
 from quantglow.ops.expression import Expr, call, const, parse_expression, polynomial
 from quantglow.ops.functions import SELECT, kind_of
-from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.shapes import integer, surely_equal
 from quantglow.symbolic.size import is_free, likely
 from quantglow.types import DType
 
@@ -256,7 +256,7 @@ class Steps:
 
     def _size(self, expr: Expr) -> str:
         """A literal that depends on free dimensions."""
-        shape = self.writer.integers([expr.value], f"{self.node.name}:size")
+        shape = self.writer.integers([integer(expr.value)], f"{self.node.name}:size")
         scalar = self.writer.reshaped(shape, (), self.node.name)
         to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(_LITERALS[expr.op]))
         return self.writer.emit("Cast", [scalar], f"{self.node.name}:size", to=to)

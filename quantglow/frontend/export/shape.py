@@ -56,7 +56,7 @@ def concat(node: Concat, w: Writer) -> Value:
 
 @export_rule(Slice)
 def slice_(node: Slice, w: Writer) -> Value:
-    """An end before the first element is written ``-(d + 1)``: -1 would be the last."""
+    """An end that is reached backwards is counted from behind: -1 would be the last element."""
     if (numbers := counted(node, w)) is not None:
         return Value(numbers, identity(1))
     perm = w.order(node.x)
@@ -65,7 +65,7 @@ def slice_(node: Slice, w: Writer) -> Value:
         d, start, size, step = node.x.type.shape[p], node.starts[p], node.sizes[p], node.steps[p]
         end = start + size * step
         if not surely_equal((start, size, step), (0, d, 1)):
-            rows.append((start, end if step > 0 or end >= 0 else -(d + 1), axis, step))
+            rows.append((start, end if step > 0 else end - d, axis, step))
     if not rows:
         return Value(w.stored(node.x, perm), perm)
     columns = zip(("starts", "ends", "axes", "steps"), zip(*rows, strict=True), strict=True)

@@ -101,7 +101,7 @@ def positions(
         value = fn("select", bound.holds, value, broken)
     made = integers(call, tag, value, operands)
     known = [value for value in map(value_of, operands) if value is not None]
-    if bounds and len(known) == len(operands):
+    if bounds and len(known) == len(operands) and not made.has_free_sizes:
         check_positions(made, made.evaluate(*known))
     return made
 
@@ -402,10 +402,19 @@ def trilu(call: Call) -> Node:
     x = call.tensor(0)
     rows, columns = x.type.shape[-2:]
     k = int(call.array(1, "k").reshape(())) if call.has(1) else 0
-    call.reserve((rows, columns), 9)
-    diagonal = np.arange(columns) - np.arange(rows)[:, None]
-    kept = diagonal >= k if call.integer("upper", 1) else diagonal <= k
-    condition = Constant(name=call.derived("kept"), value=kept)
+    name, is_upper = call.derived("kept"), bool(call.integer("upper", 1))
+    if is_free(rows) or is_free(columns):
+        numbers = [iota(call, (rows, columns), axis) for axis in (1, 0)]
+        diagonal = fn("ge" if is_upper else "le", fn("isub", arg(0), arg(1)), lconst(k))
+        boolean = ElementType(DType.BOOL)
+        condition: Node = Elementwise(
+            name=name, args=tuple(numbers), expression=diagonal, out=boolean
+        )
+    else:
+        call.reserve((rows, columns), 9)
+        distance = np.arange(columns) - np.arange(rows)[:, None]
+        kept = distance >= k if is_upper else distance <= k
+        condition = Constant(name=name, value=kept)
     zero = Constant(name=call.derived("zero"), value=np.zeros((), x.type.dtype.numpy))
     return Where(name=call.result, condition=condition, x=x, y=zero)
 

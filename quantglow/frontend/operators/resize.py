@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +23,9 @@ Number = TypeVar("Number", int, float)
 MAX_FACTOR = 64
 """Numerator and denominator of a scale by which free sizes are multiplied, at most: products with
 all sizes of images are exact in float32."""
+
+LONGEST = 2**13
+"""Sizes below are multiplied by a fraction in place of a scale that is near it."""
 
 _COORDINATES = (
     "half_pixel",
@@ -84,12 +89,29 @@ def from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float]
 
 
 def scaled(size: int, scale: float) -> int:
-    """``floor(size * scale)``; a free size stays so where no product is rounded."""
-    numerator, denominator = scale.as_integer_ratio()
-    if is_free(size) and max(numerator, denominator) <= MAX_FACTOR:
-        return size * numerator // denominator
+    """``floor(size * scale)``; a free size stays so where a fraction gives what the rounded product
+    gives."""
+    if is_free(size):
+        fraction, limit = fraction_of(scale)
+        if fraction is not None and (limit is None or size < limit):
+            return size * fraction.numerator // fraction.denominator
     # The product is a float32 in ONNX: 10 * 2.3 is 23, not 22.9999995.
     return math.floor(np.float32(size) * np.float32(scale))
+
+
+@cache
+def fraction_of(scale: float) -> tuple[Fraction | None, int | None]:
+    """A fraction that gives ``floor(size * scale)``, and the size from which on it may not (None:
+    always does); no fraction where none is known."""
+    fraction = Fraction(scale).limit_denominator(MAX_FACTOR)
+    if fraction.numerator > MAX_FACTOR:
+        return None, None
+    if fraction == Fraction(scale):
+        return fraction, None
+    sizes = np.arange(LONGEST)
+    products = np.floor(sizes.astype(np.float32) * np.float32(scale)).astype(np.int64)
+    is_same = (products == sizes * fraction.numerator // fraction.denominator).all()
+    return (fraction, LONGEST) if is_same else (None, None)
 
 
 def from_sizes(call: Call) -> tuple[list[int], list[float]]:

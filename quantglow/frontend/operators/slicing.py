@@ -238,20 +238,20 @@ def mirrored(call: Call, x: Node, mode: str, before: list[int], after: list[int]
     return x
 
 
-def border(call: Call, x: Node, axis: int, indices: range, width: int) -> Node | None:
-    """``width`` rows of x at ``indices``; a single row is repeated."""
+def border(call: Call, x: Node, axis: int, span: Span, width: int) -> Node | None:
+    """``width`` rows of x at ``span``; a single row is repeated."""
     if not width:
         return None
-    part = along(call.derived("border"), x, axis, indices)
-    if len(indices) == width:
+    part = along_span(call.derived("border"), x, axis, span)
+    if span.size == width:
         return part
     shape = tuple(width if i == axis else d for i, d in enumerate(part.type.shape))
     return Expand(name=call.derived("border"), x=part, shape=shape)
 
 
 _BORDERS = {
-    "reflect": lambda d, b, a: (range(b, 0, -1), range(d - 2, d - 2 - a, -1)),
-    "edge": lambda d, b, a: (range(1), range(d - 1, d)),
-    "wrap": lambda d, b, a: (range(d - b, d), range(a)),
+    "reflect": lambda d, b, a: (Span(b, b, -1), Span(d - 2, a, -1)),
+    "edge": lambda d, b, a: (Span(0, 1), Span(d - 1, 1)),
+    "wrap": lambda d, b, a: (Span(d - b, b), Span(0, a)),
 }
 """(size, before, after) -> the indices in front of and behind an axis."""

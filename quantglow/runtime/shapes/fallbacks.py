@@ -28,6 +28,9 @@ class Fallback(Protocol):
     def served(self) -> tuple[ServedShapes, ...]:
         """Entries of the programs of its parts."""
 
+    def original(self) -> bytes:
+        """The ONNX model that it runs."""
+
 
 @dataclass(frozen=True, eq=False)
 class FallbackOnUse:
@@ -63,3 +66,7 @@ class FallbackOnUse:
     def served(self) -> tuple[ServedShapes, ...]:
         """Entries of the programs of its parts."""
         return () if self._made is None else self._made.served()
+
+    def original(self) -> bytes:
+        """The ONNX model that it runs."""
+        return self._fallback.original()
