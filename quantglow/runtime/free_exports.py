@@ -164,7 +164,7 @@ def _taken(programs: FreeShapes, case: Case) -> Case:
     large = without_ones(programs.signature, case)
     template = template_of(programs.signature, large)
     sizes = fitting(template, large) or {}
-    ones = fitting_ones(template, case)
+    ones = [name for name, size in _sizes_at(template, case).items() if size == 1]
     taken = {**sizes, **dict.fromkeys(ones, 1)}
     for name in ones:
         with suppress(QuantglowError):
@@ -173,11 +173,11 @@ def _taken(programs: FreeShapes, case: Case) -> Case:
     return case_with(template, taken, case.values)
 
 
-def fitting_ones(template: Template, case: Case) -> list[str]:
-    """The symbols of a template that are 1 in a case."""
+def _sizes_at(template: Template, case: Case) -> dict[str, int]:
+    """The sizes of the symbols of a template in a case, those of 1, too."""
     shapes = case.shape_map
     pairs = [p for name, dims in template for p in zip(dims, shapes[name], strict=True)]
-    return list(dict.fromkeys(dim for dim, size in pairs if isinstance(dim, str) and size == 1))
+    return {dim: size for dim, size in pairs if isinstance(dim, str)}
 
 
 def _grown(signature: Signature, case: Case, are_apart: bool) -> Case:
@@ -316,7 +316,8 @@ class FreeGraph:
         return self.exported
 
     def probes(self) -> Iterator[Sizes]:
-        """Sizes near those of the case, and smaller ones: of all symbols, then of each."""
+        """Sizes that came, others near those of the case, and smaller ones."""
+        yield from (_sizes_at(self.template, case) for case in _known(self.programs))
         yield dict.fromkeys(self.hints, 1)
         yield {name: hint + 1 + i for i, (name, hint) in enumerate(self.hints.items())}
         yield {name: 2 * hint + 1 for name, hint in self.hints.items()}

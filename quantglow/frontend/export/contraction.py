@@ -147,11 +147,10 @@ def bounded(node: Node, name: str, low: float, high: float, w: Writer) -> str:
     hint = f"{node.name}:bounded"
     if (low, high) == (0.0, math.inf):
         return w.emit("Relu", [name], hint)
+    if (low, high) == (-math.inf, math.inf):
+        return name
+    # Both bounds: in place of one left out runtimes take the largest number that is no infinity.
     inputs = [name]
     for bound, label in ((low, "low"), (high, "high")):
-        known = math.isfinite(bound)
-        value = np.array(bound, np.float32)
-        inputs.append(w.constant(value, f"{node.name}:{label}") if known else "")
-    while not inputs[-1]:
-        inputs.pop()
-    return name if len(inputs) == 1 else w.emit("Clip", inputs, hint)
+        inputs.append(w.constant(np.array(bound, np.float32), f"{node.name}:{label}"))
+    return w.emit("Clip", inputs, hint)

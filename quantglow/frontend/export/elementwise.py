@@ -61,7 +61,23 @@ def where(node: ops.Where, w: Writer) -> Value:
     rank = node.type.rank
     perm = w.common_order(node.operands, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.operands]
-    return w.rounded(node, w.emit(node.op, operands, f"{node.name}:real"), perm)
+    dtype = DType.F32 if node.type.quant else node.type.dtype
+    return w.rounded(node, chosen(operands, dtype, f"{node.name}:real", w), perm)
+
+
+def chosen(operands: list[str], dtype: DType, hint: str, w: Writer) -> str:
+    """The choice in types that onnxruntime's Where has: conditions by And and Or, small integers as
+    larger ones."""
+    if dtype in (DType.F32, DType.I32, DType.I64, DType.U8):
+        return w.emit("Where", operands, hint)
+    condition, x, y = operands
+    if dtype is DType.BOOL:
+        other = w.emit("Not", [condition], hint)
+        parts = [w.emit("And", pair, hint) for pair in ([condition, x], [other, y])]
+        return w.emit("Or", parts, hint)
+    wide = [w.emit("Cast", [value], hint, to=onnx.TensorProto.INT32) for value in (x, y)]
+    to = onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy)
+    return w.emit("Cast", [w.emit("Where", [condition, *wide], hint)], hint, to=to)
 
 
 @export_rule(ops.PRelu)
