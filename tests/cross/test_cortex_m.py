@@ -16,6 +16,7 @@ from quantglow.graph.node import Constant, Input
 from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.ops import Add, Mul, Softmax
 from quantglow.types import f32
+from tests.cross import float_functions
 from tests.cross.cortex_m.boards import (
     BOARDS,
     COMPILER,
@@ -127,6 +128,17 @@ def flash_nbytes(path: Path) -> int:
     """Bytes of code and constants of an object or a program."""
     sizes = run_tool("arm-none-eabi-size", path).splitlines()[1].split()
     return int(sizes[0]) + int(sizes[1])
+
+
+@pytest.mark.parametrize("level", BOARDS)
+def test_functions_of_special_values_are_those_of_this_machine(level: str, tmp_path: Path) -> None:
+    model = qg.compile(float_functions.graph())
+    (expected,) = model.run(None, {"x": float_functions.SAMPLE})
+    path = program(model, level, float_functions.SAMPLE, expected, tmp_path, 1, "-DSHOWN")
+    done = emulated(path, level)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = np.frombuffer(bytes.fromhex(done.stderr), np.float32).reshape(expected.shape)
+    assert float_functions.differences(found, flushes=level == "cortex-m55") == []
 
 
 def test_the_smallest_level_has_instructions_of_armv6m_only(networks: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from quantglow.backends.llvm.targets import level_target
 from quantglow.interpreter import interpret
 from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
+from tests.cross import float_functions
 from tests.fuzz.emulated import program_difference
 from tests.generators.onnx_models import models
 from tests.support.pinned import NAMES, digest, feeds_of, hashes, pinned
@@ -90,6 +91,12 @@ def test_instructions_of_kernels_are_those_of_a_run(
     once, twice = (program.run(place, sample, runs)[1] for runs in (1, 2))
     kernels = sum(kernel.instructions for kernel in kernels_at(place, networks, "mnist"))
     assert kernels == pytest.approx(twice - once, rel=1e-3)
+
+
+def test_functions_of_special_values_are_those_of_this_machine(place: str, tmp_path: Path) -> None:
+    program = program_of(float_functions.graph(), level_of(place), tmp_path)
+    ((found,),), _ = program.run(place, [[float_functions.SAMPLE]])
+    assert float_functions.differences(found) == []
 
 
 def rounded(place: str, lanes: int, values: Array, folder: Path) -> Array:

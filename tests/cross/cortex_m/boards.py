@@ -105,7 +105,7 @@ def program(
     ]
     plain = ("-mthumb", "-std=c11", "-O2", "-ffreestanding", "-nostdlib", "-Wall", "-Werror")
     linking = (f"-Wl,-T{HERE / 'board.ld'}", "-Wl,--no-warn-execstack", *places)
-    libraries = ("-Wl,--start-group", "-lc", "-lgcc", "-lnosys", "-Wl,--end-group")
+    libraries = ("-Wl,--start-group", "-lc", "-lm", "-lgcc", "-lnosys", "-Wl,--end-group")
     own = (f"-DRUNS={runs}", f"-DBOARD_HAS_PMSAV8={board.has_pmsav8:d}", *defined)
     options = (*board.options, *plain, *own, f"-I{folder}", *linking)
     run_tool(COMPILER, *options, *sources, *libraries, "-o", path)

@@ -1,5 +1,6 @@
 /* RUNS inferences of one sample between guards; the result is 0 if the last output is the expected
-   one.  TOO_FAR: a byte beyond the arena is read first. */
+   one.  TOO_FAR: a byte beyond the arena is read first.  SHOWN: the output is printed in hexadecimal
+   digits instead. */
 #include "guards.h"
 #include "net.h"
 #include <string.h>
@@ -26,6 +27,18 @@ static int is_whole(const unsigned char *bytes) {
     return 1;
 }
 
+#ifdef SHOWN
+static void show(const unsigned char *bytes, int count) {
+    static const char digits[] = "0123456789abcdef";
+    static char text[2 * NET_OUTPUT0_NBYTES + 1];
+    for (int i = 0; i < count; i++) {
+        text[2 * i] = digits[bytes[i] >> 4];
+        text[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    print(text);
+}
+#endif
+
 int main(void) {
     const void *inputs[] = {sample};
     void *outputs[] = {output.result};
@@ -43,6 +56,10 @@ int main(void) {
             return 2;
         }
     }
+#ifdef SHOWN
+    show(output.result, sizeof output.result);
+    return 0;
+#endif
     if (memcmp(output.result, expected, sizeof output.result)) {
         print("the output differs\n");
         return 1;

@@ -251,6 +251,14 @@ class InstructionSet(ABC):
         """Look-up in registers; None where each element takes a load of its own."""
         return None
 
+    # -- code generation
+
+    def legal(self, text: str) -> str:
+        """LLVM IR of the same meaning that LLVM translates rightly for this instruction set: float
+        comparisons are ordered (``o…``: false for NaN), and ``select`` with one of them is how
+        kernels state which operand a minimum or maximum takes for NaN."""
+        return text
+
     # -- measuring
 
     @abstractmethod

@@ -103,7 +103,7 @@ def assembly(target: Target, text: str) -> str:
 def parsed(target: Target, text: str) -> llvm.ModuleRef:
     """A module for a target.  Raises ``BackendError`` with the text when LLVM refuses it."""
     try:
-        module: llvm.ModuleRef = llvm.parse_assembly(text, llvm.create_context())
+        module: llvm.ModuleRef = llvm.parse_assembly(target.isa.legal(text), llvm.create_context())
         module.verify()
     except RuntimeError as error:
         raise BackendError(f"LLVM refused a generated kernel: {error}\n{text}") from error

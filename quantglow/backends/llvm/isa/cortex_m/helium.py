@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.cortex_m.comparisons import with_ordered_comparisons
 from quantglow.backends.llvm.isa.cortex_m.dot import SingleProducts
 from quantglow.backends.llvm.isa.cortex_m.instructions import SignalCortexM, rounded
 from quantglow.backends.llvm.isa.costs import Core
@@ -77,6 +78,11 @@ class Helium(SignalCortexM):
 
     def word_products(self, b: Builder, x: Value, y: Value) -> Value:
         return Portable.word_products(self, b, x, y)
+
+    # -- code generation
+
+    def legal(self, text: str) -> str:
+        return with_ordered_comparisons(text)
 
     # -- results
 
