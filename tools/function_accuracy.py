@@ -220,17 +220,31 @@ def compiled(steps: Expr, level: str = "native") -> Compiled:
 
 
 def errors_of(function: Function, compute: Compiled, x: Array) -> Errors:
-    """The errors of some arguments."""
+    """The errors of some arguments; that of results which are rounded correctly counts as 0.5, or 0
+    if all of them are exact."""
     with np.errstate(all="ignore"):
-        y = compute(x).astype(np.float64)
+        y = compute(x)
         exact = np.asarray(function.exact(x.astype(np.float64)))
-        wrong = np.isnan(y) != np.isnan(exact)
-        wrong |= np.isinf(exact) & (y != exact)
-        zeros = (y == 0) | (exact == 0)
-        wrong |= zeros & (np.signbit(y) != np.signbit(exact)) & ~wrong
-        near, value = (np.clip(v, -INFINITY, INFINITY) for v in (y, exact))
-        errors = np.abs(near - value) / unit(value)
-        flushed = (np.abs(value) < function.floor) & (np.abs(near) <= function.floor)
+        nearest = exact.astype(np.float32)
+        right = y.view(np.int32) == nearest.view(np.int32)
+        right |= np.isnan(y) & np.isnan(nearest)
+        inexact = not np.array_equal(nearest, exact, equal_nan=True)
+        least = Errors(0.5, float(x[0])) if inexact else Errors()
+        if right.all():
+            return least
+        return least.join(_errors_of_wrong(function, *(each[~right] for each in (x, y, exact))))
+
+
+def _errors_of_wrong(function: Function, x: Array, y: Array, exact: Array) -> Errors:
+    """The errors of results that are not rounded correctly."""
+    y = y.astype(np.float64)
+    wrong = np.isnan(y) != np.isnan(exact)
+    wrong |= np.isinf(exact) & (y != exact)
+    zeros = (y == 0) | (exact == 0)
+    wrong |= zeros & (np.signbit(y) != np.signbit(exact)) & ~wrong
+    near, value = (np.clip(v, -INFINITY, INFINITY) for v in (y, exact))
+    errors = np.abs(near - value) / unit(value)
+    flushed = (np.abs(value) < function.floor) & (np.abs(near) <= function.floor)
     errors[np.isnan(errors) | wrong | flushed] = 0
     worst = int(errors.argmax())
     return Errors(float(errors[worst]), float(x[worst]), tuple(map(float, x[wrong][:MOST_WRONG])))
