@@ -31,6 +31,9 @@ class WordArithmetic(Protocol):
     @property
     def has_fma(self) -> bool: ...
 
+    @property
+    def widens_loads(self) -> bool: ...
+
     def word_products(self, b: Builder, x: Value, y: Value) -> Value: ...
 
     def keep(self, b: Builder, kind: str, value: Value) -> Value: ...
@@ -178,7 +181,7 @@ class WidenedDot(DotProduct):
     """Four byte products by way of 16 bits: exact wherever pairs of words can be multiplied.
 
     Activations are signed or unsigned bytes; even and odd ones are widened apart, and so are
-    weights when they are packed.
+    weights when they are packed, or loaded.
     """
 
     signed: bool
@@ -193,7 +196,7 @@ class WidenedDot(DotProduct):
 
     @property
     def weight_nbytes(self) -> int:
-        return 2 * self.isa.vector_nbytes
+        return self.isa.vector_nbytes * (1 if self.isa.widens_loads else 2)
 
     def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
         kind = self.words_kind
@@ -206,10 +209,16 @@ class WidenedDot(DotProduct):
         return even, b.op("ashr", kind, words, "splat (i16 8)")
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
-        half = self.isa.vector_nbytes
-        return tuple(
-            b.load(self.words_kind, b.at(pointer, offset + i * half), align=4) for i in (0, 1)
-        )
+        half = self.weight_nbytes // 2
+        places = (b.at(pointer, offset + i * half) for i in (0, 1))
+        return tuple(self.words_at(b, self.words_kind, place) for place in places)
+
+    def words_at(self, b: Builder, kind: str, pointer: Value) -> Value:
+        """Packed weights as words of type ``kind``."""
+        if not self.isa.widens_loads:
+            return b.load(kind, pointer, align=4)
+        octets = kind.replace("i16", "i8")
+        return b.cast("sext", octets, b.load(octets, pointer, align=4), kind)
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
@@ -220,9 +229,13 @@ class WidenedDot(DotProduct):
         return sums
 
     def pack(self, quads: Array) -> Array:
-        wide = quads.astype(np.int16)
-        halves = np.stack([wide[..., 0::2], wide[..., 1::2]], axis=-3)
-        return np.ascontiguousarray(halves)
+        halves = np.stack([quads[..., 0::2], quads[..., 1::2]], axis=-3)
+        return np.ascontiguousarray(halves.astype(self.packed_dtype, copy=False))
+
+    @property
+    def packed_dtype(self) -> np.dtype[Any]:
+        """Element type of packed weights."""
+        return np.dtype(np.int8 if self.isa.widens_loads else np.int16)
 
 
 class WordDot(DotProduct):

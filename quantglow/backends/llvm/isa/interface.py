@@ -272,6 +272,12 @@ class InstructionSet(ABC):
     # -- memory
 
     @property
+    def widens_loads(self) -> bool:
+        """Whether bytes become words while they are loaded, or as cheaply: then weights that are
+        multiplied as words are stored as bytes."""
+        return False
+
+    @property
     def slack_nbytes(self) -> int:
         """Bytes after arenas, temporaries and constants that kernels may read, never write: a cache
         line, or a vector if that is longer."""

@@ -1,8 +1,8 @@
 """Dot products of RISC-V: one activation times a vector of weights.
 
 LLVM selects ``vwmacc.vx`` for a scalar of 16 bits in every lane, times words, both widened, plus a
-vector of int32; without vectors, ``mul`` and ``addw``.  Weights are packed in 16 bits, a vector for
-each element of a step.
+vector of int32; without vectors, ``mul`` and ``addw``.  Weights are packed in a vector for each
+element of a step, bytes as bytes.
 """
 
 from __future__ import annotations
@@ -67,9 +67,13 @@ class ScalarDot(DotProduct):
         return b.cast("sext" if self.is_signed else "zext", kind, elements, wide)
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
-        half = self.isa.vector_nbytes // 2
-        places = (b.at(pointer, offset + i * half) for i in range(self.elements))
-        return tuple(b.load(self.operand_kind, place, align=4) for place in places)
+        vector_nbytes = self.weight_nbytes // self.elements
+        places = (b.at(pointer, offset + i * vector_nbytes) for i in range(self.elements))
+        return tuple(self.words_at(b, self.operand_kind, place) for place in places)
+
+    def words_at(self, b: Builder, kind: str, pointer: Value) -> Value:
+        """A vector of packed weights as words."""
+        return b.load(kind, pointer, align=4)
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
@@ -87,7 +91,17 @@ class ScalarDot(DotProduct):
 
 @dataclass(frozen=True)
 class ScalarBytes(ScalarDot, WidenedDot):
-    """Four bytes, widened to 16 bits."""
+    """Four bytes, widened to 16 bits, and weights that are widened when they are loaded."""
+
+    @property
+    def weight_nbytes(self) -> int:
+        return self.isa.vector_nbytes
+
+    def words_at(self, b: Builder, kind: str, pointer: Value) -> Value:
+        return WidenedDot.words_at(self, b, kind, pointer)
+
+    def pack(self, quads: Array) -> Array:
+        return np.ascontiguousarray(np.moveaxis(quads, -1, -2))
 
     @property
     def is_signed(self) -> bool:
