@@ -34,7 +34,7 @@ from quantglow.graph.signature import Signature
 from quantglow.lazy import cached_property
 from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.build import Build, Compiler
-from quantglow.runtime.compiled import CompiledModel, TensorInfo
+from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback import FallbackNode, whole_model
 from quantglow.runtime.loops.bodies import Bodies, Shapes
 from quantglow.runtime.loops.compiled_loop import CompiledLoop
@@ -48,6 +48,7 @@ from quantglow.runtime.shapes.served_shapes import (
 )
 from quantglow.runtime.shapes.specialisations import Served, Specialisation
 from quantglow.runtime.staged_tails import StagedTail, Tail
+from quantglow.runtime.tensor_info import TensorInfo
 from quantglow.symbolic.expression import SMALLEST
 from quantglow.types import Array, TensorType
 

@@ -59,7 +59,8 @@ from quantglow.report import diagnosis
 from quantglow.report.accuracy.accuracy import WORST
 from quantglow.report.diagnosis import Diagnosis
 from quantglow.runtime.build import Compiler
-from quantglow.runtime.feeds import as_array, check_mapping
+from quantglow.runtime.feeds import feeds_of
+from quantglow.runtime.tensor_info import TensorInfo
 from quantglow.types import Array
 
 
@@ -192,8 +193,8 @@ def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     Arrays have the types that the model declares, as in ``CompiledModel.run``.
     """
     instance("graph", graph, Graph, "a Graph, as import_model gives it")
-    check_mapping(feeds)
-    ends, given = graph.signature, {name: as_array(name, a) for name, a in feeds.items()}
+    ends = graph.signature
+    given = feeds_of(feeds, lambda: map(TensorInfo.of, ends.inputs))
     return leaving(ends.outputs, interpreter.interpret(graph, entering(ends.inputs, given)))
 
 
@@ -246,7 +247,7 @@ def diagnose(
             raise CalibrationError(
                 "a profile holds no samples to measure on. Remedy: pass the calibration samples."
             )
-        made = quantized(prepared(seen, request), progress="auto")
+        made = quantized(prepared(seen, request))
         exact = made.main.candidate
         diagnosed = diagnosis.diagnose(
             exact.graph,

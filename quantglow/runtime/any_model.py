@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from quantglow.graph.signature import Shapes
-from quantglow.runtime.compiled import ReportLike, TensorInfo
+from quantglow.runtime.compiled import ReportLike
 from quantglow.runtime.shapes.specialisations import ModelPrograms
+from quantglow.runtime.tensor_info import TensorInfo
 
 
 class AnyModel(Protocol):

@@ -9,21 +9,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from quantglow.arguments import file_path, flag, integer, items, options_named, strings
 from quantglow.arguments import shapes as shapes_of
-from quantglow.errors import InputError, OptionError
-from quantglow.graph.border import entering, leaving, numpy_type
+from quantglow.errors import OptionError
+from quantglow.graph.border import entering, leaving
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import DECLARED, Dim, Port, Shapes
+from quantglow.graph.signature import Shapes
 from quantglow.lazy import cached_property
 from quantglow.pages import release_pages
 from quantglow.runtime.answers import Answers
 from quantglow.runtime.build import MAX_THREADS, Build
 from quantglow.runtime.copies import OfOneProcess
 from quantglow.runtime.exports import whole_model, write
-from quantglow.runtime.feeds import arrays_of, chosen_outputs, feeds_by_name
+from quantglow.runtime.feeds import chosen_outputs, feeds_by_name, feeds_of
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Freedom, Tail, save
 from quantglow.runtime.shapes.free_shapes import FreeShapes
@@ -32,24 +30,13 @@ from quantglow.runtime.shapes.specialisations import ModelPrograms
 from quantglow.runtime.states.caches import Caches, pairs_of
 from quantglow.runtime.states.state import State
 from quantglow.runtime.states.state_programs import Pair, StatePrograms
+from quantglow.runtime.tensor_info import TensorInfo
 from quantglow.runtime.traces import traced_run
-from quantglow.types import Array, DType
+from quantglow.types import Array
 from quantglow.webpage import framed
 
 if TYPE_CHECKING:
     from quantglow.profiling import Profile
-
-_ONNXRUNTIME_TYPES = {
-    DType.F32: "tensor(float)",
-    DType.I8: "tensor(int8)",
-    DType.U8: "tensor(uint8)",
-    DType.I16: "tensor(int16)",
-    DType.I32: "tensor(int32)",
-    DType.I64: "tensor(int64)",
-    DType.BOOL: "tensor(bool)",
-}
-_DECLARED_TYPES = {kind: f"tensor({kind})" for kind in DECLARED} | {"float64": "tensor(double)"}
-
 
 PAIR = 2
 """Batch of a graph in which samples are looked at: an axis of 1 is no batch."""
@@ -105,36 +92,6 @@ Reporter = Callable[[], ReportLike]
 """Function that returns the current report; more is known once a model with free shapes has run."""
 
 
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output as onnxruntime's ``NodeArg`` describes it."""
-
-    name: str
-    shape: list[Dim]
-    type: str
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The NumPy type of the elements.  Raises ``InputError`` for values that are not numeric
-        tensors.
-        """
-        element = self.type.removeprefix("tensor(").removesuffix(")")
-        try:
-            return numpy_type({"float": "float32", "double": "float64"}.get(element, element))
-        except TypeError:
-            raise InputError(f"{self.name!r} is {self.type}, which no array holds") from None
-
-    @staticmethod
-    def of_node(node: Any) -> TensorInfo:
-        """The text of onnxruntime's ``NodeArg``."""
-        return TensorInfo(node.name, node.shape, node.type)
-
-    @staticmethod
-    def of(port: Port) -> TensorInfo:
-        kind = _DECLARED_TYPES.get(port.declared, _ONNXRUNTIME_TYPES[port.dtype])
-        return TensorInfo(port.name, list(port.dims or ()), kind)
-
-
 @dataclass(frozen=True, eq=False)
 class CompiledModel(OfOneProcess):
     """A network and its machine code.  All methods are thread-safe.
@@ -179,17 +136,17 @@ class CompiledModel(OfOneProcess):
         return self.specialisations.first.build
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
-        """The named outputs (None: all, in order) for ``feeds``, input name -> array.
+        """The named outputs (None or no name: all, in order) for ``feeds``, input name -> array.
 
-        Arrays have the types that the model declares, as for ``InferenceSession.run``; float16,
-        bfloat16 and float64 are computed as float32.
+        Arrays have the types that the model declares, as for ``InferenceSession.run``, and lists of
+        numbers become such arrays; float16, bfloat16 and float64 are computed as float32.
 
         Raises ``InputError`` for unknown names, wrong shapes and wrong dtypes.
         """
         ends = self.specialisations.signature
         known = [port.name for port in ends.outputs]
         positions = [known.index(name) for name in chosen_outputs(output_names, known)]
-        arrays = entering(ends.inputs, arrays_of(feeds))
+        arrays = entering(ends.inputs, feeds_of(feeds, self.get_inputs))
         outputs = leaving(ends.outputs, self.specialisations.at(arrays).run(arrays))
         return [outputs[position] for position in positions]
 
@@ -236,8 +193,8 @@ class CompiledModel(OfOneProcess):
         return isinstance(programs, FreeShapes) and programs.joins_samples(pair, counts)
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
-        """Outputs for arrays in the order of the inputs, or by name; a single output is not in a
-        list.
+        """Outputs for arrays in the order of the inputs, by name, or in one mapping by name; a
+        single output is not in a list.
         """
         names = [port.name for port in self.specialisations.signature.inputs]
         outputs = self.run(None, feeds_by_name(names, arrays, named))

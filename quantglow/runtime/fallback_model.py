@@ -20,12 +20,11 @@ from quantglow.runtime.compiled import (
     CompiledModel,
     Reporter,
     ReportLike,
-    TensorInfo,
     save_with_code,
 )
 from quantglow.runtime.copies import OfOneProcess
 from quantglow.runtime.exports import write
-from quantglow.runtime.feeds import check_mapping, chosen_outputs, fed, feeds_by_name
+from quantglow.runtime.feeds import chosen_outputs, feeds_by_name, feeds_of
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Tail
@@ -33,6 +32,7 @@ from quantglow.runtime.shapes.specialisations import ModelPrograms
 from quantglow.runtime.staged_tails import StagedTail, joined_model
 from quantglow.runtime.staged_tails import Tail as Behind
 from quantglow.runtime.states.state import State
+from quantglow.runtime.tensor_info import TensorInfo
 from quantglow.runtime.traces import traced_run
 from quantglow.webpage import framed
 
@@ -81,16 +81,15 @@ class FallbackModel(OfOneProcess):
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """The outputs, as ``CompiledModel.run``; sequences are lists of arrays."""
         wanted = chosen_outputs(output_names, [output.name for output in self.get_outputs()])
-        check_mapping(feeds)
-        return self.results(wanted, {name: fed(name, value) for name, value in feeds.items()})
+        return self.results(wanted, feeds_of(feeds, self.get_inputs))
 
     def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
         """The named outputs."""
         return self.session.run(feeds, wanted)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Outputs for arrays in the order of the inputs, or by name; a single output is not in a
-        list.
+        """Outputs for arrays in the order of the inputs, by name, or in one mapping by name; a
+        single output is not in a list.
         """
         names = [info.name for info in self.get_inputs()]
         outputs = self.run(None, feeds_by_name(names, arrays, named))

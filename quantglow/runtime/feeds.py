@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,15 @@ import numpy as np
 from quantglow.arguments import strings
 from quantglow.errors import InputError
 from quantglow.foreign_types import array_of_tensor, is_torch_tensor
+from quantglow.runtime.tensor_info import TensorInfo
 from quantglow.types import Array
 
 
 def chosen_outputs(output_names: Sequence[str] | None, known: list[str]) -> list[str]:
-    """The outputs to return; None stands for all.  Raises ``InputError`` for unknown names."""
-    if output_names is None:
-        return known
-    wanted = list(strings(output_names, "output_names"))
+    """The outputs to return; None, or no name, stands for all.  Raises ``InputError`` for unknown
+    names.
+    """
+    wanted = list(strings(output_names, "output_names")) or known
     if unknown := [name for name in wanted if name not in known]:
         raise InputError(f"unknown output(s) {unknown}; the model has {known}")
     return wanted
@@ -35,7 +36,11 @@ def check_mapping(feeds: object) -> None:
 def feeds_by_name(
     names: list[str], arrays: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Feeds of a call with arrays by position and by name.  Raises ``InputError``."""
+    """Feeds of a call with arrays by position and by name, or in one mapping.  Raises
+    ``InputError``.
+    """
+    if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+        names, arrays = list(arrays[0].keys()), list(arrays[0].values())
     if len(arrays) > len(names):
         raise InputError(f"{len(arrays)} arrays given, the model takes {len(names)}: {names}")
     feeds = dict(zip(names, arrays, strict=False))
@@ -44,7 +49,31 @@ def feeds_by_name(
     return {**feeds, **named}
 
 
-def as_array(name: str, value: Any) -> Array:
+def feeds_of(
+    feeds: Mapping[str, Any], inputs: Callable[[], Iterable[TensorInfo]]
+) -> dict[str, Any]:
+    """Feeds as arrays, by name: the one door of all that has ``run``.  ``inputs`` is asked where
+    there is anything else.  Raises ``InputError``.
+    """
+    check_mapping(feeds)
+    if all(type(value) is np.ndarray for value in feeds.values()):
+        return dict(feeds)
+    infos = {info.name: info for info in inputs()}
+    return {name: fed(name, value, infos.get(name)) for name, value in feeds.items()}
+
+
+def fed(name: str, value: Any, info: TensorInfo | None) -> Any:
+    """A feed as an array; a list of tensors where the input is a sequence, None where it is
+    optional.
+    """
+    if info is not None and info.is_tensor:
+        return as_array(name, value, info)
+    if isinstance(value, list):
+        return [fed(name, item, None) for item in value]
+    return value if value is None else as_array(name, value)
+
+
+def as_array(name: str, value: Any, info: TensorInfo | None = None) -> Array:
     """A feed as an array; of a ``torch.Tensor`` without a copy.  Raises ``InputError``."""
     if not isinstance(value, np.ndarray) and is_torch_tensor(value):
         return array_of_tensor(value)
@@ -54,21 +83,33 @@ def as_array(name: str, value: Any) -> Array:
             "Remedy: give its filled(number)."
         )
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise InputError(f"input {name!r} is no array: {error}") from None
+    is_plain = type(value) in (list, tuple, bool, int, float)  # a np.float64 is a float, too
+    return as_declared(array, info) if is_plain and info is not None else array
 
 
-def arrays_of(feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """Feeds as arrays, by name.  Raises ``InputError``."""
-    check_mapping(feeds)
-    return {name: as_array(name, value) for name, value in feeds.items()}
+FITTING = {"b": "b", "i": "iuf", "u": "iuf", "f": "f"}
+"""Kinds of the types that Python's numbers may become, by the kind that NumPy gives them."""
 
 
-def fed(name: str, value: Any) -> Any:
-    """A tensor as an array; lists stay sequences of tensors, None an absent optional."""
-    if value is None:
-        return None
-    if isinstance(value, list):
-        return [fed(name, item) for item in value]
-    return as_array(name, value)
+def as_declared(array: Array, info: TensorInfo) -> Array:
+    """Numbers of Python in the type of an input, as onnxruntime takes them; those of another kind,
+    which a check of types refuses, as they are.  Raises ``InputError`` for numbers beyond the type.
+    """
+    if not info.is_numeric or (array.size and array.dtype.kind not in FITTING):
+        return array
+    wanted = info.dtype
+    kind = "f" if wanted.kind == "V" else wanted.kind  # bfloat16
+    if array.size and kind not in FITTING[array.dtype.kind]:
+        return array
+    with np.errstate(all="ignore"):
+        found = array.astype(wanted)
+        lost = np.isfinite(array) & ~np.isfinite(found) if kind == "f" else found != array
+    if lost.any():
+        raise InputError(
+            f"input {info.name!r} holds {array[lost][0]}, which {wanted} cannot hold. "
+            "Remedy: give numbers in the range of the type."
+        )
+    return found

@@ -19,11 +19,11 @@ from quantglow.concise import Concise
 from quantglow.errors import ModelError, QuantglowError
 from quantglow.lazy import cached_property
 from quantglow.runtime.any_model import AnyModel
-from quantglow.runtime.compiled import TensorInfo
 from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.loops.compiled_loop import CompiledLoop
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.shapes.served_shapes import ServedShapes
+from quantglow.runtime.tensor_info import TensorInfo
 
 
 class Tail(Protocol):

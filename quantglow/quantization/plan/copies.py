@@ -13,7 +13,7 @@ COPIED = "copies numbers of an input to an output"
 
 def copies(graph: Graph) -> frozenset[Node]:
     """Operators on ways from a float input to an output that only move numbers."""
-    entering = {node for node in graph.inputs if node.type.dtype.is_float}
+    entering: set[Node] = {node for node in graph.inputs if node.type.dtype.is_float}
     moving: list[Node] = []
     for node in graph.compute_nodes():
         if node.has(Trait.MOVES) and any(operand in entering for operand in node.operands):

@@ -25,15 +25,6 @@ class WeightSizes:
         """The sizes of two graphs."""
         return WeightSizes(constants_nbytes(before), constants_nbytes(after))
 
-    def beside(self, other_nbytes: int) -> WeightSizes:
-        """The sizes with weights that are the same before and after."""
-        return WeightSizes(self.float_nbytes + other_nbytes, self.quantized_nbytes + other_nbytes)
-
-    @property
-    def saved_nbytes(self) -> int:
-        """Difference of the sizes."""
-        return self.float_nbytes - self.quantized_nbytes
-
     @property
     def ratio(self) -> float:
         """Float over quantized: above 1, the weights shrink."""

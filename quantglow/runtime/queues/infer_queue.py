@@ -13,10 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 from quantglow.arguments import brief, integer, items, number, options_named, shapes, strings
 from quantglow.errors import InputError, OptionError
 from quantglow.runtime.copies import OfOneProcess
-from quantglow.runtime.feeds import check_mapping, fed
+from quantglow.runtime.feeds import check_mapping, feeds_of
 from quantglow.runtime.queues.batch_speed import BatchSpeed, sizes_tried
 from quantglow.runtime.queues.joining import Call, joined, parts
 from quantglow.runtime.queues.waiting import Limits, Waiting
+from quantglow.runtime.tensor_info import TensorInfo
 
 MAX_STREAMS, MOST_KNOWN = 1024, 4096
 """Maximum number of streams, and of joined sizes that are known to be one graph or not."""
@@ -40,6 +41,9 @@ class Model(Protocol):
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """The named outputs."""
+
+    def get_inputs(self) -> Sequence[TensorInfo]:
+        """The inputs, in order."""
 
     def get_outputs(self) -> Sequence[Named]:
         """The outputs, in order."""
@@ -131,8 +135,8 @@ class InferQueue(OfOneProcess):
         check_mapping(feeds)
         if odd := [name for name in feeds if not isinstance(name, str)]:
             raise InputError(f"names of inputs must be strings, got {brief(odd[0])}")
-        given = {name: fed(name, value) for name, value in feeds.items()}
-        wanted = None if output_names is None else strings(output_names, "output_names")
+        given = feeds_of(feeds, self.model.get_inputs)
+        wanted = strings(output_names, "output_names") or None
         call = Call(given, wanted, time.monotonic())
         self._waiting.add(call)
         return call.future

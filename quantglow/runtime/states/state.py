@@ -18,9 +18,10 @@ from quantglow.graph.signature import Port, Signature
 from quantglow.interpreter import check_names, check_types
 from quantglow.processes.forking import renewed_after_fork
 from quantglow.runtime.copies import OfOneProcess
-from quantglow.runtime.feeds import arrays_of, chosen_outputs, feeds_by_name
+from quantglow.runtime.feeds import chosen_outputs, feeds_by_name, feeds_of
 from quantglow.runtime.states.caches import Caches
 from quantglow.runtime.states.state_programs import StatePrograms
+from quantglow.runtime.tensor_info import TensorInfo
 from quantglow.types import Array
 
 
@@ -74,7 +75,7 @@ class State(OfOneProcess, Concise):
     # -- calls
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
-        """The named outputs (None: all but the caches) for ``feeds``, which lack the caches.
+        """The named outputs (None or no name: all but the caches) for ``feeds`` without the caches.
 
         Outputs and feeds are given as for ``CompiledModel.run``.  Raises ``InputError`` for feeds
         that do not fit, ``StateFullError`` where no more rows may be added.
@@ -82,7 +83,7 @@ class State(OfOneProcess, Concise):
         ends = self._ends
         names = [port.name for port in ends.outputs]
         wanted = chosen_outputs(output_names, names)
-        arrays = entering(ends.inputs, arrays_of(feeds))
+        arrays = entering(ends.inputs, feeds_of(feeds, lambda: map(TensorInfo.of, ends.inputs)))
         check_names([port.name for port in ends.inputs], arrays)
         check_types(ends, arrays)
         with self._lock:

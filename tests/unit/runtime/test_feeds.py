@@ -45,6 +45,11 @@ class Runner:
         self.item: Any = compiled.new_state() if is_state else compiled
         self.cache = {} if is_state else {CACHE: np.empty((1, 0, 2), np.float32)}
 
+    def empty(self) -> None:
+        """Forget the rows of a state."""
+        if isinstance(self.item, qg.State):
+            self.item.reset()
+
     def run(self, names: Any, feeds: Any) -> Any:
         return self.item.run(names, {**self.cache, **feeds} if isinstance(feeds, dict) else feeds)
 
@@ -116,3 +121,20 @@ def test_both_take_arrays_by_position(runner: Runner) -> None:
 def test_both_refuse_too_many_arrays(runner: Runner) -> None:
     with pytest.raises(qg.InputError, match="arrays given, the model takes"):
         runner.item(X, X, X)
+
+
+@pytest.mark.parametrize("names", [[], ()])
+def test_no_name_stands_for_all_outputs_of_both(runner: Runner, names: Any) -> None:
+    found, wanted = runner.run(names, {"x": X}), runner.run(None, {"x": X})
+    assert len(found) == len(wanted) == 2 + len(runner.cache)
+
+
+def test_both_take_numbers_and_a_mapping(runner: Runner) -> None:
+    runner.empty()
+    (of_lists,) = runner.run(["y"], {"x": [[[1, 1]]]})
+    runner.empty()
+    (of_arrays,) = runner.run(["y"], {"x": X})
+    runner.empty()
+    of_mapping = runner.item({**runner.cache, "x": X})[-1]
+    np.testing.assert_array_equal(of_lists, of_arrays)
+    np.testing.assert_array_equal(of_mapping, of_arrays)

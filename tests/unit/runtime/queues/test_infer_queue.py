@@ -26,6 +26,7 @@ from quantglow.runtime.queues.batch_speed import BatchSpeed
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.queues.joining import Call, parts
 from quantglow.runtime.shapes import general_planning
+from quantglow.runtime.tensor_info import TensorInfo
 from tests.support.free_network import image, wide_model
 from tests.support.small_network import small_model, small_samples
 from tests.unit.frontend.onnx_models import floats, model_of
@@ -62,6 +63,9 @@ class Doubling:
         time.sleep(self.seconds)
         known = {"twice": 2 * x, "thrice": 3 * x}
         return [known[name] for name in output_names or known]
+
+    def get_inputs(self) -> list[TensorInfo]:
+        return [TensorInfo("x", ["rows", "columns"], "tensor(int64)")]
 
     def get_outputs(self) -> list[Output]:
         return [Output("twice"), Output("thrice")]
