@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from quantglow.backends.onnxruntime.session import NAME
 from quantglow.errors import FallbackError, ModelError, QuantglowError, UnsupportedOpError
-from quantglow.frontend import Source, Split, reason_of, reasons
+from quantglow.frontend import Source, Split, reason_of, reasons, weights_nbytes
 from quantglow.report import MemoryFigures, Report
+from quantglow.report.memory.sizes import WeightSizes
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback import FallbackNode, whole_model
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
@@ -64,7 +65,7 @@ def partly_compiled(
 
     Raises ``FallbackError``.
     """
-    tail = tail_of(parts)
+    tail, tail_nbytes = tail_of(parts), weights_nbytes(parts.tail)
 
     def report() -> Report:
         known = head.report
@@ -72,6 +73,7 @@ def partly_compiled(
         behind, programs = (staged.fallback, staged.served) if staged else (tail, ())
         return replace(
             known,
+            weights=known.weights and known.weights.with_tail(tail_nbytes, sizes_in(staged)),
             fallback=(*known.fallback, *behind),
             programs=(*known.programs, *programs),
             notes=(*known.notes, *(staged.notes if staged else [])),
@@ -89,6 +91,12 @@ def partly_compiled(
             staged,
         )
     )
+
+
+def sizes_in(staged: StagedTail | None) -> WeightSizes | None:
+    """The sizes of weights in the int8 part of a tail."""
+    known = staged.rest.report if staged and staged.is_int8 and staged.rest else None
+    return known.weights if isinstance(known, Report) else None
 
 
 def check_tail(parts: Split, threads: int) -> None:

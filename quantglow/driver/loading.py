@@ -213,6 +213,7 @@ def with_tail(
     # Only here: a process that runs a compiled model needs no onnx.
     from quantglow.driver.parts import staged_tail
     from quantglow.frontend import open_model
+    from quantglow.runtime.saved_models.tail_weights import whole_tail
 
     def int8(behind: object) -> tuple[AnyModel | str, AnyModel | str]:
         body, rest = (
@@ -221,16 +222,18 @@ def with_tail(
         return body, rest
 
     try:
-        whole = open_model(tail.model).whole
+        model = whole_tail(tail)
+        whole = open_model(model).whole
     except ModelError as error:
         raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
     known = {info.name for info in head.get_outputs()} | {info.name for info in whole.graph.output}
     if unknown := sorted(set(tail.output_names) - known):
         raise FileFormatError(f"the tail has no output(s) {unknown}. Remedy: save the model again.")
     staged = staged_tail(whole, tail.late, tail.reasons, compiler, int8)
+    staged = None if staged is None else replace(staged, is_restored=True)
     threads = head.specialisations.num_threads
     return PartlyCompiledModel(
-        b"", tail.reasons, threads, head.reporter, head, tail.model, tail.output_names, staged
+        b"", tail.reasons, threads, head.reporter, head, model, tail.output_names, staged
     )
 
 

@@ -340,10 +340,16 @@ def staged_tail(
         if not behind.rest.graph.output:
             return made(rest=None, late=names)
         if not isinstance(rest, str):
-            return made(rest=rest, late=names, is_int8=True)
+            rounded = names_of_weights(behind.rest) - names_of_weights(behind.first)
+            return made(rest=rest, late=names, is_int8=True, rounded=rounded)
         on_use = compiled_on_use(float_programs(behind.rest, compiler), ())
         return made(rest=on_use, late=names, why=rest)
     return None
+
+
+def names_of_weights(model: Any) -> frozenset[str]:
+    """Names of the initializers of a model."""
+    return frozenset(tensor.name for tensor in model.graph.initializer)
 
 
 def compiled_loop(

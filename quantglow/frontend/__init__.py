@@ -5,10 +5,11 @@ from quantglow.frontend.cutting.late_loops import LateLoop
 from quantglow.frontend.cutting.split import Split, reason_of, reasons, split
 from quantglow.frontend.export.model import export_onnx
 from quantglow.frontend.importer import knows_operator
+from quantglow.frontend.reading.light_models import weights_nbytes
 from quantglow.frontend.source import Source, import_model, open_model
 from quantglow.frontend.steps import with_steps
 from quantglow.frontend.weights.packed_weights import with_packed_weights
-from quantglow.frontend.weights.stored_weights import restored, stored
+from quantglow.frontend.weights.stored_weights import restored, stored, stored_tail
 from quantglow.frontend.weights.weight_places import Places
 from quantglow.frontend.weights.weight_products import (
     WeightProduct,
@@ -35,8 +36,10 @@ __all__ = [
     "restored",
     "split",
     "stored",
+    "stored_tail",
     "weight_products",
     "weight_tables",
+    "weights_nbytes",
     "with_packed_weights",
     "with_steps",
 ]

@@ -274,9 +274,8 @@ class PartlyCompiledModel(FallbackModel):
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that
         of the first part."""
         tail = Tail(self.tail, self.output_names, self.reasons)
-        if (staged := self.staged) is not None:
-            late, files = tuple(sorted(staged.late)), (staged.rest_file(), staged.body_file())
-            tail = replace(tail, late=late, rest=files[0], body=files[1])
+        if self.staged is not None:
+            tail = self.staged.in_file(tail)
         graph, freedom = self.head.specialisations.contents()
         save_with_code(
             file_path("path", path),

@@ -22,6 +22,7 @@ from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.loops.compiled_loop import CompiledLoop
 from quantglow.runtime.newer_opsets import opened
+from quantglow.runtime.saved_models import saving
 from quantglow.runtime.shapes.served_shapes import ServedShapes
 from quantglow.runtime.tensor_info import TensorInfo
 
@@ -53,7 +54,8 @@ class StagedTail(Concise):
     ``whole``: the ONNX model of both, which runs in onnxruntime where an array between them has no
     elements, as if nothing was detected.  ``nodes``: the operators of the first, ``late``: values
     that nothing but the tail computes.  ``is_int8``: the rest is quantized, so a file has it;
-    ``why`` it is not, if quantization was asked for.
+    ``why`` it is not, if quantization was asked for.  ``rounded``: weights that only the int8 rest
+    reads; ``is_restored``: ``whole`` has them as a file gives them.
     """
 
     first: Session | CompiledLoop
@@ -64,6 +66,8 @@ class StagedTail(Concise):
     late: frozenset[str] = frozenset()
     is_int8: bool = False
     why: str = ""
+    rounded: frozenset[str] = frozenset()
+    is_restored: bool = False
 
     @cached_property
     def given(self) -> list[str]:
@@ -110,7 +114,27 @@ class StagedTail(Concise):
 
     @cached_property
     def _session(self) -> Session:
-        return opened(self.whole, self.num_threads)
+        return opened(self._whole, self.num_threads)
+
+    @property
+    def _whole(self) -> bytes:
+        """The whole tail as it is after it was saved and loaded."""
+        if self.is_restored or not self.is_int8:
+            return self.whole
+        # Only here: a process without tails needs no onnx.
+        from quantglow.runtime.saved_models.tail_weights import whole_tail
+
+        return whole_tail(self.in_file(saving.Tail(self.whole, (), ())))
+
+    def in_file(self, tail: saving.Tail) -> saving.Tail:
+        """A tail with all that its file has of this one."""
+        rest, body = self.rest_file(), self.body_file()
+        found = replace(tail, late=tuple(sorted(self.late)), rest=rest, body=body)
+        if not self.is_int8:
+            return found
+        from quantglow.runtime.saved_models.tail_weights import light_tail
+
+        return light_tail(found, self.rounded)
 
     @property
     def loop(self) -> CompiledLoop | None:

@@ -25,6 +25,7 @@ from tests.fuzz.compare import Difference
 from tests.fuzz.files import MOST_ELEMENTS, RUN_SECONDS, altered_bytes, interrupted_after
 from tests.support.choosing_rows import choosing_rows
 from tests.support.free_network import free_model, image
+from tests.support.int8_tail import chosen_rows, int8_tail_model
 from tests.support.small_network import small_model, small_samples
 
 MANIFEST = "manifest.json"
@@ -52,12 +53,16 @@ WORDS = (
 
 @cache
 def originals() -> tuple[dict[str, bytes], ...]:
-    """The members of an int8 file of fixed shapes, one of free shapes, and one with a tail."""
+    """The members of an int8 file of fixed shapes, one of free shapes, one with a tail, and one
+    with an int8 tail.
+    """
     samples = [image((1, 3, 8, 8), seed) for seed in range(4)]
+    late = [chosen_rows(8 + seed, seed) for seed in range(4)]
     models = (
         qg.quantize_and_compile(small_model(), small_samples(), progress=False, verify=False),
         qg.quantize_and_compile(free_model(), samples, progress=False, verify=False),
         qg.compile(choosing_rows("rows"), num_threads=1),
+        qg.quantize_and_compile(int8_tail_model(), late, progress=False, verify=False),
     )
     return tuple(map(members_of, models))
 

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from quantglow import pages
+from quantglow.frontend.reading.proto import all_tensors
 from quantglow.types import Array
 
 Weights = Mapping[str, Array]
@@ -55,6 +56,11 @@ def nbytes_of(tensor: onnx.TensorProto) -> int:
     except (KeyError, TypeError):
         return 0
     return prod(tensor.dims) * kind.itemsize if kind.kind in "fiu" else 0
+
+
+def weights_nbytes(proto: onnx.ModelProto) -> int:
+    """Bytes of the elements of all tensors of a model."""
+    return sum(map(nbytes_of, all_tensors(proto)))
 
 
 def raw_array(tensor: onnx.TensorProto) -> Array:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,11 +96,21 @@ def stored(
     ``graphs``: all that were decided on; weights whose floats one of them shows stay exact.
     """
     model = LightModel(source.without_notes(), dict(source.weights))
+    return stored_model(model, constants, is_same, shown(model.proto, graphs))
+
+
+def stored_model(
+    model: LightModel,
+    constants: Sequence[Constant],
+    is_same: Callable[[Source], bool] | None,
+    exact: Collection[str] = (),
+) -> tuple[Content, Places]:
+    """The same of a model that may be changed; ``exact``: names of weights that stay exact."""
     known, tensors = Known.of(constants), large_tensors(model.proto)
     kept = dict(places_of(tensors, lambda t: exact_place(widened(model.array(t)), known)))
     if is_same is not None:
-        exact = kept.keys() | shown(model.proto, graphs)
-        rest = {n: tensors[n] for n in weights_of(model.proto) if n in tensors and n not in exact}
+        weights = [name for name in weights_of(model.proto) if name in tensors]
+        rest = {n: tensors[n] for n in weights if n not in kept and n not in exact}
         rounded = dict(places_of(rest, lambda t: rounded_place(widened(model.array(t)), known)))
         kept |= roundable(model, rounded, known.by_name, is_same)
     codes = large_codes(model.proto)
@@ -110,6 +120,20 @@ def stored(
             model.forget(name, tensor, kept[name].data)
     places = {name: found.place for name, found in kept.items()}
     return serialized(model.proto, model.weights), places
+
+
+def stored_tail(
+    data: bytes, constants: Sequence[Constant], rounded: Container[str]
+) -> tuple[bytes, Places]:
+    """The bytes of a model as a file has it beside these constants; of its weights only those
+    ``rounded`` may differ.
+    """
+    proto, weights = light_decoded(data, "the tail")
+    exact = [tensor.name for tensor in proto.graph.initializer if tensor.name not in rounded]
+    model, places = stored_model(
+        LightModel(proto, dict(weights)), constants, lambda source: True, exact
+    )
+    return bytes(together(model)), places
 
 
 def places_of(

@@ -25,6 +25,12 @@ class WeightSizes:
         """The sizes of two graphs."""
         return WeightSizes(constants_nbytes(before), constants_nbytes(after))
 
+    def with_tail(self, float_nbytes: int, own: WeightSizes | None) -> WeightSizes:
+        """The sizes with a tail of float weights, some of which are ``own`` of its int8 part."""
+        rest = max(0, float_nbytes - own.float_nbytes) if own else float_nbytes
+        before, after = (own.float_nbytes, own.quantized_nbytes) if own else (0, 0)
+        return WeightSizes(self.float_nbytes + rest + before, self.quantized_nbytes + rest + after)
+
     @property
     def ratio(self) -> float:
         """Float over quantized: above 1, the weights shrink."""

@@ -17,12 +17,13 @@ from quantglow.types import Array
 FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
 SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION, REST_VERSION, CODE_VERSION = 5, 6, 7, 8, 9
-BODY_VERSION = 10
+BODY_VERSION, TAIL_WEIGHTS_VERSION = 10, 11
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 GENERAL = "general"
 """The entry of the manifest and of free.json about graphs for all shapes."""
 TAIL, TAIL_TEXT, REST, BODY = "tail.onnx", "tail.json", "rest.qgm", "body.qgm"
+TAIL_WEIGHTS = "tail_weights.json"
 CODE, CODE_TEXT = "code.bin", "code.json"
 MAX_TEXT_NBYTES = 256 << 20
 """Maximum size of a text, in bytes; larger ones are refused unread."""
@@ -86,7 +87,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         if not kind.isdisjoint(members):
             expected |= kind
     if TAIL in members:
-        expected |= {REST, BODY} & members.keys()
+        expected |= {REST, BODY, TAIL_WEIGHTS} & members.keys()
     if members.keys() != expected:
         raise ValueError("the manifest does not list the members of a model")
     if set(archive.namelist()) != expected | {MANIFEST}:
@@ -96,6 +97,8 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
 
 def newest_version(members: Collection[str]) -> int:
     """The version that is written for such members."""
+    if TAIL_WEIGHTS in members:
+        return TAIL_WEIGHTS_VERSION
     if BODY in members:
         return BODY_VERSION
     if CODE in members:

@@ -56,6 +56,10 @@ Version 10 has the int8 body of a loop that the tail begins with::
 
     body.qgm          a file like this one
 
+Version 11 has weights of the tail once, where ``rest.qgm`` has them (``tail_weights``)::
+
+    tail_weights.json places of these weights
+
 There is no pickle.  Files are not trusted: members are not extracted, their
 expansion is limited, and every byte is checked against its hash before it is parsed.
 """
@@ -66,7 +70,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +84,6 @@ from quantglow.graph.text import constants_of, parse_graph, print_without_scales
 from quantglow.pages import Content, Data
 from quantglow.runtime.saved_models.archives import (
     BODY,
-    BODY_VERSION,
     CODE,
     CODE_TEXT,
     FORMAT,
@@ -92,6 +95,8 @@ from quantglow.runtime.saved_models.archives import (
     SOURCE,
     TAIL,
     TAIL_TEXT,
+    TAIL_WEIGHTS,
+    TAIL_WEIGHTS_VERSION,
     arrays_in,
     case_member,
     check_manifest,
@@ -122,6 +127,7 @@ class Tail:
 
     ``late``: the values that it computes and that can be compiled behind its first nodes; ``rest``:
     the file of an int8 model of these; ``body``: that of the body of a loop before them.
+    ``weights``: places of weights that ``model`` has no data of, see ``tail_weights``.
     """
 
     model: bytes
@@ -130,20 +136,27 @@ class Tail:
     late: tuple[str, ...] = ()
     rest: bytes = b""
     body: bytes = b""
+    weights: Mapping[str, Any] = field(default_factory=dict)
 
     def members(self) -> dict[str, bytes]:
         """The members that store it."""
         text = {"output_names": self.output_names, "reasons": self.reasons, "late": self.late}
         found = {TAIL: self.model, TAIL_TEXT: json.dumps(text).encode()}
-        files = {REST: self.rest, BODY: self.body}
+        places = json.dumps(self.weights).encode() if self.weights else b""
+        files = {REST: self.rest, BODY: self.body, TAIL_WEIGHTS: places}
         return {**found, **{name: data for name, data in files.items() if data}}
 
     @staticmethod
-    def of(model: bytes, text: bytes, rest: bytes = b"", body: bytes = b"") -> Tail:
+    def of(
+        model: bytes, text: bytes, rest: bytes = b"", body: bytes = b"", places: bytes = b""
+    ) -> Tail:
         """The tail from the contents of ``members``.  Raises one of ``DAMAGED_CONTENT``."""
         found = json.loads(text)
         names, reasons = (tuple(map(str, found[key])) for key in ("output_names", "reasons"))
-        return Tail(model, names, reasons, tuple(map(str, found.get("late", ()))), rest, body)
+        late, weights = tuple(map(str, found.get("late", ()))), json.loads(places or b"{}")
+        if not isinstance(weights, dict):
+            raise ValueError("the places of the tail's weights are not listed by name")
+        return Tail(model, names, reasons, late, rest, body, weights)
 
 
 @dataclass(frozen=True)
@@ -302,7 +315,7 @@ def load(path: str | os.PathLike[str], *, with_code: bool = False) -> SavedModel
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{BODY_VERSION}), or it is truncated or altered: {error}. "
+            f"{TAIL_WEIGHTS_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 
@@ -323,7 +336,8 @@ def read(archive: zipfile.ZipFile, *, with_code: bool = False) -> SavedModel:
     if TAIL in manifest["members"]:
         members = manifest["members"]
         model, text = (checked(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
-        files = (checked(archive, manifest, n) if n in members else b"" for n in (REST, BODY))
+        parts = (REST, BODY, TAIL_WEIGHTS)
+        files = (checked(archive, manifest, n) if n in members else b"" for n in parts)
         saved = replace(saved, tail=Tail.of(model, text, *files))
     if with_code and CODE in manifest["members"]:
         text, content = (checked(archive, manifest, name) for name in (CODE_TEXT, CODE))
