@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -14,7 +14,12 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 from quantglow.converters.exporters import cause_of, quiet
-from quantglow.converters.pytorch_calls import Call, NamedSamples, first_sample
+from quantglow.converters.pytorch_calls import (
+    Call,
+    NamedSamples,
+    first_sample,
+    varying_axes,
+)
 from quantglow.converters.pytorch_decompositions import DECOMPOSITIONS
 from quantglow.errors import ConversionError
 from quantglow.foreign_types import array_of_tensor
@@ -42,7 +47,8 @@ def converted(model: Any, data: Any) -> tuple[Any, Any]:
         module = checked_module(model, data)
         first, samples = first_sample(data)
         call = Call.of(first, signature(module.forward))
-        program = exported(module, call).run_decompositions(dict(DECOMPOSITIONS))
+        axes = varying_axes(data, signature(module.forward))
+        program = exported(module, call, axes).run_decompositions(dict(DECOMPOSITIONS))
         check_stateless(program)
         named = NamedSamples(samples, signature(module.forward), *inputs_of(program, call))
         return onnx_of(program), whole_or_all(data, first, named)
@@ -114,13 +120,16 @@ class Batch:
         return Batch(made, [t for t in made.tensors if t.ndim and t.shape[0] == size])
 
 
-def exported(module: torch.nn.Module, call: Call) -> ExportedProgram:
-    """The program of a module, for batches of all sizes where that is possible.
+def exported(
+    module: torch.nn.Module, call: Call, axes: Mapping[int, Collection[int]]
+) -> ExportedProgram:
+    """The program of a module, for batches of all sizes and for all sizes of ``axes``, by the
+    position of the leaf, where that is possible.
 
     Raises ``ConversionError``.
     """
     call = call.map(on_device_of(module))
-    return of_free_batch(module, call) or of_one_shape(module, call.map(unmarked))
+    return of_free_batch(module, call, axes) or of_one_shape(module, call.map(unmarked))
 
 
 def on_device_of(module: torch.nn.Module) -> Any:
@@ -130,8 +139,10 @@ def on_device_of(module: torch.nn.Module) -> Any:
     return lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def of_free_batch(module: torch.nn.Module, call: Call) -> ExportedProgram | None:
-    """The program for batches of all sizes; None where export or the module fixes the size.
+def of_free_batch(
+    module: torch.nn.Module, call: Call, axes: Mapping[int, Collection[int]]
+) -> ExportedProgram | None:
+    """The program for batches of all sizes; None where export or the module fixes a size.
 
     A module may do something else with one row (``squeeze``), so one row is tried.
     """
@@ -139,8 +150,10 @@ def of_free_batch(module: torch.nn.Module, call: Call) -> ExportedProgram | None
     if batch is None:
         return None
     shapes = ShapesCollection()
-    for tensor in batch.rows:
-        shapes[tensor] = {0: Dim.AUTO}
+    for position, leaf in enumerate(batch.call.leaves):
+        batch_axis = {0 for row in batch.rows if row is leaf}
+        if free := batch_axis | {*axes.get(position, ())}:
+            shapes[leaf] = dict.fromkeys(free, Dim.AUTO)
     given = batch.call
     try:
         made = torch.export.export(module, given.args, given.kwargs, dynamic_shapes=shapes)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Signature
+from inspect import Parameter, Signature
 from itertools import chain
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from quantglow.arguments import brief
+from quantglow.data.samples import are_labels, without_labels
 from quantglow.errors import CalibrationError
 from quantglow.foreign_types import array_of_tensor
 from quantglow.profiling.data import samples_in
@@ -29,9 +30,10 @@ class Call:
     @staticmethod
     def of(sample: Any, signature: Signature) -> Call:
         """The call that a sample stands for: a dict has keywords, a tuple or list positional
-        arguments, anything else is the only argument.  Raises ``CalibrationError``.
+        arguments, anything else is the only argument; labels are left out.  Raises
+        ``CalibrationError``.
         """
-        args, kwargs = arguments_of(sample)
+        args, kwargs = arguments_of(unlabelled(sample, signature))
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -54,6 +56,52 @@ class Call:
     @property
     def tensors(self) -> list[torch.Tensor]:
         return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+
+
+def unlabelled(sample: Any, signature: Signature) -> Any:
+    """A sample without labels: an entry of a dict that ``forward`` does not name, or integers
+    behind its arguments."""
+    if isinstance(sample, Mapping):
+        kinds = {parameter.kind for parameter in signature.parameters.values()}
+        takes_all = Parameter.VAR_KEYWORD in kinds
+        return sample if takes_all else without_labels(sample, [*signature.parameters])[0]
+    is_longer = isinstance(sample, tuple | list) and not fits(signature, sample)
+    return sample[:-1] if is_longer and sample and are_labels(sample[-1]) else sample
+
+
+def fits(signature: Signature, arguments: Sequence[Any]) -> bool:
+    """Whether positional arguments are those of a call."""
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def varying_axes(data: Any, signature: Signature) -> dict[int, set[int]]:
+    """Axes whose sizes differ among samples in a list, by the position of the leaf of a call."""
+    if not isinstance(data, list | tuple):
+        return {}
+    varying: dict[int, set[int]] = {}
+    first: list[tuple[int, ...]] | None = None
+    for sample in data:
+        shapes = [np.shape(leaf) for leaf in leaves_of(sample, signature)]
+        first = shapes if first is None else first
+        for position, (one, other) in enumerate(zip(first, shapes, strict=False)):
+            pairs = enumerate(zip(one, other, strict=False))
+            axes = {axis for axis, (size, another) in pairs if size != another}
+            varying[position] = varying.get(position, set()) | axes
+    return varying
+
+
+def leaves_of(sample: Any, signature: Signature) -> list[Any]:
+    """The leaves of a sample's call, not converted; none of a sample that fits no call."""
+    args, kwargs = arguments_of(unlabelled(sample, signature))
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return []
+    return list(pytree.tree_leaves((bound.args, dict(bound.kwargs))))
 
 
 def arguments_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -183,6 +183,48 @@ def test_samples_that_do_not_fit_forward_are_refused() -> None:
         qg.compile(Pair().eval(), samples=[{"images": torch.ones(1, 6)}])
 
 
+class OfAnyLength(torch.nn.Module):
+    """x [batch, 3, length] -> five scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = torch.nn.Conv1d(3, 8, 3, padding=1), torch.nn.Linear(8, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(torch.relu(self.conv(x)).mean(-1))
+
+
+LABELLED = {
+    "loader": torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(24, 3, 16), torch.randint(0, 5, (24,))),
+        batch_size=4,
+    ),
+    "tuples": [(torch.randn(1, 3, 16), n % 5) for n in range(12)],
+    "lists": [[torch.randn(2, 3, 16), torch.tensor([n % 5, 0])] for n in range(12)],
+    "dicts": [{"x": torch.randn(1, 3, 16), "labels": n % 5} for n in range(12)],
+}
+"""Samples with labels, in every form of docs/how_to/data.md that a module takes."""
+
+
+@pytest.mark.parametrize("form", LABELLED)
+def test_labels_are_left_out_of_calls_and_validate(form: str) -> None:
+    data = LABELLED[form]
+    options: dict[str, Any] = {"validation_data": data, "progress": False, "effort": "fast"}
+    report = qg.quantize_and_compile(OfAnyLength().eval(), data, **options).report
+    assert isinstance(report, qg.Report)
+    assert report.right is not None and report.right.labels in (12, 24)
+
+
+def test_samples_of_different_shapes_leave_their_axes_free() -> None:
+    module = OfAnyLength().eval()
+    data = [torch.randn(1, 3, length) for length in (16, 24, 9, 16)] * 3
+    compiled = qg.compile(module, samples=data)
+    for shape in ((1, 3, 16), (4, 3, 50), (2, 3, 7)):
+        x = torch.randn(shape)
+        np.testing.assert_allclose(compiled(x), of(module(x)), **TOLERANCE)
+    assert qg.quantize_and_compile(module, data, progress=False, effort="fast").report.layers
+
+
 def test_one_tensor_holds_all_samples() -> None:
     profile = qg.profile(Pair().eval(), torch.randn(9, 6), progress=False)
     assert profile.samples == 9

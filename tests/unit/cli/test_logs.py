@@ -17,6 +17,7 @@ from quantglow.cli.main import COMMANDS, main
 from quantglow.profiling import under_way
 from quantglow.profiling.progress import shown
 from quantglow.profiling.under_way import heartbeat, step
+from quantglow.report import diagnosis
 from tests.support.small_network import small_model, small_samples
 
 
@@ -41,7 +42,14 @@ def test_every_command_says_that_it_works(
     assert f"quantglow {name}: working, 0 s\n" in capsys.readouterr().err
 
 
-def test_debug_names_what_it_measures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_names_what_it_measures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*arguments: Any) -> dict[str, float]:
+        time.sleep(0.3)
+        return {}
+
+    monkeypatch.setattr(diagnosis, "sensitivities", slow)
     onnx.save(small_model(), tmp_path / "net.onnx")
     np.savez(tmp_path / "samples.npz", x=np.concatenate(small_samples()))
     data = str(tmp_path / "samples.npz")
