@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     compiled.export_bundle(options.output, input_shapes=shapes or None, **given)
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))
-    console.print(verdict(options.output, facts), highlight=False, markup=False)
+    console.print(verdict(options.output, facts), highlight=False, markup=False, soft_wrap=True)
     for table in tables(file.name, facts):
         console.print(table.rich())
     if isinstance(report := compiled.report, Report) and options.calibration_data:
