@@ -60,11 +60,12 @@ def imported(path: Path) -> Iterator[str]:
 SPELLED_OUT = {
     PACKAGE / "cli" / "main.py",
     PACKAGE / "cli" / "bundle.py",
+    PACKAGE / "bundle" / "flash.py",
     PACKAGE / "bundle" / "wasm.py",
     PACKAGE / "bundle" / "write.py",
     *(PACKAGE / "bundle" / "objects").glob("*.py"),
 }
-"""The command line, readers of object formats, and the writers of modules."""
+"""The command line, readers of object formats, names of linkers, and the writers of modules."""
 
 
 def elsewhere() -> list[Path]:
