@@ -136,13 +136,17 @@ class Graph:
         New nodes have the origins of those that they replace.
         """
         new: dict[Node, Node] = {}
-        lineage = Lineage(dict(self.origins)) if self.origins else None
+        lineage: Lineage | None = None
         for node in self.nodes:
             operands = tuple([new[operand] for operand in node.operands])
             mapped = node if operands == node.operands else node.with_operands(operands)
-            new[node] = rule(mapped)
-            if lineage is not None:
-                lineage.follow(mapped, new[node])
+            made = rule(mapped)
+            if self.origins and made is not mapped:
+                lineage = lineage or Lineage(dict(self.origins), set(new.values()))
+                lineage.follow(mapped, made)
+            elif lineage is not None:
+                lineage.present.add(made)
+            new[node] = made
         inputs = tuple(new[i] for i in self.inputs)
         if not all(isinstance(i, Input) for i in inputs):
             raise ModelError("a pass replaced a graph input by something else")

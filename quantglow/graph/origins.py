@@ -94,9 +94,9 @@ class Lineage:
 
     def follow(self, before: Node, after: Node) -> None:
         """Note that a rule replaced ``before``, whose operands are present."""
-        if after is not before and after in self.present:
+        if after in self.present:
             self._join(before, after)
-        elif after is not before:
+        else:
             self._derive(before, after)
         self.present.add(after)
 
