@@ -231,6 +231,12 @@ def with_tail(
         raise FileFormatError(f"the tail has no output(s) {unknown}. Remedy: save the model again.")
     staged = staged_tail(whole, tail.late, tail.reasons, compiler, int8)
     staged = None if staged is None else replace(staged, is_restored=True)
+    weights = {tensor.name for tensor in whole.graph.initializer}
+    read = {info.name for info in whole.graph.input} - weights
+    read |= set() if staged is None else set(staged.input_names)
+    values = {info.name for info in (*head.get_inputs(), *head.get_outputs())}
+    if unknown := sorted(read - values):
+        raise FileFormatError(f"no part gives the tail {unknown}. Remedy: save the model again.")
     threads = head.specialisations.num_threads
     return PartlyCompiledModel(
         b"", tail.reasons, threads, head.reporter, head, model, tail.output_names, staged

@@ -15,7 +15,12 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.runtime.saved_models.archives import TAIL, TAIL_WEIGHTS, TAIL_WEIGHTS_VERSION
+from quantglow.runtime.saved_models.archives import (
+    TAIL,
+    TAIL_TEXT,
+    TAIL_WEIGHTS,
+    TAIL_WEIGHTS_VERSION,
+)
 from tests.support.cascade import cascade, picture
 from tests.support.int8_tail import chosen_rows, int8_tail_model
 from tests.unit.runtime.saved_models.test_saved_versions import manifest_of
@@ -119,6 +124,19 @@ def test_damaged_places_are_refused(path: Path, case: str) -> None:
         resigned(members)
 
     with pytest.raises(qg.FileFormatError, match="Remedy"):
+        qg.load(repacked(path, edit), num_threads=1)
+
+
+def test_a_tail_that_reads_what_no_part_gives_is_refused(path: Path) -> None:
+    """A name fewer among the late ones is a cut elsewhere."""
+
+    def edit(members: dict[str, bytes]) -> None:
+        text = json.loads(members[TAIL_TEXT])
+        text["late"].remove("places")
+        members[TAIL_TEXT] = json.dumps(text).encode()
+        resigned(members)
+
+    with pytest.raises(qg.FileFormatError, match=r"no part gives the tail.*places.*Remedy"):
         qg.load(repacked(path, edit), num_threads=1)
 
 
