@@ -55,16 +55,44 @@ def test_all_sections_are_run() -> None:
     assert re.findall(r"^## (.*)$", PAGE, re.MULTILINE) == list(TOOLS)
 
 
+def model_with(count: int) -> onnx.ModelProto:
+    """A Relu of x [1, 72]; with two inputs and outputs also one of y [1, 5]."""
+    pairs = [("x", "scores", [1, 72]), ("y", "others", [1, 5])][:count]
+    nodes = [onnx.helper.make_node("Relu", [x], [y]) for x, y, _ in pairs]
+    inputs, outputs = (
+        [onnx.helper.make_tensor_value_info(p[end], onnx.TensorProto.FLOAT, p[2]) for p in pairs]
+        for end in (0, 1)
+    )
+    graph = onnx.helper.make_graph(nodes, "ends", inputs, outputs)
+    return onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
+    )
+
+
+def files(folder: Path, ends: str) -> None:
+    """A model and samples with one input and output, with two outputs, or with two of each."""
+    rng = np.random.default_rng(0)
+    if ends == "outputs":
+        onnx.save(small_model(), folder / "model.onnx")
+        np.savez(folder / "samples.npz", x=np.concatenate(small_samples(12)))
+        return
+    count = 1 if ends == "one" else 2
+    onnx.save(model_with(count), folder / "model.onnx")
+    arrays = {"x": rng.standard_normal((12, 72)), "y": rng.standard_normal((12, 5))}
+    named = list(arrays.items())[:count]
+    np.savez(folder / "samples.npz", **{name: a.astype(np.float32) for name, a in named})
+
+
+@pytest.mark.parametrize("ends", ["one", "outputs", "both"])
 @pytest.mark.parametrize("section", TOOLS)
-def test_commands_work(tmp_path: Path, section: str) -> None:
+def test_commands_work(tmp_path: Path, section: str, ends: str) -> None:
     if missing := [tool for tool in TOOLS[section] if not shutil.which(tool)]:
         pytest.skip(f"{', '.join(missing)} is not installed")
     if section == "Server" and not runs_here("x86-64"):
         pytest.skip("this is no x86-64")
     if section == "Web page" and not any(programs("wasm-ld")):
         pytest.skip("wasm-ld is not installed")
-    onnx.save(small_model(), tmp_path / "model.onnx")
-    np.savez(tmp_path / "samples.npz", x=np.concatenate(small_samples(12)))
+    files(tmp_path, ends)
     shown = []
     for language, file, text in blocks(section):
         if file:
