@@ -33,7 +33,7 @@ from runtimes import digest_of
 import quantglow as qg
 from quantglow.cli.data import ocr_direction
 
-OK, BUSY = 200, 503
+OK, BAD_REQUEST, BUSY = 200, 400, 503
 CLIENTS, IMAGES = 8, 32
 NEXT = "next.qgm"
 TOLERANCE = 0.05
@@ -142,6 +142,33 @@ def body(image: np.ndarray) -> bytes:
     return json.dumps({"inputs": [{**given, "parameters": parameters, "data": [data]}]}).encode()
 
 
+def check_protocol(port: int) -> None:
+    """Raise ``AssertionError`` unless the metadata lists inputs and outputs, and another type than
+    the declared one is refused."""
+    url = f"http://127.0.0.1:{port}/v2/models/{MODEL}"
+    with urllib.request.urlopen(url) as answer:
+        metadata = json.load(answer)
+    (tensor,) = metadata["inputs"]
+    assert (tensor["name"], tensor["datatype"]) == (INPUT, "FP32"), metadata
+    assert metadata["outputs"], metadata
+    shape = [1, *(size if size > 0 else 48 for size in tensor["shape"][1:])]
+    given = {"name": INPUT, "shape": shape, "data": [1] * int(np.prod(shape))}
+    for datatype, status in (("FP32", OK), ("INT64", BAD_REQUEST)):
+        content = json.dumps({"inputs": [{**given, "datatype": datatype}]}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{url}/infer", content, headers)
+        assert status_of(request) == status, datatype
+
+
+def status_of(request: urllib.request.Request) -> int:
+    """The status of an answer."""
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def free_port() -> int:
     """The first of three ports in a row that nobody uses."""
     while True:
@@ -200,6 +227,7 @@ def measured(folder: Path, runtime: str, seconds: float) -> bool:
     load, rows = Load(port, list(map(body, images)), answers), {}
     server = start(folder / runtime, port)
     try:
+        check_protocol(port)
         asyncio.run(load.in_turn(1))
         rows[f"{CLIENTS} clients"] = calm = asyncio.run(load.in_turn(seconds))
         rate = 2 * calm.statuses[OK] / calm.duration

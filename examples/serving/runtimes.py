@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -18,13 +18,39 @@ import mlserver
 import numpy as np
 from mlserver import MLModel
 from mlserver.codecs import Base64Codec, NumpyCodec
+from mlserver.codecs.numpy import to_dtype
 from mlserver.errors import MLServerError
-from mlserver.types import InferenceRequest, InferenceResponse, Parameters, RequestInput
+from mlserver.types import (
+    Datatype,
+    InferenceRequest,
+    InferenceResponse,
+    MetadataTensor,
+    Parameters,
+    RequestInput,
+)
 from mlserver.utils import get_model_uri
 
 BUSY, BAD_REQUEST = 503, 400
 
 Feeds = Mapping[str, np.ndarray]
+
+BITS = [8, 16, 32, 64]
+DTYPES = {"tensor(float)": "FP32", "tensor(double)": "FP64", "tensor(float16)": "FP16"}
+DTYPES |= {"tensor(bool)": "BOOL", "tensor(string)": "BYTES"}
+DTYPES |= {f"tensor({kind}{n})": f"{kind.upper()}{n}" for kind in ("int", "uint") for n in BITS}
+"""The protocol's names of ONNX's types."""
+
+
+def tensors(infos: Iterable[Any]) -> list[MetadataTensor]:
+    """Inputs or outputs of a session, as the metadata of a model lists them; -1: a free size."""
+    return [
+        MetadataTensor(
+            name=info.name,
+            datatype=DTYPES[info.type],
+            shape=[size if isinstance(size, int) else -1 for size in info.shape],
+        )
+        for info in infos
+    ]
 
 
 def digest_of(path: str | Path) -> str:
@@ -39,8 +65,8 @@ class BusyError(Exception):
 class Queue(Protocol):
     """Runs the calls of many requests."""
 
-    names: list[str]
-    dtypes: dict[str, Any]
+    inputs: list[MetadataTensor]
+    outputs: list[MetadataTensor]
 
     def submit(self, feeds: Feeds) -> Future[list[np.ndarray]]:
         """A future of the outputs.  Raises ``BusyError``."""
@@ -60,6 +86,8 @@ class Runtime(MLModel):
         path = await get_model_uri(self.settings)
         extra = (self.settings.parameters and self.settings.parameters.extra) or {}
         self.queue = await asyncio.to_thread(self.opened, path, extra)
+        self.inputs, self.outputs = self.queue.inputs, self.queue.outputs
+        self.declared = {each.name: each for each in self.queue.inputs}
         self.digest = await asyncio.to_thread(digest_of, path)
         mlserver.register("refused", "Requests that found the queue full")
         return True
@@ -73,7 +101,7 @@ class Runtime(MLModel):
             raise MLServerError(str(error), BUSY) from None
         except Exception as error:  # noqa: BLE001  the runtimes' own errors, about this request
             raise MLServerError(str(error), BAD_REQUEST) from None
-        pairs = zip(self.queue.names, outputs, strict=True)
+        pairs = zip([each.name for each in self.queue.outputs], outputs, strict=True)
         return InferenceResponse(
             id=payload.id,
             model_name=self.name,
@@ -87,14 +115,25 @@ class Runtime(MLModel):
         return True
 
     def array(self, given: RequestInput) -> np.ndarray:
-        """The array of an input."""
-        if given.parameters is None or given.parameters.content_type != Base64Codec.ContentType:
-            found = np.asarray(NumpyCodec.decode_input(given))
-            return found.astype(self.queue.dtypes.get(given.name, found.dtype), copy=False)
+        """The array of an input.  Raises ``MLServerError`` for another name or type."""
+        declared = self.declared.get(given.name)
+        if declared is None:
+            known = ", ".join(self.declared)
+            raise MLServerError(f"there is no input {given.name!r}, only {known}", BAD_REQUEST)
+        parameters = given.parameters
+        is_base64 = parameters and parameters.content_type == Base64Codec.ContentType
+        expected, datatype = Datatype(declared.datatype), Datatype(given.datatype)
+        if datatype not in ((expected, Datatype.BYTES) if is_base64 else (expected,)):
+            raise MLServerError(
+                f"input {given.name!r} is {datatype.value}, and the model takes {expected.value}",
+                BAD_REQUEST,
+            )
         try:
+            if not is_base64:
+                return np.asarray(NumpyCodec.decode_input(given))
             (data,) = Base64Codec.decode_input(given)
-            return np.frombuffer(data, self.queue.dtypes[given.name]).reshape(given.shape)
-        except (KeyError, ValueError) as error:
+            return np.frombuffer(data, to_dtype(declared)).reshape(given.shape)
+        except ValueError as error:
             raise MLServerError(f"input {given.name!r}: {error}", BAD_REQUEST) from None
 
 
@@ -105,13 +144,13 @@ class QuantglowQueue:
         import quantglow as qg
 
         model = qg.load(path, num_threads=num_threads)
-        self.names = [output.name for output in model.get_outputs()]
-        self.dtypes = {info.name: np.dtype(info.dtype) for info in model.get_inputs()}
+        self.inputs, self.outputs = tensors(model.get_inputs()), tensors(model.get_outputs())
+        kinds = {info.name: info.dtype for info in model.get_inputs()}
         model.warm_up(warm_up)
         self.queue = qg.InferQueue(model, **options)
         self.queue.warm_up(warm_up, specialised=True)
         for shapes in warm_up:
-            self.queue.run(None, {i: np.zeros(shapes[i], kind) for i, kind in self.dtypes.items()})
+            self.queue.run(None, {i: np.zeros(shapes[i], kind) for i, kind in kinds.items()})
 
     def submit(self, feeds: Feeds) -> Future[list[np.ndarray]]:
         from quantglow.errors import QueueError
@@ -143,8 +182,8 @@ class OnnxRuntimeQueue:
         settings = ort.SessionOptions()
         settings.intra_op_num_threads = max(1, num_threads // streams)
         self.session = ort.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
-        self.names = [output.name for output in self.session.get_outputs()]
-        self.dtypes = {info.name: np.dtype(np.float32) for info in self.session.get_inputs()}
+        self.inputs = tensors(self.session.get_inputs())
+        self.outputs = tensors(self.session.get_outputs())
         self.pool, self.lock = ThreadPoolExecutor(streams), Lock()
         self.most, self.calls = max_waiting + streams, 0
 
