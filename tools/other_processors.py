@@ -214,8 +214,8 @@ def linked(program: EmittedProgram, folder: Path) -> Program:
     inputs = tuple(view.type.nbytes for _, view in program.inputs)
     outputs = tuple((view.type.dtype.numpy, view.shape) for _, view in program.outputs)
     level = program.target.name
-    program = Program(level, folder, made.arena_nbytes, inputs, outputs, made.stack)
-    return program.link(made.code)
+    unlinked = Program(level, folder, made.arena_nbytes, inputs, outputs, made.stack)
+    return unlinked.link(made.code)
 
 
 def called(*command: str | Path) -> None:
