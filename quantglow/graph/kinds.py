@@ -8,11 +8,12 @@ for nodes that are read from a text, which states types that nothing has compute
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Flag, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from quantglow.errors import FileFormatError
 from quantglow.symbolic.size import is_free, likely
 from quantglow.types import DType, ElementType, TensorType
 
@@ -98,12 +99,8 @@ def check_kinds(node: Node) -> None:
 
 
 def check_stated(node: Node) -> None:
-    """Raise ``TypeRuleError`` for parameters that do not fit the shape, for operands that are not
-    stored, and for sizes that no program has: tables are made of them before anything else asks."""
-    for name in node.stored_operands:
-        value = getattr(node, name)
-        if value is not None and value.op != "Constant":
-            raise node.refuse(f"{name} must be a Constant")
+    """Raise ``TypeRuleError`` for parameters that do not fit the shape, and for sizes that no
+    program has: tables are made of them before anything else asks."""
     if node.table_entries > MOST_TABLE_ENTRIES:
         raise node.refuse(f"its tables would have more than {MOST_TABLE_ENTRIES} entries")
     shape, quant = node.type.shape, node.type.quant
@@ -117,3 +114,17 @@ def check_stated(node: Node) -> None:
     axis = quant.axis
     if not 0 <= axis < len(shape) or is_free(shape[axis]) or shape[axis] != len(quant.scales):
         raise node.refuse(f"{len(quant.scales)} scales do not fit axis {axis}")
+
+
+def check_stored(nodes: Iterable[Node]) -> None:
+    """Raise ``FileFormatError`` for operands that programs are made of and that a graph computes.
+
+    Saved graphs have Constants there; lowering may put a change of type in front of them.
+    """
+    for node in nodes:
+        for name in node.stored_operands:
+            operand = getattr(node, name)
+            if operand is not None and operand.op != "Constant":
+                raise FileFormatError(
+                    f"{node!r}: {name} must be a Constant. Remedy: save the model again."
+                )

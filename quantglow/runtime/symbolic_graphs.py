@@ -15,6 +15,7 @@ from quantglow.errors import FileFormatError
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
+from quantglow.graph.kinds import check_stored
 from quantglow.graph.sharing import arrays_of, content_key
 from quantglow.graph.signature import Signature
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
@@ -108,6 +109,7 @@ class SymbolicGraph(Concise):
         for guard in self.conditions:
             guards.record(guard)
         graph = parse_graph(self.text, self.constants, self.scales, sizes)
+        check_stored(graph.every_node())
         graph.verify()
         self._check(graph, case_with(self.template, sizes, self.values))
         return graph, guards

@@ -79,6 +79,7 @@ from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
+from quantglow.graph.kinds import check_stored
 from quantglow.graph.sharing import arrays_of, in_pages, with_arrays
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.pages import Content, Data
@@ -378,6 +379,7 @@ def graph_from(
 ) -> Graph:
     """A graph, verified.  Raises ``ValueError`` or a ``QuantglowError``."""
     graph = parse_graph(text, constants, scales)
+    check_stored(graph.every_node())
     graph.verify()
     if list(constants_of(graph)) != list(constants):
         raise ValueError("its constants are not those of the graph")

@@ -265,5 +265,5 @@ def test_words_alone_are_not_compared() -> None:
 def test_features_are_scaled_before_they_are_rounded() -> None:
     """Features of different ranges would share the 256 steps of the widest otherwise."""
     compiled = qg.quantize_and_compile(MODELS["network"], [samples(2, seed=i) for i in range(8)])
-    first = next(layer for layer in compiled.report.layers if layer.op == "Gemm")
+    first = next(layer for layer in compiled.report.layers if layer.op == "MatMul")
     assert first.sqnr_local_db is not None and first.sqnr_local_db > 25

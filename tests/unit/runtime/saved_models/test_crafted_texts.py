@@ -6,7 +6,7 @@ import pytest
 
 import quantglow.ops  # noqa: F401 - registers the operators that graphs name
 from quantglow.errors import FileFormatError
-from quantglow.graph.text import parse_graph
+from quantglow.runtime.saved_models.saving import graph_from
 
 CODES = "ElementType('i8', 0.5, 0)"
 Q = f"""'x': f32[4x8] = Input(tensor=TensorType('f32', (4, 8)))
@@ -97,4 +97,4 @@ REFUSED = {
 @pytest.mark.parametrize(("lines", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_text_without_a_program_is_refused(lines: str, message: str) -> None:
     with pytest.raises(FileFormatError, match=message):
-        parse_graph(f"graph ''\n{lines}\noutput 'y' = 'y'\n", {})
+        graph_from(f"graph ''\n{lines}\noutput 'y' = 'y'\n", {}, {})
