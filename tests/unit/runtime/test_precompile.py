@@ -77,7 +77,7 @@ def test_the_reference_backend_loads_no_kernels(compiling: Threads) -> None:
 def test_compiling_the_graph_raises_the_errors_of_llvm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refused(*arguments: Any) -> None:
+    def refused(*arguments: Any, **options: Any) -> None:
         raise BackendError("refused")
 
     monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
