@@ -83,8 +83,7 @@ class SymbolicGraph(Concise):
         return found if found is not None and self.holds(found) else None
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Whether its conditions hold for sizes of the symbols.  The sign of a divisor is a
-        condition that stands before those that it is in."""
+        """Whether its conditions hold for sizes of the symbols."""
         return all(guard.holds(values) for guard in self.conditions)
 
     def joins_samples(self, values: Mapping[str, int], counts: Iterable[int]) -> bool:
@@ -95,10 +94,7 @@ class SymbolicGraph(Concise):
         named = [guard for guard in self.conditions if batch in guard.expression.names]
         asked = [guard for guard in named if not guard.is_limit]
         sizes = ({**values, batch: count} for count in counts)
-        try:
-            return all(guard.holds(size) for size in sizes for guard in asked)
-        except ZeroDivisionError:  # the sign of a divisor is a limit, which is not asked here
-            return False
+        return all(guard.holds(size) for size in sizes for guard in asked)
 
     def at(self, hints: Mapping[str, int], caution: int = 0) -> tuple[Graph, Guards]:
         """The graph with these sizes as hints, and its guards.

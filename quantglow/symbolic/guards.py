@@ -80,8 +80,12 @@ class Guard:
     relation: Relation
 
     def holds(self, values: Values) -> bool:
-        """Whether it holds for values of the symbols."""
-        return self.relation.holds(self.expression.at(values))
+        """Whether it holds for values of the symbols, where no divisor in it is 0: divisors are
+        proven for sizes from 2 on, and a piece of a batch may be one sample."""
+        try:
+            return self.relation.holds(self.expression.at(values))
+        except ZeroDivisionError:
+            return False
 
     @property
     def is_limit(self) -> bool:

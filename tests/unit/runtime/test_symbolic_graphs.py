@@ -91,6 +91,28 @@ def test_damaged_entries_are_refused(saved: Path, case: str) -> None:
         qg.load(repacked(saved, edit), num_threads=1)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_condition_that_one_sample_divides_by_0_does_not_hold_for_it(
+    compiled: Any, saved: Path, threads: int
+) -> None:
+    """A divisor is proven for two samples and more; a piece of a batch was one sample, and the
+    call ended in a ``ZeroDivisionError``."""
+
+    def edit(members: dict[str, bytes]) -> None:
+        free = json.loads(members["free.json"])
+        entry = next(entry for entry in free["general"] if entry["batch"] is not None)
+        entry["conditions"].append(f"floor(9,{entry['batch']}-1) >= 0")
+        members["free.json"] = json.dumps(free).encode()
+        resigned(members)
+
+    loaded: Any = qg.load(repacked(saved, edit), num_threads=threads)
+    for shape in ((4, 3, 9, 20), (2, 3, 64, 64), (12, 3, 64, 64)):
+        x = image(shape, 7)
+        for found, wanted in zip(loaded(x), compiled(x), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        loaded.has_independent_samples({"x": shape}, range(1, 5))
+
+
 TEXTS: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda text: text[: len(text) // 2],
     "nothing": lambda text: b"",
