@@ -82,6 +82,18 @@ def origins_of(node: Node, origins: Mapping[str, Origins]) -> Origins:
     return origins.get(node.name) or Origins((Origin(node.name, node.op, results=(node.name,)),))
 
 
+def label_of(node: Node, origins: Mapping[str, Origins]) -> str:
+    """The operators whose work a node does, for reports.
+
+    A move that the compiler put in names both: ``Transpose for Conv`` is no convolution.
+    """
+    sources = origins_of(node, origins)
+    is_result = any(node.name in origin.results for origin in sources.all)
+    if is_result or node.op in sources.main_types or not node.has(Trait.MOVES):
+        return sources.label
+    return f"{node.op} for {sources.label}"
+
+
 @dataclass
 class Lineage:
     """Origins by the names of nodes, while a graph is rebuilt, operands first.

@@ -10,7 +10,7 @@ from typing import Any
 from quantglow import debug
 from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
-from quantglow.graph.origins import origins_of
+from quantglow.graph.origins import label_of
 from quantglow.graph.traits import Trait
 from quantglow.options import FAST, QuantizationConfig
 from quantglow.processes.deadline import NEVER, Deadline
@@ -219,7 +219,7 @@ def report_of(plan: Plan) -> QuantizationReport:
         tuple(
             NodeReport(
                 n.name,
-                origins_of(n, origins).label,
+                label_of(n, origins),
                 plan.precision(n),
                 plan.reasons.get(n, ""),
                 n.has(Trait.KEEPS_QUANTIZATION),

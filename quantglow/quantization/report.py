@@ -15,7 +15,8 @@ from quantglow.ops import Quantize
 class NodeReport:
     """One operator of the float graph; ``reason`` says why it stayed float.
 
-    ``op``: the operators of the user's model whose work it does.  ``precision``: ``float``, or the
+    ``op``: the operators of the user's model whose work it does, ``Transpose for Conv`` for a move
+    that the compiler put in.  ``precision``: ``float``, or the
     width of its integer results, ``int8`` or ``int16``.  ``moves``: it has the quantization
     parameters of its operand.
     """

@@ -130,7 +130,23 @@ def test_reports_name_the_users_operators() -> None:
     graph = imported(f"g (float[1,4,16] x) => (float[1,4,16] y) {{ {nodes} }}")
     samples = [{"x": np.ones((1, 4, 16), np.float32)}]
     compiled = qg.quantize_and_compile(graph, samples, verify=False, progress=False)
-    assert {layer.op for layer in compiled.report.layers} == {"Einsum"}
+    assert {layer.op for layer in compiled.report.layers} == {"Einsum", "Reshape for Einsum"}
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "Flatten"])
+def test_reports_tell_moves_of_the_compiler_from_the_users_operators(op_type: str) -> None:
+    nodes = "c = Conv <pads = [1, 1, 1, 1]> (x, k) y = Flatten(c)"
+    ends = "(float[1,3,8,8] x) => (float[1,192] y) <float[3,3,3,3] k = {" + ("1.0, " * 81)[:-2]
+    graph = qg.import_model(
+        onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["": 17]> g {ends}}}> {{ {nodes} }}'
+        )
+    )
+    samples = [{"x": np.ones((1, 3, 8, 8), np.float32)}]
+    compiled = qg.quantize_and_compile(graph, samples, verify=False, progress=False)
+    labels = [layer.op for layer in compiled.report.layers]
+    assert labels.count(op_type) == 1
+    assert "Transpose for Conv" in labels
 
 
 def test_metadata_of_a_file_is_not_believed() -> None:
