@@ -95,7 +95,7 @@ def check_names(expected: Iterable[str], feeds: Mapping[str, object]) -> None:
 
 
 def _remedy(array: Array, kind: TensorType) -> str:
-    if array.shape != kind.shape:
+    if array.shape != kind.shape and array.dtype.kind in NUMERIC_KINDS:
         if array.shape == kind.shape[1:]:
             return f". Remedy: add the first axis, of size {kind.shape[0]}"
         if kind.shape and array.shape[1:] == kind.shape[1:]:
@@ -104,8 +104,12 @@ def _remedy(array: Array, kind: TensorType) -> str:
     return _conversion(array.dtype, kind.dtype.numpy)
 
 
+NUMERIC_KINDS = "biufcV"
+"""NumPy's kinds of types of numbers; V: bfloat16 and float8."""
+
+
 def _conversion(found: np.dtype[Any], wanted: np.dtype[Any]) -> str:
     """The remedy for elements of another type."""
-    if found.kind not in "biufc":
+    if found.kind not in NUMERIC_KINDS:
         return ". Remedy: give an array of numbers"
     return f". Remedy: cast it with .astype(numpy.{wanted})"

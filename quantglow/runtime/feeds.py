@@ -85,7 +85,10 @@ def as_array(name: str, value: Any, info: TensorInfo | None = None) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise InputError(f"input {name!r} is no array: {error}") from None
+        raise InputError(
+            f"input {name!r} is not an array: {str(error).rstrip('.')}. "
+            "Remedy: give a numpy.ndarray, or nested lists of equal lengths."
+        ) from None
     is_plain = type(value) in (list, tuple, bool, int, float)  # a np.float64 is a float, too
     return as_declared(array, info) if is_plain and info is not None else array
 

@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
@@ -75,7 +76,9 @@ def test_a_single_output_comes_alone() -> None:
         (None, {"x": np.zeros((2, 6, 6), np.float32)}, "Remedy: add the first axis, of size 1"),
         (None, {"x": np.zeros((3, 2, 6, 6), np.float32)}, "Remedy: feed 1 at a time"),
         (None, {"x": np.zeros((1, 2, 5, 6), np.float32)}, "Remedy: preprocess as for the model"),
-        (None, {"x": [[1.0], [2.0, 3.0]]}, "input 'x' is no array"),
+        (None, {"x": [[1.0], [2.0, 3.0]]}, "'x' is not an array.*Remedy: give"),
+        (None, {"x": ["a"]}, "Remedy: give an array of numbers"),
+        (None, {"x": np.zeros(SHAPE, ml_dtypes.bfloat16)}, r"bfloat16.*Remedy: cast it with"),
         (None, np.zeros(SHAPE, np.float32), "feeds must map"),
     ],
 )
