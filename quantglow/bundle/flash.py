@@ -76,12 +76,19 @@ def linkers(target: Target, roots: Sequence[str]) -> Iterator[Linker]:
         yield from (Linker(command, options) for command in programs("wasm-ld"))
     elif target.object_format is ObjectFormat.ELF:
         first, *others = roots
-        kept = (word for root in others for word in ("-u", root))
-        options = ("--gc-sections", "-s", "-e", first, *kept, "--unresolved-symbols=ignore-all")
+        undefined = (word for root in others for word in ("-u", root))
+        options = (
+            "--gc-sections",
+            "-s",
+            "-e",
+            first,
+            *undefined,
+            "--unresolved-symbols=ignore-all",
+        )
         if target.is_microcontroller and (compiler := which("arm-none-eabi-gcc")):
             floats = ("-mfloat-abi=hard",) if target.triple.endswith("hf") else ()
-            own = ("-mthumb", f"-mcpu={target.cpu}", *floats, "-nostdlib")
-            yield Linker([compiler], (*own, f"-Wl,{','.join(options)}"), LIBRARIES)
+            machine = ("-mthumb", f"-mcpu={target.cpu}", *floats, "-nostdlib")
+            yield Linker([compiler], (*machine, f"-Wl,{','.join(options)}"), LIBRARIES)
         for command in system_linkers(target):
             yield Linker(command, options)
 
@@ -94,8 +101,9 @@ def flash_of(
     inside_nbytes: int,
 ) -> Flash:
     """The flash of some objects, which hold ``inside_nbytes`` of the weights."""
-    found = linked_nbytes(codes, target, roots)
-    if found is None:
+    linking = linked_nbytes(codes, target, roots)
+    if linking is None:
         loaded = sum(object_facts(code, target.object_format).loaded_nbytes for code in codes)
-        found = loaded, ""
-    return Flash(found[0] - inside_nbytes, weights_nbytes, found[1])
+        linking = loaded, ""
+    code_nbytes, linker = linking
+    return Flash(code_nbytes - inside_nbytes, weights_nbytes, linker)

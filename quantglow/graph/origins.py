@@ -121,15 +121,17 @@ class Lineage:
     def _derive(self, before: Node, after: Node) -> None:
         """Origins of all nodes that a rule made: computing ones continue what computed, moves what
         moved; where there was nothing of the kind, all of it."""
-        made = list(walk(after, self.present))
-        frontier = {operand for node in made for operand in node.operands} & self.present
+        created = list(walk(after, self.present))
+        frontier = {operand for node in created for operand in node.operands} & self.present
         replaced = [n for n in walk(before, frontier) if n.name in self.origins]
-        found = {
-            node.name: self._continued(node, [n for n in made if moves(n) == moves(node)], replaced)
-            for node in made
+        derived = {
+            node.name: self._continued(
+                node, [n for n in created if moves(n) == moves(node)], replaced
+            )
+            for node in created
         }
-        self.origins.update(found)
-        self.present.update(made)
+        self.origins.update(derived)
+        self.present.update(created)
 
     def _continued(self, node: Node, beside: Sequence[Node], replaced: Sequence[Node]) -> Origins:
         """The origins of a new node: those of replaced nodes of its operator, and of the replaced
@@ -145,14 +147,14 @@ class Lineage:
 
 def walk(root: Node, stop: Iterable[Node]) -> Iterator[Node]:
     """The operators that a node is computed from, itself first, up to those of ``stop``."""
-    seen, waiting = set(stop), [root]
+    visited, waiting = set(stop), [root]
     for _ in range(LARGEST_PATTERN):
         if not waiting:
             return
         node = waiting.pop(0)
-        if node in seen or not node.operands:
+        if node in visited or not node.operands:
             continue
-        seen.add(node)
+        visited.add(node)
         yield node
         waiting.extend(node.operands)
 

@@ -43,15 +43,15 @@ def joined(
     opset = max(FIRST_OPSET, *map(opset_of, protos[1:]))
     opset = opset_for(protos[0], opset)
     whole, *compiled = (at_opset(proto, opset) for proto in protos)
-    found = _Joined(whole)
+    joint = _Joined(whole)
     for part in compiled[: len(parts)]:
-        found.add(part)
+        joint.add(part)
     if body is not None:
-        found.put_into_loop(body.names, compiled[-1])
-    made = found.model(compiled[0].graph.input, outputs, compiled)
-    if all(map(is_ranked, made.graph.output)):  # the checker takes no others, runtimes do
-        onnx.checker.check_model(made)
-    return bytes(made.SerializeToString())
+        joint.put_into_loop(body.names, compiled[-1])
+    proto = joint.model(compiled[0].graph.input, outputs, compiled)
+    if all(map(is_ranked, proto.graph.output)):  # the checker takes no others, runtimes do
+        onnx.checker.check_model(proto)
+    return bytes(proto.SerializeToString())
 
 
 @dataclass
@@ -71,8 +71,8 @@ class _Joined:
 
     def add(self, part: onnx.ModelProto) -> None:
         """The nodes of a part, which give its outputs their values from now on."""
-        given = [end.name for end in part.graph.input]
-        computed = {end.name: end for end in part.graph.output if end.name not in given}
+        inputs = [end.name for end in part.graph.input]
+        computed = {end.name: end for end in part.graph.output if end.name not in inputs}
         self.ends |= {end.name: end for end in part.graph.output}
         self.replace(computed)
         nodes, tensors = self.apart(part)
@@ -88,9 +88,9 @@ class _Joined:
     def apart(self, part: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
         """The nodes and weights of a part; all but its ends have names that are free."""
         ends = {end.name for end in (*part.graph.input, *part.graph.output)}
-        made = [name for node in part.graph.node for name in node.output if name]
-        made += [tensor.name for tensor in part.graph.initializer]
-        names = {name: self.new(name) for name in made if name not in ends}
+        results = [name for node in part.graph.node for name in node.output if name]
+        results += [tensor.name for tensor in part.graph.initializer]
+        names = {name: self.new(name) for name in results if name not in ends}
         nodes = [renamed(node, names) for node in part.graph.node]
         for node in nodes:
             node.name = next(filter(None, node.output))
@@ -141,27 +141,27 @@ class _Joined:
         parts: Sequence[onnx.ModelProto],
     ) -> onnx.ModelProto:
         """The model of everything that some output needs."""
-        made = onnx.ModelProto(ir_version=max(part.ir_version for part in parts))
-        made.producer_name = "quantglow"
-        made.graph.name = "quantglow"
-        made.graph.node.extend(live(self.nodes, outputs))
-        made.graph.input.extend(inputs)
-        made.graph.output.extend(self.ends[name] for name in outputs)
-        read = {name for node in made.graph.node for name in read_names(node)} | set(outputs)
-        made.graph.initializer.extend(t for t in self.tensors if t.name in read)
-        made.opset_import.extend(
+        model = onnx.ModelProto(ir_version=max(part.ir_version for part in parts))
+        model.producer_name = "quantglow"
+        model.graph.name = "quantglow"
+        model.graph.node.extend(live(self.nodes, outputs))
+        model.graph.input.extend(inputs)
+        model.graph.output.extend(self.ends[name] for name in outputs)
+        read = {name for node in model.graph.node for name in read_names(node)} | set(outputs)
+        model.graph.initializer.extend(t for t in self.tensors if t.name in read)
+        model.opset_import.extend(
             onnx.helper.make_opsetid(*stamp) for stamp in self.opsets(parts).items()
         )
-        made.metadata_props.extend(parts[-1].metadata_props)
-        return with_ranks(sorted_nodes(made))
+        model.metadata_props.extend(parts[-1].metadata_props)
+        return with_ranks(sorted_nodes(model))
 
     def opsets(self, parts: Sequence[onnx.ModelProto]) -> Mapping[str, int]:
         """The newest version of each domain."""
-        found: dict[str, int] = {}
+        versions: dict[str, int] = {}
         for part in (self.base, *parts):
             for domain, version in opsets_of(part).items():
-                found[domain] = max(version, found.get(domain, 0))
-        return found
+                versions[domain] = max(version, versions.get(domain, 0))
+        return versions
 
 
 def with_ranks(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -204,8 +204,8 @@ def live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.N
 
 def names_in(model: onnx.ModelProto) -> set[str]:
     """Names of all values, at any depth."""
-    found = {name for node in all_nodes(model.graph.node) for name in (*node.input, *node.output)}
+    names = {name for node in all_nodes(model.graph.node) for name in (*node.input, *node.output)}
     for graph in graphs_of(model):
-        found |= {end.name for end in (*graph.input, *graph.output)}
-        found |= {tensor.name for tensor in graph.initializer}
-    return found
+        names |= {end.name for end in (*graph.input, *graph.output)}
+        names |= {tensor.name for tensor in graph.initializer}
+    return names

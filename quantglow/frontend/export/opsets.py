@@ -16,23 +16,23 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
     Raises ``ModelError`` for operators that the newer version has no form for.
     """
-    own = opset_of(model)
-    if own == opset:
+    declared = opset_of(model)
+    if declared == opset:
         return model
     if is_same_in(model, opset):
-        made = onnx.ModelProto()
-        made.CopyFrom(model)
-        for stamp in made.opset_import:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        for stamp in copy.opset_import:
             if stamp.domain in ("", "ai.onnx"):
                 stamp.version = opset
-        return made
+        return copy
     try:
         converted: onnx.ModelProto = version_converter.convert_version(model, opset)
     except (RuntimeError, *INFERENCE_FAILURES) as error:
         names = ", ".join(sorted(changed_in(model, opset)))
         raise ModelError(
-            f"operators that stay as the model has them ({names}) changed between opset {own} and "
-            f"{opset}, in which the model is written, and onnx does not convert them: {error}. "
+            f"operators that stay as the model has them ({names}) changed between opset {declared} "
+            f"and {opset}, in which the model is written, and onnx does not convert them: {error}. "
             f"Remedy: export the original with opset {opset}, and quantize that."
         ) from error
     return converted
@@ -41,10 +41,10 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 def opset_for(model: onnx.ModelProto, least: int) -> int:
     """The oldest opset from ``least`` on that has the operators of the model, or that ONNX converts
     them to: runtimes may not read the newest one."""
-    own = opset_of(model)
-    if own <= least:
+    declared = opset_of(model)
+    if declared <= least:
         return least
-    return next(opset for opset in range(least, own + 1) if is_same_in(model, opset))
+    return next(opset for opset in range(least, declared + 1) if is_same_in(model, opset))
 
 
 def is_same_in(model: onnx.ModelProto, opset: int) -> bool:
@@ -54,6 +54,6 @@ def is_same_in(model: onnx.ModelProto, opset: int) -> bool:
 
 def changed_in(model: onnx.ModelProto, opset: int) -> set[str]:
     """Operators of the model that mean something else in another version."""
-    own = opset_of(model)
+    declared = opset_of(model)
     used = {node.op_type for node in all_nodes(model.graph.node) if node.domain in ("", "ai.onnx")}
-    return {op for op in used if not means_the_same(op, max(own, opset), min(own, opset))}
+    return {op for op in used if not means_the_same(op, max(declared, opset), min(declared, opset))}

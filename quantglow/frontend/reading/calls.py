@@ -21,10 +21,10 @@ Calls = tuple[onnx.NodeProto, ...]
 
 def with_functions_inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model without local functions; their nodes tell which calls they are from."""
-    made = onnx.inliner.inline_local_functions(proto)
+    inlined = onnx.inliner.inline_local_functions(proto)
     functions = {key_of(function): function for function in proto.functions}
     waiting: list[tuple[Sequence[onnx.NodeProto], Sequence[onnx.NodeProto], Calls]]
-    waiting = [(proto.graph.node, made.graph.node, ())]
+    waiting = [(proto.graph.node, inlined.graph.node, ())]
     while waiting:
         before, after, outer = waiting.pop()
         for (node, calls), copy in zip(expansion(before, functions, outer), after, strict=False):
@@ -34,7 +34,7 @@ def with_functions_inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
                 note_calls(copy, (node, *calls) if node.name else calls)
             pairs = zip(graphs_in(node), graphs_in(copy), strict=False)
             waiting += [(one.node, other.node, calls) for one, other in pairs]
-    return made
+    return inlined
 
 
 def expansion(

@@ -49,16 +49,16 @@ def keep_stored_weights(node: Node, uses: Uses) -> Node | None:
     if x.type.rank != 2:
         x = Reshape(name=uses.fresh(f"{node.name}:rows"), x=x, shape=rows)
     name = node.name if len(shape) == 2 else uses.fresh(f"{node.name}:product")
-    made = grouped(name, x, packed, b, uses)
-    return made if len(shape) == 2 else Reshape(name=node.name, x=made, shape=shape)
+    product = grouped(name, x, packed, b, uses)
+    return product if len(shape) == 2 else Reshape(name=node.name, x=product, shape=shape)
 
 
 def grouped(name: str, x: Node, packed: PackedWeights, b: Node | None, uses: Uses) -> Node:
     """The product with packed weights."""
 
     def constant(tag: str, array: Array | None) -> Constant | None:
-        made = uses.fresh(f"{name}:{tag}")
-        return None if array is None else Constant(name=made, value=array)
+        fresh = uses.fresh(f"{name}:{tag}")
+        return None if array is None else Constant(name=fresh, value=array)
 
     codes, scales = constant("codes", packed.codes), constant("scales", packed.scales)
     assert codes is not None and scales is not None

@@ -59,10 +59,10 @@ class Stack:
 def frames(report: str) -> dict[str, Stack]:
     """The frame of each function that takes any stack."""
     fixed = {name: int(nbytes) for nbytes, name in FRAME.findall(report)}
-    found = {name: Stack(nbytes) for name, nbytes in fixed.items()}
+    stacks = {name: Stack(nbytes) for name, nbytes in fixed.items()}
     for name, slots in LAYOUT.findall(report):
-        found[name] = found.get(name, Stack()) + more(slots)
-    return {name: stack for name, stack in found.items() if stack != Stack()}
+        stacks[name] = stacks.get(name, Stack()) + more(slots)
+    return {name: stack for name, stack in stacks.items() if stack != Stack()}
 
 
 def more(slots: str) -> Stack:

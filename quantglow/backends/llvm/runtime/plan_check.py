@@ -40,16 +40,16 @@ class PlanCheck(Concise):
         """The binding at these sizes.  Raises ``FileFormatError`` unless the program stays in its
         buffers."""
         try:
-            found = self.table.operands.numbers.at(values)
-            if found is None:
+            numbers = self.table.operands.numbers.at(values)
+            if numbers is None:
                 raise _error(values, "what the compiler decided does not hold")
             binding = bind(values)
             offsets = [binding.numbers[at] for at in self._offsets]
-            if max(map(abs, (*found, *offsets)), default=0) > MOST_NBYTES:
+            if max(map(abs, (*numbers, *offsets)), default=0) > MOST_NBYTES:
                 raise _error(values, "a size is larger than any memory")
         except ArithmeticError as error:
             raise _error(values, str(error)) from None
-        if self._others_escape or self._escapes(binding, np.array(found, np.float64)):
+        if self._others_escape or self._escapes(binding, np.array(numbers, np.float64)):
             raise _error(values, "an operand lies outside of its buffer")
         if self._overlap(binding):
             raise _error(values, "buffers overlap")
@@ -92,9 +92,9 @@ class PlanCheck(Concise):
         """Bytes of each place that a pointer leads to: the bases, then inputs and outputs."""
         ends = (*self.table.inputs, *self.table.outputs)
         kinds = (*binding.inputs, *binding.outputs)
-        given = list(map(given_nbytes, ends, kinds, [binding.numbers] * len(ends)))
+        arrays = list(map(given_nbytes, ends, kinds, [binding.numbers] * len(ends)))
         buffers = self._buffers(binding) if len(self.table.buffers) else [binding.arena_nbytes]
-        return np.concatenate((self._own, self.constants, buffers, given))
+        return np.concatenate((self._own, self.constants, buffers, arrays))
 
     @cached_property
     def _own(self) -> Array:
@@ -108,9 +108,9 @@ class PlanCheck(Concise):
         """The position of each pointer's place among ``_nbytes``; 0 for sizes."""
         places = self.table.places
         bases = OWN_BASES + self.table.constants + max(1, len(self.table.buffers))
-        found = places.slots.copy()
-        found[places.external] = bases + places.ends
-        return found
+        positions = places.slots.copy()
+        positions[places.external] = bases + places.ends
+        return positions
 
     @cached_property
     def _place_of_operand(self) -> Array:
@@ -119,17 +119,17 @@ class PlanCheck(Concise):
     @cached_property
     def _offsets(self) -> list[int]:
         """The positions of the offsets of operands, each once."""
-        found: list[int] = self.table.offsets[self.table.operands.pointers].tolist()
-        return list(dict.fromkeys(found))
+        positions: list[int] = self.table.offsets[self.table.operands.pointers].tolist()
+        return list(dict.fromkeys(positions))
 
     @cached_property
     def _others_escape(self) -> bool:
         """Whether a pointer to memory that is no operand leaves it: to packed constants, checks,
         rows and arguments.  These are at the same places for all shapes."""
         table, places = self.table, self._places()
-        known = {(places[at], table.offsets[at]) for at in table.operands.pointers}
+        operands = {(places[at], table.offsets[at]) for at in table.operands.pointers}
         pairs = enumerate(zip(places, table.offsets, strict=True))
-        is_other = [at for at, pair in pairs if pair[0] != 0 and pair not in known]
+        is_other = [at for at, pair in pairs if pair[0] != 0 and pair not in operands]
         nbytes = np.concatenate((self._own, self.constants))
         if (places[is_other] >= len(nbytes)).any():
             return True

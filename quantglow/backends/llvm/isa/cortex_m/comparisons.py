@@ -61,5 +61,5 @@ class Comparisons:
 
 def with_ordered_comparisons(text: str) -> str:
     """The same LLVM IR, whose comparisons of float32 vectors are false for NaN."""
-    known = Comparisons()
-    return "\n".join(each for line in text.split("\n") for each in known.line(line))
+    comparisons = Comparisons()
+    return "\n".join(each for line in text.split("\n") for each in comparisons.line(line))
