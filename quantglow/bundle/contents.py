@@ -60,9 +60,9 @@ class Contents(Concise):
     @cached_property
     def facts(self) -> ObjectFacts:
         """Sizes and needs of the objects."""
-        found = [object_facts(code, self.target.object_format) for code in self.codes]
-        names = {name for facts in found for name in facts.undefined}
-        return ObjectFacts(sum(facts.loaded_nbytes for facts in found), tuple(sorted(names)))
+        objects = [object_facts(code, self.target.object_format) for code in self.codes]
+        names = {name for facts in objects for name in facts.undefined}
+        return ObjectFacts(sum(facts.loaded_nbytes for facts in objects), tuple(sorted(names)))
 
     @cached_property
     def needs(self) -> Needs:

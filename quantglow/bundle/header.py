@@ -127,10 +127,10 @@ def header(bundle: Contents) -> str:
 
 def stack(upper: str, bundle: Contents) -> Iterator[str]:
     """Macros of the stack; where vector registers differ in width, it is a function of that."""
-    found = bundle.made.stack
+    frame = bundle.made.stack
     if not bundle.target.scales_vectors:
         yield "/* Bytes of stack that a run takes, beside memcpy and memset. */"
-        yield f"#define {upper}_STACK_NBYTES {found.nbytes}"
+        yield f"#define {upper}_STACK_NBYTES {frame.nbytes}"
         return
     yield (
         "/* Bytes of stack that a run takes, beside memcpy and memset, with vector registers of\n"
@@ -140,7 +140,7 @@ def stack(upper: str, bundle: Contents) -> Iterator[str]:
     yield "#ifndef QUANTGLOW_VLEN"
     yield f"#define QUANTGLOW_VLEN {MOST_VLEN}"
     yield "#endif"
-    scaled = f"{found.nbytes} + {found.registers} * ((vlen) / 8)"
+    scaled = f"{frame.nbytes} + {frame.registers} * ((vlen) / 8)"
     yield f"#define {upper}_STACK_NBYTES_AT(vlen) ({scaled})"
     yield f"#define {upper}_STACK_NBYTES {upper}_STACK_NBYTES_AT(QUANTGLOW_VLEN)"
 

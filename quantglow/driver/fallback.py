@@ -95,8 +95,8 @@ def partly_compiled(
 
 def sizes_in(staged: StagedTail | None) -> WeightSizes | None:
     """The sizes of weights in the int8 part of a tail."""
-    known = staged.rest.report if staged and staged.is_int8 and staged.rest else None
-    return known.weights if isinstance(known, Report) else None
+    report = staged.rest.report if staged and staged.is_int8 and staged.rest else None
+    return report.weights if isinstance(report, Report) else None
 
 
 def check_tail(parts: Split, threads: int) -> None:

@@ -18,10 +18,10 @@ def chosen_outputs(output_names: Sequence[str] | None, known: list[str]) -> list
     """The outputs to return; None, or no name, stands for all.  Raises ``InputError`` for unknown
     names.
     """
-    wanted = list(strings(output_names, "output_names")) or known
-    if unknown := [name for name in wanted if name not in known]:
+    names = list(strings(output_names, "output_names")) or known
+    if unknown := [name for name in names if name not in known]:
         raise InputError(f"unknown output(s) {unknown}; the model has {known}")
-    return wanted
+    return names
 
 
 def check_mapping(feeds: object) -> None:
@@ -103,16 +103,18 @@ def as_declared(array: Array, info: TensorInfo) -> Array:
     """
     if not info.is_numeric or (array.size and array.dtype.kind not in FITTING):
         return array
-    wanted = info.dtype
-    kind = "f" if wanted.kind == "V" else wanted.kind  # bfloat16
+    dtype = info.dtype
+    kind = "f" if dtype.kind == "V" else dtype.kind  # bfloat16
     if array.size and kind not in FITTING[array.dtype.kind]:
         return array
     with np.errstate(all="ignore"):
-        found = array.astype(wanted)
-        lost = np.isfinite(array) & ~np.isfinite(found) if kind == "f" else found != array
-    if lost.any():
+        converted = array.astype(dtype)
+        is_lost = (
+            np.isfinite(array) & ~np.isfinite(converted) if kind == "f" else converted != array
+        )
+    if is_lost.any():
         raise InputError(
-            f"input {info.name!r} holds {array[lost][0]}, which {wanted} cannot hold. "
+            f"input {info.name!r} holds {array[is_lost][0]}, which {dtype} cannot hold. "
             "Remedy: give numbers in the range of the type."
         )
-    return found
+    return converted

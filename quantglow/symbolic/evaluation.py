@@ -33,14 +33,14 @@ class Evaluation:
     def divisors(self) -> Iterator[Expression]:
         """The divisors that depend on symbols."""
         waiting = list(self._positions)
-        known = set(waiting)
+        visited = set(waiting)
         while waiting:
             atoms = {atom for monomial, _ in waiting.pop().terms for atom in monomial}
             for atom in atoms:
                 if isinstance(atom, Quotient) and atom.divisor.constant is None:
                     yield atom.divisor
-                inside = set(operands_of(atom)) - known
-                known |= inside
+                inside = set(operands_of(atom)) - visited
+                visited |= inside
                 waiting += inside
 
 

@@ -24,15 +24,15 @@ def external(node: External, w: Writer) -> Value:
 def write_part(node: External, w: Writer) -> list[str]:
     """Write the node of the model, as the opset that is written has it; the values of its
     outputs."""
-    given = onnx.ModelProto.FromString(node.model)
-    w.require(opset_for(given, w.opset))
-    proto = at_opset(given, w.opset)
-    args = zip(given.graph.input, node.args, strict=True)
-    made = {name for part in proto.graph.node for name in part.output if name}
-    names = {name: w.number(name) for name in made}
+    source = onnx.ModelProto.FromString(node.model)
+    w.require(opset_for(source, w.opset))
+    proto = at_opset(source, w.opset)
+    args = zip(source.graph.input, node.args, strict=True)
+    results = {name for part in proto.graph.node for name in part.output if name}
+    names = {name: w.number(name) for name in results}
     names |= {info.name: w.stored(arg) for info, arg in args}
     for tensor in proto.graph.initializer:
         names[tensor.name] = w.constant(array_of(tensor), tensor.name)
     w.nodes += [renamed(part, names) for part in proto.graph.node]
     w.domains |= {name: version for name, version in opsets_of(proto).items() if name}
-    return [names[output.name] for output in given.graph.output]
+    return [names[output.name] for output in source.graph.output]

@@ -169,10 +169,10 @@ class Writer:
 
     def integers(self, values: Iterable[int], hint: str) -> str:
         """A list of int64, as shapes and axes are given; free sizes are computed."""
-        found = list(values)
-        if not any(map(is_free, found)):
-            return self.constant(np.array(found, np.int64), hint)
-        parts = [size(expression_of(value), self) for value in found]
+        listed = list(values)
+        if not any(map(is_free, listed)):
+            return self.constant(np.array(listed, np.int64), hint)
+        parts = [size(expression_of(value), self) for value in listed]
         return parts[0] if len(parts) == 1 else self.emit("Concat", parts, hint, axis=0)
 
     def write(self, node: Node) -> None:

@@ -32,10 +32,10 @@ def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
     if not has_scope(config):
         return {}
     origins = dict(origins_by_node(graph))
-    own = (Origin(node.name, node.op) for node in origins)
-    found = excluded(origins, graph.sources or tuple(own), config, known_names(graph))
+    nodes = (Origin(node.name, node.op) for node in origins)
+    reasons = excluded(origins, graph.sources or tuple(nodes), config, known_names(graph))
     # A node with bodies has no int8 form; those of its bodies' nodes are chosen by themselves.
-    return {n: why for n, why in found.items() if not (n.bodies and why == UNCHOSEN)}
+    return {n: why for n, why in reasons.items() if not (n.bodies and why == UNCHOSEN)}
 
 
 def has_scope(config: QuantizationConfig) -> bool:
@@ -66,7 +66,7 @@ def excluded(
     with its bias and activation is a Conv.  ``sources``: the nodes of the model; ``aliases``:
     further names.  Raises ``IgnoredScopeError`` for an entry that matches no source.
     """
-    scope, found = config.ignored_scope, dict[Named, str]()
+    scope, reasons = config.ignored_scope, dict[Named, str]()
     entries = [
         *((entry, "nodes_to_exclude", True) for entry in config.nodes_to_exclude or ()),
         *((entry, "ignored_scope", scope.validate) for entry in scope.names),
@@ -76,16 +76,16 @@ def excluded(
     model_names = {name for origin in sources for name in names_of(origin)}
     for entry, option, validate in entries:
         matches = matching(entry, names, validate, option, model_names)
-        _add(found, matches, f"{option} {entry!r}")
+        _add(reasons, matches, f"{option} {entry!r}")
     types = {origin.op_type for origin in sources}
     for entry in scope.types:
         if scope.validate:
             check_type(entry, types)
-        matches = [item for item, own in origins.items() if entry in own.types]
-        _add(found, matches, f"ignored_scope type {entry!r}")
+        matches = [item for item, each in origins.items() if entry in each.types]
+        _add(reasons, matches, f"ignored_scope type {entry!r}")
     if chosen := types_to_quantize(config, types):
-        _add(found, [n for n, own in origins.items() if not own.main_types & chosen], UNCHOSEN)
-    return found
+        _add(reasons, [n for n, each in origins.items() if not each.main_types & chosen], UNCHOSEN)
+    return reasons
 
 
 def by_name(
@@ -95,13 +95,13 @@ def by_name(
 ) -> dict[str, Sequence[Named]]:
     """Every name of the model, of a node or of a value -> what computes it or a part of it; nothing
     for what is no operator any more."""
-    found: dict[str, dict[Named, None]] = {n: {} for o in sources for n in names_of(o)}
+    items_by_name: dict[str, dict[Named, None]] = {n: {} for o in sources for n in names_of(o)}
     for name, items in aliases.items():
-        found.setdefault(name, {}).update(dict.fromkeys(items))
-    for item, own in origins.items():
-        for name in (name for origin in own.all for name in names_of(origin)):
-            found.setdefault(name, {})[item] = None
-    return {name: tuple(items) for name, items in found.items()}
+        items_by_name.setdefault(name, {}).update(dict.fromkeys(items))
+    for item, each in origins.items():
+        for name in (name for origin in each.all for name in names_of(origin)):
+            items_by_name.setdefault(name, {})[item] = None
+    return {name: tuple(items) for name, items in items_by_name.items()}
 
 
 def names_of(origin: Origin) -> tuple[str, ...]:
@@ -170,12 +170,12 @@ def matching(
     return [node for nodes in matches for node in nodes]
 
 
-def _add(found: dict[Named, str], nodes: Iterable[Named], reason: str) -> None:
+def _add(reasons: dict[Named, str], nodes: Iterable[Named], reason: str) -> None:
     for node in nodes:
-        found.setdefault(node, reason)
+        reasons.setdefault(node, reason)
 
 
-def _unmatched(subject: str, entry: str, known: Set[str], remedy: str) -> IgnoredScopeError:
-    near = get_close_matches(entry, sorted(known), 3, cutoff=0.5)
+def _unmatched(subject: str, entry: str, names: Set[str], remedy: str) -> IgnoredScopeError:
+    near = get_close_matches(entry, sorted(names), 3, cutoff=0.5)
     hint = f"did you mean {', '.join(map(repr, near))}?" if near else "nothing looks like it."
     return IgnoredScopeError(f"{subject} matches no node of the model; {hint} Remedy: {remedy}.")

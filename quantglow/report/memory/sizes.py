@@ -25,11 +25,13 @@ class WeightSizes:
         """The sizes of two graphs."""
         return WeightSizes(constants_nbytes(before), constants_nbytes(after))
 
-    def with_tail(self, float_nbytes: int, own: WeightSizes | None) -> WeightSizes:
-        """The sizes with a tail of float weights, some of which are ``own`` of its int8 part."""
-        rest = max(0, float_nbytes - own.float_nbytes) if own else float_nbytes
-        before, after = (own.float_nbytes, own.quantized_nbytes) if own else (0, 0)
-        return WeightSizes(self.float_nbytes + rest + before, self.quantized_nbytes + rest + after)
+    def with_tail(self, float_nbytes: int, inside: WeightSizes | None) -> WeightSizes:
+        """The sizes with a tail of float weights, those ``inside`` its int8 part once."""
+        tail_nbytes = max(0, float_nbytes - inside.float_nbytes) if inside else float_nbytes
+        before, after = (inside.float_nbytes, inside.quantized_nbytes) if inside else (0, 0)
+        return WeightSizes(
+            self.float_nbytes + tail_nbytes + before, self.quantized_nbytes + tail_nbytes + after
+        )
 
     @property
     def ratio(self) -> float:

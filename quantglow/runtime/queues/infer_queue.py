@@ -135,9 +135,9 @@ class InferQueue(OfOneProcess):
         check_mapping(feeds)
         if odd := [name for name in feeds if not isinstance(name, str)]:
             raise InputError(f"names of inputs must be strings, got {brief(odd[0])}")
-        given = feeds_of(feeds, self.model.get_inputs)
-        wanted = strings(output_names, "output_names") or None
-        call = Call(given, wanted, time.monotonic())
+        arrays = feeds_of(feeds, self.model.get_inputs)
+        names = strings(output_names, "output_names") or None
+        call = Call(arrays, names, time.monotonic())
         self._waiting.add(call)
         return call.future
 

@@ -53,8 +53,8 @@ def object_file(target: Target, texts: Sequence[str], public: Sequence[str]) -> 
         code, frames = called(place, arrays, facts | more, seconds=PATIENCE_SECONDS)
     except IsolationError as error:
         raise BackendError(f"LLVM made no object for {target.name}: {error}") from error
-    found = json.loads(frames.tobytes())
-    return ObjectFile(code.tobytes(), {name: Stack(*numbers) for name, numbers in found.items()})
+    stacks = json.loads(frames.tobytes())
+    return ObjectFile(code.tobytes(), {name: Stack(*numbers) for name, numbers in stacks.items()})
 
 
 def compile_here(

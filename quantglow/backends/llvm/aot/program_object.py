@@ -97,9 +97,9 @@ def part_object(
         inner[f"{name}_vlen{end}"] = ""
     texts += guards(name, inner, needed, program.target) if needed else ()
     public = [function.removesuffix(INNER) for function in inner]
-    made = object_file(program.target, ["\n".join(texts), *renamed], public)
-    stack = deepest(made.frames, [{*public}, {*inner}, {*functions.values()}])
-    return ProgramObject(made.code, weights, stack, arena_nbytes, labels)
+    compiled = object_file(program.target, ["\n".join(texts), *renamed], public)
+    stack = deepest(compiled.frames, [{*public}, {*inner}, {*functions.values()}])
+    return ProgramObject(compiled.code, weights, stack, arena_nbytes, labels)
 
 
 def guards(

@@ -108,8 +108,8 @@ def operands_of(program: EmittedProgram, numbers: Evaluation, guards: Guards | N
 
 def narrowed(values: Sequence[object]) -> Array:
     """Natural numbers in few bytes: programs keep these beside their weights."""
-    found = np.array(values, np.int64)
-    return found.astype(np.min_scalar_type(found.max(initial=0)))
+    numbers = np.array(values, np.int64)
+    return numbers.astype(np.min_scalar_type(numbers.max(initial=0)))
 
 
 def interiors(program: EmittedProgram) -> Iterator[Expression]:
