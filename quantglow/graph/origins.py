@@ -141,6 +141,8 @@ class Lineage:
         same = [n for n in sources if n.op == node.op]
         gone = [n for n in sources if n.op not in kinds]
         main = same or heaviest(gone or sources)
+        if moves(node):  # one move for several that the compiler put in: a chain would add up
+            main = [n for n in main if n.op in self.origins[n.name].main_types] or main[:1]
         others = [n for n in gone if n not in main]
         return joined(*([self.origins[n.name] for n in part] for part in (main, others)))
 
