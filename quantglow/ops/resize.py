@@ -87,9 +87,9 @@ class Resize(Node):
             raise self.refuse(f"mode {self.mode!r} is neither nearest nor linear")
         if self.mode == "linear" and not kind_of(self.x.type) & REALS:
             raise self.refuse("only floats and codes with one scale are interpolated")
-        if self.coordinates not in _COORDINATES:
+        if self.coordinates not in COORDINATES:
             raise self.refuse(f"unknown coordinate transformation {self.coordinates!r}")
-        if self.rounding not in _ROUNDINGS:
+        if self.rounding not in ROUNDINGS:
             raise self.refuse(f"unknown rounding {self.rounding!r}")
         if any(size < 1 for size in (*self.x.type.shape[1:3], *self.sizes)):
             raise self.refuse(f"images of {self.x.type.shape[1:3]} cannot become {self.sizes}")
@@ -115,7 +115,7 @@ class Resize(Node):
     @far_coordinates
     def nearest(self, axis: int, length: int, resized: int) -> Array:
         """The nearest of ``length`` rows (columns) to each of ``resized``."""
-        source = _ROUNDINGS[self.rounding](self._sources(axis, length, resized))
+        source = ROUNDINGS[self.rounding](self._sources(axis, length, resized))
         return tap_index(source, length)
 
     def _sources(self, axis: int, length: int, resized: int) -> Array:
@@ -123,7 +123,7 @@ class Resize(Node):
         # float32 as in onnxruntime: one ulp decides which row is the nearest.
         index = np.arange(resized, dtype=np.float32)
         scale = float(np.float32(self.scales[axis]))
-        return _COORDINATES[self.coordinates](index, length, resized, scale)
+        return COORDINATES[self.coordinates](index, length, resized, scale)
 
     def reference(self, x: Array) -> Array:
         rows, columns = self.taps(0), self.taps(1)
@@ -179,7 +179,7 @@ class AntialiasedResize(Resize):
         length, resized = int(self.x.type.shape[axis + 1]), int(self.sizes[axis])
         self._check_axis(axis, length, resized)
         index, scale = np.arange(resized, dtype=np.float64), float(self.scales[axis])
-        centres = _COORDINATES[self.coordinates](index, length, resized, scale)[:, None]
+        centres = COORDINATES[self.coordinates](index, length, resized, scale)[:, None]
         narrow = min(scale, 1.0)
         reach = math.ceil(1 / narrow) + 1
         pixels = np.floor(centres).astype(np.int64) + np.arange(-reach, reach + 1)
@@ -220,7 +220,7 @@ def _half_pixel_symmetric(i: Array, length: int, resized: int, scale: float) -> 
     return offset + (i + 0.5) / scale - 0.5
 
 
-_COORDINATES = {
+COORDINATES = {
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": _pytorch_half_pixel,
     "align_corners": _align_corners,
@@ -245,7 +245,7 @@ def _is_tie(v: Array) -> Array:
     return np.asarray(np.abs(v - np.floor(v) - 0.5) <= TIE)
 
 
-_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": _prefer_floor,
     "round_prefer_ceil": _prefer_ceil,
     "floor": np.floor,

@@ -121,10 +121,11 @@ def tree_of(text: str) -> ast.expr:
         raise ValueError(f"cannot read {text[:60]!r}: {error}") from None
 
 
-def read_expression(text: str, names: Iterable[str]) -> Expression:
-    """The expression of a text whose divisors are positive where all symbols are ``USUAL``.  Raises
-    ``ValueError``."""
-    sizes, _ = symbols(dict.fromkeys(names, USUAL))
+def read_expression(text: str, names: Iterable[str] | Mapping[str, int]) -> Expression:
+    """The expression of a text over sizes, which take the guards of its divisors, or over names
+    alone: then divisors must be positive where all symbols are ``USUAL``.  Raises ``ValueError``.
+    """
+    sizes = names if isinstance(names, Mapping) else symbols(dict.fromkeys(names, USUAL))[0]
     return expression_of(size_from(tree_of(text), sizes))
 
 
@@ -154,4 +155,4 @@ def _guard(text: str, sizes: Mapping[str, int]) -> Guard:
     relation, _, zero = behind.partition(" ")
     if zero != "0":
         raise ValueError(f"{text[:60]!r} is not a comparison with 0")
-    return Guard(expression_of(size_from(tree_of(expression), sizes)), Relation(relation))
+    return Guard(read_expression(expression, sizes), Relation(relation))

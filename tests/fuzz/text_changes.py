@@ -12,7 +12,7 @@ import numpy as np
 
 from quantglow.graph.node import OPS, attribute_fields, operand_fields
 from quantglow.ops.functions import BINARY, SELECT, UNARY
-from quantglow.ops.resize import _COORDINATES, _ROUNDINGS
+from quantglow.ops.resize import COORDINATES, ROUNDINGS
 from quantglow.types import DType
 from tests.fuzz.text_lines import Line, nodes_of
 
@@ -25,7 +25,7 @@ ODD_FLOATS = ("inf", "-inf", "nan", "1", "-127.0", "1e-5")
 SCALES = ("0.05", "0.5", "1.0", "1e-38", "1e-45", "3e38", "0.0078125")
 ZERO_POINTS = (0, 0, 0, 3, -3, 127, -128, 255, 32767)
 WORDS = (
-    *("nearest", "linear", *_COORDINATES, *_ROUNDINGS),
+    *("nearest", "linear", *COORDINATES, *ROUNDINGS),
     *("none", "add", "mul", "max", "min", "", "x", "HardSwish", "\\ud800", "\\x00", "a" * 300),
 )
 DTYPES = tuple(str(dtype) for dtype in DType)

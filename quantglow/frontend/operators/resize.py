@@ -27,7 +27,7 @@ all sizes of images are exact in float32."""
 LONGEST = 2**13
 """Sizes below are multiplied by a fraction in place of a scale that is near it."""
 
-_COORDINATES = (
+COORDINATES = (
     "half_pixel",
     "half_pixel_symmetric",
     "pytorch_half_pixel",
@@ -151,7 +151,7 @@ def resized(
     mode = call.text("mode", "nearest")
     if mode not in ("nearest", "linear", "bilinear"):
         raise Unsupported(f"interpolation mode {mode!r}")
-    if coordinates not in _COORDINATES:
+    if coordinates not in COORDINATES:
         raise Unsupported(f"coordinate transformation {coordinates!r}")
     if tuple(sizes[:2]) != call.shape(0)[:2]:
         raise Unsupported("resizes the batch or channel axis")

@@ -6,12 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantglow.concise import Concise
-from quantglow.quantization.report import NodeReport
 from quantglow.report.accuracy.codes import CodeUse, bars
 from quantglow.report.display.tables import Table, number
+
+if TYPE_CHECKING:
+    from quantglow.quantization.report import NodeReport
 
 WORST = 10
 

@@ -115,7 +115,7 @@ def test_constants_that_are_too_short_are_refused(program: Any) -> None:
     table, bindings = program.loaded.table, program.loaded.bindings
     nothing = PlanCheck(table, np.zeros(table.constants, np.int64))
     with pytest.raises(FileFormatError, match="outside of its buffer"):
-        nothing.checked(program.source.hints, bindings._at)
+        nothing.checked(program.source.hints, bindings.unchecked)
 
 
 def test_programs_of_this_process_are_not_checked(program: Any) -> None:

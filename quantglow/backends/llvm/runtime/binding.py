@@ -67,9 +67,12 @@ class Bindings(Concise):
 
     def at(self, values: Values = NO_VALUES) -> Binding:
         """The binding for values of the symbols."""
-        return self._at(values) if self.checked is None else self.checked(values, self._at)
+        return (
+            self.unchecked(values) if self.checked is None else self.checked(values, self.unchecked)
+        )
 
-    def _at(self, values: Values) -> Binding:
+    def unchecked(self, values: Values) -> Binding:
+        """The binding as the table has it."""
         found = self.table
         numbers = found.numbers.always_at(values)
         results = np.array(numbers, np.int64)

@@ -3,8 +3,10 @@ in its memory, and buffers that are in use together lie apart.
 
 A program that comes from a file is checked whenever it is bound to a shape.  The check computes
 with the integers that its table of calls will have; it neither reads an expression nor asks what
-was proven of it, so that a wrong proof, a wrong condition or an altered file leads to an error and
-not out of a buffer.  All operands are checked at once, in a few operations on arrays.
+was proven of it, so that a wrong proof or condition in the text of a graph leads to an error and
+not out of a buffer.  Tables that lie in the cache are trusted as the machine code beside them is:
+which pointers belong to which call is not checked.  All operands are checked at once, in a few
+operations on arrays.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.ops import Resize
 from quantglow.symbolic.size import is_free
 
-_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 """The transformations that are computed; others have tables, which fix the sizes."""
 
 BLOCK = 256
@@ -31,7 +31,7 @@ class FreeTaps:
     def applies(op: Resize, axis: int, pitch: int) -> bool:
         """Whether the taps depend on free sizes."""
         sizes = (op.x.type.shape[axis + 1], op.sizes[axis], pitch)
-        return any(map(is_free, sizes)) and op.coordinates in _COORDINATES
+        return any(map(is_free, sizes)) and op.coordinates in COORDINATES
 
     def offsets(self, index: Value) -> list[Value]:
         """Bytes to the sources of a result; one for the nearest neighbour."""

@@ -28,7 +28,7 @@ _PLAIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv",
           "and": "and", "or": "or", "xor": "xor"}  # fmt: skip
 _EXTREMES = {"imax": "smax", "imin": "smin"}
 _PREDICATES = {"eq": "eq", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
-_ROUNDINGS = {"floor": rounding.floor, "ceil": rounding.ceil, "rint": rounding.rint}
+ROUNDINGS = {"floor": rounding.floor, "ceil": rounding.ceil, "rint": rounding.rint}
 _VECTOR_FUNCTIONS: dict[str, Callable[[Builder, int, Value], Value]] = {
     "exp": mathfun.exp,
     "expm1": mathfun.expm1,
@@ -93,8 +93,8 @@ class Scalars:
             return self._compared(_PREDICATES[expr.op], *args)
         if expr.op in _EXTREMES:
             return self._extreme(_EXTREMES[expr.op], *args)
-        if expr.op in _ROUNDINGS:
-            return _ROUNDINGS[expr.op](self.b, self.target, self.lanes, self.value(args[0]))
+        if expr.op in ROUNDINGS:
+            return ROUNDINGS[expr.op](self.b, self.target, self.lanes, self.value(args[0]))
         if expr.op in _VECTOR_FUNCTIONS:
             return _VECTOR_FUNCTIONS[expr.op](self.b, self.lanes, self.value(args[0]))
         return _RULES[expr.op](self, *args)
