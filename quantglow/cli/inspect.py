@@ -131,7 +131,7 @@ def graph_of(options: argparse.Namespace) -> Graph:
     """The graph of the stage, or the graph that its program is made of."""
     if is_saved(options.model):
         refuse_steps(options)
-        return saving.load(options.model).graph
+        return saved_graph(options.model)
     if options.calibration_data and options.stage not in ("imported", "optimized"):
         request = QuantizationRequest(config_of(options), options.subset_size, holds_out=True)
         model = with_steps(options.model, **steps_of(options))
@@ -141,6 +141,19 @@ def graph_of(options: argparse.Namespace) -> Graph:
     if options.stage == "imported" or is_quantized(graph):
         return graph
     return stages.float_graph_of(graph)
+
+
+def saved_graph(path: str) -> Graph:
+    """The graph of a saved model.  Raises ``OptionError`` if it is empty: a model whose shapes are
+    free has none before its first call.
+    """
+    graph = saving.load(path).graph
+    if not graph.outputs:
+        raise OptionError(
+            f"{path} holds no program: its shapes were free when it was saved. "
+            "Remedy: inspect the ONNX file with --input-shapes NAME:D,D,…"
+        )
+    return graph
 
 
 def report_of(options: argparse.Namespace) -> object:

@@ -567,6 +567,15 @@ def test_bench_has_one_median_of_a_model(folder: Path, capsys: pytest.CaptureFix
     assert len(shown["batches"]) == 2
 
 
+@pytest.mark.parametrize("stage", ["memory", "int8", "program"])
+def test_inspect_shows_no_stage_of_a_file_without_a_program(
+    folder: Path, capsys: pytest.CaptureFixture[str], stage: str
+) -> None:
+    run(folder, "compile free.onnx --output unplanned.qgm")
+    assert run(folder, f"inspect unplanned.qgm --stage {stage}") == 1
+    assert "unplanned.qgm holds no program" in capsys.readouterr().err
+
+
 def test_compile_says_when_free_shapes_are_planned(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
