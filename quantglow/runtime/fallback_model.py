@@ -196,8 +196,8 @@ class FallbackModel(OfOneProcess):
     ) -> None:
         """Raise ``OptionError``: a bundle has no onnxruntime."""
         raise OptionError(
-            "a bundle has no onnxruntime, and this model needs it for operators or shapes that are "
-            "only known while it runs. Remedy: cut the model before them."
+            f"a bundle has no onnxruntime, which this model needs: {'; '.join(self.reasons)}. "
+            "Remedy: cut the model before that, by onnx.utils.extract_model."
         )
 
     def _repr_html_(self) -> str:
