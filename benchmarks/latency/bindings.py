@@ -59,7 +59,7 @@ def rows(network: FreeNetwork, count: int, repeats: int) -> Iterator[tuple[str, 
         bindings, operands = program.loaded.bindings, program.loaded.table.operands
         times = [
             median(best(partial(bind, v), repeats) for v in served)
-            for bind in (bindings._at, bindings.at)
+            for bind in (bindings.unchecked, bindings.at)
         ]
         counts = len(operands.pointers), len(operands.numbers.lines)
         yield network.name, *map(str, counts), *(f"{1e6 * seconds:.0f}" for seconds in times)
