@@ -25,7 +25,14 @@ from tests.unit.forking import exit_code_of_child
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
 X = np.float32([1, 2])
-PACKAGE = "torch", "torch.fx", "torch.export", "torch.export.graph_signature", "torch.utils"
+PACKAGE = (
+    "torch",
+    "torch.fx",
+    "torch.export",
+    "torch.export.graph_signature",
+    "torch.nn",
+    "torch.utils",
+)
 
 
 def test_the_entry_point_names_a_function_of_the_package() -> None:
