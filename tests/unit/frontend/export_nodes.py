@@ -40,7 +40,7 @@ def conv(k: Kit) -> Node:
     )
     plain = ops.Conv(name=k.name(), **made)
     residual: Node = k.input(*plain.type.shape)
-    if out is not None and k.choice(True, False):
+    if out is not None:
         residual = k.stored(residual)
     return ops.Conv(name=k.name(), residual=k.choice(None, residual), **made)
 
