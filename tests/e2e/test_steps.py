@@ -61,7 +61,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     try:
         model = str(NETWORKS[request.param].source())
     except SystemExit as error:
-        pytest.skip(str(error))
+        pytest.skip(f"{request.param} is not in the repository; to get it: {error}")
     x = photos()
     own = {"before": [*DECLARED, *preparation], "after": AFTER}
     floats, options = prepared(x, preparation), {"num_threads": 1}
