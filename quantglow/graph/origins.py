@@ -22,7 +22,7 @@ LARGEST_PATTERN = 64
 @dataclass(frozen=True)
 class Origin:
     """A node of the model.  ``inside``: the calls of local functions and the nodes with subgraphs
-    that it is in, the innermost first."""
+    that it is in, the innermost first, each without those that it is in."""
 
     name: str
     op_type: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 import onnx
 
@@ -20,7 +21,9 @@ KEY = "quantglow.calls"
 def origin_of(proto: onnx.NodeProto, outer: Origin | None) -> Origin:
     """The node, in the calls that it was inlined from, and in ``outer``, the node whose subgraph it
     is in."""
-    around = (*calls_around(proto), *(outer.chain if outer else ()))
+    # Without what they are in themselves: hashes of nested ones double with each level.
+    outside = (replace(outer, inside=()), *outer.inside) if outer else ()
+    around = (*calls_around(proto), *outside)
     results = tuple(filter(None, proto.output))
     return Origin(proto.name, proto.op_type, proto.domain, results, around)
 
