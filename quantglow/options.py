@@ -134,7 +134,8 @@ class QuantizationConfig(Concise):
     ignored_scope         nodes that stay float, see ``IgnoredScope.of``
     nodes_to_exclude      the same, as onnxruntime calls it
     op_types_to_quantize  if given, all other op types stay float; what was fused into an operator
-                          (bias, normalization, activation) goes with it
+                          (bias, normalization, activation) goes with it, and so does all that
+                          is in a function or in the subgraphs of an operator (If, Loop)
     int16_activations     values stored as int16: names, globs or "re:" expressions, as in
                           ``ignored_scope``; or "auto": those that pay, for 5 % more time, see
                           ``quantization.search.choose_int16``, or none if int8 is as close to float

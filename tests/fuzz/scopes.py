@@ -130,7 +130,15 @@ def left_out(model: onnx.ModelProto, chosen: Set[str], usual: Graph, only: Graph
     mine = {name for name, own in kinds.items() if own and own <= chosen & PRODUCTS}
     if lost := stored(model, usual, mine) - stored(model, only, mine):
         return f"op_types_to_quantize={sorted(chosen)} leaves out {sorted(lost)}"
+    chosen_whole = {  # an operator with subgraphs stands for all that is in them
+        name
+        for node in all_nodes(model.graph.node)
+        if node.op_type in chosen
+        for inner in all_nodes([node])
+        for name in inner.input
+    }
     others = {name for name, own in kinds.items() if own and own <= PRODUCTS - chosen}
+    others -= chosen_whole
     if more := stored(model, only, others):
         return f"op_types_to_quantize={sorted(chosen)} takes {sorted(more)}, too"
     return ""
