@@ -17,7 +17,7 @@ from quantglow.converters.exporters import cause_of, quiet
 from quantglow.converters.pytorch_calls import (
     Call,
     NamedSamples,
-    first_sample,
+    first_samples,
     varying_axes,
 )
 from quantglow.converters.pytorch_decompositions import DECOMPOSITIONS
@@ -45,9 +45,9 @@ def converted(model: Any, data: Any) -> tuple[Any, Any]:
             is_array = isinstance(data, torch.Tensor)
             return onnx_of(model), array_of_tensor(data) if is_array else data
         module = checked_module(model, data)
-        first, samples = first_sample(data)
-        call = Call.of(first, signature(module.forward))
-        axes = varying_axes(data, signature(module.forward))
+        ahead, samples = first_samples(data)
+        call = Call.of(first := ahead[0], signature(module.forward))
+        axes = varying_axes(ahead, signature(module.forward))
         program = exported(module, call, axes).run_decompositions(dict(DECOMPOSITIONS))
         check_stateless(program)
         named = NamedSamples(samples, signature(module.forward), *inputs_of(program, call))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from quantglow.arguments import brief
-from quantglow.data.samples import are_labels, without_labels
+from quantglow.data.samples import Unnamed, are_labels, without_labels
 from quantglow.errors import CalibrationError
 from quantglow.foreign_types import array_of_tensor
 from quantglow.profiling.data import samples_in
 from quantglow.types import Array
+
+MAX_AHEAD, MAX_AHEAD_NBYTES = 64, 1 << 28
+"""Maximum number of samples of a loader whose shapes are compared before the export, and of the
+bytes that they take meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,10 @@ class Call:
 
 
 def unlabelled(sample: Any, signature: Signature) -> Any:
-    """A sample without labels: an entry of a dict that ``forward`` does not name, or integers
-    behind its arguments."""
+    """A sample without labels: an entry of a dict that ``forward`` does not name, integers behind
+    its arguments, or those of a file or folder."""
+    if isinstance(sample, Unnamed):
+        return sample.values
     if isinstance(sample, Mapping):
         kinds = {parameter.kind for parameter in signature.parameters.values()}
         takes_all = Parameter.VAR_KEYWORD in kinds
@@ -78,13 +84,11 @@ def fits(signature: Signature, arguments: Sequence[Any]) -> bool:
     return True
 
 
-def varying_axes(data: Any, signature: Signature) -> dict[int, set[int]]:
-    """Axes whose sizes differ among samples in a list, by the position of the leaf of a call."""
-    if not isinstance(data, list | tuple):
-        return {}
+def varying_axes(samples: Iterable[Any], signature: Signature) -> dict[int, set[int]]:
+    """Axes whose sizes differ among samples, by the position of the leaf of a call."""
     varying: dict[int, set[int]] = {}
     first: list[tuple[int, ...]] | None = None
-    for sample in data:
+    for sample in samples:
         shapes = [np.shape(leaf) for leaf in leaves_of(sample, signature)]
         first = shapes if first is None else first
         for position, (one, other) in enumerate(zip(first, shapes, strict=False)):
@@ -120,13 +124,51 @@ def as_tensor(leaf: Any) -> Any:
     return torch.from_numpy(np.array(leaf).view(np.int16)).view(torch.bfloat16)
 
 
-def first_sample(data: Any) -> tuple[Any, Any]:
-    """The first sample, and data that still contains it.  Raises ``CalibrationError``."""
+@dataclass
+class Resumed:
+    """Samples of an iterable whose ``first`` ones were read: the iteration that first goes beyond
+    these goes on with the iterator ``later``, and iterations after it start anew."""
+
+    samples: Iterable[Any]
+    first: Sequence[Any]
+    later: Iterator[Any] | None
+
+    def __iter__(self) -> Iterator[Any]:
+        first, later = self.first, self.later
+        if later is None:
+            yield from self.samples
+            return
+        yield from first
+        resumes = self.later is later
+        self.first, self.later = (), None
+        yield from later if resumes else islice(self.samples, len(first), None)
+
+
+def first_samples(data: Any) -> tuple[Sequence[Any], Any]:
+    """All samples of a list, else the first ones up to a limit of number and memory; and data that
+    still contains them.  Raises ``CalibrationError``.
+    """
     samples = samples_in(array_of_tensor(data) if isinstance(data, torch.Tensor) else data, ())
-    iterator = iter(samples)
-    for sample in iterator:
-        return sample, chain([sample], iterator) if iterator is samples else samples
-    raise CalibrationError("there are no samples. Remedy: give at least one.")
+    if isinstance(samples, list | tuple):
+        first, again = samples, samples
+    else:
+        later = iter(samples)
+        first = list(within_memory(islice(later, MAX_AHEAD)))
+        again = chain(first, later) if later is samples else Resumed(samples, first, later)
+    if not first:
+        raise CalibrationError("there are no samples. Remedy: give at least one.")
+    return first, again
+
+
+def within_memory(samples: Iterable[Any]) -> Iterator[Any]:
+    """Samples until their tensors take ``MAX_AHEAD_NBYTES``, at least one."""
+    nbytes = 0
+    for sample in samples:
+        yield sample
+        leaves = pytree.tree_leaves(sample)
+        nbytes += sum(int(getattr(leaf, "nbytes", 0)) for leaf in leaves)
+        if nbytes >= MAX_AHEAD_NBYTES:
+            return
 
 
 @dataclass(frozen=True)

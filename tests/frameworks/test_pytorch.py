@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import quantglow as qg
+from quantglow.converters import pytorch_calls
 from quantglow.foreign_types import array_of_tensor
 from tests.frameworks.networks import digits, images, labels
 from tests.support.small_network import small_model
@@ -215,14 +217,77 @@ def test_labels_are_left_out_of_calls_and_validate(form: str) -> None:
     assert report.right is not None and report.right.labels in (12, 24)
 
 
-def test_samples_of_different_shapes_leave_their_axes_free() -> None:
+LENGTHS = (16, 24, 9, 16) * 3
+
+
+class OfLengths(torch.utils.data.Dataset):
+    """Samples of different lengths, with labels."""
+
+    def __len__(self) -> int:
+        return len(LENGTHS)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.randn(3, LENGTHS[index], generator=torch.manual_seed(index)), index % 5
+
+
+OF_LENGTHS: dict[str, Any] = {
+    "list": lambda: [x[None] for x, _ in map(OfLengths().__getitem__, range(12))],
+    "loader": lambda: torch.utils.data.DataLoader(OfLengths()),
+    "iterator": lambda: (x[None] for x, _ in map(OfLengths().__getitem__, range(12))),
+    "dataset": lambda: [{"x": x[None].numpy()} for x, _ in map(OfLengths().__getitem__, range(12))],
+}
+"""Samples whose lengths differ, in every form of docs/how_to/data.md that a module takes."""
+
+
+@pytest.mark.parametrize("form", OF_LENGTHS)
+def test_samples_of_different_shapes_leave_their_axes_free(form: str) -> None:
     module = OfAnyLength().eval()
-    data = [torch.randn(1, 3, length) for length in (16, 24, 9, 16)] * 3
-    compiled = qg.compile(module, samples=data)
+    compiled = qg.compile(module, samples=OF_LENGTHS[form]())
     for shape in ((1, 3, 16), (4, 3, 50), (2, 3, 7)):
         x = torch.randn(shape)
         np.testing.assert_allclose(compiled(x), of(module(x)), **TOLERANCE)
+    data = OF_LENGTHS[form]()
     assert qg.quantize_and_compile(module, data, progress=False, effort="fast").report.layers
+
+
+def test_a_loader_is_read_once_for_shapes_and_samples() -> None:
+    reads = []
+
+    class Counting(OfLengths):
+        def __getitem__(self, index: int) -> Any:
+            reads.append(index)
+            return super().__getitem__(index)
+
+    loader = torch.utils.data.DataLoader(Counting())
+    assert qg.profile(OfAnyLength().eval(), loader, progress=False).samples == len(LENGTHS)
+    assert sorted(reads) == [*range(len(LENGTHS))]
+
+
+def test_samples_beyond_those_looked_at_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytorch_calls, "MAX_AHEAD_NBYTES", 1)
+    loader = torch.utils.data.DataLoader(OfLengths(), batch_sampler=[[n] for n in (0, 3, 4, 7)])
+    assert qg.profile(OfAnyLength().eval(), loader, progress=False).samples == 4
+
+
+def test_a_shape_that_comes_late_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytorch_calls, "MAX_AHEAD", 1)
+    loader = torch.utils.data.DataLoader(OfLengths())
+    with pytest.raises(qg.CalibrationError, match=r"sample 1.*Remedy"):
+        qg.profile(OfAnyLength().eval(), loader, progress=False)
+
+
+def test_a_folder_of_images_is_data_of_a_module(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    for index in range(12):
+        (folder := tmp_path / "ab"[index % 2]).mkdir(exist_ok=True)
+        pixels = np.random.default_rng(index).integers(0, 256, (16, 16, 3))
+        image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index}.png")
+    images = qg.data.ImageFolder(tmp_path, "imagenet:8", labels=True)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2)).eval()
+    options: dict[str, Any] = {"validation_data": images, "progress": False, "effort": "fast"}
+    report = qg.quantize_and_compile(module, images, **options).report
+    assert isinstance(report, qg.Report)
+    assert report.right is not None and report.right.labels == 12
 
 
 def test_one_tensor_holds_all_samples() -> None:
