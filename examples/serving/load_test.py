@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import base64
 import json
+import math
 import os
 import socket
 import subprocess
@@ -38,6 +39,9 @@ CLIENTS, IMAGES = 8, 32
 NEXT = "next.qgm"
 TOLERANCE = 0.05
 """Difference of probabilities from quantglow's int8; a mixed-up answer differs by far more."""
+
+AFTERWARDS = 1.0
+"""Time for which clients go on after a model was replaced, in seconds."""
 
 Answers = dict[str, np.ndarray]
 """Expected answers by the digest of the model."""
@@ -101,8 +105,10 @@ class Load:
             outcome.wrong += 1
 
     async def in_turn(self, seconds: float, meanwhile: Callable[[], None] | None = None) -> Outcome:
-        """Each client sends a request when it has the answer to the one before."""
-        outcome, end = Outcome(), time.perf_counter() + seconds
+        """Each client sends a request when it has the answer to the one before; after
+        ``meanwhile``, for ``AFTERWARDS`` more seconds at least."""
+        outcome, start = Outcome(), time.perf_counter()
+        end = start + seconds if meanwhile is None else math.inf
 
         async def client(first: int, session: aiohttp.ClientSession) -> None:
             index = first
@@ -110,11 +116,16 @@ class Load:
                 await self.one(session, index % len(self.bodies), outcome)
                 index += 1
 
-        start = time.perf_counter()
+        async def change(action: Callable[[], None]) -> None:
+            nonlocal end
+            try:
+                await asyncio.to_thread(action)
+            finally:
+                end = max(start + seconds, time.perf_counter() + AFTERWARDS)
+
         async with aiohttp.ClientSession() as session:
             work = [client(4 * number, session) for number in range(CLIENTS)]
-            if meanwhile is not None:
-                work.append(asyncio.to_thread(meanwhile))
+            work += [change(meanwhile)] if meanwhile is not None else []
             await asyncio.gather(*work)
         outcome.duration = time.perf_counter() - start
         return outcome
@@ -240,8 +251,10 @@ def measured(folder: Path, runtime: str, seconds: float) -> bool:
         server.wait(30)
     for name, outcome in rows.items():
         print(outcome.line(f"{runtime}, {name}"), flush=True)
-    seen = {model for outcome in rows.values() for model in outcome.models}
-    return seen == answers.keys() and all(outcome.is_good for outcome in rows.values())
+    answered = {model for outcome in rows.values() for model in outcome.models}
+    if missing := answers.keys() - answered:
+        print(f"{runtime}: no answer came from the model {', '.join(missing)}", file=sys.stderr)
+    return not missing and all(outcome.is_good for outcome in rows.values())
 
 
 def answers_of(folder: Path, images: list[np.ndarray]) -> Answers:
