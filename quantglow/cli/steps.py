@@ -1,6 +1,7 @@
 """Steps before and after a model, as words of the command line.
 
-A step is ``NAME`` or ``NAME:ARGUMENTS``; ``INPUT=`` before it says of which input or output.
+A step is ``NAME`` or ``NAME:ARGUMENTS``; ``INPUT=`` before it says of which input or output it is,
+and those behind it up to the next name.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def steps_arguments(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="STEP",
-            help=f"steps that become part of the model, {what}: {known}; NAME=STEP for the input "
-            "or output NAME of several",
+            help=f"steps that become part of the model, {what}: {known}; NAME=STEP STEP … for the "
+            "input or output NAME of several",
         )
 
 
@@ -50,16 +51,18 @@ def words_of(options: argparse.Namespace) -> list[str]:
 
 
 def listed(option: str, words: Sequence[str]) -> Any:
-    """A list of steps, or lists by name."""
+    """A list of steps, or lists by name, which holds for the words behind it, too."""
     named: dict[str, list[steps.Step]] = {}
+    current = ""
     for word in words:
         name, equals, text = word.rpartition("=")
-        named.setdefault(name if equals else "", []).append(parsed(option, text))
+        current = name if equals else current
+        named.setdefault(current, []).append(parsed(option, text))
     if "" not in named:
         return named or None
     if len(named) > 1:
         raise OptionError(
-            f"{option} has steps with and without a name, {[*words]}. Remedy: NAME=STEP for all."
+            f"{option} has steps before the first name, {[*words]}. Remedy: begin with NAME=STEP."
         )
     return named[""]
 

@@ -1,85 +1,147 @@
-"""The code of the documentation's pages runs."""
+"""README.md and the pages of the documentation run, on models with one input and output and with
+several."""
 
 from __future__ import annotations
 
-import re
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import quantglow as qg
-from tests.e2e.test_deploy import BLOCK, ROOT, printed
 from tests.support.decoder import Decoder, decoder_model, random_weights
-from tests.support.small_network import small_model, small_samples
+from tests.support.documented import (
+    BOTH,
+    ELSEWHERE,
+    ONE,
+    ROOT,
+    blocks,
+    classifier,
+    commands,
+    forget_modules,
+    free_network,
+    models_of,
+    network,
+    pages,
+    samples_of,
+    scores_of_tokens,
+)
 
-DOCS = ROOT / "docs"
-OTHERS = {"data.md", "deploy.md", "pytorch.md", "steps.md"}
-"""Pages whose code runs in ``test_deploy``, ``test_documented_data`` and ``tests/frameworks``."""
-PYTHON = {
-    path.relative_to(DOCS).as_posix(): blocks
-    for path in sorted(DOCS.rglob("*.md"))
-    if path.name not in OTHERS
-    if (blocks := [t for language, _, t in BLOCK.findall(path.read_text()) if language == "python"])
+OTHERS = {
+    "docs/deploy.md": "tests/e2e/test_deploy.py",
+    "docs/pytorch.md": "tests/frameworks/test_page.py",
 }
-"""Blocks of Python in each page."""
+"""Pages whose code another test runs, on both kinds of models, too."""
 
-SMALL = Decoder(layers=1, hidden=64, heads=2, kv_heads=1, inner=64, vocabulary=64)
+PAGES = [page for page in pages() if page not in OTHERS]
+CASES = [(page, model) for page in PAGES for model in models_of(page)]
 
-
-def free_model(length: int | str = "length") -> onnx.ModelProto:
-    """x [batch, length] -> Relu -> y."""
-    shape = ["batch", length]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "free", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+Names = dict[str, Any]
 
 
-def saved(model: onnx.ModelProto, path: str) -> None:
-    onnx.save(model, path)
+def ordinary(model: str) -> Names:
+    """A network, and samples as a file and as arrays."""
+    onnx.save(network(model), "model.onnx")
+    arrays = samples_of(network(model))
+    np.savez("samples.npz", **arrays)
+    np.savez("one.npz", **{name: values[:1] for name, values in arrays.items()})
+    return {"samples": arrays}
+
+
+def of_speed(model: str) -> Names:
+    """A compiled network, whose file is there."""
+    names = ordinary(model)
+    compiled = qg.quantize_and_compile("model.onnx", names["samples"], verify=False)
+    compiled.save("model.qgm")
+    return {**names, "compiled": compiled}
+
+
+def of_shapes(model: str) -> Names:
+    """A network of any batch and length."""
+    onnx.save(free_network(model), "model.onnx")
+    return {}
+
+
+def of_serving(model: str) -> Names:
+    """A compiled network of any batch, and requests."""
+    arrays = samples_of(free_network(model))
+    requests = [{name: values[i : i + 1] for name, values in arrays.items()} for i in range(12)]
+    compiled = qg.compile(free_network(model))
+    compiled.run(None, requests[0])
+    return {"compiled": compiled, "requests": requests}
+
+
+def of_decoders(model: str) -> Names:
+    """A decoder with caches, or one without."""
+    tokens = np.zeros((1, 3), np.int64)
+    if model == ONE:
+        onnx.save(scores_of_tokens(), "decoder.onnx")
+        return {"samples": [{"tokens": tokens}] * 2}
+    sizes = Decoder(layers=1, hidden=64, heads=2, kv_heads=1, inner=64, vocabulary=64)
+    onnx.save(decoder_model(sizes, random_weights(0)), "decoder.onnx")
+    return {"samples": [sizes.feeds(tokens, sizes.empty_cache(1))] * 2}
+
+
+def of_images(model: str) -> Names:
+    """A classifier, and images as an array and in folders."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    onnx.save(classifier(model), "model.onnx")
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (6, 224, 224, 3)).astype(np.uint8)
+    size = {"size": rng.standard_normal((6, 2)).astype(np.float32)} if model == BOTH else {}
+    np.savez("images.npz", x=images, **size)
+    for index, pixels in enumerate(images):
+        for place in ("photos", f"validation/{'ab'[index % 2]}"):
+            Path(place).mkdir(parents=True, exist_ok=True)
+            image.fromarray(pixels).save(f"{place}/{index}.png")
+    return {}
+
+
+GIVEN: dict[str, Callable[[str], Names]] = {
+    "docs/how_to/data.md": of_images,
+    "docs/how_to/decoders.md": of_decoders,
+    "docs/how_to/serving.md": of_serving,
+    "docs/how_to/shapes.md": of_shapes,
+    "docs/how_to/speed.md": of_speed,
+    "docs/how_to/steps.md": of_images,
+}
+"""Names that the text of a page takes as given, and files; of other pages: ``ordinary``."""
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a model and samples."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own to work in, from which modules are imported."""
     monkeypatch.chdir(tmp_path)
-    onnx.save(small_model(), "model.onnx")
-    np.savez("samples.npz", x=np.concatenate(small_samples(12)))
-    return tmp_path
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    forget_modules(tmp_path)
 
 
-def names_for(page: str) -> dict[str, Any]:
-    """Names that the text of a page takes as given."""
-    samples = np.concatenate(small_samples(12))
-    if page == "how_to/shapes.md":
-        saved(free_model(), "model.onnx")
-    if page == "how_to/decoders.md":
-        saved(decoder_model(SMALL, random_weights(0)), "decoder.onnx")
-        one = SMALL.feeds(np.zeros((1, 3), np.int64), SMALL.empty_cache(1))
-        return {"qg": qg, "samples": [one, one]}
-    given = {"np": np, "qg": qg, "samples": samples, "model": "model.onnx"}
-    if page == "how_to/speed.md":
-        given["compiled"] = qg.quantize_and_compile("model.onnx", samples, verify=False)
-    if page == "how_to/serving.md":
-        given["samples"] = samples.reshape(12, -1)
-        given["compiled"] = qg.compile(free_model(72))
-        given["compiled"].run(None, {"x": given["samples"]})
-    return given
+@pytest.mark.parametrize(("page", "model"), CASES)
+def test_the_code_of_a_page_runs(page: str, model: str, here: Path) -> None:
+    names = {"np": np, "qg": qg, "model": "model.onnx", **GIVEN.get(page, ordinary)(model)}
+    if page == "docs/reference/command_line.md":
+        (here / "graph.txt").write_text(str(qg.import_model("model.onnx")))
+    for block in blocks(page, model):
+        block.run(page, names)
 
 
-@pytest.mark.parametrize("page", PYTHON)
-def test_python_runs(page: str, here: Path) -> None:
-    names = names_for(page)
-    for text in PYTHON[page]:
-        exec(compile(text, page, "exec"), names)
+def test_pages_of_other_tests_exist() -> None:
+    files = {**OTHERS, **dict.fromkeys(GIVEN, "README.md")}
+    assert all((ROOT / name).exists() for pair in files.items() for name in pair)
 
 
-def test_commands_of_the_quick_start_run(here: Path) -> None:
-    text = (DOCS / "quickstart.md").read_text()
-    commands = re.findall(r"^quantglow .*$", text, re.MULTILINE)
-    assert len(commands) == 3
-    for command in commands:
-        assert printed(here, "sh", command.replace("onnxruntime openvino", "onnxruntime"))
+def test_commands_that_are_left_out_are_tested_elsewhere() -> None:
+    texts = [block.text for page in pages() for m in models_of(page) for block in blocks(page, m)]
+    lines = {" ".join(line.split()) for text in texts for line in text.splitlines()}
+    assert {line.split("&& ")[-1] for line in lines} >= ELSEWHERE.keys()
+    assert all((ROOT / place.partition(":")[0]).exists() for place in ELSEWHERE.values())
+
+
+def test_a_block_without_commands_is_not_counted() -> None:
+    assert not any(commands("make test\npip install x && python -m y\n"))
+    assert os.fspath(ROOT / "README.md") and "README.md" in PAGES

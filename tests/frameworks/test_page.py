@@ -1,4 +1,4 @@
-"""The Python of docs/pytorch.md runs, block after block, and its list of operators is whole."""
+"""The Python of docs/pytorch.md runs, and its list of operators is whole."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantglow.converters.tflite.operators import RULES
+from tests.support.documented import BOTH, ONE, blocks
 
 for needed in ("torch", "onnxscript", "torchao", "sklearn", "skl2onnx"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
@@ -15,16 +16,19 @@ for needed in ("torch", "onnxscript", "torchao", "sklearn", "skl2onnx"):
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
 
 PAGE = (Path(__file__).parents[2] / "docs/pytorch.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_blocks_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("model", "count"), [(ONE, 5), (BOTH, 1)])
+def test_the_blocks_run_in_their_order(
+    model: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for block in BLOCKS:
-        exec(compile(block, "docs/pytorch.md", "exec"), names)
+    programs = [block for block in blocks("docs/pytorch.md", model) if block.language == "python"]
+    for block in programs:
+        block.run("docs/pytorch.md", names)
     assert (tmp_path / "model.qgm").exists()
-    assert len(BLOCKS) == 5
+    assert len(programs) == count
 
 
 def test_every_operator_of_tflite_is_listed() -> None:

@@ -33,7 +33,7 @@ from tests.support.free_network import free_model, image, wide_model
 from tests.support.small_network import small_model, small_samples
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """net.onnx, free.onnx, samples.npz, one.npz; for errors plain.npy, empty.npz, folder.npz."""
     made = tmp_path_factory.mktemp("cli")
@@ -591,7 +591,7 @@ REPORTING = (
     "bundle close.onnx --calibration-data samples.npz --output close.folder",
     "inspect net.onnx --calibration-data samples.npz --stage report",
     "inspect close.onnx --calibration-data samples.npz --stage report",
-    "inspect next.qgm --stage report",
+    "inspect net.qgm --stage report",
     "inspect close.qgm --stage report",
     "compile net.onnx --output plain.qgm",
     "compile close.onnx --output plain.qgm",
@@ -605,6 +605,10 @@ def test_the_next_step_of_a_command_is_a_command(
     line: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnx.save(identity_model(), folder / "close.onnx")
+    if reads := re.match(r"inspect (\w+)\.qgm", line):
+        model = f"{reads[1]}.onnx --calibration-data samples.npz --output {reads[1]}.qgm"
+        assert run(folder, f"quantize {model}") == 0
+        capsys.readouterr()
     assert run(folder, line) == 0
     steps = re.findall(r"^Next: (.*)$", capsys.readouterr().out, re.MULTILINE)
     assert len(steps) == (not line.startswith(("compile", "demo")))

@@ -55,7 +55,7 @@ def test_words_are_steps(word: str, step: steps.Step) -> None:
         (["normalize:1e999,1"], "Normalize mean must be"),
         (["normalize:1,2,3"], "arguments that the step does not take"),
         (["topk:0"], "TopK k must be at least 1"),
-        (["sigmoid", "y=sigmoid"], "with and without a name"),
+        (["sigmoid", "y=sigmoid"], "before the first name"),
     ],
 )
 def test_words_without_sense_are_refused(words: list[str], message: str) -> None:
