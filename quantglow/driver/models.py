@@ -66,13 +66,13 @@ def float_family_of(model: Any, input_shapes: InputShapes | None = None) -> Fami
     Raises ``OptionError`` for what is quantized already.
     """
     if isinstance(model, Graph):
-        return Family.of(passes.optimize(float_only(model)))
+        return Family.of(float_graph(model))
     return float_family(opened(model), input_shapes)
 
 
 def float_family(source: Source, input_shapes: InputShapes | None = None) -> Family:
     """The optimized float graphs of a model."""
-    return _family(source, input_shapes, lambda graph: passes.optimize(float_only(graph)))
+    return _family(source, input_shapes, float_graph)
 
 
 def _family(
@@ -95,16 +95,16 @@ def ready(graph: Graph) -> Graph:
     return quantization.fuse_quantized(graph) if is_quantized(graph) else passes.optimize(graph)
 
 
-def float_only(graph: Graph) -> Graph:
-    """The graph; weights that the model has as integers are stored.  Raises ``OptionError`` for one
-    whose activations are quantized."""
-    if is_quantized(graph) and quantization.has_quantized_weights_only(graph):
+def float_graph(graph: Graph) -> Graph:
+    """The optimized graph; weights that the model has as integers are stored.  Raises
+    ``OptionError`` for one whose activations are quantized."""
+    if not is_quantized(graph):
+        return passes.optimize(graph)
+    if quantization.has_quantized_weights_only(graph):
         return quantization.with_stored_weights(graph)
-    if is_quantized(graph):
-        raise OptionError(
-            "the model is quantized already. Remedy: compile it as it is, or pass the float model."
-        )
-    return graph
+    raise OptionError(
+        "the model is quantized already. Remedy: compile it as it is, or pass the float model."
+    )
 
 
 def is_quantized(graph: Graph) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from quantglow import frontend, interpreter, passes, profiling, quantization
+from quantglow import frontend, interpreter, profiling, quantization
 from quantglow.arguments import (
     brief,
     choice,
@@ -28,7 +28,7 @@ from quantglow.driver.distributed_recovery import ClusterRuns
 from quantglow.driver.models import (
     InputShapes,
     InputValues,
-    float_only,
+    float_graph,
     is_quantized,
     with_steps,
 )
@@ -292,4 +292,4 @@ def float_graph_of(model: Any) -> Graph:
     """The optimized float graph of a model, or of a graph; a model's stored weights stay."""
     is_graph = isinstance(model, Graph)
     graph = model if is_graph else frontend.import_model(model_as_onnx(model, None), fallback=True)
-    return passes.optimize(float_only(graph))
+    return float_graph(graph)

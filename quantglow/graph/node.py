@@ -295,6 +295,31 @@ class Constant(Node):
         return float(self.value.min()), float(self.value.max())
 
 
+@shared_fields
+class StoredConstant(Constant):
+    """Real numbers that a model has as integers, which the quantizer must not round again.
+
+    ``integers``: int8 of zero point 0 that equal them, if there are any; a Constant with their
+    scales.
+    """
+
+    integers: Constant | None = None
+
+    @property
+    def op(self) -> str:
+        return Constant.__name__
+
+
+# For text and for programs it is a Constant.
+_OPERAND_FIELDS[StoredConstant] = operand_fields(Constant)
+_ATTRIBUTE_FIELDS[StoredConstant] = attribute_fields(Constant)
+
+
+def may_change(node: Node) -> bool:
+    """Whether the node is a Constant whose numbers may be replaced by similar ones."""
+    return isinstance(node, Constant) and not isinstance(node, StoredConstant)
+
+
 def _dtype_of(node: Constant) -> DType:
     try:
         dtype = DType.of(node.value)

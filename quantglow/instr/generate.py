@@ -14,7 +14,7 @@ import numpy as np
 
 from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.node import Constant, Input, Node, StoredConstant
 from quantglow.instr.copy_elision import Home, Placement, is_alias, place, source_of
 from quantglow.instr.donation import Donation, dense_view, state_of
 from quantglow.instr.lifetimes import with_lifetimes
@@ -364,6 +364,7 @@ class _Generator:
 _HANDLERS: dict[type[Node], Callable[[_Generator, Node], View]] = {
     Input: _Generator.input,
     Constant: _Generator.constant,
+    StoredConstant: _Generator.constant,
     Concat: _Generator.concat,
     Pad: _Generator.pad,
     Reshape: _Generator.reshape,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Constant, Node, may_change
 from quantglow.graph.rewrite import Uses, declined
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import Conv
@@ -70,7 +70,7 @@ def obstacle(node: Contraction, uses: Uses) -> str:
         return "has other readers"
     if not is_float(node.x):
         return "sums integers"
-    if not isinstance(node.w, Constant) or not isinstance(node.b, Constant | None):
+    if not may_change(node.w) or not isinstance(node.b, Constant | None):
         return "has weights or a bias that are no constants"
     if isinstance(node, Conv) and node.residual is not None:
         return "adds a residual"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Constant, Node, may_change
 from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Mul
 from quantglow.ops.contraction import Contraction
@@ -39,7 +39,7 @@ def fold_arithmetic_into_consumer(node: Node, uses: Uses) -> Node | None:
 
 
 def foldable(node: Contraction) -> bool:
-    return isinstance(node.w, Constant) and isinstance(node.b, Constant | None)
+    return may_change(node.w) and isinstance(node.b, Constant | None)
 
 
 def folded(

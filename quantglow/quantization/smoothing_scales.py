@@ -15,7 +15,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Constant, Node, may_change
 from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape, Transpose
 from quantglow.types import Array
 
@@ -78,7 +78,7 @@ def _leads_to_products(graph: Graph, value: Node, user: Node, outputs: Collectio
     if isinstance(user, Conv | Gemm):
         constants = (user.w, user.b) if user.b is not None else (user.w,)
         others = user.operands[1:]
-        return value not in others and all(isinstance(c, Constant) for c in constants)
+        return value not in others and all(map(may_change, constants))
     if user in outputs or not _keeps_channels(user):
         return False
     return bool(graph.users[user]) and all(

@@ -17,6 +17,7 @@ import onnx
 from quantglow.frontend.budget import Meter
 from quantglow.frontend.nodes.origins import origin_of
 from quantglow.frontend.nodes.values import (
+    Blocked,
     Coded,
     Foreign,
     Known,
@@ -40,7 +41,7 @@ from quantglow.lazy import cached_property
 from quantglow.ops.expression import arg, call, lconst
 from quantglow.ops.primitives import Elementwise
 from quantglow.ops.quantization import Dequantize, Table
-from quantglow.ops.shape import Concat, Reshape
+from quantglow.ops.shape import Concat, Reshape, Transpose
 from quantglow.symbolic.shapes import integer
 from quantglow.types import Array, DType, ElementType
 
@@ -170,8 +171,11 @@ class Scope:
         return self.share(known, "", lambda: self._constant(known))
 
     def _constant(self, known: Known) -> Node:
-        coded = coded_node(known, known.name, self) if isinstance(known, Coded) else None
-        return coded or Constant(name=self.claim(known.name), value=as_element(known.array))
+        if isinstance(known, Blocked):
+            known = known.coded()
+        if isinstance(known, Coded):
+            return coded_node(known, known.name, self)
+        return Constant(name=self.claim(known.name), value=as_element(known.array))
 
     def node(self, name: str) -> Node:
         """``tensor``, which must be float."""
@@ -182,14 +186,31 @@ class Scope:
         return self.tensor(name)
 
 
-def coded_node(known: Coded, name: str, scope: Scope) -> Node | None:
-    """Known integers behind a Dequantize; None where their type cannot say their parameters."""
+def coded_node(known: Coded, name: str, scope: Scope) -> Node:
+    """Known integers behind a Dequantize; as rows of equal parameters where their type cannot say
+    these."""
     element = known.element()
     if element is None:
-        return None
+        return coded_rows(known, name, scope)
     codes = np.ascontiguousarray(known.codes).reshape(known.codes.shape)
     stored = Constant(name=scope.claim(f"{name}:codes", True), value=codes, element=element)
     return Dequantize(name=scope.claim(name, name not in scope.values), x=stored)
+
+
+def coded_rows(known: Coded, name: str, scope: Scope) -> Node:
+    """Transpose(Reshape(Dequantize(rows))) of integers in blocks."""
+    axis, length = known.runs()
+    last = known.laid_out(lambda array: np.moveaxis(array, axis, -1))
+    shape = last.codes.shape
+    rows = coded_node(last.laid_out(lambda array: array.reshape(-1, length)), f"{name}:rows", scope)
+    is_moved = axis < len(shape) - 1
+    own = scope.claim(name, name not in scope.values)
+    whole = scope.claim(f"{name}:moved", True) if is_moved else own
+    made: Node = Reshape(name=whole, x=rows, shape=shape)
+    if not is_moved:
+        return made
+    perm = (*range(axis), len(shape) - 1, *range(axis, len(shape) - 1))
+    return Transpose(name=own, x=made, perm=perm)
 
 
 def size_node(value: Sizes, scope: Scope) -> Node:
@@ -333,10 +354,10 @@ class Call:
         Integers known with their parameters stay integers, behind a Dequantize.
         """
         value, name = self.value(position), f"{self.value_name(position)}:{tag}"
+        if isinstance(value, Blocked):
+            value = value.coded()
         if isinstance(value, Coded):
-            coded = coded_node(value.laid_out(layout), name, self.scope)
-            if coded is not None:
-                return coded
+            return coded_node(value.laid_out(layout), name, self.scope)
         array = as_float32(layout(self.array(position, "weight")))
         return Constant(name=self.scope.claim(name, derived=True), value=array)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import onnx
 
 from quantglow.errors import ModelError, UnsupportedOpError
 from quantglow.graph.node import Node
-from quantglow.ops.weight_groups import PackedWeights
+from quantglow.ops.weight_groups import PackedWeights, unpacked_codes
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 Layout = Callable[[Array], Array]
@@ -64,6 +65,20 @@ class Coded(Known):
         parts = (self.array, self.codes, self.scales, self.zero_points)
         return Coded(self.name, *(np.asarray(layout(part)) for part in parts))
 
+    def times(self, factor: float) -> Coded | None:
+        """The same integers with other scales; None where scales cannot be so."""
+        with np.errstate(over="ignore"):
+            scales, reals = (a * np.float32(factor) for a in (self.scales, self.array))
+        is_scale = np.isfinite(scales) & (scales > 0)
+        return replace(self, array=reals, scales=scales) if is_scale.all() else None
+
+    def runs(self) -> tuple[int, int]:
+        """The axis along which the longest runs of elements share their parameters, and their
+        length.
+        """
+        lengths = [run_length(self.scales, self.zero_points, a) for a in range(self.codes.ndim)]
+        return int(np.argmax(lengths)), max(lengths)
+
     def element(self) -> ElementType | None:
         """The element type of the codes; None if no axis has all the parameters."""
         for axis in (None, *range(self.codes.ndim)):
@@ -85,6 +100,26 @@ class Blocked(Known):
     def transposed(self, name: str) -> Blocked:
         """The matrix with its axes exchanged."""
         return Blocked(name, self.array.T, self.packed, 1 - self.depth_axis)
+
+    def coded(self) -> Coded:
+        """The matrix with parameters for each element, for readers without packed codes."""
+        packed, shape = self.packed, self.shape if self.depth_axis else self.shape[::-1]
+        middle = 2 ** (packed.bits - 1)
+        points = np.full(packed.scales.shape, 0)
+        if packed.zero_points is not None:
+            points = packed.zero_points.astype(np.int32) - middle
+        codes = unpacked_codes(packed.codes, packed.bits).astype(np.int32) - middle
+        spread = (np.broadcast_to(a[..., None], codes.shape) for a in (packed.scales, points))
+        parts = (a.reshape(len(a), -1)[:, : shape[1]] for a in (codes.astype(np.int8), *spread))
+        return Coded(self.name, self.array, *(a if self.depth_axis else a.T for a in parts))
+
+
+def run_length(scales: Array, zero_points: Array, axis: int) -> int:
+    """The longest length that divides the axis into runs of equal parameters."""
+    size = scales.shape[axis]
+    others = tuple(i for i in range(scales.ndim) if i != axis)
+    differs = [(np.diff(array, axis=axis) != 0).any(axis=others) for array in (scales, zero_points)]
+    return math.gcd(size, *(np.flatnonzero(differs[0] | differs[1]) + 1).tolist())
 
 
 def flat(array: Array) -> tuple[Any, ...]:

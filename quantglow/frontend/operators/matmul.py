@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from quantglow.frontend.nodes.context import Call, importer
-from quantglow.frontend.nodes.values import Blocked
+from quantglow.frontend.nodes.context import Call, coded_node, importer
+from quantglow.frontend.nodes.values import Blocked, Coded
 from quantglow.frontend.operators.weight_groups import grouped
 from quantglow.graph.node import Node
 from quantglow.ops.binary import Add, Mul
@@ -75,6 +75,9 @@ def kn_weights(call: Call, alpha: float) -> Node:
 
     if alpha == 1:
         return call.weights(1, "kn", layout)
+    value = call.value(1)
+    if isinstance(value, Coded) and (times := value.laid_out(layout).times(alpha)) is not None:
+        return coded_node(times, call.derived("kn"), call.scope)
     b = layout(call.array(1, "B"))
     return call.constant("kn", b * b.dtype.type(alpha))
 

@@ -192,10 +192,10 @@ def coded(call: Call, value: Known) -> Known:
     proto.CopyFrom(call.proto)
     proto.domain = ""  # the standard domain has the same operator
     (folded,) = fold(proto, operands, call.scope.opsets, call.scope.meter)
-    if block := call.integer("block_size", 0):
-        return blocked(call, value, folded, block) or folded
-    if value.onnx_type not in CONSTANT_STORED:
-        return folded
+    block = call.integer("block_size", 0)
+    packed = blocked(call, value, folded, block) if block else None
+    if packed is not None or value.onnx_type not in CONSTANT_STORED:
+        return packed or folded
     dtype, offset = CONSTANT_STORED[value.onnx_type]
     codes = value.array.astype(np.int32) - offset
     scales = as_float32(call.array(1, "scale"))
@@ -204,8 +204,10 @@ def coded(call: Call, value: Known) -> Known:
         zero_points = call.array(2, "zero point").astype(np.int32)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         return folded
+    axis = axis_of(call, codes.ndim)
     spread = [
-        spread_along(a, codes.shape, axis_of(call, codes.ndim)) for a in (scales, zero_points)
+        over_blocks(a, codes.shape, axis, block) if block else spread_along(a, codes.shape, axis)
+        for a in (scales, zero_points)
     ]
     return Coded(
         folded.name, folded.array, codes.astype(dtype.numpy), spread[0], spread[1] - offset
@@ -252,6 +254,11 @@ def spread_along(array: Array, shape: tuple[int, ...], axis: int) -> Array:
         return np.broadcast_to(array.reshape(()), shape)
     sizes = tuple(-1 if i == axis else 1 for i in range(len(shape)))
     return np.broadcast_to(array.reshape(sizes), shape)
+
+
+def over_blocks(array: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
+    """Parameters of blocks along an axis in the shape of what they belong to."""
+    return np.repeat(array, block, axis).take(range(shape[axis]), axis)
 
 
 def import_moved(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Value] | None:
@@ -302,8 +309,9 @@ def laid_out(proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope)
     if proto.op_type == "Transpose" and not proto.domain and isinstance(value, Blocked):
         perms = [tuple(a.ints) for a in proto.attribute if a.name == "perm"]
         return value.transposed(proto.output[0]) if perms in ([], [(1, 0)]) else None
-    if proto.op_type not in LAYOUTS or not isinstance(value, Coded):
+    if proto.op_type not in LAYOUTS or not isinstance(value, Coded | Blocked):
         return None
+    coded = value.coded() if isinstance(value, Blocked) else value
     others = {name: v for name, v in operands.items() if v is not value}
 
     def layout(array: Array) -> Array:
@@ -311,7 +319,7 @@ def laid_out(proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope)
         (made,) = fold(proto, known, scope.opsets, scope.meter)
         return made.array
 
-    return replace(value.laid_out(layout), name=proto.output[0])
+    return replace(coded.laid_out(layout), name=proto.output[0])
 
 
 def import_index(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Value] | None:

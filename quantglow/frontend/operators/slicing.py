@@ -11,6 +11,7 @@ from quantglow.frontend.nodes.context import Call, Result, Unsupported, importer
 from quantglow.frontend.operators.computed_spans import computed_slice
 from quantglow.frontend.operators.indexing import check_known, of_taken_branch
 from quantglow.frontend.operators.shape import normal
+from quantglow.frontend.operators.weight_groups import looked_up_rows, packed_table
 from quantglow.graph.node import Node
 from quantglow.ops.indexing import Gather
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice
@@ -88,6 +89,9 @@ def along_span(name: str, x: Node, axis: int, span: Span) -> Node:
 @importer("Gather")
 def gather(call: Call) -> Result:
     """A few known indices are slices, any others a look-up."""
+    if (blocks := packed_table(call)) is not None:
+        rows = len(blocks.codes)
+        return looked_up_rows(call, blocks, of_taken_branch(call, call.tensor(1), rows))
     x = call.tensor(0)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     length = x.type.shape[axis]

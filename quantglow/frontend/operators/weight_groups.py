@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
-from quantglow.frontend.nodes.values import as_float32
+from quantglow.frontend.nodes.values import Blocked, as_float32
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import (
     Elementwise,
@@ -163,10 +163,23 @@ def grouped(call: Call, x: Node, packed: PackedWeights, bias: Node | None, name:
 
 @importer("com.microsoft.GatherBlockQuantized")
 def gather_block_quantized(call: Call) -> Node:
-    """Rows of a table [V, K] in blocks along K: codes, scales and zero points are looked up, then
-    bytes become codes by powers of two, exactly, in float, which every runtime has."""
-    blocks = table_of(call)
-    indices = call.tensor(1)
+    """Rows of a table [V, K] in blocks along K."""
+    return looked_up_rows(call, table_of(call), call.tensor(1))
+
+
+def packed_table(call: Call) -> Blocks | None:
+    """The known table of a Gather of rows that are in blocks, as it is packed; None for others."""
+    value = call.value(0)
+    is_rows = call.integer("axis", 0) in (0, -2) and not call.is_known(1)
+    if not isinstance(value, Blocked) or value.depth_axis != 1 or not is_rows:
+        return None
+    packed = value.packed
+    return Blocks(packed.codes, packed.scales, packed.zero_points, packed.bits, value.shape[1])
+
+
+def looked_up_rows(call: Call, blocks: Blocks, indices: Node) -> Node:
+    """Rows [..., K] of a table, as reals: codes, scales and zero points are looked up, then bytes
+    become codes by powers of two, exactly, in float, which every runtime has."""
     count, groups = indices.type.size, blocks.scales.shape[1]
 
     def looked_up(tag: str, array: Array, shape: tuple[int, ...]) -> Node:

@@ -35,7 +35,8 @@ from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.quantization.plan.functions import composed, function_of
-from quantglow.quantization.plan.params import QuantizedWeights, quantize_weights
+from quantglow.quantization.plan.params import QuantizedWeights, quantize_weights, with_bias
+from quantglow.quantization.plan.stored_layers import stored_weights
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 Operands = Mapping[str, Constant | None]
@@ -102,10 +103,10 @@ def contraction(node: Any, conversion: Conversion) -> Node:
     names = operand_names(node.name, conversion.fresh)
     integers = conversion.decided(node, x.type.element)
     if integers is None:
-        bias = None if node.b is None else node.b.value
-        params, dtype = x.type.params, x.type.dtype
-        made = quantize_weights(node.w.value, bias, params, conversion.per_channel, dtype)
-        integers = integer_operands(names, made, params)
+        made = integers_of(node, x, conversion.per_channel)
+        if made is None:
+            return computed_in_float(node, conversion)
+        integers = integer_operands(names, made, x.type.params)
     else:
         integers = renamed(integers, names)
     changes: dict[str, Any] = {"x": x, "out": out, **integers}
@@ -114,6 +115,27 @@ def contraction(node: Any, conversion: Conversion) -> Node:
         changes["residual"] = read(node.residual)
     result: Node = replace(node, **changes)
     return result
+
+
+def integers_of(node: Any, x: Node, per_channel: bool) -> QuantizedWeights | None:
+    """The integers of a layer with input ``x``: those of the model if it has them, else rounded.
+    None if those of the model leave no room for the bias."""
+    bias = None if node.b is None else node.b.value
+    params, dtype = x.type.params, x.type.dtype
+    stored = stored_weights(node)
+    if stored is not None:
+        return with_bias(stored, bias, params, dtype)
+    return quantize_weights(node.w.value, bias, params, per_channel, dtype)
+
+
+def computed_in_float(node: Any, conversion: Conversion) -> Node:
+    """The layer in float, its result rounded."""
+    out = conversion.out(node)
+    real: Node = node.with_operands(tuple(conversion.real(operand) for operand in node.operands))
+    if out is None:
+        return real
+    name = conversion.fresh(f"{node.name}:real")
+    return Quantize(name=node.name, x=replace(real, name=name), out=out)
 
 
 def operand_names(layer: str, fresh: Callable[[str], str]) -> dict[str, str]:

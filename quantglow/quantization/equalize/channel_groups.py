@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Constant, Node, may_change
 from quantglow.ops import (
     Add,
     AveragePool,
@@ -63,7 +63,7 @@ def takes_factors(node: Node) -> bool:
     """Whether the node is a producer with constant, finite weights, and no Fourier transform."""
     return is_smoothing_scale(node) or (
         isinstance(node, PRODUCERS)
-        and all(isinstance(o, Constant) and not brought(o) for o in constants_of(node))
+        and all(may_change(o) and not brought(o) for o in constants_of(node))
         and not is_fourier(node)
     )
 

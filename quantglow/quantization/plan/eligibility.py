@@ -44,6 +44,11 @@ from quantglow.ops import (
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling import Range
+from quantglow.quantization.plan.stored_layers import (
+    ROUNDED_TWICE,
+    reads_stored_weights,
+    stored_weights,
+)
 from quantglow.quantization.smoothing_scales import is_smoothing_scale
 
 NO_INT8_FORM: dict[type[Node], str] = {
@@ -85,6 +90,8 @@ def ineligibility(node: Node) -> str:
         return "its tensors are not float"
     if all(isinstance(o, Constant) for o in node.operands):
         return "it depends on constants only"
+    if reads_stored_weights(node) and stored_weights(node) is None:
+        return ROUNDED_TWICE
     if isinstance(node, Contraction):
         return _contraction_ineligibility(node)
     if is_smoothing_scale(node):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -94,6 +94,16 @@ def quantize_weights(
         factors = np.where(excess > 1, excess * 1.001, 1.0)
         scales = (scales * (factors if per_channel else factors.max())).astype(np.float32)
     return QuantizedWeights(integers, scales, _rounded_bias(bias, scales, x))
+
+
+def with_bias(
+    stored: QuantizedWeights, bias: Array | None, x: QuantParams, dtype: DType = DType.I8
+) -> QuantizedWeights | None:
+    """Weights whose scales must stay, with a bias; None where the int32 accumulator would
+    overflow."""
+    if (accumulator_excess(stored.weights, bias, stored.scales, x, dtype) > 1).any():
+        return None
+    return replace(stored, bias=_rounded_bias(bias, stored.scales, x))
 
 
 def _channel_scales(largest: Array) -> Array:

@@ -18,6 +18,8 @@ from quantglow.ops.contraction import Contraction
 from quantglow.passes.batch_norm_constants import scale_and_shift
 from quantglow.passes.constants import channel_values, float_constant
 from quantglow.passes.simplify_arithmetic import plain
+from quantglow.quantization.plan.params import QuantizedWeights
+from quantglow.quantization.plan.stored_layers import exact_weights
 from quantglow.quantization.qdq.contraction import integers_of, real_bias
 from quantglow.types import Array, DType, ElementType, QuantParams
 
@@ -26,15 +28,30 @@ from quantglow.types import Array, DType, ElementType, QuantParams
 def fold_scales(node: Node, uses: Uses) -> Node | None:
     """Conv(x, Dequantize(w), b) * s + t -> Conv(x, Dequantize(w'), b * s + t), w' of scale * |s|"""
     found = affine(node)
-    if found is None:
+    integers = None if found is None else integers_of(found[0])
+    if found is None or integers is None:
         return None
-    product, scale, shift = found
-    integers = integers_of(product)
+    return scaled(node, *found, QuantizedWeights(integers.weights, integers.scales, None), uses)
+
+
+@rewrite_pass("fold-stored-scales")
+def fold_stored_scales(node: Node, uses: Uses) -> Node | None:
+    """``fold_scales`` of products of float activations"""
+    found = affine(node)
+    w = None if found is None else found[0].w
+    weights = exact_weights(w.x) if isinstance(w, Dequantize) else None
+    return None if found is None or weights is None else scaled(node, *found, weights, uses)
+
+
+def scaled(
+    node: Node, product: Contraction, scale: Array, shift: Array, w: QuantizedWeights, uses: Uses
+) -> Node | None:
+    """The product with factors in the scales of its weights, under the name of the node."""
     bias = np.zeros(scale.shape) if product.b is None else real_bias(product)
-    if integers is None or bias is None or not product.is_bare or not uses.single(product):
+    if bias is None or not product.is_bare or not uses.single(product):
         return None
-    codes = np.where(scale < 0, -1, 1) * integers.weights.astype(np.int32)
-    scales = (integers.scales * np.abs(scale)).astype(np.float32)
+    codes = np.where(scale < 0, -1, 1) * w.weights.astype(np.int32)
+    scales = (w.scales * np.abs(scale)).astype(np.float32)
     if codes.max(initial=0) > DType.I8.limits[1] or not (np.isfinite(scales) & (scales > 0)).all():
         return None
     element = ElementType(DType.I8, QuantParams.symmetric(scales, codes.ndim - 1))

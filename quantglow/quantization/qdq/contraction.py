@@ -19,6 +19,7 @@ from quantglow.passes.layout import per_axis
 from quantglow.passes.simplify_arithmetic import plain
 from quantglow.quantization.convert.rules import integer_operands, operand_names
 from quantglow.quantization.plan.params import QuantizedWeights
+from quantglow.quantization.plan.stored_layers import centred
 from quantglow.quantization.qdq.movement import computes, integers_below
 from quantglow.types import Array, DType, ElementType
 
@@ -131,27 +132,6 @@ def centred_integers(node: Node, residual: bool = False) -> tuple[Integers, Arra
         return None
     weights, less, scales = found
     return Integers(node, x, weights, scales), less
-
-
-def centred(w: Node) -> tuple[Array, Array, Array] | None:
-    """Weights as int8 of zero point 0; for each channel (last axis) the amount by which they are
-    too low, and a scale.
-
-    Zero points are subtracted, which is exact if all differences of a channel are int8.  If not, as
-    happens with uint8, the codes stay as they are.
-    """
-    if not isinstance(w, Constant) or w.type.dtype is not DType.I8:
-        return None
-    params, channels = w.type.params, w.type.shape[-1:]
-    if params.axis not in (None, w.type.rank - 1):
-        return None
-    zero_points = np.broadcast_to(np.asarray(params.zero_points, np.int32), channels)
-    differences = w.value.astype(np.int32) - zero_points
-    axes, (lowest, highest) = tuple(range(w.type.rank - 1)), DType.I8.limits
-    fits = ((lowest <= differences) & (differences <= highest)).all(axis=axes)
-    weights = np.where(fits, differences, w.value).astype(np.int8)
-    scales = np.broadcast_to(np.asarray(params.scales, np.float32), channels).copy()
-    return weights, np.where(fits, 0, -zero_points), scales
 
 
 @rewrite_pass("fuse-contraction")

@@ -1,22 +1,52 @@
 """Models of which only weights are quantized: DequantizeLinear of constants, float activations.
 
-Products keep these weights, as ``GroupedMatMul`` with one group for each output channel; for other
-operators they become float.  All else of the graph is float, and may be quantized.
+All else of the graph is float, and may be quantized.  The weights stay:
+
+* products keep them as ``GroupedMatMul`` with one group for each output channel;
+* rows of tables are looked up as integers;
+* other layers keep them behind Dequantize, which no pass looks through, and at last as
+  ``StoredConstant``: int8 layers have these very integers where there is one scale for each output
+  channel, others stay float.
+
+Operators that are no layers have them as real numbers.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.graph.rewrite import Uses, rewrite_pass, run_passes
-from quantglow.ops import Dequantize, Gemm, GroupedMatMul, MatMul, Reshape
+from quantglow.graph.node import Constant, Node, StoredConstant
+from quantglow.graph.rewrite import Pass, Uses, rewrite_pass, run_passes
+from quantglow.ops import (
+    Dequantize,
+    Elementwise,
+    Gather,
+    Gemm,
+    GroupedMatMul,
+    MatMul,
+    Reshape,
+    Transpose,
+)
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.expression import arg
+from quantglow.ops.expression import call as fn
 from quantglow.ops.weight_groups import BITS, GRAIN, LONGEST, PackedWeights, packed_codes
+from quantglow.passes import optimize
+from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
+from quantglow.passes.eliminate_identity import eliminate_identity
+from quantglow.passes.hoist_transpose import hoist_transpose
+from quantglow.passes.merge_reshapes import merge_reshapes
+from quantglow.passes.merge_transposes import merge_transposes
+from quantglow.passes.repeat import repeat
+from quantglow.passes.sink_transpose import sink_transpose
+from quantglow.passes.sink_transpose_below_reshape import sink_transpose_below_reshape
+from quantglow.quantization.qdq.affine import fold_stored_scales
 from quantglow.quantization.qdq.movement import real_constants
-from quantglow.types import Array
+from quantglow.types import Array, DType, ElementType
 
 
 def has_quantized_weights_only(graph: Graph) -> bool:
@@ -29,8 +59,47 @@ def has_quantized_weights_only(graph: Graph) -> bool:
 
 
 def with_stored_weights(graph: Graph) -> Graph:
-    """The graph in float, but for the weights of products, which stay as they are."""
-    return run_passes(graph, [keep_stored_weights, real_constants])
+    """The optimized graph in float, but for its weights, which stay as they are."""
+    return run_passes(optimize(run_passes(graph, STORED_WEIGHT_PASSES)), [stored_constants])
+
+
+@rewrite_pass("lay-out-stored-weights")
+def lay_out_stored_weights(node: Node, uses: Uses) -> Node | None:
+    """Transpose(Dequantize(Constant)) -> Dequantize(Constant)"""
+    match node:
+        case Transpose(x=Dequantize(x=Constant() as stored), perm=perm):
+            quant = stored.type.quant
+            assert quant is not None
+            axis = None if quant.axis is None else perm.index(quant.axis)
+            element = ElementType(stored.type.dtype, replace(quant, axis=axis))
+            value = np.ascontiguousarray(stored.value.transpose(perm))
+            name = uses.fresh(f"{node.name}:codes")
+            x = Constant(name=name, value=value, element=element)
+            return Dequantize(name=node.name, x=x)
+    return None
+
+
+@rewrite_pass("turn-stored-products")
+def turn_stored_products(node: Node, uses: Uses) -> Node | None:
+    """MatMul(Dequantize(Constant), y) -> Transpose(MatMul(Transpose(y), Dequantize(Constant)))"""
+    match node:
+        case MatMul(x=Dequantize(x=Constant() as stored) as left, y=y, out=None):
+            pass
+        case _:
+            return None
+    if stored.type.rank != 2 or isinstance(y, Constant | Dequantize):
+        return None
+    rank = y.type.rank
+    turned = (*range(rank - 2), rank - 1, rank - 2)
+
+    def transpose(tag: str, x: Node, perm: tuple[int, ...]) -> Node:
+        return Transpose(name=uses.fresh(f"{node.name}:{tag}"), x=x, perm=perm)
+
+    weights = lay_out_stored_weights.rule(transpose("weights", left, (1, 0)), uses)
+    assert weights is not None
+    columns = transpose("columns", y, turned)
+    product = MatMul(name=uses.fresh(f"{node.name}:turned"), x=columns, y=weights)
+    return Transpose(name=node.name, x=product, perm=turned)
 
 
 @rewrite_pass("keep-stored-weights")
@@ -97,3 +166,91 @@ def packed_weights(stored: Constant) -> PackedWeights | None:
 def fits(codes: Array, bits: int) -> bool:
     """Whether signed codes have so few bits."""
     return bool((-(2 ** (bits - 1)) <= codes).all() and (codes < 2 ** (bits - 1)).all())
+
+
+@rewrite_pass("look-up-stored-rows")
+def look_up_stored_rows(node: Node, uses: Uses) -> Node | None:
+    """Gather(Dequantize(x), i) -> (Gather(x, i) - zero_point) * scale"""
+    match node:
+        case Gather(x=Dequantize(x=Constant() as stored), indices=indices, axis=axis):
+            quant = stored.type.quant
+        case _:
+            return None
+    if quant is None or stored.type.dtype is not DType.I8 or isinstance(indices, Constant):
+        return None
+
+    def gathered(tag: str, array: Array, along: int) -> Node:
+        table = Constant(name=uses.fresh(f"{node.name}:{tag}"), value=array)
+        name = uses.fresh(f"{node.name}:{tag}-rows")
+        return Gather(name=name, x=table, indices=indices, axis=along)
+
+    def parameter(tag: str, values: tuple[float, ...]) -> Node:
+        array, ones = np.array(values, np.float32), [1] * node.type.rank
+        if quant.axis == axis:
+            place = slice(axis, axis + indices.type.rank)
+            ones[place] = indices.type.shape
+            rows = gathered(tag, array, 0)
+            name = uses.fresh(f"{node.name}:{tag}-as")
+            return Reshape(name=name, x=rows, shape=tuple(ones))
+        if quant.axis is not None:
+            ones[quant.axis + (indices.type.rank - 1) * (quant.axis > axis)] = len(array)
+        return Constant(name=uses.fresh(f"{node.name}:{tag}"), value=array.reshape(ones))
+
+    codes = gathered("codes", (stored.value.astype(np.int16) + 128).astype(np.uint8), axis)
+    points = parameter("zero_points", tuple(z + 128.0 for z in quant.zero_points))
+    value = fn("mul", fn("sub", fn("float", arg(0)), arg(1)), arg(2))
+    args = (codes, points, parameter("scales", quant.scales))
+    return Elementwise(name=node.name, args=args, expression=value, out=ElementType(DType.F32))
+
+
+@rewrite_pass("real-operands-but-weights")
+def real_operands_but_weights(node: Node, uses: Uses) -> Node | None:
+    """f(Dequantize(Constant)) -> f(Constant), unless these are weights, or moved"""
+    if isinstance(node, Dequantize | MatMul | Gather | Reshape | Transpose):
+        return None
+    weights = node.w if isinstance(node, Contraction) else None
+    operands = tuple(
+        o if o is weights else real_constants.rule(o, uses) or o for o in node.operands
+    )
+    if all(a is b for a, b in zip(operands, node.operands, strict=True)):
+        return None
+    return node.with_operands(operands)
+
+
+@rewrite_pass("stored-constants")
+def stored_constants(node: Node, uses: Uses) -> Node | None:
+    """Dequantize(Constant) -> StoredConstant, and what is moved of it"""
+    match node:
+        case Dequantize(x=Constant() as integers):
+            return StoredConstant(name=node.name, value=real_value(node), integers=integers)
+        case Reshape(x=StoredConstant()) | Transpose(x=StoredConstant()):
+            return StoredConstant(name=node.name, value=real_value(node))
+    return None
+
+
+def real_value(node: Node) -> Array:
+    """The value of a node whose operand is a Constant."""
+    (x,) = node.operands
+    assert isinstance(x, Constant)
+    return np.array(node.evaluate(x.value), order="C")
+
+
+STORED_WEIGHT_PASSES: tuple[Pass, ...] = (
+    lay_out_stored_weights,
+    turn_stored_products,
+    keep_stored_weights,
+    look_up_stored_rows,
+    repeat(
+        "move-transposes",
+        eliminate_identity,
+        merge_transposes,
+        merge_reshapes,
+        sink_transpose,
+        sink_transpose_below_reshape,
+        hoist_transpose,
+        eliminate_common_subexpressions,
+    ),
+    real_operands_but_weights,
+    fold_stored_scales,
+)
+"""An imported graph whose activations are float to one that the quantizer takes."""

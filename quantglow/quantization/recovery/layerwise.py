@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import StoredConstant
 from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.processes.workers import side_by_side
 from quantglow.profiling.data import Feeds
@@ -117,10 +118,12 @@ def recover(
 def _improved(task: Task, name: str, runs: Runs, improved: Improved, per_channel: bool) -> Operands:
     """The improved operands of the next layer."""
     node: Any = task.int8.by_name(name)
+    real: Any = task.graph.by_name(name)
     statistics = Statistics(runs.statistics(name))
-    layer = plain_layer(node, task.graph.by_name(name), statistics, per_channel)
-    second = layer.moments.second
-    techniques = task.techniques if second else task.techniques & {"correct-bias"}
+    layer = plain_layer(node, real, statistics, per_channel)
+    is_stored = isinstance(real.w, StoredConstant)
+    changes_weights = layer.moments.second and not is_stored
+    techniques = task.techniques if changes_weights else task.techniques & {"correct-bias"}
     if techniques & FED_BACK:
         _ = layer.statistics.feedback  # Its computation begins, beside that of real weights.
         layer = limit_dead_inputs(layer)
@@ -128,7 +131,8 @@ def _improved(task: Task, name: str, runs: Runs, improved: Improved, per_channel
     for technique, apply in TECHNIQUES.items():
         if technique in techniques:
             layer = apply(layer)
-    return _operands(node, layer, improved.names(node))
+    operands = _operands(node, layer, improved.names(node))
+    return {**operands, "w": node.w} if is_stored else operands
 
 
 def _operands(node: Any, layer: Layer, names: Mapping[str, str]) -> Operands:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Constant, Node, StoredConstant
 from quantglow.interpreter.executor import Execution, State
 from quantglow.interpreter.stacks import Evaluator, Stacks
 from quantglow.ops.arithmetic import quant_of, rounded_reals
@@ -76,6 +76,8 @@ def rounded_weights(plan: Plan) -> dict[Node, Array]:
     for node in plan.graph.nodes:
         if isinstance(node, Contraction) and plan.is_int8(node):
             w: Any = node.w
+            if isinstance(w, StoredConstant):
+                continue
             made = quantize_weights(w.value, None, quant_of(plan.elements[node.x]))
             found[w] = made.weights.astype(np.float32) * made.scales
     return found

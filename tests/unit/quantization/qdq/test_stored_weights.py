@@ -80,7 +80,8 @@ def quantized(proto: onnx.ModelProto, **options: Any) -> Any:
 def test_all_but_the_stored_weights_becomes_int8(form: str, gemm: bool) -> None:
     report = quantized(model(form, gemm=gemm)).report
     precisions = {layer.name: layer.precision for layer in report.layers}
-    assert {precisions[name] for name in ("conv", "active", "y")} == {"int8"}
+    others = ("conv", "y") if "of 8" in form else ("conv", "active", "y")
+    assert {precisions[name] for name in others} == {"int8"}  # A float Gemm takes its Relu.
     assert report.summary().sqnr_db > 30
 
 
