@@ -9,7 +9,8 @@ from quantglow.graph.node import Input
 from quantglow.ops import Concat, Elementwise
 from quantglow.ops.expression import Expr, arg, call, const
 from quantglow.types import Array, DType, ElementType, f32
-from tools.function_accuracy import FUNCTIONS, SMALLEST_NORMAL, compiled
+from tools.function_accuracy import FUNCTIONS
+from tools.function_errors import SMALLEST_NORMAL, compiled
 
 EXTREMES = {
     f"{name} with {side}": call(name, *operands)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from quantglow.backends.llvm.targets import LEVELS, runs_here
 from quantglow.frontend.operators.formulas import PLAIN
@@ -14,16 +16,19 @@ from quantglow.graph.traits import Trait
 from quantglow.ops.expression import arg
 from quantglow.ops.functions import ROW_FUNCTIONS, UNARY
 from quantglow.ops.unary import Unary
-from tools.function_accuracy import (
-    FUNCTIONS,
-    PAGE,
+from quantglow.types import Array
+from tools.function_accuracy import FUNCTIONS, PAGE, updated
+from tools.function_errors import (
+    ALL,
+    BLOCK,
+    Errors,
     compiled,
     errors_of,
+    errors_of_block,
     floats_from,
     measure,
     sampled_floats,
     unit,
-    updated,
 )
 
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
@@ -79,6 +84,48 @@ def test_wrong_kinds_of_results_are_errors(right: float, wrong: float) -> None:
     x = np.ones(4, np.float32)
     assert errors_of(function, lambda x: np.full_like(x, right), x).within(0)
     assert not errors_of(function, lambda x: np.full_like(x, wrong), x).within(1e30)
+
+
+@pytest.mark.parametrize("name", ["Acosh", "Erf", "Mish", "Round", "Tan", "log(1 + x)"])
+@pytest.mark.parametrize("start", [0x3E800000, 0x3F7F0000, 0x42AE0000, 0xC0000000, 0x7F7F0000])
+def test_errors_of_blocks_are_those_of_each_number(name: str, start: int) -> None:
+    function, x = FUNCTIONS[name], floats_from(start)
+    compute = compiled(function.steps)
+    each = errors_of(function, compute, x)
+    for before in (Errors(), Errors(0.5), Errors(0.99 * each.largest), each):
+        errors = before.join(errors_of_block(function, compute, before, x))
+        assert errors.largest == max(each.largest, before.largest)
+        assert errors.wrong == each.wrong
+
+
+@settings(max_examples=200)
+@given(
+    name=st.sampled_from(["Exp", "Floor", "Sigmoid", "Sin"]),
+    start=st.integers(0, ALL // BLOCK - 1),
+    place=st.integers(0, BLOCK - 1),
+    wrong=st.sampled_from([np.nan, -1.5, 1e-30, 2.0**127]),
+)
+def test_no_result_of_a_block_is_left_out(name: str, start: int, place: int, wrong: float) -> None:
+    function, x = FUNCTIONS[name], floats_from(start * BLOCK)
+    right, before = compiled(function.steps), Errors(3.0)
+    results = right(x)
+    assume(not np.isnan(results[place]))
+    results[place] = wrong
+    expected = errors_of(function, lambda _: results[place : place + 1], x[place : place + 1])
+    block = errors_of_block(function, Results(x, results), before, x)
+    assert block.largest >= min(expected.largest, 4.0) or expected.wrong == block.wrong != ()
+
+
+@dataclass
+class Results:
+    """A function by its results."""
+
+    x: Array
+    y: Array
+
+    def __call__(self, x: Array) -> Array:
+        places = (x.view(np.uint32) - self.x.view(np.uint32)[0]).astype(int)
+        return self.y[places]
 
 
 def test_units_are_those_of_float32() -> None:
