@@ -104,7 +104,7 @@ FUNCTIONS: dict[str, Function] = {
     "Exp": Function(declared(unary.Exp), np.exp, 1),
     "Floor": Function(declared(unary.Floor), np.floor, 0),
     "Gelu": Function(declared(unary.Gelu), lambda x: x * special.ndtr(x), 8, PRODUCTS),
-    "Gelu (tanh)": Function(declared(unary.Gelu, approximate=True), tanh_gelu, 300, PRODUCTS),
+    "Gelu (tanh)": Function(declared(unary.Gelu, approximate=True), tanh_gelu, 8, PRODUCTS),
     "Log": Function(declared(unary.Log), np.log, 1),
     "Mish": Function(
         X * call("tanh", declared(unary.Softplus)), lambda x: x * np.tanh(softplus(x)), 4, PRODUCTS

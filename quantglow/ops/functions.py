@@ -159,6 +159,7 @@ UNARY: dict[str, Function] = {
     "tanh": Function(np.tanh, "f:f"),
     "erf": Function(special.erf, "f:f"),
     "ndtr": Function(special.ndtr, "f:f"),
+    "tanhgate": Function(special.tanh_gate, "f:f"),
     "sin": Function(np.sin, "f:f"),
     "cos": Function(np.cos, "f:f"),
     "atan": Function(np.arctan, "f:f"),

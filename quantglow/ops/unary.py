@@ -168,21 +168,15 @@ class Gelu(Unary):
     since = 20
 
     def expression(self) -> Expr:
-        """``x ndtr(x)``, or ``x / (1 + exp(-2 t))`` with t the argument of tanh: nothing cancels
-        below 0."""
-        if not self.approximate:
-            return X * call("ndtr", X)
-        return X / (ONE + power_beside_one(self._cubic() * (-2 * math.sqrt(2 / math.pi))))
+        """x times a gate in which nothing cancels below 0."""
+        return X * call("tanhgate" if self.approximate else "ndtr", X)
 
     def formula(self) -> Expr:
         if self.approximate:
-            gate = call("tanh", self._cubic() * math.sqrt(2 / math.pi))
+            gate = call("tanh", (X + X * 0.044715 * X * X) * math.sqrt(2 / math.pi))
         else:
             gate = call("erf", X * math.sqrt(0.5))
         return X * 0.5 * (ONE + gate)
-
-    def _cubic(self) -> Expr:
-        return X + X * 0.044715 * X * X
 
 
 @op

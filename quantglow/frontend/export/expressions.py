@@ -78,6 +78,12 @@ def ndtr(x: Expr) -> Expr:
     return (const(1) + call("erf", x * math.sqrt(0.5))) * 0.5
 
 
+def tanh_gate(x: Expr) -> Expr:
+    """``(1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``"""
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+    return (const(1) + call("tanh", inner)) * 0.5
+
+
 def number_of_two(function: str) -> Callable[[Expr, Expr], Expr]:
     """The other operand where one is NaN; ONNX's Min and Max give NaN."""
     form = f"select(eq($0,$0),select(eq($1,$1),{function}($0,$1),$0),$1)"
@@ -88,6 +94,7 @@ FORMULAS: dict[str, Callable[..., Expr]] = {
     "expm1": expm1,
     "log1p": log1p,
     "ndtr": ndtr,
+    "tanhgate": tanh_gate,
     "fmax": number_of_two("max"),
     "fmin": number_of_two("min"),
 }

@@ -236,8 +236,8 @@ def rows(k: Kit) -> Node:
 
 def functions(k: Kit) -> Node:
     """Functions that ONNX composes of others."""
-    values = [call(name, call("abs", arg(0))) for name in ("log1p", "ndtr")]
-    value = call("add", *values) * call("expm1", -call("abs", arg(0)))
+    logarithm, *gates = (call(f, call("abs", arg(0))) for f in ("log1p", "ndtr", "tanhgate"))
+    value = (logarithm + gates[0] * gates[1]) * call("expm1", -call("abs", arg(0)))
     return ops.Elementwise(
         name=k.name(), args=(k.x,), expression=value.rounded(), out=ElementType(DType.F32)
     )

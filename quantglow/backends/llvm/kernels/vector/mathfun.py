@@ -39,6 +39,13 @@ _NDTR = (0.5, -0.6968291, 0.35639215, 0.06873088, -0.086275965, -0.035809007, -0
 """exp(x^2 / 2) ndtr(-x) (3 + x) / 3 in x / (3 + x), for 0 <= x <= 12.9; error 4e-8."""
 _NDTR_END = 12.9
 """Beyond it ndtr(-x) is below 2^-126."""
+_GATE = (2 * math.sqrt(2 / math.pi) * LOG2_E, 2 * math.sqrt(2 / math.pi) * LOG2_E * 0.044715)
+_GATE_HIGH = (37719 / 2**14, 13 / 2**7)
+"""Factors of x and x^3 in the power of two of Gelu's tanh form, and their first bits."""
+_GATE_ENDS = (-10.06, 10.0)
+"""Below, the power is 2^128, which has the bits of infinity, and above it nothing beside 1."""
+_EIGHTHS = 1.5 * 2.0**20
+"""Adding it rounds to eighths."""
 _LINEAR = 2.0**-24
 """Below it expm1(x) is x."""
 
@@ -68,6 +75,12 @@ def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
     power = b.select(kind, b.compare("ogt", kind, lowest, power), lowest, power)
     shifted = plus(b, kind, power, ROUNDING)
     rest = b.op("fsub", kind, power, plus(b, kind, shifted, -ROUNDING))
+    return _scaled_power(b, lanes, rest, shifted)
+
+
+def _scaled_power(b: Builder, lanes: int, rest: Value, shifted: Value) -> Value:
+    """``2 ** (n + rest)``, n in the lowest bits of a number to which ``ROUNDING`` was added."""
+    kind = vector(lanes, "float")
     value = polynomial(b, kind, rest, EXP2)
     # The shift by 23 that makes it an exponent leaves nothing of the magic number.
     scale = _power_of_two(b, lanes, vectors.bits(b, lanes, shifted))
@@ -189,6 +202,29 @@ def ndtr(b: Builder, lanes: int, x: Value) -> Value:
     value = b.select(kind, far, zero, b.op("fmul", kind, value, share))
     above = b.op("fsub", kind, splat(kind, f32(1.0)), value)
     return b.select(kind, b.compare("ogt", kind, x, zero), above, value)
+
+
+def tanh_gate(b: Builder, lanes: int, x: Value) -> Value:
+    """``(1 + tanh(t)) / 2`` with Gelu's t, as 1 / (1 + 2^u) with u = -x (A + B x^2).
+
+    A power multiplies the rounding of u, which is up to 128.  So u is the sum of -s (A' + B' s^2),
+    exact for s, x rounded to eighths, and of a small number that may be rounded: the negative of
+    (x - s) (A + B (s^2 + s x + x^2)) + s (A - A' + (B - B') s^2).
+    """
+    kind = vector(lanes, "float")
+    x = limited(b, kind, x, *_GATE_ENDS)
+    s = plus(b, kind, plus(b, kind, x, _EIGHTHS), -_EIGHTHS)
+    square = b.op("fmul", kind, s, s)
+    high = b.op("fmul", kind, s, polynomial(b, kind, square, [-first for first in _GATE_HIGH]))
+    others = [first - factor for first, factor in zip(_GATE_HIGH, _GATE, strict=True)]
+    squares = b.op("fadd", kind, square, b.op("fmul", kind, x, b.op("fadd", kind, x, s)))
+    slope = polynomial(b, kind, squares, [-factor for factor in _GATE])
+    low = b.op("fmul", kind, b.op("fsub", kind, x, s), slope)
+    low = b.op("fadd", kind, low, b.op("fmul", kind, s, polynomial(b, kind, square, others)))
+    shifted = plus(b, kind, b.op("fadd", kind, high, low), ROUNDING)
+    rest = b.op("fsub", kind, high, plus(b, kind, shifted, -ROUNDING))
+    power = _scaled_power(b, lanes, b.op("fadd", kind, rest, low), shifted)
+    return b.op("fdiv", kind, splat(kind, f32(1.0)), plus(b, kind, power, 1.0))
 
 
 def tanh(b: Builder, lanes: int, x: Value) -> Value:

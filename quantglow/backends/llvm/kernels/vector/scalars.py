@@ -37,6 +37,7 @@ _VECTOR_FUNCTIONS: dict[str, Callable[[Builder, int, Value], Value]] = {
     "log1p": mathfun.log1p,
     "ndtr": mathfun.ndtr,
     "tanh": mathfun.tanh,
+    "tanhgate": mathfun.tanh_gate,
     "erf": mathfun.erf,
     "sqrt": mathfun.sqrt,
     "sin": trigonometry.sin,
