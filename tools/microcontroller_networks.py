@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import onnx
 
 import quantglow as qg
@@ -68,6 +69,21 @@ def visual_wake_words() -> onnx.ModelProto:
     return net.model(net.linear(net.pooled(separable(net, x, layers)), 256, 2))
 
 
+def recurrent(kind: str, hidden: int, features: int = 32, steps: int = 10) -> onnx.ModelProto:
+    """An LSTM or GRU on a sequence of features, and a linear layer on its last state."""
+    gates = {"LSTM": 4, "GRU": 3}[kind]
+    net = Builder((steps, 1, features), hidden)
+    spread = 2 / hidden**0.5
+    widths = (features, hidden, 2)
+    w, r, b = (net.rng.uniform(-spread, spread, (1, gates * hidden, n)) for n in widths)
+    weights = [net.constant(value) for value in (w, r, b.reshape(1, -1))]
+    settings = {"linear_before_reset": 1} if kind == "GRU" else {}
+    every = net.op(kind, "x", *weights, hidden_size=hidden, **settings)
+    last = net.op("Gather", every, net.constant(-1, np.int64), axis=0)
+    flat = net.op("Reshape", last, net.constant([1, hidden], np.int64))
+    return net.model(net.linear(flat, hidden, 12))
+
+
 def separable(net: Builder, x: str, layers: list[Channels]) -> str:
     """Depthwise convolutions of 3 x 3, each followed by one of 1 x 1."""
     for inputs, outputs, stride in layers:
@@ -81,6 +97,11 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     **{name: partial(benchmark, name) for name in ("mnist", "ppocr_cls")},
     "random_keyword_spotting": partial(untrained, keyword_spotting),
     "random_visual_wake_words": partial(untrained, visual_wake_words),
+    **{
+        f"random_{kind.lower()}_{hidden}": partial(untrained, partial(recurrent, kind, hidden))
+        for kind in ("LSTM", "GRU")
+        for hidden in (32, 64, 128)
+    },
 }
 
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import quantglow as qg
-from quantglow.instr.program import Compute
+from quantglow.instr.program import Compute, Instruction, Repeat
 from quantglow.ops.work import macs_of
 from quantglow.runtime.bundles import emitted
 from quantglow.runtime.compiled import CompiledModel
@@ -27,8 +27,15 @@ DEFAULT = ("random_keyword_spotting", "random_visual_wake_words")
 
 def products(model: CompiledModel, level: str) -> int:
     """Multiply-accumulates of all convolutions and products of matrices."""
-    steps = (row.step for row in emitted(model.graph, level).rows)
-    return sum(macs_of(step.op) for step in steps if isinstance(step, Compute))
+    program = emitted(model.graph, level)
+    return sum(products_of(row.step) for row in program.rows[: program.count])
+
+
+def products_of(step: Instruction) -> int:
+    """Multiply-accumulates of an instruction, all trips of a loop included."""
+    if isinstance(step, Repeat):
+        return step.trips * sum(map(products_of, step.body))
+    return macs_of(step.op) if isinstance(step, Compute) else 0
 
 
 def show(

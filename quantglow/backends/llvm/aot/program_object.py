@@ -98,7 +98,10 @@ def part_object(
     texts += guards(name, inner, needed, program.target) if needed else ()
     public = [function.removesuffix(INNER) for function in inner]
     compiled = object_file(program.target, ["\n".join(texts), *renamed], public)
-    stack = deepest(compiled.frames, [{*public}, {*inner}, {*functions.values()}])
+    stack = deepest(
+        compiled.frames,
+        [{*public}, {*inner}, {*functions.values()}, *program.target.isa.routine_levels],
+    )
     return ProgramObject(compiled.code, weights, stack, arena_nbytes, labels)
 
 
@@ -115,8 +118,8 @@ def guards(
 
 
 def deepest(frames: Mapping[str, Stack], levels: Sequence[set[str]]) -> Stack:
-    """The stack of functions that call each other: those of each level call those of the next, and
-    the last ones functions of their own."""
+    """The stack of functions that call each other: those of each level call those of the next ones,
+    and some of all of them functions of their own."""
     total, left = CALLS, dict(frames)
     for level in levels:
         total += Stack.most(left.pop(name) for name in level & left.keys())

@@ -259,6 +259,16 @@ class InstructionSet(ABC):
         kernels state which operand a minimum or maximum takes for NaN."""
         return text
 
+    def routines(self, texts: Sequence[str]) -> str:
+        """LLVM IR of functions that LLVM calls for the operations of some texts; the others are
+        those of the compiler's library."""
+        return ""
+
+    @property
+    def routine_levels(self) -> Sequence[set[str]]:
+        """Names of functions of ``routines``: those of each level call those of the next ones."""
+        return ()
+
     # -- measuring
 
     @abstractmethod

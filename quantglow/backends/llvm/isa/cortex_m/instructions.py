@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.isa.cortex_m import float_routines
 from quantglow.backends.llvm.isa.cortex_m.dot import (
     HalvesDot,
     HalvesProducts,
@@ -86,6 +88,15 @@ class SmallCortexM(CortexM):
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         ints = b.cast("bitcast", vector(lanes, "float"), value, vector(lanes, "i32"))
         return called(b, "rounded", ROUNDED, lanes, ints)
+
+    # -- code generation
+
+    def routines(self, texts: Sequence[str]) -> str:
+        return float_routines.routines(texts)
+
+    @property
+    def routine_levels(self) -> Sequence[set[str]]:
+        return float_routines.LEVELS
 
 
 class SignalCortexM(CortexM):

@@ -1,0 +1,146 @@
+"""Products and quotients of float32 in 32-bit integers."""
+
+from __future__ import annotations
+
+from quantglow.backends.llvm.isa.cortex_m.float_parts import (
+    INFINITY,
+    MOST,
+    NAN,
+    normalized,
+    packed,
+    product,
+    rounded,
+    specials,
+)
+from quantglow.backends.llvm.isa.cortex_m.words import TOP, Code, Word
+
+INVERSES = bytes(round(2**15 / (64.5 + i)) - 256 for i in range(64))
+"""2^8 / y - 2^8 for y from 1/2 to 1 in 64 steps."""
+
+
+def multiply() -> str:
+    """``__aeabi_fmul``"""
+    c = Code("__aeabi_fmul")
+    x, y = c.word("%x"), c.word("%y")
+    first, second = (x << 1) >> 24, (y << 1) >> 24
+    c.unless((first - 1).is_("ugt", MOST - 1), "rare")
+    c.unless((second - 1).is_("ugt", MOST - 1), "rare")
+    a, b = ((v << 8 | TOP) >> 8 for v in (x, y))
+    high, rest = product(a, b)
+    m, exponent = rounded(c, "m", high, rest, first + second - 128)
+    c.unless(exponent.is_("ugt", MOST - 1), "rare")
+    c.give((m + (exponent << 23)) | ((x ^ y) & TOP))
+    c.label("rare")
+    c.give(c.call("multiply_rare", x, y))
+    return c.text(("x", "y"))
+
+
+def multiply_rare() -> str:
+    c = Code("multiply_rare")
+    x, y = c.word("%x"), c.word("%y")
+    a, b = specials(c, x, y)
+    sign = (x ^ y) & TOP
+    c.unless(a.is_("eq", INFINITY), "first")
+    c.unless(b.is_("eq", INFINITY), "second")
+    c.unless(a.is_("eq", 0), "zero")
+    c.unless(b.is_("eq", 0), "zero")
+    (a, first), (b, second) = normalized(c, "a", a), normalized(c, "b", b)
+    high, rest = product(a, b)
+    sticky = c.select((rest & 255).is_("eq", 0), 0, 1)
+    packed(c, high | sticky, first + second - 127, sign)
+    for name, other in (("first", y), ("second", x)):
+        c.label(name)
+        c.branch((other << 1).is_("eq", 0), "nan", "endless")
+    c.label("endless")
+    c.give(sign | INFINITY)
+    c.label("zero")
+    c.give(sign)
+    c.label("nan")
+    c.give(NAN)
+    return c.text(("x", "y"))
+
+
+def quotient() -> str:
+    """``a * 2^24 / d``, rounded down, for mantissas d of 24 bits and a from d to 2 d.
+
+    Two digits of 12 bits, from an inverse of 15 bits by a table and a step of Newton's; what they
+    leave is exact in 32 bits, and corrects the last digit by a few units.
+    """
+    c = Code("quotient")
+    a, d = c.word("%a"), c.word("%d")
+    index = (d >> 17) - 64
+    entry = c.emit(f"getelementptr i8, ptr @quotient.inverses, i32 {index.name}")
+    byte = c.emit(f"load i8, ptr {entry}")
+    inverse = c.word(c.emit(f"zext i8 {byte} to i32")) + 256
+    top = (d + 128) >> 8
+    error = c.word(1 << 24) - inverse * top
+    inverse = ((inverse << 8) + (inverse * error).signed_shift(16)) >> 1
+    digit = ((a >> 9) * inverse) >> 18
+    rest = (a << 12) - digit * d
+    lower = (rest.signed_shift(11) * inverse).signed_shift(16)
+    rest = (rest << 12) - lower * d
+    q = (digit << 12) + lower
+    rest, q = c.loop("low", rest, q)
+    c.branch(rest.is_("slt", 0), "raise", "high")
+    c.label("raise")
+    c.repeat("low", rest + d, q - 1)
+    c.label("high")
+    rest, q = c.loop("much", rest, q)
+    c.branch(rest.is_("ult", d), "done", "lower")
+    c.label("lower")
+    c.repeat("much", rest - d, q + 1)
+    c.label("done")
+    c.give(q)
+    values = "".join(f"\\{value:02X}" for value in INVERSES)
+    table = f'@quotient.inverses = internal constant [64 x i8] c"{values}"\n'
+    return table + c.text(("a", "d"))
+
+
+def divided(c: Code, a: Word, b: Word, exponent: Word) -> tuple[Word, Word, Word]:
+    """``quotient`` of two mantissas, its dividend, and the exponent, which is one less if that is
+    the first one doubled."""
+    below = a.is_("ult", b)
+    a = c.select(below, a << 1, a)
+    return c.call("quotient", a, b), a, c.select(below, exponent - 1, exponent)
+
+
+def divide() -> str:
+    """``__aeabi_fdiv``; no quotient lies half way between two float32."""
+    c = Code("__aeabi_fdiv")
+    x, y = c.word("%x"), c.word("%y")
+    first, second = (x << 1) >> 24, (y << 1) >> 24
+    c.unless((first - 1).is_("ugt", MOST - 1), "rare")
+    c.unless((second - 1).is_("ugt", MOST - 1), "rare")
+    a, b = ((v << 8 | TOP) >> 8 for v in (x, y))
+    q, _, exponent = divided(c, a, b, first - second + 126)
+    c.unless(exponent.is_("ugt", MOST - 1), "rare")
+    c.give((((q + 1) >> 1) + (exponent << 23)) | ((x ^ y) & TOP))
+    c.label("rare")
+    c.give(c.call("divide_rare", x, y))
+    return c.text(("x", "y"))
+
+
+def divide_rare() -> str:
+    c = Code("divide_rare")
+    x, y = c.word("%x"), c.word("%y")
+    a, b = specials(c, x, y)
+    sign = (x ^ y) & TOP
+    c.unless(a.is_("eq", INFINITY), "first")
+    c.unless(b.is_("eq", INFINITY), "zero")
+    c.unless(b.is_("eq", 0), "second")
+    c.unless(a.is_("eq", 0), "zero")
+    (m, first), (n, second) = normalized(c, "a", a), normalized(c, "b", b)
+    q, whole, exponent = divided(c, m, n, first - second + 127)
+    sticky = c.select((q * n).is_("eq", whole << 24), 0, 1)
+    packed(c, q << 6 | sticky, exponent, sign)
+    c.label("first")
+    c.branch(b.is_("eq", INFINITY), "nan", "endless")
+    c.label("second")
+    c.branch(a.is_("eq", 0), "nan", "endless")
+    c.label("endless")
+    c.give(sign | INFINITY)
+    c.label("zero")
+    c.give(sign)
+    c.label("nan")
+    c.give(NAN)
+    return c.text(("x", "y"))

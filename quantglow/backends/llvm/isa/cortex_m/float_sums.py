@@ -1,0 +1,218 @@
+"""Sums and comparisons of float32, and float32 of integers, in 32-bit integers."""
+
+from __future__ import annotations
+
+from quantglow.backends.llvm.isa.cortex_m.float_parts import (
+    INFINITY,
+    MOST,
+    NAN,
+    parts,
+    specials,
+)
+from quantglow.backends.llvm.isa.cortex_m.words import TOP, Code
+
+
+def add() -> str:
+    """``__aeabi_fadd``"""
+    c = Code("__aeabi_fadd")
+    x, y = c.word("%x"), c.word("%y")
+    c.branch((x << 1).is_("ult", y << 1), "exchanged", "sorted")
+    c.label("exchanged")
+    c.jump("sorted")
+    c.label("sorted")
+    a, b = c.phi(("entry", x), ("exchanged", y)), c.phi(("entry", y), ("exchanged", x))
+    exponent, second = (a << 1) >> 24, (b << 1) >> 24
+    c.unless(exponent.is_("ugt", MOST), "rare")
+    c.unless(second.is_("eq", 0), "rare")
+    by = exponent - second
+    c.unless(by.is_("ugt", 25), "first")
+    # Seven bits below the last one of the first operand, 30 in all.
+    m, n = ((v << 9) >> 2 | 1 << 30 for v in (a, b))
+    moved = n >> by
+    field = a >> 23
+    c.branch((a ^ b).is_("slt", 0), "differ", "agree")
+    c.label("agree")
+    total = m + moved
+    c.branch(total.is_("slt", 0), "carried", "near")
+    c.label("carried")
+    c.unless(exponent.is_("eq", MOST), "rare")
+    wide, more = total >> 7, field
+    c.branch((total << 25).is_("eq", 0), "tie", "round", likely=False)
+    carried = c.block
+    c.label("near")
+    narrow, same = total >> 6, field - 1
+    c.branch((total << 26).is_("eq", 0), "tie", "round", likely=False)
+    c.label("differ")
+    left = m - moved
+    c.branch((left << 1).is_("slt", 0), "whole", "shorter")
+    c.label("whole")
+    whole, kept = left >> 6, field - 1
+    c.branch((left << 26).is_("eq", 0), "under", "round", likely=False)
+    c.label("shorter")
+    c.unless(exponent.is_("ult", 2), "rare")
+    c.branch((left << 2).is_("slt", 0), "half", "short")
+    c.label("half")
+    halved, lower = left >> 5, field - 2
+    c.branch((left << 27).is_("eq", 0), "under", "round", likely=False)
+    c.label("short")
+    # Exact: the operands are at most one exponent apart.
+    c.give(c.call("shortened", left, field))
+    c.label("under")
+    beneath = c.phi(("whole", whole), ("half", halved))
+    place = c.phi(("whole", kept), ("half", lower))
+    # The bits shifted out make a half less than one, and leave a whole number as it is.
+    c.branch((moved << by).is_("eq", n), "even", "cut")
+    c.label("cut")
+    cut = beneath - 1
+    c.jump("round")
+    c.label("tie")
+    value = c.phi((carried, wide), ("near", narrow))
+    at = c.phi((carried, more), ("near", same))
+    c.branch((moved << by).is_("eq", n), "even", "round")
+    c.label("even")
+    value2 = c.phi(("tie", value), ("under", beneath))
+    at2 = c.phi(("tie", at), ("under", place))
+    lowered = value2 + ((value2 >> 1) & 1) - 1
+    c.jump("round")
+    c.label("round")
+    q = c.phi((carried, wide), ("near", narrow), ("whole", whole), ("half", halved),
+              ("tie", value), ("cut", cut), ("even", lowered))  # fmt: skip
+    at = c.phi((carried, more), ("near", same), ("whole", kept), ("half", lower),
+               ("tie", at), ("cut", place), ("even", at2))  # fmt: skip
+    c.give(((q + 1) >> 1) + (at << 23))
+    c.label("first")
+    c.give(a)
+    c.label("rare")
+    c.give(c.call("add_rare", a, b))
+    return c.text(("x", "y"))
+
+
+def subtract() -> str:
+    """``__aeabi_fsub``"""
+    c = Code("__aeabi_fsub")
+    c.give(c.call("__aeabi_fadd", c.word("%x"), c.word("%y") ^ TOP))
+    return c.text(("x", "y"))
+
+
+def shortened() -> str:
+    """The float32 of a difference of less than 29 bits; the exponent of 30 bits, with the sign
+    above it, is more than 1.  0 has no sign."""
+    c = Code("shortened")
+    left, field = c.word("%left"), c.word("%field")
+    c.unless(left.is_("eq", 0), "zero")
+    left, field = c.loop("head", left, field)
+    c.branch((left << 1).is_("slt", 0), "done", "more")
+    c.label("more")
+    c.branch((field << 24).is_("eq", 1 << 24), "small", "next")
+    c.label("next")
+    c.repeat("head", left << 1, field - 1)
+    c.label("done")
+    c.give((left >> 7) + ((field - 1) << 23))
+    c.label("small")
+    c.give((left >> 7) | (field >> 8) << 31)
+    c.label("zero")
+    c.give(0)
+    return c.text(("left", "field"))
+
+
+def add_rare() -> str:
+    """The sum of operands of which the first is not the smaller one by magnitude."""
+    c = Code("add_rare")
+    x, y = c.word("%x"), c.word("%y")
+    a, b = specials(c, x, y)
+    sign = x & TOP
+    differ = (x ^ y).is_("slt", 0)
+    c.branch(a.is_("eq", INFINITY), "endless", "finite")
+    c.label("endless")
+    c.branch(b.is_("eq", INFINITY), "both", "first")
+    c.label("both")
+    c.branch(differ, "nan", "first")
+    c.label("first")
+    c.give(x)
+    c.label("finite")
+    # Here the second number is subnormal or 0, or the sum overflows or is subnormal.
+    (m, exponent), (n, second) = parts(c, a), parts(c, b)
+    m, n = m << 6, n << 6
+    by = exponent - second
+    by = c.select(by.is_("ugt", 31), 31, by)
+    moved = n >> by
+    moved = moved | c.select((moved << by).is_("eq", n), 0, 1)
+    total = c.select(differ, m - moved, m + moved)
+    c.unless(total.is_("eq", 0), "zero")
+    is_long = total.is_("ugt", (1 << 30) - 1)
+    total = c.select(is_long, total >> 1 | (total & 1), total)
+    total, at = c.loop("head", total, c.select(is_long, exponent + 1, exponent))
+    c.branch(total.is_("ugt", (1 << 29) - 1), "done", "more")
+    c.label("more")
+    c.branch(at.is_("ugt", 1), "next", "done")
+    c.label("next")
+    c.repeat("head", total << 1, at - 1)
+    c.label("done")
+    whole = total >> 6
+    m = (total + 31 + (whole & 1)) >> 6
+    bits = m + ((at - 1) << 23)
+    c.give(c.select(bits.is_("ugt", INFINITY), INFINITY, bits) | sign)
+    c.label("zero")
+    c.give(c.select(differ, 0, sign))
+    c.label("nan")
+    c.give(NAN)
+    return c.text(("x", "y"))
+
+
+def from_integer() -> str:
+    """``__aeabi_i2f``"""
+    c = Code("__aeabi_i2f")
+    x = c.word("%x")
+    c.branch(x.is_("eq", 0), "zero", "some")
+    c.label("some")
+    spread = x.signed_shift(31)
+    m, at = (x ^ spread) - spread, (x >> 31 << 8) + 157
+    before = c.block
+    for step in (16, 8, 4, 2, 1):
+        c.branch(m.is_("ult", 1 << (32 - step)), f"by{step}", f"past{step}")
+        c.label(f"by{step}")
+        moved, less = m << step, at - step
+        c.jump(f"past{step}")
+        c.label(f"past{step}")
+        m = c.phi((before, m), (f"by{step}", moved))
+        at = c.phi((before, at), (f"by{step}", less))
+        before = f"past{step}"
+    half = m >> 7
+    c.branch((m << 25).is_("eq", 0), "tie", "round", likely=False)
+    c.label("tie")
+    lowered = half + ((half >> 1) & 1) - 1
+    c.jump("round")
+    c.label("round")
+    half = c.phi((before, half), ("tie", lowered))
+    c.give(((half + 1) >> 1) + (at << 23))
+    c.label("zero")
+    c.give(0)
+    return c.text(("x",))
+
+
+COMPARISONS = {
+    "lt": ("slt", 0),
+    "le": ("sle", 1),
+    "gt": ("sgt", 0),
+    "ge": ("sge", 1),
+    "eq": ("eq", 1),
+}
+"""By name: the comparison of integers in the order of floats, and the result for two zeros."""
+
+
+def compare(name: str) -> str:
+    """``__aeabi_fcmplt`` …: 0 for NaN."""
+    predicate, zeros = COMPARISONS[name]
+    c = Code(f"__aeabi_fcmp{name}")
+    x, y = c.word("%x"), c.word("%y")
+    a, b = x << 1, y << 1
+    c.unless(a.is_("ugt", INFINITY << 1), "nan")
+    c.unless(b.is_("ugt", INFINITY << 1), "nan")
+    c.unless((a | b).is_("eq", 0), "zeros")
+    x, y = (v ^ (v.signed_shift(31) >> 1) for v in (x, y))
+    c.give(c.word(c.emit(f"zext i1 {x.is_(predicate, y)} to i32")))
+    c.label("nan")
+    c.give(0)
+    c.label("zeros")
+    c.give(zeros)
+    return c.text(("x", "y"))

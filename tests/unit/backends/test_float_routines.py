@@ -1,0 +1,109 @@
+"""Float32 in integers, for processors without it: the results of IEEE 754, executed here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantglow.backends.llvm.builder import Builder
+from quantglow.backends.llvm.isa.cortex_m import float_routines
+from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.targets import resolve
+from quantglow.types import Array
+from tests.matrix.harness import ENTRY
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "__aeabi_fadd": np.add,
+    "__aeabi_fsub": np.subtract,
+    "__aeabi_fmul": np.multiply,
+    "__aeabi_fdiv": np.divide,
+    "__aeabi_fcmplt": np.less,
+    "__aeabi_fcmple": np.less_equal,
+    "__aeabi_fcmpgt": np.greater,
+    "__aeabi_fcmpge": np.greater_equal,
+    "__aeabi_fcmpeq": np.equal,
+}
+SPECIAL = [0, 1, 2, 0x7FFFFE, 0x7FFFFF, 0x800000, 0x800001, 0xFFFFFF, 0x1000000, 0x3F000000]
+SPECIAL += [0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x4B000000, 0x4B800000, 0x7F000000, 0x7F7FFFFF]
+SPECIAL += [0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF]
+SIGN = np.uint32(1 << 31)
+COUNT = 1 << 18
+
+
+def bits_of_pairs(seed: int) -> tuple[Array, Array]:
+    """All pairs of special numbers, and random ones: of any exponent, near each other, of a few
+    bits, subnormal, and with results that are."""
+    rng = np.random.default_rng(seed)
+    x, y, z = (rng.integers(0, 2**32, COUNT, np.uint32) for _ in range(3))
+    special = np.array(SPECIAL, np.uint32)
+    special = np.concatenate([special, special | SIGN])
+    parts = [np.meshgrid(special, special), (x, y), (x, special[y % special.size])]
+    parts += [(x, (x + y % 7 - 3) ^ (z & SIGN)), (x, (x + ((y % 55 - 27) << 23)) ^ (z & SIGN))]
+    parts += [(x & 0xFFFE0000, y & z & (z >> 3) | 0x3F000000)]
+    parts += [(x & 0x807FFFFF, y), (x & 0x81FFFFFF, y & 0xBFFFFFFF)]
+    parts += [(x & 0x83FFFFFF | 0x1F000000, y & 0x83FFFFFF | 0x1F000000)]
+    left, right = ([np.asarray(pair[i], np.uint32).ravel() for pair in parts] for i in (0, 1))
+    return np.concatenate(left), np.concatenate(right)
+
+
+def executed(name: str, *operands: Array) -> Array:
+    """A routine of 32-bit patterns, executed on this machine."""
+    texts = float_routines.routines(["fadd fmul fdiv sitofp fcmp"])
+    b = Builder()
+    out, *pointers = b.kernel(1 + len(operands))
+    with b.loop("%begin", "%end") as index:
+        at = b.mul(index, 4)
+        values = ", ".join(f"i32 {b.load('i32', b.at(pointer, at))}" for pointer in pointers)
+        b.store("i32", b.emit(f"call i32 @{name}({values})"), b.at(out, at))
+    own = re.sub(r"^define ", "define internal ", texts, flags=re.MULTILINE)
+    (address,) = addresses(resolve("native"), [f"{own}\n{b.finish()}"])
+    found = np.zeros(operands[0].size, np.uint32)
+    places = np.array([array.ctypes.data for array in (found, *operands)], np.uint64)
+    ENTRY(address)(places.ctypes.data, 0, found.size)
+    return found
+
+
+def is_nan(bits: Array) -> Array:
+    return np.asarray((bits << 1) > 0xFF000000)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", BINARY)
+def test_results_are_those_of_this_machine(name: str, seed: int) -> None:
+    """Bit for bit, but for the payload of NaN."""
+    x, y = bits_of_pairs(seed)
+    with np.errstate(all="ignore"):
+        expected = BINARY[name](x.view(np.float32), y.view(np.float32))
+    found = executed(name, x, y)
+    if expected.dtype == bool:
+        np.testing.assert_array_equal(found, expected)
+        return
+    wanted = expected.view(np.uint32)
+    np.testing.assert_array_equal(is_nan(found), is_nan(wanted))
+    np.testing.assert_array_equal(found[~is_nan(found)], wanted[~is_nan(found)])
+
+
+def test_integers_are_rounded_half_to_even() -> None:
+    x, y = bits_of_pairs(3)
+    ints = np.concatenate([x.view(np.int32), x.view(np.int32) >> (y % 32).astype(np.int32)])
+    found = executed("__aeabi_i2f", ints)
+    np.testing.assert_array_equal(found, ints.astype(np.float32).view(np.uint32))
+
+
+def test_texts_without_floats_need_no_routine() -> None:
+    assert float_routines.routines(["%a = add i32 %b, %c", "%f_add = mul i32 %x, %y"]) == ""
+
+
+def test_levels_name_each_function_once() -> None:
+    """The stack of a run is the sum over levels: nobody is missing, and calls go down."""
+    text = float_routines.routines(["fadd fmul fdiv sitofp fcmp"])
+    listed = [name for level in float_routines.LEVELS for name in level]
+    bodies = dict(re.findall(r"^define i32 @(\w+)(.*?)^}", text, re.MULTILINE | re.DOTALL))
+    assert sorted(listed) == sorted(bodies)
+    place = {name: at for at, level in enumerate(float_routines.LEVELS) for name in level}
+    for name, body in bodies.items():
+        assert all(place[name] < place[other] for other in re.findall(r"call i32 @(\w+)", body))
