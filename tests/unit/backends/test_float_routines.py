@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 from quantglow.backends.llvm.builder import Builder
-from quantglow.backends.llvm.isa.cortex_m import float_routines
+from quantglow.backends.llvm.isa.cortex_m import float_functions, float_routines
 from quantglow.backends.llvm.jit.library import addresses
-from quantglow.backends.llvm.targets import resolve
+from quantglow.backends.llvm.kernels.vector.scalars import VECTOR_FUNCTIONS
+from quantglow.backends.llvm.targets import level_target, resolve
 from quantglow.types import Array
 from tests.matrix.harness import ENTRY
 
@@ -59,7 +61,7 @@ def executed(name: str, *operands: Array) -> Array:
         at = b.mul(index, 4)
         values = ", ".join(f"i32 {b.load('i32', b.at(pointer, at))}" for pointer in pointers)
         b.store("i32", b.emit(f"call i32 @{name}({values})"), b.at(out, at))
-    own = re.sub(r"^define ", "define internal ", texts, flags=re.MULTILINE)
+    own = re.sub(r"^define dso_local ", "define internal ", texts, flags=re.MULTILINE)
     (address,) = addresses(resolve("native"), [f"{own}\n{b.finish()}"])
     found = np.zeros(operands[0].size, np.uint32)
     places = np.array([array.ctypes.data for array in (found, *operands)], np.uint64)
@@ -100,10 +102,48 @@ def test_texts_without_floats_need_no_routine() -> None:
 
 def test_levels_name_each_function_once() -> None:
     """The stack of a run is the sum over levels: nobody is missing, and calls go down."""
-    text = float_routines.routines(["fadd fmul fdiv sitofp fcmp"])
-    listed = [name for level in float_routines.LEVELS for name in level]
-    bodies = dict(re.findall(r"^define i32 @(\w+)(.*?)^}", text, re.MULTILINE | re.DOTALL))
+    isa, b = level_target("cortex-m0plus").isa, Builder()
+    isa.function(b, "tanh", 1, "%x", VECTOR_FUNCTIONS)
+    text = "\n".join([isa.routines(["fadd fmul fdiv sitofp fcmp"]), *b.declarations.values()])
+    listed = [name for level in isa.routine_levels for name in level]
+    bodies = dict(re.findall(r"^define \w+ i32 @(\w+)(.*?)^}", text, re.MULTILINE | re.DOTALL))
     assert sorted(listed) == sorted(bodies)
-    place = {name: at for at, level in enumerate(float_routines.LEVELS) for name in level}
+    place = {name: at for at, level in enumerate(isa.routine_levels) for name in level}
     for name, body in bodies.items():
         assert all(place[name] < place[other] for other in re.findall(r"call i32 @(\w+)", body))
+
+
+STRIDE = 1021
+"""Distance of the patterns that a test of a function of one float takes; a prime number."""
+
+
+def patterns() -> Array:
+    """Special numbers, both sides of the limits of the integer steps, and every ``STRIDE``-th of
+    all float32."""
+    ends = [2.0**-12, 2.0**-7, 0.25, math.log(2) / 2, 0.625, 8.0, 16.0]
+    near = [np.float32(end).view(np.uint32) + np.arange(-300, 300) for end in ends]
+    special = np.concatenate([np.array(SPECIAL), *near]).astype(np.uint32)
+    spread = np.arange(0, 2**32, STRIDE, np.int64).astype(np.uint32)
+    return np.concatenate([special, special | SIGN, spread])
+
+
+@pytest.mark.parametrize("name", float_functions.DEFINITIONS)
+def test_integer_steps_of_functions_give_the_bits_of_float_steps(name: str) -> None:
+    """Every float32 was compared once."""
+    x, results = patterns(), []
+    for level in ("cortex-m0plus", "portable"):
+        b = Builder()
+        out, pointer = b.kernel(2)
+        with b.loop("%begin", "%end") as index:
+            at = b.mul(index, 4)
+            value = b.load("float", b.at(pointer, at))
+            isa = level_target(level).isa
+            b.store("float", isa.function(b, name, 1, value, VECTOR_FUNCTIONS), b.at(out, at))
+        text = b.finish()
+        assert ("@exp_near" in text) == (level == "cortex-m0plus")
+        (address,) = addresses(resolve("native"), [text])
+        found = np.zeros(x.size, np.uint32)
+        places = np.array([array.ctypes.data for array in (found, x)], np.uint64)
+        ENTRY(address)(places.ctypes.data, 0, found.size)
+        results.append(np.where(is_nan(found), np.uint32(0x7FC00000), found))
+    np.testing.assert_array_equal(*results)

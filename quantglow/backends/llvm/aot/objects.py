@@ -31,6 +31,10 @@ SMALL = "optsize"
 """The attribute of functions whose code counts."""
 
 
+SHARED = "linkonce_odr"
+"""The linkage of constants that several texts define."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class ObjectFile(Concise):
     """An object: its bytes, and the stack that each of its functions takes."""
@@ -77,6 +81,9 @@ def compile_here(
     for function in module.functions:
         if not function.is_declaration and function.name not in public:
             function.linkage = "internal"
+    for constant in module.global_variables:
+        if constant.linkage.name == SHARED:
+            constant.linkage = "internal"
     before = os.fstat(2).st_size  # the parent gave a file
     code = generator.emit_object(module)
     said = os.pread(2, os.fstat(2).st_size - before, before)

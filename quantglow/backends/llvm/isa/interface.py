@@ -7,7 +7,7 @@ ask for operations by what they compute; no kernel knows a processor.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,9 @@ from quantglow.types import Array, DType
 LINE_NBYTES = 64
 """Bytes of a cache line, to which memory is aligned."""
 
+
+Steps = Callable[[Builder, int, Value], Value]
+"""The float32 arithmetic of a function, for some lanes."""
 
 RAISED = 2.0**23
 """From here to ``2**24``, float32 are whole numbers: a byte in the last bits is added to it."""
@@ -259,6 +262,12 @@ class InstructionSet(ABC):
         kernels state which operand a minimum or maximum takes for NaN."""
         return text
 
+    def function(
+        self, b: Builder, name: str, lanes: int, x: Value, steps: Mapping[str, Steps]
+    ) -> Value:
+        """The float32 function ``name``, by its ``steps`` or others with the same results."""
+        return steps[name](b, lanes, x)
+
     def routines(self, texts: Sequence[str]) -> str:
         """LLVM IR of functions that LLVM calls for the operations of some texts; the others are
         those of the compiler's library."""
@@ -266,7 +275,7 @@ class InstructionSet(ABC):
 
     @property
     def routine_levels(self) -> Sequence[set[str]]:
-        """Names of functions of ``routines``: those of each level call those of the next ones."""
+        """Names of functions that kernels call: those of each level call those of the next ones."""
         return ()
 
     # -- measuring

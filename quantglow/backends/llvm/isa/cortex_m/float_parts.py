@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from quantglow.backends.llvm.isa.cortex_m.words import TOP, Code, Word
 
 NAN = 0x7FC00000
@@ -21,14 +23,17 @@ def product(a: Word, b: Word) -> tuple[Word, Word]:
     return a1 * b1 + (middle >> 8), middle | low
 
 
-def rounded(c: Code, name: str, high: Word, rest: Word, exponent: Word) -> tuple[Word, Word]:
-    """A ``product`` to 24 bits, half to even, and its exponent: that of 31 bits, or one more."""
+def rounded(
+    c: Code, name: str, high: Word, rest: Word, exponent: Word, step: int = 1
+) -> tuple[Word, Word]:
+    """A ``product`` to 24 bits, half to even, and its exponent: that of 31 bits, or one more
+    (``step``: how that is counted)."""
     long, short, tie, even, done = (
         f"{name}.{end}" for end in ("long", "short", "tie", "even", "done")
     )
     c.branch(high.is_("slt", 0), long, short)
     c.label(long)
-    more = exponent + 1
+    more = exponent + step
     half = high >> 7
     c.branch((high << 25).is_("eq", 0), tie, done, likely=False)
     c.label(short)
@@ -92,3 +97,29 @@ def specials(c: Code, x: Word, y: Word) -> tuple[Word, Word]:
     c.unless(a.is_("ugt", INFINITY), "nan")
     c.unless(b.is_("ugt", INFINITY), "nan")
     return a, b
+
+
+def mantissa(value: float) -> int:
+    """The 24 bits of a float32."""
+    return int(np.float32(value).view(np.int32)) & (HIDDEN - 1) | HIDDEN
+
+
+def moved(c: Code, name: str, value: Word, by: Word, beside: Word) -> Word:
+    """``value / 2^by`` rounded to nearest; half to what makes its sum with ``beside`` even."""
+    whole, rest = value >> by, value << (c.word(32) - by)
+    up = rest >> 31
+    before = c.block
+    c.branch(rest.is_("eq", TOP), f"{name}.tie", f"{name}.done", likely=False)
+    c.label(f"{name}.tie")
+    odd = (whole + beside) & 1
+    c.jump(f"{name}.done")
+    c.label(f"{name}.done")
+    return whole + c.phi((before, up), (f"{name}.tie", odd))
+
+
+def difference(c: Code, name: str, x: Word, y: Word, by: Word) -> tuple[Word, Word]:
+    """The mantissa of ``x - y / 2^by``, more than half of x, and 1 where its unit is half of that
+    of x, else 0."""
+    finer = c.select((x - (y >> by)).is_("ugt", HIDDEN), c.word(0), 1)
+    whole = x << finer
+    return whole - moved(c, name, y, by - finer, whole), finer

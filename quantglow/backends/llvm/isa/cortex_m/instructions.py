@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
-from quantglow.backends.llvm.isa.cortex_m import float_routines
+from quantglow.backends.llvm.isa.cortex_m import float_functions, float_routines
 from quantglow.backends.llvm.isa.cortex_m.dot import (
     HalvesDot,
     HalvesProducts,
@@ -19,6 +19,7 @@ from quantglow.backends.llvm.isa.cortex_m.integer_rounding import REQUANTIZED, R
 from quantglow.backends.llvm.isa.cortex_m.lanes import LANES, element, gathered
 from quantglow.backends.llvm.isa.costs import Core, StepCost
 from quantglow.backends.llvm.isa.dot import DotProduct, LaneProducts, MergedDot
+from quantglow.backends.llvm.isa.interface import Steps
 from quantglow.backends.llvm.isa.portable import Portable
 from quantglow.backends.llvm.isa.sharing import Sharing
 from quantglow.backends.llvm.isa.waiting import Waiting
@@ -91,12 +92,17 @@ class SmallCortexM(CortexM):
 
     # -- code generation
 
+    def function(
+        self, b: Builder, name: str, lanes: int, x: Value, steps: Mapping[str, Steps]
+    ) -> Value:
+        return float_functions.function(b, name, lanes, x, steps)
+
     def routines(self, texts: Sequence[str]) -> str:
         return float_routines.routines(texts)
 
     @property
     def routine_levels(self) -> Sequence[set[str]]:
-        return float_routines.LEVELS
+        return (*float_functions.LEVELS, *float_routines.LEVELS)
 
 
 class SignalCortexM(CortexM):

@@ -73,6 +73,12 @@ class Code:
         """An instruction of two operands."""
         return Word(self, self.emit(f"{name} i32 {text_of(x)}, {text_of(y)}"))
 
+    def float_op(self, name: str, x: Word | int, y: Word | int) -> Word:
+        """An instruction of two float32, whose bits are given, as is the result."""
+        first, second = (self.emit(f"bitcast i32 {text_of(v)} to float") for v in (x, y))
+        result = self.emit(f"{name} float {first}, {second}")
+        return Word(self, self.emit(f"bitcast float {result} to i32"))
+
     def call(self, name: str, *arguments: Word) -> Word:
         """The result of another function."""
         listed = ", ".join(f"i32 {argument.name}" for argument in arguments)
@@ -133,11 +139,11 @@ class Code:
         """End a block and the function."""
         self.lines.append(f"  ret i32 {text_of(result)}")
 
-    def text(self, arguments: Sequence[str]) -> str:
+    def text(self, arguments: Sequence[str], linkage: str = "dso_local") -> str:
         """The definition."""
         listed = ", ".join(f"i32 %{name}" for name in arguments)
         body = "\n".join(self.lines)
-        return f"define i32 @{self.name}({listed}) nounwind {{\n{body}\n}}\n"
+        return f"define {linkage} i32 @{self.name}({listed}) nounwind {{\n{body}\n}}\n"
 
 
 WEIGHTS = '!0 = !{!"branch_weights", i32 1, i32 99}\n!1 = !{!"branch_weights", i32 99, i32 1}\n'

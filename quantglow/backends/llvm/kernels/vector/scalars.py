@@ -29,7 +29,7 @@ _PLAIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv",
 _EXTREMES = {"imax": "smax", "imin": "smin"}
 _PREDICATES = {"eq": "eq", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 ROUNDINGS = {"floor": rounding.floor, "ceil": rounding.ceil, "rint": rounding.rint}
-_VECTOR_FUNCTIONS: dict[str, Callable[[Builder, int, Value], Value]] = {
+VECTOR_FUNCTIONS: dict[str, Callable[[Builder, int, Value], Value]] = {
     "exp": mathfun.exp,
     "expm1": mathfun.expm1,
     "expneg": mathfun.exp_negative,
@@ -45,7 +45,7 @@ _VECTOR_FUNCTIONS: dict[str, Callable[[Builder, int, Value], Value]] = {
     "atan": trigonometry.atan,
 }
 
-POLYNOMIALS = _VECTOR_FUNCTIONS.keys() - {"sqrt"} | {"pow", "fmod"}
+POLYNOMIALS = VECTOR_FUNCTIONS.keys() - {"sqrt"} | {"pow", "fmod"}
 """Functions of some tens of instructions."""
 
 
@@ -96,8 +96,9 @@ class Scalars:
             return self._extreme(_EXTREMES[expr.op], *args)
         if expr.op in ROUNDINGS:
             return ROUNDINGS[expr.op](self.b, self.target, self.lanes, self.value(args[0]))
-        if expr.op in _VECTOR_FUNCTIONS:
-            return _VECTOR_FUNCTIONS[expr.op](self.b, self.lanes, self.value(args[0]))
+        if expr.op in VECTOR_FUNCTIONS:
+            x = self.value(args[0])
+            return self.target.isa.function(self.b, expr.op, self.lanes, x, VECTOR_FUNCTIONS)
         return _RULES[expr.op](self, *args)
 
     def _leaf(self, expr: Expr) -> Value:
