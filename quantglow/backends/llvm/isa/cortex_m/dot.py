@@ -157,21 +157,34 @@ class SingleDot(DotProduct):
         return False
 
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
-        quad = b.load("<4 x i8>", row)
-        spread = [i % STEP_NBYTES for i in range(LANES * STEP_NBYTES)]
-        return (b.shuffle("<4 x i8>", quad, "poison", spread),)
+        """Where the bytes are: loaded early, most of them would be spilled."""
+        return (row,)
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
-        return (b.load(self.bytes_kind, b.at(pointer, offset)),)
+        return (b.at(pointer, offset),)
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
+        """Byte by byte in this order, in which sums and addresses stay in registers."""
+        totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
         for k in range(STEP_NBYTES):
-            order = range(k, LANES * STEP_NBYTES, STEP_NBYTES)
-            x, w = (
-                b.cast("sext", "<4 x i8>", b.shuffle(self.bytes_kind, v[0], "poison", order), WORDS)
-                for v in (operand, weights)
-            )
-            sums = b.op("add", WORDS, sums, b.op("mul", WORDS, x, w))
-        return sums
+            x = loaded_byte(b, operand[0], k)
+            for lane in range(LANES):
+                w = loaded_byte(b, weights[0], STEP_NBYTES * lane + k)
+                total = b.op("add", "i32", totals[lane], b.op("mul", "i32", x, w))
+                totals[lane] = held(b, total)
+        return gathered(b, WORDS, totals)
+
+
+def loaded_byte(b: Builder, pointer: Value, offset: int) -> Value:
+    """A signed byte, loaded here, since LLVM keeps volatile loads in order, and extended by an
+    instruction of its own: a load that does so takes its offset from a register."""
+    byte = b.emit(f"load volatile i8, ptr {b.at(pointer, offset)}")
+    word = held(b, b.cast("zext", "i8", byte, "i32"))
+    return b.cast("sext", "i8", b.cast("trunc", "i32", word, "i8"), "i32")
+
+
+def held(b: Builder, value: Value) -> Value:
+    """The same word, computed here."""
+    return b.emit(f'call i32 asm sideeffect "", "=r,0"(i32 {value})')

@@ -32,11 +32,11 @@ DOUBT = 1 << 18
 """Steps of 2^-27 from a tie within which ``LOG2_E`` does not tell the nearest integer."""
 
 COEFFICIENTS = (0.16666515, 0.041668456, 0.00836942)
-"""Those of r^3, r^4, r^5; their sums with all that follows have their exponents."""
+"""Coefficients of r^3, r^4, r^5; their sums with all that follows have their exponents."""
 LAST, EXPONENTS = 0.0013813142, (3, 5, 7, 10)
-"""That of r^6; the exponents of all four, without their sign."""
+"""Coefficient of r^6; the exponents of all four, without their sign."""
 FIRST = 0.49999994
-"""That of r^2: its sum is below 1/2 for negative r only."""
+"""Coefficient of r^2: its sum is below 1/2 for negative r only."""
 
 
 def lows() -> list[int]:
