@@ -226,6 +226,15 @@ def with_moved_layout(
     return None if layout is None else {layout.name: layout}
 
 
+def as_it_is(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
+    """A node of data whose definition by other nodes holds for some sizes only."""
+    if not scope.is_atomic(proto):
+        return None
+    if all(isinstance(value, Known) for value in operands_of(proto, scope).values()):
+        return None
+    return left_to_fallback(proto, scope, "its definition holds for some sizes only")
+
+
 def with_known_operands(
     proto: onnx.NodeProto, scope: Scope, resolve: Resolve
 ) -> dict[str, Value] | None:
@@ -267,6 +276,7 @@ def by_importer(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[s
 
 
 RESOLVERS: tuple[Resolver, ...] = (
+    as_it_is,
     with_free_sizes,
     with_moved_layout,
     with_known_operands,

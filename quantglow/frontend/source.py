@@ -37,6 +37,7 @@ from quantglow.graph.node import Node
 from quantglow.graph.origins import Origin
 from quantglow.graph.signature import Port, Shapes, Signature
 from quantglow.lazy import cached_property
+from quantglow.symbolic.size import guards_of
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -165,6 +166,7 @@ class Source:
         scope.values.update((value.name, value) for value in known)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)
+        scope.guards = guards_of(chain.from_iterable(shapes.values()))
         with np.errstate(all="ignore"):  # weights may be infinite
             import_nodes(nodes, scope)
         return scope

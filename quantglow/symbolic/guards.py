@@ -106,6 +106,9 @@ class Guards:
 
     ``hints``: the value of each symbol that decides.  ``names``: expressions by the text that
     stands for them in code.  ``caution``: halvings of sizes for which tiles are chosen.
+
+    ``askers``: where it is not None, the nodes of the model whose import asked for each guard,
+    ``asker`` being the present one.  ``atomic``: nodes that are to be imported as they are.
     """
 
     hints: Mapping[str, int]
@@ -113,6 +116,9 @@ class Guards:
     names: dict[str, Expression] = field(default_factory=dict)
     caution: int = 0
     is_closed: bool = False
+    askers: dict[Guard, set[str]] | None = None
+    asker: str = ""
+    atomic: frozenset[str] = frozenset()
     _decided: dict[tuple[Expression, Relation], bool] = field(default_factory=dict)
     _likely: dict[Expression, int] = field(default_factory=dict)
     _known: dict[Expression, Bounds] = field(default_factory=dict)
@@ -124,7 +130,23 @@ class Guards:
         answer = self._decided.get(question)
         if answer is None:
             answer = self._decided[question] = self._answer(expression, relation)
+        elif self.askers is not None:
+            self._note(Guard(expression, relation if answer else relation.opposite))
         return answer
+
+    def _note(self, guard: Guard) -> None:
+        """Note the present node as one that asked for a guard."""
+        if self.asker and self.askers is not None and guard in self.found:
+            self.askers.setdefault(guard, set()).add(self.asker)
+
+    @contextmanager
+    def asked_by(self, node: str) -> Iterator[None]:
+        """Note a node as the one that asks for the guards that are recorded inside."""
+        outer, self.asker = self.asker, node
+        try:
+            yield
+        finally:
+            self.asker = outer
 
     def _answer(self, expression: Expression, relation: Relation) -> bool:
         proven = proof(self.bounds(expression), relation)
@@ -205,6 +227,7 @@ class Guards:
         with self._lock:
             self.found.setdefault(guard, _caller())
             self._learn(guard)
+        self._note(guard)
 
     @contextmanager
     def forgetting(self) -> Iterator[dict[Guard, str]]:

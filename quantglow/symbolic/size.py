@@ -8,7 +8,7 @@ index, a NumPy array) fixes the value by a guard, so no use of it is wrong, only
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeVar, cast
 
@@ -187,6 +187,11 @@ def surely_divides(divisor: int, value: int) -> bool:
     """Whether a value is a multiple for all values of the symbols."""
     rest = value % divisor
     return not is_free(rest) and rest == 0
+
+
+def guards_of(values: Iterable[object]) -> Guards | None:
+    """The guards of the free sizes among some values; None where none is free."""
+    return next((value.guards for value in values if isinstance(value, Size)), None)
 
 
 def constant_or_size(value: int) -> int:

@@ -21,7 +21,7 @@ import quantglow as qg
 from quantglow.backends.onnxruntime.session import failures
 from quantglow.graph.graph import Graph
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.free_exports import REMEDY
+from quantglow.runtime.free_graphs import REMEDY
 from quantglow.types import Array
 from tests.fuzz.compare import (
     REFUSED,

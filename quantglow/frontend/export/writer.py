@@ -232,7 +232,11 @@ class Writer:
         return self.emit("Transpose", [name], f"{hint}:t", perm=perm)
 
     def reshaped(self, name: str, shape: Iterable[int], hint: str) -> str:
-        return self.emit("Reshape", [name, self.integers(shape, f"{hint}:shape")], f"{hint}:r")
+        """``Reshape``; a free size may be 0, which would be that of the operand by default."""
+        sizes = list(shape)
+        zero = {"allowzero": 1} if any(map(is_free, sizes)) else {}
+        operands = [name, self.integers(sizes, f"{hint}:shape")]
+        return self.emit("Reshape", operands, f"{hint}:r", **zero)
 
     def real(self, node: Node, perm: Perm | None = None) -> str:
         """The value as float32, in the given order of axes."""

@@ -7,7 +7,7 @@ or an array when the result is known.  It raises ``Unsupported`` with the reason
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
@@ -42,6 +42,7 @@ from quantglow.ops.expression import arg, call, lconst
 from quantglow.ops.primitives import Elementwise
 from quantglow.ops.quantization import Dequantize, Table
 from quantglow.ops.shape import Concat, Reshape, Transpose
+from quantglow.symbolic.guards import Guards
 from quantglow.symbolic.shapes import integer
 from quantglow.types import Array, DType, ElementType
 
@@ -58,6 +59,11 @@ class AlreadyReported(Exception):
     """The node reads the result of a refused node: nothing new to say."""
 
 
+def key_of(proto: onnx.NodeProto) -> str:
+    """The name of the first value that a node computes, which no other has."""
+    return next(filter(None, proto.output), "")
+
+
 @dataclass
 class Scope:
     """Everything named so far.  ``reserved`` holds the value names of the model's main graph.
@@ -71,7 +77,7 @@ class Scope:
     ``conditions``: values, and what each must be for the branch that is imported to be taken.
     ``loops``: how many loops are around the nodes that are imported.  ``current``: the node of the
     model that is imported; ``in_definition``: by other nodes, which the model does not have.
-    ``origins``: the node for which a name was claimed.
+    ``origins``: the node for which a name was claimed.  ``guards``: those of free sizes.
     """
 
     opsets: dict[str, int]
@@ -95,6 +101,7 @@ class Scope:
     current: Origin | None = None
     in_definition: bool = False
     origins: dict[str, Origins] = field(default_factory=dict)
+    guards: Guards | None = None
 
     @property
     def opset(self) -> int:
@@ -116,13 +123,23 @@ class Scope:
     def importing(self, proto: onnx.NodeProto) -> Iterator[None]:
         """Note ``proto`` as the origin of what is made in the block; of a definition's nodes that
         is the node that it defines."""
-        outer = self.current
-        if not self.in_definition:
-            self.current = origin_of(proto, outer)
-        try:
+        if self.in_definition:
             yield
+            return
+        outer, self.current = self.current, origin_of(proto, self.current)
+        asked = self.guards.asked_by(key_of(proto)) if self.guards else nullcontext()
+        try:
+            with asked:
+                yield
         finally:
             self.current = outer
+
+    def is_atomic(self, proto: onnx.NodeProto) -> bool:
+        """Whether a node of the model is to be imported as it is, not as the nodes of its
+        definition: these hold for some sizes only."""
+        if self.in_definition or self.guards is None or not self.fallback:
+            return False
+        return key_of(proto) in self.guards.atomic
 
     def with_origins(self, graph: Graph) -> Graph:
         """The graph and its bodies with the nodes of the model that their nodes come from."""

@@ -83,7 +83,7 @@ def normal(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """Axes counted from the front.  Raises ``ValueError`` outside the rank."""
     if any(not -rank <= a < rank for a in axes):
         raise ValueError(f"axes {axes} are outside rank {rank}")
-    return tuple(a % rank for a in axes)
+    return tuple(a + rank if a < 0 else a for a in axes)
 
 
 @importer("Transpose")

@@ -15,6 +15,7 @@ from quantglow.frontend.operators.weight_groups import looked_up_rows, packed_ta
 from quantglow.graph.node import Node
 from quantglow.ops.indexing import Gather
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice
+from quantglow.symbolic.size import is_free
 
 MOST_SLICES = 16
 """Parts of a Gather: more of them are a look-up table, which slices are not made for."""
@@ -126,24 +127,30 @@ def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[int])
     if len(spans) > MOST_SLICES:
         return None
     if len(spans) == 1:
-        return along(name, x, axis, spans[0])
-    parts = tuple(along(call.derived("part"), x, axis, span) for span in spans)
+        return along_span(name, x, axis, spans[0])
+    parts = tuple(along_span(call.derived("part"), x, axis, span) for span in spans)
     return Concat(name=name, parts=parts, axis=axis)
 
 
-def evenly_spaced(indices: Sequence[int]) -> list[range]:
-    """The indices as few ranges, taken from the front."""
-    spans: list[range] = []
+def evenly_spaced(indices: Sequence[int]) -> list[Span]:
+    """The indices as few ranges, taken from the front.  Distances that depend on a free size end a
+    range: a guard on them would hold for one size."""
+    spans: list[Span] = []
     start = 0
     while start < len(indices):
         end = start + 1
-        step = indices[end] - indices[start] if end < len(indices) else 0
-        while step and end < len(indices) and indices[end] - indices[end - 1] == step:
+        step = fixed_distance(indices, end)
+        while step and fixed_distance(indices, end) == step:
             end += 1
-        first = indices[start]
-        spans.append(range(first, first + (end - start) * (step or 1), step or 1))
+        spans.append(Span(indices[start], end - start, step or 1))
         start = end
     return spans
+
+
+def fixed_distance(indices: Sequence[int], at: int) -> int:
+    """The distance of an index from the one before; 0 if it is free, or there is no such index."""
+    distance = indices[at] - indices[at - 1] if at < len(indices) else 0
+    return 0 if is_free(distance) else distance
 
 
 @importer("Split")
