@@ -5,19 +5,30 @@ A program that comes from a file is checked whenever it is bound to a shape.  Th
 with the integers that its table of calls will have; it neither reads an expression nor asks what
 was proven of it, so that a wrong proof or condition in the text of a graph leads to an error and
 not out of a buffer.  Tables that lie in the cache are trusted as the machine code beside them is:
-which pointers belong to which call is not checked.  All operands are checked at once, in a few
-operations on arrays.
+which pointers belong to which call is not checked.
+
+At the first shape all operands are checked at once, in a few operations on arrays.  From then on
+those whose numbers vary are checked, each kind once (``plan_conditions``); and buffers, as long as
+the plan is the same, for being no larger than those that were found to lie apart.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.backends.llvm.runtime.binding import Binding, Kind
+from quantglow.backends.llvm.runtime.binding import Binding, Kind, rounded
+from quantglow.backends.llvm.runtime.plan_conditions import (
+    Conditions,
+    Term,
+    conditions,
+    extents_of,
+    product,
+    terms,
+)
 from quantglow.backends.llvm.runtime.program_table import OWN_BASES, End, ProgramTable
 from quantglow.backends.llvm.table_walk import ENTRY_NBYTES
 from quantglow.concise import Concise
@@ -32,11 +43,32 @@ WORD_NBYTES = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Apart(Concise):
+    """Buffers of one plan that lie apart and inside of the arena, whatever they have up to ``most``
+    bytes: by the positions of their numbers, where these vary."""
+
+    buffers: Array
+    arena_nbytes: int
+    most: Mapping[int, int]
+
+    def holds(self, binding: Binding) -> bool:
+        """Whether a binding has this plan, and buffers of no more bytes."""
+        if binding.buffers is not self.buffers or binding.arena_nbytes != self.arena_nbytes:
+            return False
+        numbers = binding.numbers
+        return all(0 <= numbers[at] <= most for at, most in self.most.items())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class PlanCheck(Concise):
-    """The check of one program, whose constants have so many bytes."""
+    """The check of one program, whose constants have so many bytes.
+
+    ``_passed``: the last plan that passed, if there is one.
+    """
 
     table: ProgramTable
     constants: Array
+    _passed: list[Apart] = field(default_factory=list)
 
     def checked(self, values: Values, bind: Callable[[Values], Binding]) -> Binding:
         """The binding at these sizes.  Raises ``FileFormatError`` unless the program stays in its
@@ -51,18 +83,22 @@ class PlanCheck(Concise):
                 raise _error(values, "a size is larger than any memory")
         except ArithmeticError as error:
             raise _error(values, str(error)) from None
-        if self._others_escape or self._escapes(binding, np.array(numbers, np.float64)):
+        if self._passed:
+            is_inside = self._conditions(numbers, binding.numbers)
+        else:
+            is_inside = not self._others_escape and not self._escapes(binding, numbers)
+        if not is_inside:
             raise _error(values, "an operand lies outside of its buffer")
-        if self._overlap(binding):
-            raise _error(values, "buffers overlap")
+        if not (self._passed and self._passed[-1].holds(binding)):
+            self._passed[:] = [self._apart(values, binding)]
         return binding
 
-    def _escapes(self, binding: Binding, numbers: Array) -> bool:
+    def _escapes(self, binding: Binding, exact: Sequence[int]) -> bool:
         """Whether a pointer or an element of an operand leaves its memory.
 
         Numbers are exact as float64; a span that is not is longer than any memory.
         """
-        operands = self.table.operands
+        operands, numbers = self.table.operands, np.array(exact, np.float64)
         begin, size = numbers[operands.buffer]
         lengths, strides = numbers[operands.axes]
         spans = (lengths - 1) * strides * operands.element_nbytes
@@ -76,9 +112,38 @@ class PlanCheck(Concise):
         first[is_empty] = behind[is_empty] = 0
         return bool(np.concatenate(parts).min() < 0)
 
-    def _overlap(self, binding: Binding) -> bool:
+    def _apart(self, values: Values, binding: Binding) -> Apart:
+        """The sizes up to which the buffers of a plan lie apart, not less than those at hand.
+        Raises ``FileFormatError`` if there are none."""
+        exact = {at: binding.numbers[at] for _, at in self._varying}
+        if min(exact.values(), default=0) >= 0:
+            for most in ({at: rounded(nbytes) for at, nbytes in exact.items()}, exact):
+                nbytes = self._fixed.copy()
+                for place, at in self._varying:
+                    nbytes[place] = most[at]
+                if not self._overlap(binding, nbytes):
+                    return Apart(binding.buffers, binding.arena_nbytes, most)
+        raise _error(values, "buffers overlap")
+
+    @cached_property
+    def _varying(self) -> list[tuple[int, int]]:
+        """The buffers whose bytes vary, and the positions of these among the numbers."""
+        results = self.table.numbers.results
+        places = enumerate(self.table.buffers)
+        return [(place, at) for place, at in places if type(results[at]) is str]
+
+    @cached_property
+    def _fixed(self) -> Array:
+        """Bytes of each buffer of the arena, 0 where they vary."""
+        results = self.table.numbers.results
+        if self.table.order is None:
+            return np.array([self.table.arena_nbytes], np.int64)
+        nbytes = (results[at] for at in self.table.buffers)
+        return np.array([n if type(n) is int else 0 for n in nbytes], np.int64)
+
+    def _overlap(self, binding: Binding, nbytes: Array) -> bool:
         """Whether a buffer leaves the arena, or two that are in use together overlap."""
-        begin, end = binding.buffers, binding.buffers + self._buffers(binding)
+        begin, end = binding.buffers, binding.buffers + nbytes
         one, other = self._together
         is_apart = (end[one] <= begin[other]) | (end[other] <= begin[one])
         is_inside = (begin >= 0) & (end >= begin) & (end <= binding.arena_nbytes)
@@ -117,6 +182,23 @@ class PlanCheck(Concise):
     @cached_property
     def _place_of_operand(self) -> Array:
         return self._places()[self.table.operands.pointers]
+
+    @cached_property
+    def _conditions(self) -> Conditions:
+        """The conditions of all operands and counts whose numbers vary."""
+        table, program = self.table, terms("p", self.table.numbers.results)
+        buffers: list[Term] = [program[at] for at in table.buffers]
+        if not buffers:
+            buffers.append(table.arena_nbytes if table.order is None else 0)
+        arrays = [
+            program[end.nbytes]
+            if end.is_state
+            else product([*(program[at] for at in end.shape), end.dtype.numpy.itemsize])
+            for end in (*table.inputs, *table.outputs)
+        ]
+        fixed = [int(nbytes) for nbytes in (*self._own, *self.constants)]
+        extents = extents_of(table, self._place_of_operand.tolist(), [*fixed, *buffers, *arrays])
+        return conditions(extents, (program[at] for at in table.items))
 
     @cached_property
     def _offsets(self) -> list[int]:
