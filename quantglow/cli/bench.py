@@ -131,8 +131,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     for each in rows:
         console.print(str(each), highlight=False)
     if beside:
-        console.print(beside.table().rich())
         console.print(f"{beside.verdict} here, on {compiled.num_threads} thread(s)")
+        console.print(beside.table().rich())
     if calls:
         console.print(calls.by_call().rich(), calls.by_kernel().rich())
 

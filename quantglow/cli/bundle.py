@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.report import Report
-from quantglow.report.display.tables import Table, nbytes_text, number
+from quantglow.report.display.tables import Table, Tabular, nbytes_text, number
 from quantglow.report.shown import ShownReport
 from quantglow.runtime.bundles import BundleOptions
 from quantglow.runtime.compiled import CompiledModel
@@ -93,12 +93,46 @@ def run(options: argparse.Namespace, console: Console) -> None:
     compiled.export_bundle(options.output, input_shapes=shapes or None, **given)
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))
-    console.print(verdict(options.output, facts), highlight=False, markup=False, soft_wrap=True)
-    for table in tables(file.name, facts):
-        console.print(table.rich())
-    if isinstance(report := compiled.report, Report) and options.calibration_data:
-        step = next_step(report, options, options.output, building(options, facts))
-        console.print(ShownReport(report, all_layers=False, next_step=step))
+    report = compiled.report
+    shown_report = None
+    if isinstance(report, Report) and options.calibration_data:
+        words = next_step(report, options, options.output, building(options, facts))
+        shown_report = ShownReport(report, all_layers=False, next_step=words)
+    shown = BundleReport(options.output, file.name, facts, shown_report)
+    console.print(shown, highlight=False, crop=False)
+
+
+@dataclass(frozen=True)
+class BundleReport(Tabular):
+    """Memory and files of a bundle, and the report of its model if it was quantized for it."""
+
+    folder: str
+    manifest: str
+    facts: Mapping[str, Any]
+    report: ShownReport | None
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The notes of the report."""
+        return self.report.notes if self.report else ()
+
+    def opening(self) -> Iterator[str]:
+        """Files, flash and RAM; accuracy, size and speed."""
+        yield from verdict(self.folder, self.facts).splitlines()
+        yield from self.report.opening() if self.report else ()
+
+    def heading(self) -> Iterator[str]:
+        """The warnings."""
+        yield from self.report.heading() if self.report else ()
+
+    def tables(self) -> Iterator[Table]:
+        """Files, inputs and outputs; the tables of the report."""
+        yield from tables(self.manifest, self.facts)
+        yield from self.report.tables() if self.report else ()
+
+    def closing(self) -> Iterator[str]:
+        """The next step."""
+        yield from self.report.closing() if self.report else ()
 
 
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:

@@ -85,8 +85,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.update_profile and recipe.profile:
         profile.save(recipe.profile)
     figures = (*gate_figures(recipe, measured), *profile_figures(recipe, profile))
+    missed = [f"{f.name} {f.value}, wanted {f.limit}" for f in figures if f.missed]
+    words = f"misses its gate: {'; '.join(missed)}" if missed else "holds its gate"
+    console.print(f"{recipe.path.name} {words}.", highlight=False, markup=False, soft_wrap=True)
     console.print(results_table(recipe, measured, figures).rich())
-    if missed := [f"{f.name} {f.value}, wanted {f.limit}" for f in figures if f.missed]:
+    if missed:
         raise AccuracyDropError(
             f"recipe {str(recipe.path)!r} misses its gate: {'; '.join(missed)}. Remedy: look at "
             "the layers with `quantglow debug`, or correct [options], [gate] or the profile.",

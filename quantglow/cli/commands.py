@@ -212,7 +212,7 @@ def compile(options: argparse.Namespace, console: Console) -> None:
     check_writable(options.output, MODELS, (options.model,), FLOAT_SHARE)
     check_include_code(options.output, options.include_code)
     compiled = opened(options)
-    console.print(compiled.report)
+    console.print(compiled.report, crop=False)
     save(compiled, options.output, options.include_code, console)
 
 

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         measure_speed=wants_speed(options),
         **steps_of(options),
     )
-    console.print(found)
+    console.print(found, highlight=False, crop=False)
     if options.output:
         write(found, options.output)
 

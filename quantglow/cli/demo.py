@@ -38,9 +38,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
         example = make()
         console.rule(example.title)
         runners, report = prepared(example, threads)
+        console.print(report.headline, operators_line(report), sep="\n", highlight=False)
         console.print(stages_table(report).rich())
         console.print(results_table(example, runners, threads).rich())
-        console.print(accuracy_line(report))
     console.rule()
     console.print(f"{time.perf_counter() - start:.0f} s in all")
 
@@ -104,12 +104,11 @@ def accuracy(run: Runner, example: Example) -> float:
     return float(np.mean(np.array(found) == example.labels))
 
 
-def accuracy_line(report: Report) -> str:
-    """The check against onnxruntime in one line."""
+def operators_line(report: Report) -> str:
+    """The operators in int8, what they are compared with, and the arena."""
     int8 = sum(layer.precision != "float" for layer in report.layers)
-    outputs = ", ".join(f"{o.name} {o.sqnr_db:.1f} dB" for o in report.outputs)
     return (
-        f"{int8} of {len(report.layers)} operators in int8; SQNR against {report.compared_with}: "
-        f"{outputs}; arena {report.memory.peak_nbytes / 1000:.1f} kB, "
+        f"{int8} of {len(report.layers)} operators are int8, compared with {report.compared_with}; "
+        f"arena {report.memory.peak_nbytes / 1000:.1f} kB, "
         f"{report.memory.efficiency:.0%} of it needed at once"
     )

@@ -93,8 +93,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
         fit = stored(measure_core(lambda done: told(f"{done} tiles timed")))
         found["machine"] = machine_json(fit)
         if not options.json:
-            console.print(table_of(fit).rich())
             console.print(summary(fit), highlight=False, markup=False)
+            console.print(table_of(fit).rich())
     if options.model is not None:
         found |= tune_model(options, minutes, console)
     if options.json:

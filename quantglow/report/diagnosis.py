@@ -13,15 +13,17 @@ from quantglow.profiling import Profile
 from quantglow.profiling.under_way import step
 from quantglow.quantization import QuantizationReport
 from quantglow.report.accuracy.accuracy import (
+    SUSPECTS,
     WORST,
     LayerAccuracy,
     OutputAccuracy,
     layers_table,
     outputs_table,
+    with_figure,
     worst,
     worst_tables,
 )
-from quantglow.report.accuracy.headline import headline
+from quantglow.report.accuracy.headline import ALL_FLOAT_WARNING, headline
 from quantglow.report.accuracy.layers import layer_accuracy
 from quantglow.report.accuracy.outputs import output_accuracy, with_logits
 from quantglow.report.accuracy.sensitivity import sensitivities
@@ -49,6 +51,12 @@ class Diagnosis(Concise, Tabular):
     speeds: tuple[LayerSpeed, ...] = ()
     graph: Graph | None = field(default=None, repr=False, compare=False)
     source: PageSource | None = field(default=None, repr=False, compare=False)
+
+    def opening(self) -> Iterator[str]:
+        """The accuracy of int8, and the worst layers."""
+        yield self._verdict
+        if found := self.worst(SUSPECTS):
+            yield f"Look at these layers: {', '.join(map(with_figure, found))}."
 
     def worst(self, count: int = WORST) -> tuple[LayerAccuracy, ...]:
         """The int8 layers with the largest effect on the outputs, worst first."""
@@ -84,6 +92,8 @@ class Diagnosis(Concise, Tabular):
 
     @property
     def _verdict(self) -> str:
+        if all(layer.precision == "float" for layer in self.layers):
+            return ALL_FLOAT_WARNING
         return headline(self.outputs, self.samples, "", None, False)
 
 

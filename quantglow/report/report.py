@@ -11,6 +11,7 @@ from quantglow.concise import Concise
 from quantglow.errors import FileFormatError
 from quantglow.graph.graph import Graph
 from quantglow.report.accuracy.accuracy import (
+    SUSPECTS,
     LayerAccuracy,
     OutputAccuracy,
     float_table,
@@ -23,6 +24,7 @@ from quantglow.report.accuracy.accuracy import (
 )
 from quantglow.report.accuracy.headline import (
     ALL_FLOAT,
+    ALL_FLOAT_WARNING,
     NOTHING_QUANTIZED,
     RightAnswers,
     headline,
@@ -44,8 +46,8 @@ from quantglow.runtime.build import Build
 from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.shapes.served_shapes import ServedShapes
 
-SHOWN, SUSPECTS = 5, 3
-"""Number of rows of tables that are cut, and of layers to look at."""
+SHOWN = 5
+"""Number of rows of tables that are cut."""
 
 SAVE = 'compiled.save("model.qgm")'
 DIAGNOSE = "qg.diagnose(model, samples), or a limit: quantize_and_compile(…, max_drop=0.1)"
@@ -117,7 +119,7 @@ class Report(Concise, Tabular):
     def headline(self) -> str:
         """The accuracy of int8 in words, or that nothing is; empty if no outputs were compared."""
         if self.is_all_float:
-            return f"WARNING: {NOTHING_QUANTIZED}. The outputs are those of the float model."
+            return ALL_FLOAT_WARNING
         arguments = (self.samples, self.origin, self.right, bool(self.warnings), self.subject)
         return headline(self.outputs, *arguments) if self.layers else ""
 
@@ -171,12 +173,16 @@ class Report(Concise, Tabular):
     def _shown(self) -> ShownReport:
         return ShownReport(self, all_layers=False)
 
+    def opening(self) -> Iterator[str]:
+        """The summary."""
+        return self._shown.opening()
+
     def heading(self) -> Iterator[str]:
         """The warnings."""
         return self._shown.heading()
 
     def closing(self) -> Iterator[str]:
-        """The summary."""
+        """The next step."""
         return self._shown.closing()
 
     def _repr_html_(self) -> str:

@@ -36,14 +36,19 @@ class ShownReport(Tabular):
         """All tables, or those that matter."""
         return self.report.tables(self.all_layers)
 
+    def opening(self) -> Iterator[str]:
+        """The summary."""
+        if self.summary is not None:
+            yield from self.summary.figures()
+
     def heading(self) -> Iterator[str]:
         """The warnings."""
         yield from (f"Warning: {warning}" for warning in self.report.warnings)
 
     def closing(self) -> Iterator[str]:
-        """The summary."""
+        """The next step."""
         if self.summary is not None:
-            yield from self.summary.lines()
+            yield self.summary.step
 
     def _repr_html_(self) -> str:
         """The summary with bars, warnings and notes; tables that unfold."""

@@ -1,4 +1,4 @@
-"""The result in three lines: accuracy, size and speed; then the next step."""
+"""The result in three lines, accuracy, size and speed; and the next step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL_DB = 60.0
 
 @dataclass(frozen=True)
 class Summary:
-    """The lines that a report ends with.
+    """The lines that a report begins with, and the next step, with which it ends.
 
     ``accuracy`` is a sentence, ``verdict`` its words and ``sqnr_db`` its figure; ``look_at`` are
     layers to look at, worst first; ``operators`` counts operators by precision.
@@ -36,12 +36,21 @@ class Summary:
 
     def lines(self) -> Iterator[str]:
         """Accuracy, size, speed, the next step."""
+        yield from self.figures()
+        yield self.step
+
+    @property
+    def step(self) -> str:
+        """The next step as a sentence."""
+        return f"Next: {self.next_step}"
+
+    def figures(self) -> Iterator[str]:
+        """Accuracy, layers to look at, size, speed."""
         yield self.accuracy or NOT_CHECKED
         if self.look_at:
             yield f"Look at these layers: {', '.join(self.look_at)}."
         yield f"Size: {self.size}."
         yield f"Speed: {self.latency}." if self.latency else NOT_MEASURED
-        yield f"Next: {self.next_step}"
 
     @property
     def size(self) -> str:

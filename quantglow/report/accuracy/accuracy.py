@@ -15,7 +15,8 @@ from quantglow.report.display.tables import Table, number
 if TYPE_CHECKING:
     from quantglow.quantization.report import NodeReport
 
-WORST = 10
+WORST, SUSPECTS = 10, 3
+"""Number of layers shown in detail, and of those that a verdict names."""
 
 MAX_DB = 100.0
 """SQNR in dB above which the figure of an output says no more."""

@@ -36,6 +36,9 @@ FAR = "far from float, and not usable as it is"
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
 """Note of a report whose model is float after all."""
 
+ALL_FLOAT_WARNING = f"WARNING: {NOTHING_QUANTIZED}. The outputs are those of the float model."
+"""The headline then."""
+
 ALL_FLOAT = "no operator is int8"
 """The verdict then."""
 

@@ -78,7 +78,7 @@ class Table:
 
 
 class Tabular:
-    """Tables and notes: text with ``str``, drawn by rich, HTML in a notebook."""
+    """A verdict, tables and notes: text with ``str``, drawn by rich, HTML in a notebook."""
 
     notes: tuple[str, ...]
 
@@ -86,8 +86,12 @@ class Tabular:
         """The figures as tables."""
         raise NotImplementedError
 
+    def opening(self) -> Iterator[str]:
+        """The verdict, which comes first."""
+        return iter(())
+
     def heading(self) -> Iterator[str]:
-        """Sentences above the tables."""
+        """Sentences between the verdict and the tables."""
         return iter(())
 
     def closing(self) -> Iterator[str]:
@@ -98,6 +102,8 @@ class Tabular:
         from rich.markup import escape
         from rich.text import Text
 
+        for line in self.opening():
+            yield Text(line, no_wrap=True, overflow="ignore")  # figures stay in one piece
         for line in self.heading():
             yield escape(line)
         for table in self.tables():
@@ -113,7 +119,8 @@ class Tabular:
     def _repr_html_(self) -> str:
         notes = Table("Notes", ("note",), [(note,) for note in self.notes])
         tables = [*self.tables(), *([notes] if self.notes else [])]
-        heading = [f"<p>{html.escape(line)}</p>" for line in self.heading()]
+        lines = (*self.opening(), *self.heading())
+        heading = [f"<p>{html.escape(line)}</p>" for line in lines]
         return "\n".join([*heading, *(table.html() for table in tables)])
 
 

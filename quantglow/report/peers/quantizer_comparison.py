@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +90,7 @@ class QuantizerComparison(Tabular):
         rows = [row.cells(longest) for row in self.rows]
         yield Table(title, columns, rows, frozenset(columns[1:6]))
 
-    def closing(self) -> Iterator[str]:
+    def opening(self) -> Iterator[str]:
         """The verdict."""
         yield self.verdict
 
@@ -112,7 +111,7 @@ class QuantizerComparison(Tabular):
 
     def _repr_html_(self) -> str:
         charts = "".join(map(html_bars, self.charts()))
-        return f"<p>{html.escape(self.verdict)}</p>{charts}{super()._repr_html_()}"
+        return f"{super()._repr_html_()}{charts}"
 
     def charts(self) -> Iterator[Sequence[Bar]]:
         """Bars of accuracy and of latency."""

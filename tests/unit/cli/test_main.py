@@ -64,7 +64,8 @@ def test_quantize_writes_a_model_and_prints_the_report(
     run(folder, "quantize net.onnx --calibration-data samples.npz --output int8.qgm")
     found = capsys.readouterr().out
     assert "Outputs against onnxruntime" in found and "time: prepare" not in found
-    accuracy, size, speed, step = found.splitlines()[-4:]
+    _, accuracy, size, speed = found.splitlines()[:4]
+    step = found.splitlines()[-1]
     assert "on 4 sample(s)" in accuracy and "times smaller" in size
     assert "onnxruntime's float" in speed
     assert step.startswith("Next: quantglow bench ") and "--compare onnxruntime" in step
@@ -615,6 +616,28 @@ def test_the_next_step_of_a_command_is_a_command(
     for words in map(str.split, steps):
         assert words[0] == "cmake" or (words[:1] == ["quantglow"] and words[1] in COMMANDS)
         assert words[0] == "cmake" or parser().parse_args(words[1:])
+
+
+VERDICTS = {
+    "quantize net.onnx --calibration-data samples.npz --output next.qgm": "int8 is ",
+    "bundle net.onnx --calibration-data samples.npz --output next.folder": "int8 is ",
+    "inspect net.onnx --calibration-data samples.npz --stage report": "int8 is ",
+    "debug net.onnx --calibration-data samples.npz": "int8 is ",
+    "compare net.onnx --calibration-data samples.npz --seconds=0.01 --quantizers onnxruntime-minmax"
+    "": "quantglow is ",
+    "bench net.onnx --compare onnxruntime --seconds=0.01": "times as fast as",
+    "demo": "int8 is ",
+}
+"""Commands with a verdict, and the beginning of it."""
+
+
+@pytest.mark.parametrize("line", VERDICTS)
+def test_a_verdict_comes_before_tables(
+    line: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, line) == 0
+    before, _, after = capsys.readouterr().out.partition("\n ──")
+    assert VERDICTS[line] in before and after
 
 
 def identity_model() -> onnx.ModelProto:
