@@ -139,16 +139,7 @@ class _RowLoop:
     def __post_init__(self) -> None:
         kernel = self.kernel
         self.b, self.target = kernel.b, kernel.target
-        one = RowValues(
-            self.b,
-            self.target,
-            1,
-            self.pointers[1:],
-            kernel.dtypes,
-            strides=kernel.strides,
-            valid=1,
-        )
-        self.invariants = Invariants(one, kernel.strides, 1)
+        self.invariants = Invariants(kernel.values(self.pointers[1:]), kernel.strides, 1)
 
     def values_at(self, index: Value, lanes: int) -> RowValues:
         """The expressions on the elements of a step."""
@@ -159,16 +150,7 @@ class _RowLoop:
             expr: b.broadcast(lanes, self.invariants.row.lanes_of(expr), value)
             for expr, value in self.invariants.shared.items()
         }
-        values = RowValues(
-            b,
-            self.target,
-            lanes,
-            at,
-            kernel.dtypes,
-            strides=kernel.strides,
-            valid=lanes,
-            shared=shared,
-        )
+        values = kernel.values(at, lanes, lanes, shared)
         for expr in sorted(self.readable, key=str):
             kind = vector(lanes, "float")
             values.done[expr] = b.load(kind, self.kept_at(expr, index), FLOAT_NBYTES)

@@ -90,6 +90,25 @@ class RowKernel:
         self.stages = [*(r.args[0] for r in self.reductions), expression]
         self.saves = self.planned()
 
+    def values(
+        self,
+        at: Sequence[Value] = (),
+        lanes: int = 1,
+        valid: int | Value = 1,
+        shared: dict[Expr, Value] | None = None,
+    ) -> RowValues:
+        """The expressions on elements at addresses of the operands."""
+        return RowValues(
+            self.b,
+            self.target,
+            lanes,
+            at,
+            self.dtypes,
+            strides=self.strides,
+            valid=valid,
+            shared={} if shared is None else shared,
+        )
+
     def rows(self, rows: Sequence[_Row]) -> None:
         """All passes over some rows."""
         for stage, reduction, saved in zip(self.stages, self.reductions, self.saves, strict=False):
@@ -104,8 +123,7 @@ class RowKernel:
 
     def planned(self) -> list[set[Expr]]:
         """For each pass but the last, its values that are kept in memory."""
-        row = RowValues(self.b, self.target, 1, (), self.dtypes, strides=self.strides)
-        saves = kept_values(self.stages, Invariants(row, self.strides, 1))
+        saves = kept_values(self.stages, Invariants(self.values(), self.strides, 1))
         nbytes = self.together * self.kept_nbytes * sum(map(len, saves))
         if self.is_short or nbytes > KEPT_NBYTES:
             return [set() for _ in saves]
@@ -139,15 +157,7 @@ class _Row:
         kernel = self.kernel
         self.b, self.target, self.length = kernel.b, kernel.target, kernel.length
         self.lanes = self.target.f32_lanes
-        row = RowValues(
-            self.b,
-            self.target,
-            1,
-            self.pointers[1:],
-            kernel.dtypes,
-            strides=kernel.strides,
-            valid=1,
-        )
+        row = kernel.values(self.pointers[1:])
         self.invariants = Invariants(row, kernel.strides, self.lanes)
 
     @property
@@ -246,16 +256,7 @@ class _Row:
     def new_values(self, index: Value | int, piece: Piece) -> RowValues:
         b, strides = self.b, self.kernel.strides
         at = [self.at(p, index, piece, s) for p, s in zip(self.pointers[1:], strides, strict=True)]
-        values = RowValues(
-            b,
-            self.target,
-            piece.lanes,
-            at,
-            self.kernel.dtypes,
-            strides=strides,
-            valid=piece.active,
-            shared=self.invariants.shared,
-        )
+        values = self.kernel.values(at, piece.lanes, piece.active, self.invariants.shared)
         for expr in sorted(self.readable, key=str):
             kind = vector(self.lanes, "float")
             values.done[expr] = b.load(kind, self.at(self.kept[expr], index, piece, 4), align=4)
