@@ -47,7 +47,8 @@ class Extent:
         if any(isinstance(length, int) and length < 0 for length, _ in self.axes):
             yield "return False"
         yield from (f"if {length} < 0: return False" for length in lengths)
-        below, above = [], []
+        below: list[str] = []
+        above: list[str] = []
         for length, stride in self.axes:
             span = f"({length} - 1)*{stride}"
             if isinstance(stride, int):
