@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.builder import Builder
+from quantglow.backends.llvm.builder import Builder, f32, splat, vector
 from quantglow.backends.llvm.isa.cortex_m import float_functions, float_routines
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.kernels.vector.scalars import VECTOR_FUNCTIONS
@@ -103,7 +103,10 @@ def test_texts_without_floats_need_no_routine() -> None:
 def test_levels_name_each_function_once() -> None:
     """The stack of a run is the sum over levels: nobody is missing, and calls go down."""
     isa, b = level_target("cortex-m0plus").isa, Builder()
-    isa.function(b, "tanh", 1, "%x", VECTOR_FUNCTIONS)
+    for name in float_functions.DEFINITIONS:
+        isa.function(b, name, 1, "%x", VECTOR_FUNCTIONS)
+    isa.scaled(b, 1, "%x", "%y")
+    del b.declarations["quotient"]  # the routines have it, too
     text = "\n".join([isa.routines(["fadd fmul fdiv sitofp fcmp"]), *b.declarations.values()])
     listed = [name for level in isa.routine_levels for name in level]
     bodies = dict(re.findall(r"^define \w+ i32 @(\w+)(.*?)^}", text, re.MULTILINE | re.DOTALL))
@@ -147,3 +150,64 @@ def test_integer_steps_of_functions_give_the_bits_of_float_steps(name: str) -> N
         ENTRY(address)(places.ctypes.data, 0, found.size)
         results[level] = np.where(is_nan(found), np.uint32(0x7FC00000), found)
     np.testing.assert_array_equal(results["cortex-m0plus"], results["portable"])
+
+
+def test_scaled_sums_are_those_of_float_steps() -> None:
+    """Sums of any size, and multipliers that are special, too."""
+    x, y = bits_of_pairs(4)
+    sums = x.view(np.int32) >> (y % 32).astype(np.int32)
+    sums = np.concatenate([sums, sums, np.arange(-300, 300), 2**24 + np.arange(-300, 300)])
+    scales = np.concatenate([x, x & 0x3FFFFFFF | 0x30000000])
+    scales = np.resize(scales, sums.size).view(np.float32)
+    b = Builder()
+    out, left, right = b.kernel(3)
+    with b.loop("%begin", "%end") as index:
+        at = b.mul(index, 4)
+        operands = b.load("i32", b.at(left, at)), b.load("float", b.at(right, at))
+        b.store("float", level_target("cortex-m0plus").isa.scaled(b, 1, *operands), b.at(out, at))
+    (address,) = addresses(resolve("native"), [b.finish()])
+    sums, found = sums.astype(np.int32), np.zeros(sums.size, np.float32)
+    places = np.array([array.ctypes.data for array in (found, sums, scales)], np.uint64)
+    ENTRY(address)(places.ctypes.data, 0, found.size)
+    with np.errstate(all="ignore"):
+        expected = sums.astype(np.float32) * scales
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(found), ~number)
+    np.testing.assert_array_equal(found.view(np.int32)[number], expected.view(np.int32)[number])
+
+
+LIMITS = [0.0, -0.0, 0.5, -0.5, 87.3, -87.3, 2.0**-149, -(2.0**-149), 3.4028235e38, -3.4028235e38]
+
+
+@pytest.mark.parametrize("predicate", ["olt", "ogt", "ole"])
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_comparisons_with_constants_are_those_of_floats(
+    lanes: int, is_first: bool, predicate: str
+) -> None:
+    """Comparisons that become integers, and those that stay."""
+    x, _ = bits_of_pairs(5)
+    x = x[: x.size // 4 * 4]
+    compare = {"olt": np.less, "ogt": np.greater, "ole": np.less_equal}[predicate]
+    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    changed = 0
+    for limit in LIMITS:
+        b = Builder()
+        out, pointer = b.kernel(2)
+        with b.loop("%begin", "%end", lanes) as index:
+            at = b.mul(index, 4)
+            pair = b.load(kind, b.at(pointer, at)), splat(kind, f32(limit))
+            bit = b.compare(predicate, kind, *(pair[::-1] if is_first else pair))
+            b.store(ints, b.cast("zext", vector(lanes, "i1"), bit, ints), b.at(out, at))
+        text = level_target("cortex-m0plus").isa.legal(b.finish())
+        changed += "icmp ult" in text
+        (address,) = addresses(resolve("native"), [text])
+        found = np.zeros(x.size, np.int32)
+        places = np.array([array.ctypes.data for array in (found, x)], np.uint64)
+        ENTRY(address)(places.ctypes.data, 0, found.size)
+        operands = x.view(np.float32), np.float32(limit)
+        with np.errstate(invalid="ignore"):
+            expected = compare(*(operands[::-1] if is_first else operands))
+        np.testing.assert_array_equal(found, expected)
+    # Zeros of both signs and the four limits of one sign.
+    assert changed == (0 if predicate == "ole" else 6)

@@ -48,8 +48,9 @@ def object_file(target: Target, texts: Sequence[str], public: Sequence[str]) -> 
     other objects see.  Raises ``BackendError``.
     """
     attributes = f"{SMALL} {REPORTED}" if target.saves_code else REPORTED
-    texts = [*texts, *filter(None, [target.isa.routines(texts)])]
-    marked = (DEFINITION.sub(rf"\1 {attributes}", target.isa.legal(text)) for text in texts)
+    texts = [target.isa.legal(text) for text in texts]
+    texts += filter(None, [target.isa.routines(texts)])
+    marked = (DEFINITION.sub(rf"\1 {attributes}", text) for text in texts)
     arrays = [np.frombuffer(text.encode(), np.uint8) for text in marked]
     facts = {"triple": target.triple, "cpu": target.cpu, "features": target.features}
     more = {"settings": asdict(target.settings), "public": list(public)}

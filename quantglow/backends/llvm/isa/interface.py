@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.dot import (
     BlockDot,
@@ -241,6 +241,12 @@ class InstructionSet(ABC):
         """int32 ``rint(float32(sums) * scale)``, limited to more than 16 bits, for any power of two
         of ``lanes`` and positive float32 ``scale``."""
         raise NotImplementedError
+
+    def scaled(self, b: Builder, lanes: int, sums: Value, scale: Value) -> Value:
+        """``float32(sums) * scale`` of int32 sums."""
+        floats = vector(lanes, "float")
+        reals = b.cast("sitofp", vector(lanes, "i32"), sums, floats)
+        return b.op("fmul", floats, reals, scale)
 
     def nearest_within(self, b: Builder, values: Value, bound: Value) -> Value | None:
         """A vector of float32 limited to ``[-bound, bound]``, NaN as ``bound`` or ``-bound``; None

@@ -157,7 +157,7 @@ class SingleDot(DotProduct):
         return False
 
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
-        """Where the bytes are: loaded early, most of them would be spilled."""
+        """The address of the bytes: loaded early, most of them would be spilled."""
         return (row,)
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from quantglow.backends.llvm.isa.cortex_m.words import TOP, Code, Word
@@ -97,6 +99,24 @@ def specials(c: Code, x: Word, y: Word) -> tuple[Word, Word]:
     c.unless(a.is_("ugt", INFINITY), "nan")
     c.unless(b.is_("ugt", INFINITY), "nan")
     return a, b
+
+
+def shifted_up(
+    c: Code, m: Word, exponent: Word, steps: Sequence[int], width: int
+) -> tuple[Word, Word]:
+    """A number that is not 0, shifted until its highest bit is the last of ``width``, and the
+    exponent, less one for each place."""
+    before = c.block
+    for step in steps:
+        c.branch(m.is_("ult", 1 << (width - step)), f"by{step}", f"past{step}")
+        c.label(f"by{step}")
+        doubled, less = m << step, exponent - step
+        c.jump(f"past{step}")
+        c.label(f"past{step}")
+        m = c.phi((before, m), (f"by{step}", doubled))
+        exponent = c.phi((before, exponent), (f"by{step}", less))
+        before = f"past{step}"
+    return m, exponent
 
 
 def mantissa(value: float) -> int:

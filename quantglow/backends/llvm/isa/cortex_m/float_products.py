@@ -10,6 +10,7 @@ from quantglow.backends.llvm.isa.cortex_m.float_parts import (
     packed,
     product,
     rounded,
+    shifted_up,
     specials,
 )
 from quantglow.backends.llvm.isa.cortex_m.words import TOP, Code, Word
@@ -33,6 +34,26 @@ def multiply() -> str:
     c.label("rare")
     c.give(c.call("multiply_rare", x, y))
     return c.text(("x", "y"))
+
+
+def scale_integer() -> str:
+    """The float32 of an integer of 24 bits times a normal positive one; others go to
+    ``scaled_far``."""
+    c = Code("scaled_near")
+    total, scale = c.word("%x"), c.word("%y")
+    spread = total.signed_shift(31)
+    size = (total ^ spread) - spread
+    c.unless((size - 1).is_("ugt", (1 << 24) - 2), "rare")
+    second = scale >> 23
+    c.unless((second - 1).is_("ugt", MOST - 1), "rare")
+    m, first = shifted_up(c, size, second + (150 - 128), (16, 8, 4, 2, 1), 24)
+    high, rest = product(m, (scale << 8 | TOP) >> 8)
+    m, exponent = rounded(c, "m", high, rest, first)
+    c.unless(exponent.is_("ugt", MOST - 1), "rare")
+    c.give((m + (exponent << 23)) | (spread & TOP))
+    c.label("rare")
+    c.give(c.call("scaled_far", total, scale))
+    return c.text(("x", "y"), "linkonce_odr")
 
 
 def multiply_rare() -> str:
@@ -92,8 +113,8 @@ def quotient() -> str:
     c.label("done")
     c.give(q)
     values = "".join(f"\\{value:02X}" for value in INVERSES)
-    table = f'@quotient.inverses = internal constant [64 x i8] c"{values}"\n'
-    return table + c.text(("a", "d"))
+    table = f'@quotient.inverses = linkonce_odr constant [64 x i8] c"{values}"\n'
+    return table + c.text(("a", "d"), "linkonce_odr")
 
 
 def divided(c: Code, a: Word, b: Word, exponent: Word) -> tuple[Word, Word, Word]:

@@ -7,6 +7,7 @@ from quantglow.backends.llvm.isa.cortex_m.float_parts import (
     MOST,
     NAN,
     parts,
+    shifted_up,
     specials,
 )
 from quantglow.backends.llvm.isa.cortex_m.words import TOP, Code
@@ -167,16 +168,8 @@ def from_integer() -> str:
     c.label("some")
     spread = x.signed_shift(31)
     m, at = (x ^ spread) - spread, (x >> 31 << 8) + 157
+    m, at = shifted_up(c, m, at, (16, 8, 4, 2, 1), 32)
     before = c.block
-    for step in (16, 8, 4, 2, 1):
-        c.branch(m.is_("ult", 1 << (32 - step)), f"by{step}", f"past{step}")
-        c.label(f"by{step}")
-        moved, less = m << step, at - step
-        c.jump(f"past{step}")
-        c.label(f"past{step}")
-        m = c.phi((before, m), (f"by{step}", moved))
-        at = c.phi((before, at), (f"by{step}", less))
-        before = f"past{step}"
     half = m >> 7
     c.branch((m << 25).is_("eq", 0), "tie", "round", likely=False)
     c.label("tie")

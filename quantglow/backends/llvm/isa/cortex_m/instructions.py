@@ -15,6 +15,7 @@ from quantglow.backends.llvm.isa.cortex_m.dot import (
     SingleProducts,
     smlad,
 )
+from quantglow.backends.llvm.isa.cortex_m.integer_comparisons import with_integer_comparisons
 from quantglow.backends.llvm.isa.cortex_m.integer_rounding import REQUANTIZED, ROUNDED, called
 from quantglow.backends.llvm.isa.cortex_m.lanes import LANES, element, gathered
 from quantglow.backends.llvm.isa.costs import Core, StepCost
@@ -86,11 +87,17 @@ class SmallCortexM(CortexM):
         ints = b.cast("bitcast", vector(lanes, "float"), scale, vector(lanes, "i32"))
         return called(b, "requantized", REQUANTIZED, lanes, sums, ints)
 
+    def scaled(self, b: Builder, lanes: int, sums: Value, scale: Value) -> Value:
+        return float_functions.scaled(b, lanes, sums, scale, super().scaled)
+
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         ints = b.cast("bitcast", vector(lanes, "float"), value, vector(lanes, "i32"))
         return called(b, "rounded", ROUNDED, lanes, ints)
 
     # -- code generation
+
+    def legal(self, text: str) -> str:
+        return with_integer_comparisons(text)
 
     def function(
         self, b: Builder, name: str, lanes: int, x: Value, steps: Mapping[str, Steps]

@@ -82,8 +82,7 @@ class Epilogue:
         if self.results.is_requantized:
             return self.target.isa.requantized(b, self.results.lanes, sums, scale)
         if self.scaled:
-            reals = b.cast("sitofp", self.results.ints, sums, floats)
-            result = b.op("fmul", floats, reals, scale)
+            result = self.target.isa.scaled(b, self.results.lanes, sums, scale)
         if residual is not None:
             result = b.op("fadd", floats, result, residual)
         if self.op.activation is None:

@@ -68,6 +68,13 @@ def exp(b: Builder, lanes: int, x: Value) -> Value:
     return b.op("fmul", kind, value, _power_of_two(b, lanes, rest))
 
 
+def logistic(b: Builder, lanes: int, x: Value) -> Value:
+    """``1 / (1 + exp(x))``"""
+    kind = vector(lanes, "float")
+    one, power = splat(kind, f32(1.0)), exp(b, lanes, x)
+    return b.op("fdiv", kind, one, b.op("fadd", kind, one, power))
+
+
 def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
     """``shrinking_power``; where n is -127 its power of two has no bits."""
     kind = vector(lanes, "float")

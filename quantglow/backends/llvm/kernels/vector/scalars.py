@@ -31,6 +31,7 @@ _PREDICATES = {"eq": "eq", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 ROUNDINGS = {"floor": rounding.floor, "ceil": rounding.ceil, "rint": rounding.rint}
 VECTOR_FUNCTIONS: dict[str, Callable[[Builder, int, Value], Value]] = {
     "exp": mathfun.exp,
+    "logistic": mathfun.logistic,
     "expm1": mathfun.expm1,
     "expneg": mathfun.exp_negative,
     "log": mathfun.log,
@@ -88,6 +89,8 @@ class Scalars:
         args = expr.args
         if not args:
             return self._leaf(expr)
+        if (x := _logistic_argument(expr)) is not None:
+            return self._function("logistic", x)
         if expr.op in _PLAIN:
             return self.b.op(_PLAIN[expr.op], self.lanes_of(expr), *map(self.value, args))
         if expr.op in _PREDICATES:
@@ -97,9 +100,11 @@ class Scalars:
         if expr.op in ROUNDINGS:
             return ROUNDINGS[expr.op](self.b, self.target, self.lanes, self.value(args[0]))
         if expr.op in VECTOR_FUNCTIONS:
-            x = self.value(args[0])
-            return self.target.isa.function(self.b, expr.op, self.lanes, x, VECTOR_FUNCTIONS)
+            return self._function(expr.op, args[0])
         return _RULES[expr.op](self, *args)
+
+    def _function(self, name: str, x: Expr) -> Value:
+        return self.target.isa.function(self.b, name, self.lanes, self.value(x), VECTOR_FUNCTIONS)
 
     def _leaf(self, expr: Expr) -> Value:
         if expr.op == "arg":
@@ -293,6 +298,20 @@ class Scalars:
 
     def float_remainder(self, x: Expr, y: Expr) -> Value:
         return trigonometry.remainder(self.b, self.lanes, self.value(x), self.value(y))
+
+
+def _logistic_argument(expr: Expr) -> Expr | None:
+    """x of ``1 / (1 + exp(x))``; None for other expressions."""
+    match expr:
+        case Expr(
+            op="div",
+            args=(
+                Expr(op="f", value=1.0),
+                Expr(op="add", args=(Expr(op="f", value=1.0), Expr(op="exp", args=(x,)))),
+            ),
+        ):
+            return x
+    return None
 
 
 def _is_integer(constant: Expr) -> bool:
