@@ -126,7 +126,7 @@ def patterns() -> Array:
     ends = [2.0**-12, 2.0**-7, 0.25, math.log(2) / 2, 0.625, 8.0, 16.0]
     near = [int(np.float32(end).view(np.uint32)) + np.arange(-300, 300) for end in ends]
     special = np.concatenate([np.array(SPECIAL), *near]).astype(np.uint32)
-    spread = np.arange(0, 2**32, STRIDE, np.int64).astype(np.uint32)
+    spread = np.arange(0, 2**32, STRIDE, dtype=np.int64).astype(np.uint32)
     return np.concatenate([special, special | SIGN, spread])
 
 
