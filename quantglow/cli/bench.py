@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -188,24 +189,32 @@ def stream_argument(text: str) -> int | str:
 
 @dataclass(frozen=True)
 class Row:
-    """The figures of one batch size: seconds from submitting to the result, by percentile."""
+    """The figures of one batch size, with the ``shapes`` of the inputs: seconds from submitting to
+    the result, by percentile."""
 
-    batch: int
+    shapes: Mapping[str, Sequence[int]]
     median: float
     p90: float
     p99: float
     per_second: float
 
     @staticmethod
-    def of(batch: int, latencies: Sequence[float], seconds: float) -> Row:
-        """The figures of calls that took ``seconds`` together."""
+    def of(feeds: Mapping[str, Array], latencies: Sequence[float], seconds: float) -> Row:
+        """The figures of calls with ``feeds`` that took ``seconds`` together."""
         median, p90, p99 = (float(v) for v in np.percentile(latencies, [50, 90, 99]))
-        return Row(batch, median, p90, p99, batch * len(latencies) / seconds)
+        shapes = {name: array.shape for name, array in feeds.items()}
+        return Row(shapes, median, p90, p99, batch_of(feeds) * len(latencies) / seconds)
 
-    def to_json(self) -> dict[str, float]:
+    @property
+    def batch(self) -> int:
+        """The number of samples of a call."""
+        return max((shape[0] for shape in self.shapes.values() if shape), default=1)
+
+    def to_json(self) -> dict[str, Any]:
         """The figures in types that ``json`` writes."""
         return {
             "batch": self.batch,
+            "shapes": {name: [*shape] for name, shape in self.shapes.items()},
             "median_seconds": self.median,
             "p90_seconds": self.p90,
             "p99_seconds": self.p99,
@@ -216,7 +225,9 @@ class Row:
         times = (
             f"median {self.median * 1e3:.3f} ms, p90 {self.p90 * 1e3:.3f}, p99 {self.p99 * 1e3:.3f}"
         )
-        return f"batch {self.batch}: {times}; {self.per_second:.0f} samples/s"
+        sizes = ("×".join(map(str, shape)) or "scalar" for shape in self.shapes.values())
+        inputs = ", ".join(map(" ".join, zip(self.shapes, sizes, strict=True)))
+        return f"batch {self.batch} ({inputs}): {times}; {self.per_second:.0f} samples/s"
 
 
 def rows_of(
@@ -229,7 +240,7 @@ def rows_of(
     is_measured = beside is not None and options.mode == "latency"
     if beside is not None and is_measured:
         times = beside.latencies[0].seconds
-        yield Row.of(batch_of(batches[0]), times, sum(times))
+        yield Row.of(batches[0], times, sum(times))
     yield from (row(compiled, feeds, options) for feeds in batches[is_measured:])
 
 
@@ -242,17 +253,16 @@ def row(
     compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array], options: argparse.Namespace
 ) -> Row:
     """The figures of one batch size."""
-    batch = batch_of(feeds)
     compiled.run(None, feeds)
     if options.mode == "latency":
         times = call_latencies(lambda: compiled.run(None, feeds), options.seconds)
-        return Row.of(batch, times, sum(times))
+        return Row.of(feeds, times, sum(times))
     with InferQueue(compiled, options.streams) as queue:
         queue.run(None, feeds)
         times, seconds = loaded_latencies(
             lambda: queue.submit(feeds), IN_FLIGHT * queue.streams, options.seconds
         )
-    return Row.of(batch, times, seconds)
+    return Row.of(feeds, times, seconds)
 
 
 def with_batch(feeds: Mapping[str, Array], size: int | None) -> dict[str, Array]:

@@ -32,8 +32,9 @@ from quantglow.cli import (
 from quantglow.cli.config_file import FLAG, with_config
 from quantglow.cli.entry import INTERRUPTED
 from quantglow.cli.files import check_timeline
+from quantglow.cli.flags_in_text import in_flags
 from quantglow.cli.stdin_model import STDIN, from_stdin
-from quantglow.errors import QuantglowError
+from quantglow.errors import OptionError, QuantglowError
 from quantglow.files import cause
 from quantglow.profiling.under_way import heartbeat
 from quantglow.runtime.traces import tracing
@@ -172,8 +173,9 @@ COMMANDS: dict[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); its exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        options = parsed(sys.argv[1:] if arguments is None else arguments)
+        options = parsed(words)
         console = Console(soft_wrap=False, width=width())
         with ExitStack() as stack:
             if getattr(options, "model", None) == STDIN:
@@ -185,7 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             COMMANDS[options.command].run(options, console)
         console.file.flush()
     except QuantglowError as error:
-        print(f"quantglow: {type(error).__name__}: {error}", file=sys.stderr)
+        command, is_option = words[0] if words else "", isinstance(error, OptionError)
+        text = in_flags(str(error), command, parsers(), is_about_option=is_option)
+        print(f"quantglow: {type(error).__name__}: {text}", file=sys.stderr)
         return 1
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:
@@ -215,8 +219,14 @@ def width() -> int | None:
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The options of a command line and of its ``--config`` files."""
     top = parser()
-    (subparsers,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
-    return top.parse_args(with_config(words, dict(subparsers.choices)))
+    return top.parse_args(with_config(words, parsers(top)))
+
+
+def parsers(top: argparse.ArgumentParser | None = None) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command."""
+    actions = (top or parser())._actions
+    (subparsers,) = (a for a in actions if isinstance(a, argparse._SubParsersAction))
+    return dict(subparsers.choices)
 
 
 def parser() -> argparse.ArgumentParser:

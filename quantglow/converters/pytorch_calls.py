@@ -149,15 +149,14 @@ def first_samples(data: Any) -> tuple[Sequence[Any], Any]:
     still contains them.  Raises ``CalibrationError``.
     """
     samples = samples_in(array_of_tensor(data) if isinstance(data, torch.Tensor) else data, ())
-    if isinstance(samples, list | tuple):
-        first, again = samples, samples
-    else:
+    first: Sequence[Any] = samples if isinstance(samples, list | tuple) else ()
+    if first is not samples:
         later = iter(samples)
         first = list(within_memory(islice(later, MAX_AHEAD)))
-        again = chain(first, later) if later is samples else Resumed(samples, first, later)
+        samples = chain(first, later) if later is samples else Resumed(samples, first, later)
     if not first:
         raise CalibrationError("there are no samples. Remedy: give at least one.")
-    return first, again
+    return first, samples
 
 
 def within_memory(samples: Iterable[Any]) -> Iterator[Any]:

@@ -41,7 +41,7 @@ def check_values(programs: FreeShapes) -> None:
         raise ModelError(
             f"values of the input(s) {', '.join(sorted(names))} decide shapes or branches, so the "
             "exported model would hold for some values only. Remedy: export that of the values "
-            "that came first: export_onnx(path, input_shapes={name: shape})."
+            "that came first, by input_shapes={name: shape}."
         )
 
 

@@ -31,7 +31,7 @@ from quantglow.symbolic.guards import Guard, Guards, Relation
 from quantglow.symbolic.size import symbols
 from quantglow.types import Array
 
-REMEDY = "Remedy: export one shape: export_onnx(path, input_shapes={name: shape})."
+REMEDY = "Remedy: export one shape, by input_shapes={name: shape}."
 
 MOST_RUNS = 8
 """Maximum number of shapes at which an exported model is run beside the graph of the shape."""

@@ -35,7 +35,7 @@ Perm = tuple[int, ...]
 FIRST_OPSET = 18
 """Reductions take their axes as an operand from here on."""
 
-REMEDY = "Remedy: export one shape: export_onnx(path, input_shapes={name: shape})."
+REMEDY = "Remedy: export one shape, by input_shapes={name: shape}."
 
 ON_DEMAND = (Constant, Dequantize, Transpose)
 """Written where something reads them, in the order of axes it needs; they have no rule."""

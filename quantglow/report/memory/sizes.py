@@ -39,6 +39,8 @@ class WeightSizes:
         return self.float_nbytes / max(self.quantized_nbytes, 1)
 
     def __str__(self) -> str:
+        if not self.float_nbytes:
+            return "no weights"
         before, after = map(nbytes_text, (self.float_nbytes, self.quantized_nbytes))
         return f"weights {before} -> {after} ({self.ratio:.1f} times smaller)"
 

@@ -239,6 +239,16 @@ def test_bench_prints_a_latency(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "median" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "shape"), [("", "1×3×1×1"), ("--input-shapes=x:2,3,5,4 ", "2×3×5×4")]
+)
+def test_bench_prints_the_shape_that_it_measured(
+    options: str, shape: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, f"bench free.onnx {options}--seconds=0.01 --num-threads 1") == 0
+    assert f"batch {shape[0]} (x {shape}): median" in capsys.readouterr().out
+
+
 def test_bench_prints_the_time_of_every_kernel(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -407,25 +417,25 @@ def test_the_inspected_report_is_that_of_the_options(
     ("line", "message"),
     [
         ("compile none.onnx --output a.qgm", "ModelError: "),
-        ("compile net.onnx --output a.qgm --input-shapes x:1,a", "OptionError: input_shapes"),
-        ("compile net.onnx --output a.qgm --num-threads 0", "OptionError: num_threads"),
+        ("compile net.onnx --output a.qgm --input-shapes x:1,a", "OptionError: --input-shapes"),
+        ("compile net.onnx --output a.qgm --num-threads 0", "OptionError: --num-threads"),
         ("compile net.onnx --output a.qgm --target avx9", "BackendError: unknown target"),
         ("run net.onnx --inputs none.npz", "InputError: cannot read inputs"),
         ("run net.onnx --inputs net.onnx", "InputError: cannot read inputs"),
         ("run none.qgm --inputs one.npz", "FileFormatError: cannot read"),
         ("quantize net.onnx --calibration-data none.npz", "CalibrationError: cannot read"),
         ("quantize net.onnx --calibration-data net.onnx", "CalibrationError: cannot read"),
-        ("inspect net.onnx --stage int8", "OptionError: stage int8 needs"),
-        ("debug net.onnx --calibration-data samples.npz --samples 0", "OptionError: samples"),
-        ("debug net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
+        ("inspect net.onnx --stage int8", "OptionError: --stage int8 needs"),
+        ("debug net.onnx --calibration-data samples.npz --samples 0", "OptionError: --samples"),
+        ("debug net.onnx --calibration-data samples.npz --output a.txt", "OptionError: --output"),
         ("tune", "OptionError: there is nothing to tune"),
         ("tune none.qgm", "FileFormatError: cannot read"),
-        ("tune net.onnx --max-minutes 0", "OptionError: max_minutes"),
-        ("tune --machine --max-minutes 0", "OptionError: max_minutes"),
-        ("tune free.onnx", "OptionError: tune='measure': the model leaves dimensions free"),
-        ("bench net.onnx --seconds 0", "OptionError: seconds"),
-        ("bench net.onnx --batch-sizes 0", "OptionError: batch_sizes must be at least 1"),
-        ("bench net.onnx --batch-sizes 100000000000000", "OptionError: batch_sizes: "),
+        ("tune net.onnx --max-minutes 0", "OptionError: --max-minutes"),
+        ("tune --machine --max-minutes 0", "OptionError: --max-minutes"),
+        ("tune free.onnx", "OptionError: tune: the model leaves dimensions free"),
+        ("bench net.onnx --seconds 0", "OptionError: --seconds"),
+        ("bench net.onnx --batch-sizes 0", "OptionError: --batch-sizes must be at least 1"),
+        ("bench net.onnx --batch-sizes 100000000000000", "OptionError: --batch-sizes: "),
         ("bench net.onnx --code use", "OptionError: --code is for saved models"),
         ("bench net.onnx --onnx net.onnx", "OptionError: --onnx is the model of --compare"),
         ("bench net.qgm --compare openvino", "OptionError: other runtimes do not read .qgm"),
@@ -433,13 +443,19 @@ def test_the_inspected_report_is_that_of_the_options(
         ("run net.onnx --inputs empty.npz", "InputError: cannot read inputs"),
         ("run net.onnx --inputs one.npz --output folder.npz", "OptionError: cannot write"),
         ("quantize net.onnx --calibration-data .", "CalibrationError: "),
-        ("quantize net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
-        ("compile net.onnx --output a.txt", "OptionError: output must end in .qgm or .onnx"),
-        ("run net.qgm --inputs one.npz --input-shapes x:1", "OptionError: input_shapes is for"),
-        ("bench net.onnx --input-shapes z:1", "ModelError: input_shapes names"),
-        ("run net.onnx --inputs one.npz --output a.txt", "OptionError: output must end in .npz"),
-        ("profile net.onnx --calibration-data samples.npz --output a", "OptionError: output must"),
-        ("bundle net.onnx --output . --name 1st", "OptionError: name='1st'"),
+        (
+            "quantize net.onnx --calibration-data samples.npz --output a.txt",
+            "OptionError: --output",
+        ),
+        ("compile net.onnx --output a.txt", "OptionError: --output must end in .qgm or .onnx"),
+        ("run net.qgm --inputs one.npz --input-shapes x:1", "OptionError: --input-shapes is for"),
+        ("bench net.onnx --input-shapes z:1", "ModelError: --input-shapes names"),
+        ("run net.onnx --inputs one.npz --output a.txt", "OptionError: --output must end in .npz"),
+        (
+            "profile net.onnx --calibration-data samples.npz --output a",
+            "OptionError: --output must",
+        ),
+        ("bundle net.onnx --output . --name 1st", "OptionError: --name 1st"),
         ("bundle net.onnx --output . --target z80", "BackendError: unknown target"),
         ("bundle net.onnx --output net.onnx", "OptionError: cannot write files"),
         ("bundle net.onnx --output net.onnx/folder", "OptionError: cannot write files"),
