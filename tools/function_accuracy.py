@@ -89,53 +89,56 @@ def tanh_gelu(x: Array) -> Array:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "Acos": formula("Acos", np.arccos, 3),
-    "Acosh": formula("Acosh", np.arccosh, 4),
-    "Asin": formula("Asin", np.arcsin, 3),
-    "Asinh": formula("Asinh", np.arcsinh, 3),
-    "Atan": formula("Atan", np.arctan, 1),
-    "Atanh": formula("Atanh", np.arctanh, 3),
+    "Acos": formula("Acos", np.arccos, 2.2),
+    "Acosh": formula("Acosh", np.arccosh, 3),
+    "Asin": formula("Asin", np.arcsin, 2.6),
+    "Asinh": formula("Asinh", np.arcsinh, 1.8),
+    "Atan": formula("Atan", np.arctan, 0.6),
+    "Atanh": formula("Atanh", np.arctanh, 2.1),
     "Ceil": Function(declared(unary.Ceil), np.ceil, 0),
-    "Celu": Function(declared(unary.Celu), negative_part, 2),
-    "Cos": formula("Cos", np.cos, 1),
-    "Cosh": formula("Cosh", np.cosh, 4),
-    "Elu": Function(declared(unary.Elu), negative_part, 2),
-    "Erf": Function(declared(unary.Erf), special.erf, 3),
+    "Celu": Function(declared(unary.Celu), negative_part, 1),
+    "Cos": formula("Cos", np.cos, 0.6),
+    "Cosh": formula("Cosh", np.cosh, 3.1),
+    "Elu": Function(declared(unary.Elu), negative_part, 1),
+    "Erf": Function(declared(unary.Erf), special.erf, 2.8),
     "Exp": Function(declared(unary.Exp), np.exp, 1),
     "Floor": Function(declared(unary.Floor), np.floor, 0),
     "Gelu": Function(declared(unary.Gelu), lambda x: x * special.ndtr(x), 8, PRODUCTS),
-    "Gelu (tanh)": Function(declared(unary.Gelu, approximate=True), tanh_gelu, 8, PRODUCTS),
-    "Log": Function(declared(unary.Log), np.log, 1),
+    "Gelu (tanh)": Function(declared(unary.Gelu, approximate=True), tanh_gelu, 6.4, PRODUCTS),
+    "Log": Function(declared(unary.Log), np.log, 0.9),
     "Mish": Function(
-        X * call("tanh", declared(unary.Softplus)), lambda x: x * np.tanh(softplus(x)), 4, PRODUCTS
+        X * call("tanh", declared(unary.Softplus)),
+        lambda x: x * np.tanh(softplus(x)),
+        3.6,
+        PRODUCTS,
     ),
     "Pow, exponent 0.5": power(0.5, 0.5),
-    "Pow, exponent -0.5": power(-0.5, 2),
-    "Pow, exponent 0.75": power(0.75, 3),
+    "Pow, exponent -0.5": power(-0.5, 1.5),
+    "Pow, exponent 0.75": power(0.75, 2.4),
     "Pow, exponent 2": power(2, 0.5),
-    "Pow, exponent 3": power(3, 2),
-    "Pow, exponent 2.2": power(2.2, 1),
-    "Pow, exponent -3": power(-3, 6, SMALLEST_NORMAL),
-    "Pow, exponent 17": power(17, 1),
+    "Pow, exponent 3": power(3, 1.3),
+    "Pow, exponent 2.2": power(2.2, 0.6),
+    "Pow, exponent -3": power(-3, 5, SMALLEST_NORMAL),
+    "Pow, exponent 17": power(17, 0.6),
     "Reciprocal": Function(declared(unary.Reciprocal), lambda x: 1 / x, 0.5),
     "Round": formula("Round", np.rint, 0),
-    "Selu": Function(declared(unary.Selu), selu, 3),
-    "Sigmoid": Function(declared(unary.Sigmoid), special.expit, 3, SMALLEST_NORMAL),
-    "Sin": formula("Sin", np.sin, 1),
-    "Sinh": formula("Sinh", np.sinh, 4),
-    "Softplus": Function(declared(unary.Softplus), softplus, 2, SMALLEST_NORMAL),
-    "Softsign": Function(declared(unary.Softsign), lambda x: x / (1 + np.abs(x)), 2),
+    "Selu": Function(declared(unary.Selu), selu, 2.3),
+    "Sigmoid": Function(declared(unary.Sigmoid), special.expit, 2.5, SMALLEST_NORMAL),
+    "Sin": formula("Sin", np.sin, 0.6),
+    "Sinh": formula("Sinh", np.sinh, 3.8),
+    "Softplus": Function(declared(unary.Softplus), softplus, 1.7, SMALLEST_NORMAL),
+    "Softsign": Function(declared(unary.Softsign), lambda x: x / (1 + np.abs(x)), 1.5),
     "Sqrt": Function(declared(unary.Sqrt), np.sqrt, 0.5),
-    "Swish": Function(declared(unary.Swish), lambda x: x * special.expit(x), 3, PRODUCTS),
+    "Swish": Function(declared(unary.Swish), lambda x: x * special.expit(x), 2.5, PRODUCTS),
     "Tan": formula("Tan", np.tan, 2),
-    "Tanh": Function(declared(unary.Tanh), np.tanh, 2),
-    "exp(x) - 1": Function(call("expm1", X), np.expm1, 2),
-    "log(1 + x)": Function(call("log1p", X), np.log1p, 2),
-    "normal distribution": Function(call("ndtr", X), special.ndtr, 8, 2 * SMALLEST_NORMAL),
+    "Tanh": Function(declared(unary.Tanh), np.tanh, 1.4),
+    "exp(x) - 1": Function(call("expm1", X), np.expm1, 1.6),
+    "log(1 + x)": Function(call("log1p", X), np.log1p, 1.4),
+    "normal distribution": Function(call("ndtr", X), special.ndtr, 7.4, 2 * SMALLEST_NORMAL),
     "powers in Softmax": Function(
         call("expneg", call("min", X, const(0))),
         lambda x: np.exp(np.minimum(x, 0)),
-        72,
+        63.8,
         SMALLEST_NORMAL,
     ),
 }
@@ -176,7 +179,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the errors; 1 if one is beyond its bound."""
+    """Print the errors; 1 if one is beyond its bound, or none of all arguments reaches it."""
     if options.write:
         PAGE.write_text(updated(PAGE.read_text()))
         return 0
@@ -194,6 +197,7 @@ def run(options: argparse.Namespace) -> int:
         )
         seconds = time.monotonic() - start
         failed |= not found.within(function.bound)
+        failed |= not (sampled or function.is_reached(found.largest))
         print(
             f"{name:20} {found.largest:12.6f} ulp of {function.bound:g} at {found.at!r}"
             f"{f', wrong at {found.wrong}' if found.wrong else ''} ({seconds:.0f} s)",

@@ -71,6 +71,10 @@ class Function:
     bound: float
     floor: float = 0.0
 
+    def is_reached(self, largest: float) -> bool:
+        """Whether the bound is the largest error rounded up to tenths, not more."""
+        return largest >= self.bound - 0.1
+
 
 @dataclass(frozen=True)
 class Errors:

@@ -37,6 +37,46 @@ FORMULAS_OF_ONNX |= {"HardSigmoid", "HardSwish"}
 """Operators whose steps are those of ONNX's definition: sums, products and comparisons."""
 ROWS = {*ROW_FUNCTIONS}
 NUMBERS = sampled_floats(arg(0))
+WORST = {
+    "Acos": 0.879327118396759,
+    "Acosh": 1.028424859046936,
+    "Asin": 0.2465239316225052,
+    "Asinh": 0.37028470635414124,
+    "Atan": 0.4143066108226776,
+    "Atanh": 0.18900355696678162,
+    "Celu": -0.3763830065727234,
+    "Cos": 1.1718491737665812e37,
+    "Cosh": 6.215331077575684,
+    "Elu": -0.3763830065727234,
+    "Erf": 0.9828551411628723,
+    "Exp": -59.91941452026367,
+    "Gelu": -8.551217079162598,
+    "Gelu (tanh)": -9.798625946044922,
+    "Log": 0.7015700936317444,
+    "Mish": -0.10950490087270737,
+    "Pow, exponent -0.5": 1.1827658286835154e-38,
+    "Pow, exponent 0.75": 1.8402630555459662e-38,
+    "Pow, exponent 3": 3.5970879053159877e-13,
+    "Pow, exponent 2.2": 90470835290112.0,
+    "Pow, exponent -3": 1.43790226036708e-13,
+    "Pow, exponent 17": 27.177627563476562,
+    "Selu": -0.15221482515335083,
+    "Sigmoid": -16.635704040527344,
+    "Sin": 6091155963904.0,
+    "Sinh": 1.4061790704727173,
+    "Softplus": -1.2621196508407593,
+    "Softsign": 2047.3748779296875,
+    "Swish": -16.677827835083008,
+    "Tan": 10405329920.0,
+    "Tanh": 0.6310442090034485,
+    "exp(x) - 1": 0.3719174861907959,
+    "log(1 + x)": 0.41896137595176697,
+    "normal distribution": -6.950789928436279,
+    "powers in Softmax": -86.6440200805664,
+}
+"""The argument of the largest error of each function, of all float32."""
+EXACT, ROUNDED = {"Ceil", "Floor", "Round"}, {"Pow, exponent 0.5", "Pow, exponent 2"}
+ROUNDED |= {"Reciprocal", "Sqrt"}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -44,6 +84,19 @@ def test_errors_are_within_their_bounds(name: str) -> None:
     function = FUNCTIONS[name]
     errors = measure(function, [sampled_floats(function.steps)])
     assert errors.within(function.bound), errors
+
+
+@pytest.mark.parametrize("name", WORST)
+def test_bounds_are_the_largest_errors_rounded_up(name: str) -> None:
+    function, x = FUNCTIONS[name], np.full(64, WORST[name], np.float32)
+    errors = errors_of(function, compiled(function.steps), x)
+    assert errors.within(function.bound) and function.is_reached(errors.largest)
+
+
+def test_other_functions_are_rounded_correctly() -> None:
+    assert set(FUNCTIONS) - set(WORST) == EXACT | ROUNDED
+    assert {FUNCTIONS[name].bound for name in EXACT} == {0}
+    assert {FUNCTIONS[name].bound for name in ROUNDED} == {0.5}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
