@@ -17,6 +17,7 @@ from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.ops import Add, Mul, Softmax
 from quantglow.types import f32
 from tests.cross import float_functions
+from tests.cross.cortex_m import functions
 from tests.cross.cortex_m.boards import (
     BOARDS,
     COMPILER,
@@ -29,6 +30,8 @@ from tests.cross.cortex_m.boards import (
 from tools.integer_hashes import feeds_of, write
 
 NETWORKS = ("mnist", "ppocr_cls")
+DIFFERENT = ("cortex-m0plus", "cortex-m4", "cortex-m55")
+"""Levels whose code has little in common."""
 MOST_CODE_NBYTES = 64 * 1024
 """Flash beside the weights."""
 
@@ -139,6 +142,21 @@ def test_functions_of_special_values_are_those_of_this_machine(level: str, tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
     found = np.frombuffer(bytes.fromhex(done.stderr), np.float32).reshape(expected.shape)
     assert float_functions.differences(found, flushes=level == "cortex-m55") == []
+
+
+@pytest.mark.parametrize("name", functions.FUNCTIONS)
+@pytest.mark.parametrize("level", DIFFERENT)
+def test_int8_networks_of_functions_give_the_same_integers(
+    level: str, name: str, tmp_path: Path
+) -> None:
+    """Gates of recurrences are float: their last bits are those of every level, not of NumPy."""
+    model, sample = functions.drawn(name, seed=DIFFERENT.index(level))
+    (expected,) = model.run(None, {"x": sample})
+    assert expected.dtype == np.int8
+    if name not in functions.GATES:
+        np.testing.assert_array_equal(expected, *qg.interpret(model.graph, {"x": sample}))
+    done = emulated(program(model, level, sample, expected, tmp_path), level)
+    assert done.returncode == 0 and "equal" in done.stderr, done.stdout + done.stderr
 
 
 def test_the_smallest_level_has_instructions_of_armv6m_only(networks: Path, tmp_path: Path) -> None:
