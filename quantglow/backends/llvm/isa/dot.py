@@ -7,7 +7,7 @@ product with packed weights to vectors of int32 (float32) lanes, one lane for ea
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,9 +30,6 @@ class WordArithmetic(Protocol):
 
     @property
     def has_fma(self) -> bool: ...
-
-    @property
-    def widens_loads(self) -> bool: ...
 
     def word_products(self, b: Builder, x: Value, y: Value) -> Value: ...
 
@@ -57,8 +54,18 @@ class DotProduct(ABC):
 
     @property
     def widened(self) -> bool:
-        """Whether weights are packed as 16-bit words, even and odd bytes apart."""
+        """Whether bytes are multiplied as words: an operand is two vectors of words."""
         return False
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether ``excess`` is not zero."""
+        return False
+
+    def excess(self, quads: Array, positions: Collection[int] = range(STEP_NBYTES)) -> Array:
+        """int64 [...]: what ``accumulate`` adds to a sum beside the product of an operand and
+        weights [..., elements of a step], whatever the operand is; see ``parts_of``."""
+        return np.zeros(quads.shape[:-1], np.int64)
 
     @property
     def multiplies_elements(self) -> bool:
@@ -127,6 +134,11 @@ class DotProduct(ABC):
         """The operand made of a byte vector (four bytes for each lane)."""
         return (quads,)
 
+    def parts_of(self, parts: tuple[Value, ...], positions: Collection[int]) -> tuple[Value, ...]:
+        """The parts of an operand, or of weights, that ``accumulate`` needs where all weights but
+        those at ``positions`` of a step are zero."""
+        return parts
+
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
         """Packed weights of one step of one vector."""
         return (b.load(self.bytes_kind, b.at(pointer, offset), align=4),)
@@ -180,8 +192,8 @@ class FloatDot(DotProduct):
 class WidenedDot(DotProduct):
     """Four byte products by way of 16 bits: exact wherever pairs of words can be multiplied.
 
-    Activations are signed or unsigned bytes; even and odd ones are widened apart, and so are
-    weights when they are packed, or loaded.
+    Activations are signed or unsigned bytes; even and odd ones are widened apart.  So are weights,
+    when they are loaded: they are packed as bytes, the even ones of a vector first.
     """
 
     signed: bool
@@ -194,10 +206,6 @@ class WidenedDot(DotProduct):
     def operand_kind(self) -> str:
         return self.words_kind
 
-    @property
-    def weight_nbytes(self) -> int:
-        return self.isa.vector_nbytes * (1 if self.isa.widens_loads else 2)
-
     def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
         kind = self.words_kind
         words = b.cast("bitcast", self.bytes_kind, quads, kind)
@@ -208,6 +216,10 @@ class WidenedDot(DotProduct):
         even = b.op("ashr", kind, raised, "splat (i16 8)")
         return even, b.op("ashr", kind, words, "splat (i16 8)")
 
+    def parts_of(self, parts: tuple[Value, ...], positions: Collection[int]) -> tuple[Value, ...]:
+        count = len(parts)
+        return tuple(parts[i] for i in sorted({place % count for place in positions}))
+
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
         half = self.weight_nbytes // 2
         places = (b.at(pointer, offset + i * half) for i in (0, 1))
@@ -215,8 +227,6 @@ class WidenedDot(DotProduct):
 
     def words_at(self, b: Builder, kind: str, pointer: Value) -> Value:
         """Packed weights as words of type ``kind``."""
-        if not self.isa.widens_loads:
-            return b.load(kind, pointer, align=4)
         octets = kind.replace("i16", "i8")
         return b.cast("sext", octets, b.load(octets, pointer, align=4), kind)
 
@@ -230,12 +240,7 @@ class WidenedDot(DotProduct):
 
     def pack(self, quads: Array) -> Array:
         halves = np.stack([quads[..., 0::2], quads[..., 1::2]], axis=-3)
-        return np.ascontiguousarray(halves.astype(self.packed_dtype, copy=False))
-
-    @property
-    def packed_dtype(self) -> np.dtype[Any]:
-        """Element type of packed weights."""
-        return np.dtype(np.int8 if self.isa.widens_loads else np.int16)
+        return np.ascontiguousarray(halves)
 
 
 class WordDot(DotProduct):
@@ -281,14 +286,7 @@ class BlockDot(DotProduct):
 
 
 class PairDot(DotProduct):
-    """Four byte products of which two are summed in 16 bits: right where the weights fit.
-
-    ``is_signed``: whether activations are signed bytes.
-    """
-
-    @property
-    def is_signed(self) -> bool:
-        return False
+    """Four byte products of which two are summed in 16 bits: right where the weights fit."""
 
     @abstractmethod
     def fits(self, quads: Array) -> Array:

@@ -158,6 +158,10 @@ class InstructionSet(ABC):
         """A faster dot product of bytes for some weights; None if there is none."""
         return None
 
+    def symmetric_product(self, x: DType, core: Core) -> DotProduct | None:
+        """A faster dot product of bytes for weights above -128; None if there is none."""
+        return None
+
     def block_product(self, x: DType, core: Core) -> BlockDot | None:
         """Products of blocks of two rows by two columns; None where there are none."""
         return None
@@ -295,12 +299,6 @@ class InstructionSet(ABC):
         """Keep LLVM from dropping a vector that nobody reads."""
 
     # -- memory
-
-    @property
-    def widens_loads(self) -> bool:
-        """Whether bytes become words while they are loaded, or as cheaply: then weights that are
-        multiplied as words are stored as bytes."""
-        return False
 
     @property
     def slack_nbytes(self) -> int:

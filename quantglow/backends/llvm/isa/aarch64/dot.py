@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
-from quantglow.backends.llvm.isa.dot import STEP_NBYTES, BlockDot, DotProduct, FloatDot, PairDot
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES, BlockDot, DotProduct, FloatDot
 from quantglow.types import Array
 
 BYTES, HALF, WORDS, QUADS = "<16 x i8>", "<8 x i8>", "<8 x i16>", "<4 x i32>"
@@ -86,16 +86,13 @@ class ShiftedDot(DotProduct):
         return b.op("sub", QUADS, less, shift)
 
 
-class SignedPairs(PairDot):
-    """``smull`` and ``smlal2`` sum two products in 16 bits, ``sadalp`` adds neighbours.
+class SignedPairs(DotProduct):
+    """``smull`` and ``smlal2`` sum two products in 16 bits, ``sadalp`` adds neighbours: exact for
+    weights above -128, since only ``-128 * -128 + -128 * -128 = 2**15`` leaves 16 bits.
 
     Weights hold the first two bytes of all channels, then the other two; an operand is each of its
     pairs eight times.
     """
-
-    @property
-    def is_signed(self) -> bool:
-        return True
 
     @property
     def mixes_pixels(self) -> bool:
@@ -129,11 +126,6 @@ class SignedPairs(PairDot):
 
     def pack(self, quads: Array) -> Array:
         return np.ascontiguousarray(np.stack([quads[..., :2], quads[..., 2:]], axis=-3))
-
-    def fits(self, quads: Array) -> Array:
-        """Only ``-128 * -128 + -128 * -128 = 2**15`` leaves 16 bits."""
-        least = quads == SIGN
-        return np.asarray(~(least[..., 0::2] & least[..., 1::2]).any(axis=-1), np.bool_)
 
 
 class SignedBlocks(BlockDot):

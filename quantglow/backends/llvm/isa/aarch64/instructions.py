@@ -18,7 +18,7 @@ from quantglow.backends.llvm.isa.aarch64.dot import (
 from quantglow.backends.llvm.isa.aarch64.linking import AArch64Linking
 from quantglow.backends.llvm.isa.aarch64.table import LookUpTable
 from quantglow.backends.llvm.isa.costs import Core, StepCost
-from quantglow.backends.llvm.isa.dot import BlockDot, DotProduct, PairDot, WidenedDot, WordDot
+from quantglow.backends.llvm.isa.dot import BlockDot, DotProduct, WidenedDot, WordDot
 from quantglow.backends.llvm.isa.interface import (
     ByteTable,
     InstructionSet,
@@ -88,8 +88,8 @@ class AArch64(InstructionSet):
         cost = StepCost(self.registers, 0.25, 0.1, 2, 0, rows=1, loads=0.25, together=2, core=core)
         return SignedBlocks(self, cost)
 
-    def pair_product(self, core: Core) -> PairDot | None:
-        if self.products is not ByteProducts.WORDS:
+    def symmetric_product(self, x: DType, core: Core) -> DotProduct | None:
+        if self.products is not ByteProducts.WORDS or x is not DType.I8:
             return None
         cost = StepCost(self.registers, 2.0, 1.0, operands=4, loads=2.0, core=core)
         return SignedPairs(self, cost)

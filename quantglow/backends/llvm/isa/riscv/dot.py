@@ -40,10 +40,6 @@ class ScalarDot(DotProduct):
     def operand_kind(self) -> str:
         return vector(self.lanes, "i16")
 
-    @property
-    def weight_nbytes(self) -> int:
-        return self.elements * self.isa.vector_nbytes // 2
-
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
         """Each element at ``row`` in every lane of a vector."""
         element = vector(1, f"i{32 // self.elements}")
@@ -86,22 +82,15 @@ class ScalarDot(DotProduct):
         return sums
 
     def pack(self, quads: Array) -> Array:
-        return np.ascontiguousarray(np.moveaxis(quads.astype(np.int16), -1, -2))
+        return np.ascontiguousarray(np.moveaxis(quads, -1, -2))
 
 
 @dataclass(frozen=True)
 class ScalarBytes(ScalarDot, WidenedDot):
     """Four bytes, widened to 16 bits, and weights that are widened when they are loaded."""
 
-    @property
-    def weight_nbytes(self) -> int:
-        return self.isa.vector_nbytes
-
     def words_at(self, b: Builder, kind: str, pointer: Value) -> Value:
         return WidenedDot.words_at(self, b, kind, pointer)
-
-    def pack(self, quads: Array) -> Array:
-        return np.ascontiguousarray(np.moveaxis(quads, -1, -2))
 
     @property
     def is_signed(self) -> bool:

@@ -22,11 +22,6 @@ LEAST = -(2.0**31)
 class Scalars(Portable):
     """Integers and floats one by one; LLVM unrolls vectors."""
 
-    @property
-    def widens_loads(self) -> bool:
-        """``lb``; with vectors, a ``vsext`` beside six multiplications."""
-        return True
-
     def keep(self, b: Builder, kind: str, value: Value) -> Value:
         """An identity that LLVM cannot look through, lane by lane."""
         return self._each(b, kind, value, self._kept, "i32")

@@ -15,11 +15,6 @@ LEAST = -(2.0**31)
 class Wasm(Portable):
     """Vectors of 16 bytes."""
 
-    @property
-    def widens_loads(self) -> bool:
-        """``i16x8.load8x8_s``"""
-        return True
-
     def word_products(self, b: Builder, x: Value, y: Value) -> Value:
         """``i32x4.dot_i16x8_s``"""
         words = "<8 x i16>"

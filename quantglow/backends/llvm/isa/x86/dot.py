@@ -1,11 +1,20 @@
-"""Dot products of x86-64: AVX-VNNI, and pairs of bytes summed in 16 bits (AVX2)."""
+"""Dot products of x86-64: AVX-VNNI, pairs of bytes summed in 16 bits (AVX2), and words (SSE2)."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
 import numpy as np
 
-from quantglow.backends.llvm.builder import Builder, Value
-from quantglow.backends.llvm.isa.dot import DotProduct, PairDot, WordDot
+from quantglow.backends.llvm.builder import Builder, Value, splat
+from quantglow.backends.llvm.isa.dot import (
+    STEP_NBYTES,
+    DotProduct,
+    PairDot,
+    WidenedDot,
+    WordDot,
+)
 from quantglow.types import Array
 
 
@@ -46,3 +55,66 @@ class SaturatingPairs(PairDot):
         above = np.add(np.maximum(first, 0), np.maximum(second, 0), dtype=np.int16)
         below = np.add(np.minimum(first, 0), np.minimum(second, 0), dtype=np.int16)
         return np.asarray(((above <= 128) & (below >= -128)).all(axis=-1), np.bool_)
+
+
+FLIPPED = 1 << 15
+"""Difference between a word and the same with its sign bit flipped."""
+
+
+@dataclass(frozen=True)
+class NestedDot(WidenedDot):
+    """Four byte products by way of 16 bits, with weights in words as they are stored, two in each.
+
+    For neighbouring activations ``a`` and ``b`` and their weights ``v`` and ``w``, all above -128,
+    a word holds ``n = w - 256 v``, and ``v`` is ``n / -256``, rounded: one instruction for all
+    pixels of a tile, where bytes that are widened take two.  Since ``256 b + a`` may leave a word,
+    its sign is flipped::
+
+        (256 b + a - 2**15) * v + b * n = a * v + b * w - 2**15 * v
+
+    Every step is exact in int32 that wraps around.  Where only ``a`` has a weight, ``a * v`` is
+    all.
+
+    ``rounds``: whether ``pmulhrsw`` is there, ``round(x * y / 2**15)``.
+    """
+
+    rounds: bool
+
+    @property
+    def exceeds(self) -> bool:
+        return True
+
+    def excess(self, quads: Array, positions: Collection[int] = range(STEP_NBYTES)) -> Array:
+        factor = -FLIPPED if any(place % 2 for place in positions) else 0
+        return np.asarray(quads[..., 0::2].sum(axis=-1, dtype=np.int64) * factor)
+
+    def parts_of(self, parts: tuple[Value, ...], positions: Collection[int]) -> tuple[Value, ...]:
+        """The last part is what even elements need that are alone."""
+        return parts[:-1] if any(place % 2 for place in positions) else parts[-1:]
+
+    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+        kind = self.words_kind
+        words = b.cast("bitcast", self.bytes_kind, quads, kind)
+        flipped = b.op("xor", kind, words, splat(kind, str(-FLIPPED)))
+        odd = b.op("lshr", kind, words, splat(kind, "8"))
+        return flipped, odd, b.op("and", kind, words, splat(kind, "255"))
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        return super().accumulate(b, sums, operand[:2], weights[:2])
+
+    def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
+        kind = self.words_kind
+        nested = b.load(kind, b.at(pointer, offset), align=4)
+        if self.rounds:
+            factor = (kind, splat(kind, "-128"))
+            even = b.call("llvm.x86.avx2.pmul.hr.sw", kind, (kind, nested), factor)
+        else:
+            raised = b.op("sub", kind, splat(kind, "128"), nested)
+            even = b.op("ashr", kind, raised, splat(kind, "8"))
+        return even, nested, even
+
+    def pack(self, quads: Array) -> Array:
+        first, second = quads[..., 0::2].astype(np.int16), quads[..., 1::2]
+        return np.ascontiguousarray(second - 256 * first)

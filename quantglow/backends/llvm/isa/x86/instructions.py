@@ -18,7 +18,7 @@ from quantglow.backends.llvm.isa.interface import (
     MatrixTiles,
 )
 from quantglow.backends.llvm.isa.waiting import Waiting, futex_waiting
-from quantglow.backends.llvm.isa.x86.dot import SaturatingPairs, VnniDot, VnniWordDot
+from quantglow.backends.llvm.isa.x86.dot import NestedDot, SaturatingPairs, VnniDot, VnniWordDot
 from quantglow.backends.llvm.isa.x86.linking import X86Linking
 from quantglow.backends.llvm.isa.x86.table import PermutedTable, ShuffledTable
 from quantglow.backends.llvm.isa.x86.tiles import AmxTiles
@@ -72,10 +72,18 @@ class X86(InstructionSet):
             raise BackendError(f"x86 multiplies unsigned bytes by signed ones, not {x}")
         if self.products is ByteProducts.VNNI:
             return VnniDot(self, plain)
-        # Few channels: then more steps have weights that ``SaturatingPairs.fits``.
+        return WidenedDot(self, self._words_cost, signed=False)
+
+    @property
+    def _words_cost(self) -> StepCost:
+        """Few channels: then more steps have weights that ``SaturatingPairs.fits``."""
         most = 2 if self.products is ByteProducts.PAIRS else 4
-        cost = StepCost(self.registers, 1.0, 0.5, weights=2, operands=3, most_vectors=most)
-        return WidenedDot(self, cost, signed=False)
+        return StepCost(self.registers, 1.0, 0.5, weights=2, operands=3, most_vectors=most)
+
+    def symmetric_product(self, x: DType, core: Core) -> DotProduct | None:
+        if self.products is ByteProducts.VNNI or x is not DType.U8:
+            return None
+        return NestedDot(self, self._words_cost, signed=False, rounds=self.shuffles_bytes)
 
     def pair_product(self, core: Core) -> PairDot | None:
         if self.products is not ByteProducts.PAIRS:

@@ -12,12 +12,11 @@ from quantglow.types import DType
 def dot_of(conv: Conv, dtype: DType, target: Target) -> DotProduct:
     """The dot product of activations, stored as ``dtype``, with the weights of ``conv``.
 
-    Sums of two signed products in 16 bits are exact for all weights but -128, which quantglow's own
-    quantization never makes.
+    quantglow's own quantization makes no weight of -128.
     """
-    pairs = target.isa.pair_product(target.core)
-    if pairs is None or not pairs.is_signed or dtype is not DType.I8:
+    symmetric = target.isa.symmetric_product(dtype, target.core)
+    if symmetric is None:
         return target.dot_product(dtype)
     assert isinstance(conv.w, Constant)
     is_symmetric = int(conv.w.value.min(initial=0)) > -128
-    return pairs if is_symmetric else target.dot_product(dtype)
+    return symmetric if is_symmetric else target.dot_product(dtype)

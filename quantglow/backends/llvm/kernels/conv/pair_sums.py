@@ -71,14 +71,19 @@ class PairsConvKernel(ConvKernel):
 
     @property
     def record_nbytes(self) -> int:
-        """Bytes of a panel's record, int32: where its weights are, from the record; how many steps
-        fit, and how many do not; where each step reads."""
-        nbytes = INT_NBYTES * (OFFSETS_POSITION + self.geometry.runs.total_steps)
+        """Bytes of a panel's record: int32 of where its weights are, from the record, and how many
+        steps fit, and how many do not; where each step reads."""
+        nbytes = INT_NBYTES * OFFSETS_POSITION + self.offsets.nbytes
         return -(-nbytes // RECORD_ALIGNMENT) * RECORD_ALIGNMENT
+
+    @cached_property
+    def offsets(self) -> Array:
+        """Offset of each step in the image, in bytes: uint16 where that suffices, else int32."""
+        offsets = step_offsets(self.geometry.runs)
+        return offsets.astype(np.uint16) if offsets.max() < 1 << 16 else offsets
 
     def packed_weights(self, w: Array, channels: list[Array]) -> Array:
         """Records of all panels, then weights of all panels."""
-        offsets = step_offsets(self.geometry.runs)
         records = np.zeros((len(channels), self.record_nbytes // INT_NBYTES), np.int32)
         packed: list[Array] = []
         start = records.nbytes
@@ -86,12 +91,17 @@ class PairsConvKernel(ConvKernel):
             record[0] = start
             start -= self.record_nbytes
             record[1:OFFSETS_POSITION] = fits.sum(), (~fits).sum()
-            sorted_offsets = np.concatenate([offsets[fits], offsets[~fits]])
-            record[OFFSETS_POSITION : OFFSETS_POSITION + offsets.size] = sorted_offsets
+            sorted_offsets = np.concatenate([self.offsets[fits], self.offsets[~fits]])
+            record[OFFSETS_POSITION:].view(sorted_offsets.dtype)[: fits.size] = sorted_offsets
             for dot, steps in zip(self.dots, (quads[fits], quads[~fits]), strict=True):
                 packed.append(dot.pack(steps).view(np.uint8).reshape(-1))
                 start += packed[-1].nbytes
         return np.concatenate([records.view(np.uint8).reshape(-1), *packed])
+
+    def excess(self, w: Array, channels: list[Array]) -> Array:
+        """That of the steps that do not fit."""
+        panels = [self.dot.excess(quads[~fits]) for quads, fits in self.sorted_steps]
+        return np.concatenate([each.sum(axis=0).reshape(-1) for each in panels]).astype(np.int32)
 
     # -- code
 
@@ -114,15 +124,21 @@ class PairsConvKernel(ConvKernel):
         for dot, count, size in zip(dots, counts, nbytes, strict=True):
             place = _Steps(x, steps, weights, ahead)
             sums = self._add_steps(dot, count, place, offsets, vectors, sums)
-            steps = b.at(steps, b.mul(count, INT_NBYTES))
+            steps = b.at(steps, b.mul(count, self.offsets.itemsize))
             weights = b.at(weights, size)
         return sums
 
-    def _integer(self, pointer: Value, index: Value | int) -> Value:
-        """An int32 of an array, widened."""
+    def _integer(self, record: Value, position: int) -> Value:
+        """An int32 of a record, widened."""
         b = self.b
-        position = index * INT_NBYTES if isinstance(index, int) else b.mul(index, INT_NBYTES)
-        return b.as_index("i32", b.load("i32", b.at(pointer, position), INT_NBYTES))
+        return b.as_index("i32", b.load("i32", b.at(record, position * INT_NBYTES), INT_NBYTES))
+
+    def _offset(self, steps: Value, index: Value) -> Value:
+        """The offset of a step in the image."""
+        b, nbytes = self.b, self.offsets.itemsize
+        kind = f"i{8 * nbytes}"
+        value = b.load(kind, b.at(steps, b.mul(index, nbytes)), nbytes)
+        return b.as_index(kind, value, "zext")
 
     def _add_steps(
         self,
@@ -138,7 +154,7 @@ class PairsConvKernel(ConvKernel):
         loop = b.begin_while(count, [(dot.kind, s) for s in sums])
         sums = list(loop.carried)
         # Opaque, or LLVM would keep the broadcasts that pixels share between steps, and spill.
-        row = b.opaque(b.at(place.x, self._integer(place.steps, loop.index)))
+        row = b.opaque(b.at(place.x, self._offset(place.steps, loop.index)))
         at = b.at(place.w, b.mul(loop.index, vectors * dot.weight_nbytes))
         if self.streams_weights:
             self.prefetch(b.at(at, place.ahead), vectors * dot.weight_nbytes)

@@ -20,6 +20,7 @@ from quantglow.backends.llvm.kernels.contraction.packing import (
     pack_vectors,
     pack_weights,
     panel_channels,
+    panel_steps,
 )
 from quantglow.backends.llvm.kernels.contraction.tiling import (
     Tile,
@@ -115,6 +116,8 @@ class ConvPlan:
         channels = self.channel_lanes()
         weights = self.packed_weights(w.value, channels)
         bias = pack_vectors(self._folded_bias(w.value, b.value), channels)
+        if self.dot.exceeds:
+            bias = bias - self.excess(w.value, channels)
         if not self.epilogue.scaled:
             return weights, bias
         return weights, bias, pack_vectors(self.epilogue.multipliers(), channels)
@@ -126,6 +129,12 @@ class ConvPlan:
     def packed_weights(self, w: Array, channels: list[Array]) -> Array:
         """Weights in the order the kernel reads them."""
         return pack_weights(w, self.geometry.runs, channels, self.dot)
+
+    def excess(self, w: Array, channels: list[Array]) -> Array:
+        """int32: what the dot products of a sum add to it beside products, in panel order."""
+        panels = panel_steps(w, self.geometry.runs, channels)
+        sums = [self.dot.excess(steps).sum(axis=0).reshape(-1) for steps in panels]
+        return np.concatenate(sums).astype(np.int32)
 
     def _folded_bias(self, w: Array, b: Array) -> Array:
         """The bias that also takes back the input zero point: ``b - zp * sum(w)``."""

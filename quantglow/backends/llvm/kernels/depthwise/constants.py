@@ -1,11 +1,14 @@
 """Packed constants of an integer depthwise convolution, in the order its kernel reads them.
 
 For each run of channels: for each column tap, for each (output row, stack) pair, the vectors of
-weights of a run.  The weights of a stack are those of its rows, zero where a row is no tap.
+weights of a run.  The weights of a stack are those of its rows, zero where a row is no tap.  A dot
+product with an excess has a bias for each output row, since a weight stands at different positions
+of the stacks of different rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +16,6 @@ import numpy as np
 from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.kernels.depthwise.plan import Chunk, RowPlan
 from quantglow.types import Array
-
-NO_ROW = -1_000_000
-"""A row that is no tap of anything: fills up the last stack."""
 
 
 @dataclass(frozen=True)
@@ -41,35 +41,49 @@ class DepthwisePacker:
 
     def weights(self, w: Array) -> Array:
         """All packed weights as bytes."""
-        w = w.astype(self.dot.weights_dtype, copy=False)
-        extended = np.concatenate([w, np.zeros_like(w[..., :1])], axis=2)
-        pieces = [self._run_weights(extended, channels) for channels in self.runs()]
+        pieces = [self.dot.pack(stacks) for stacks in self._stacks(w)]
         return np.concatenate([piece.view(np.uint8).reshape(-1) for piece in pieces])
 
-    def _run_weights(self, w: Array, channels: Array) -> Array:
-        """[column taps x pairs, vectors, …] of one run."""
-        stacks = [
-            np.stack([self._row(w[:, column], r - row * self.stride, channels) for r in rows], -1)
-            for column in range(w.shape[1])
-            for row, rows in self._pairs()
+    def bias(self, values: Array, w: Array) -> Array:
+        """int32: the initial sums of each run, of each output row where they differ."""
+        if not self.dot.exceeds:
+            return self.per_channel(values)
+        extended = np.append(values, values.dtype.type(0))
+        sums = [
+            extended[channels] - self._excess(stacks, row)
+            for channels, stacks in zip(self.runs(), self._stacks(w), strict=True)
+            for row in range(self.rows.outputs)
         ]
-        return self.dot.pack(np.stack(stacks))
+        return np.concatenate([each.reshape(-1) for each in sums])
 
-    def _pairs(self) -> list[tuple[int, list[int]]]:
-        """Each output row with the rows of each stack that it uses."""
+    def _excess(self, stacks: Array, row: int) -> Array:
+        """int32 [vectors, lanes] of an output row, for the stacks of a run."""
+        found = np.zeros(stacks.shape[2:4], np.int64)
+        for pair, (of, taps) in enumerate(self._pairs()):
+            if of == row:
+                positions = [place for place, tap in enumerate(taps) if tap is not None]
+                found += self.dot.excess(stacks[:, pair], positions).sum(axis=0)
+        return found.astype(np.int32)
+
+    def _stacks(self, w: Array) -> Iterator[Array]:
+        """[column taps, pairs, vectors, lanes, rows of a stack] of each run."""
+        w = w.astype(self.dot.weights_dtype, copy=False)
+        none = np.zeros_like(w[:1])
+        # Index -1 picks the row, and the channel, of zeros.
+        extended = np.pad(np.concatenate([w, none]), ((0, 0), (0, 0), (0, 1)))
+        indices = np.array([[-1 if t is None else t for t in taps] for _, taps in self._pairs()])
+        for channels in self.runs():
+            chosen = extended[:, :, channels][indices]  # [pairs, rows, column taps, vectors, lanes]
+            yield np.ascontiguousarray(chosen.transpose(2, 0, 3, 4, 1))
+
+    def _pairs(self) -> list[tuple[int, list[int | None]]]:
+        """Each output row with the index of the tap at each position of a stack that it uses."""
         uses = self.rows.uses(self.row_taps, self.stride)
-        stacks, depth = self.rows.stacks, self.rows.depth
         return [
-            (row, [*stacks[s], *[NO_ROW] * (depth - len(stacks[s]))])
+            (row, self.rows.taps_at(s, row * self.stride, self.row_taps))
             for row, used in enumerate(uses)
             for s in used
         ]
-
-    def _row(self, w: Array, tap: int, channels: Array) -> Array:
-        """The weights that multiply an input row at distance ``tap``."""
-        if tap not in self.row_taps:
-            return np.zeros(channels.shape, w.dtype)
-        return np.asarray(w[self.row_taps.index(tap)][channels])
 
     def per_channel(self, values: Array) -> Array:
         """Per-channel values in the order of the sums; zero where there is no channel."""

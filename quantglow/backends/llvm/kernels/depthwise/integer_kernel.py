@@ -88,7 +88,7 @@ class IntegerDepthwise(IntegerPlan):
                         if self.residual
                         else "",
                         b.at(w, b.mul(number, self.run_nbytes)),
-                        self._vectors(bias, per_channel, self.dot.kind),
+                        self._bias(bias, per_channel),
                         self._vectors(scale, per_channel, self.epilogue.results.floats),
                     )
                     self.all_columns(chunk, place)
@@ -125,6 +125,13 @@ class IntegerDepthwise(IntegerPlan):
         b, nbytes = self.b, self.target.vector_nbytes
         at = b.at(pointer, offset)
         return [b.load(kind, b.at(at, g * nbytes), align=4) for g in range(self.vectors)]
+
+    def _bias(self, pointer: Value, offset: Value) -> list[list[Value]]:
+        """For each output row the bias of a run."""
+        b, count, nbytes = self.b, self.bias_rows, self.vectors * self.target.vector_nbytes
+        at = b.at(pointer, b.mul(offset, count))
+        rows = [self._vectors(at, str(row * nbytes), self.dot.kind) for row in range(count)]
+        return rows if count > 1 else rows * self.rows.outputs
 
     def all_columns(self, chunk: Chunk, place: _Place) -> None:
         """Every output column of a row group: a loop of blocks, single columns, an overlapping
@@ -234,8 +241,8 @@ class IntegerDepthwise(IntegerPlan):
     ) -> list[list[list[Value]]]:
         """Sums [column][output row][vector] over all taps; ``window`` gathers the columns."""
         b, dot = self.b, self.dot
-        start = [place.bias[g] for g in vectors]
-        sums = [[list(start) for _ in self.uses] for _ in range(columns)]
+        start = [[of_row[g] for g in vectors] for of_row in place.bias]
+        sums = [[list(of_row) for of_row in start] for _ in range(columns)]
         step = side * self.conv.strides[1]
         for number, tap in enumerate(self.column_taps):
             sources = [tap + column * step for column in range(columns)]
@@ -246,12 +253,13 @@ class IntegerDepthwise(IntegerPlan):
             pair = number * self.pairs
             for row, stacks in enumerate(self.uses):
                 for stack in stacks:
+                    places = self.tap_places(row, stack)
                     for i, g in enumerate(vectors):
                         position = (pair * self.vectors + g) * dot.weight_nbytes
-                        weights = dot.weights(b, place.w, position)
+                        weights = dot.parts_of(dot.weights(b, place.w, position), places)
                         for column in range(columns):
-                            operand = operands[column][stack * len(vectors) + i]
-                            old = sums[column][row][i]
+                            whole = operands[column][stack * len(vectors) + i]
+                            operand, old = dot.parts_of(whole, places), sums[column][row][i]
                             sums[column][row][i] = dot.accumulate(b, old, operand, weights)
                     pair += 1
         return sums
@@ -298,9 +306,10 @@ class IntegerDepthwise(IntegerPlan):
         """Input column ``column`` (of each side-by-side pixel): for each stack the wanted of its
         vectors, each lane the elements of its rows of one channel."""
         found: list[Value] = []
-        for rows in self.rows.stacks:
+        for number, rows in enumerate(self.rows.stacks):
             loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
-            stack = Stack(loaded, self.vectors, self.rows.depth)
+            order = [0 if r is None else rows.index(r) for r in self.rows.placed(number)]
+            stack = Stack(loaded, self.vectors, order)
             found += interleave(self.b, self.target.isa, stack, vectors)
         return found
 
@@ -358,11 +367,11 @@ class IntegerDepthwise(IntegerPlan):
 @dataclass(frozen=True)
 class _Place:
     """Pointers to what a block reads and writes, empty where there is no residual, and its
-    per-channel constants."""
+    per-channel constants: for each output row its bias, and multipliers."""
 
     x: Value
     y: Value
     residual: Value
     w: Value
-    bias: list[Value]
+    bias: list[list[Value]]
     scale: list[Value]

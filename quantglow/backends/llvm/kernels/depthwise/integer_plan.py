@@ -110,6 +110,11 @@ class IntegerPlan:
         """For each output row, the stacks that hold any of its taps."""
         return self.rows.uses(self.row_taps, self.conv.strides[0])
 
+    def tap_places(self, row: int, stack: int) -> list[int]:
+        """Positions within a stack of the taps of an output row."""
+        taps = self.rows.taps_at(stack, row * self.conv.strides[0], self.row_taps)
+        return [place for place, tap in enumerate(taps) if tap is not None]
+
     @cached_property
     def blocks(self) -> BlockPlan:
         """Columns and vectors of a pass."""
@@ -162,9 +167,14 @@ class IntegerPlan:
         )
         return (
             packer.weights(w.value[:, :, 0]),
-            packer.per_channel(bias.astype(np.int32)),
+            packer.bias(bias.astype(np.int32), w.value[:, :, 0]),
             packer.per_channel(self.epilogue.multipliers()),
         )
+
+    @property
+    def bias_rows(self) -> int:
+        """Output rows that have a bias of their own."""
+        return self.rows.outputs if self.dot.exceeds else 1
 
     @property
     def pairs(self) -> int:

@@ -19,20 +19,28 @@ from quantglow.backends.llvm.kernels.contraction.channel_order import channel_or
 
 @dataclass(frozen=True)
 class Stack:
-    """Up to ``depth`` rows of an input, that fill ``vectors`` vectors when interleaved."""
+    """Rows of an input that fill ``vectors`` vectors when interleaved.
+
+    ``order``: which row is at each position.
+    """
 
     rows: Sequence[Value]
     vectors: int
-    depth: int
+    order: Sequence[int]
+
+    @property
+    def depth(self) -> int:
+        """Rows of a full stack."""
+        return len(self.order)
 
 
 def interleave(b: Builder, isa: InstructionSet, stack: Stack, wanted: Sequence[int]) -> list[Value]:
-    """The ``wanted`` vectors of a stack; lanes of rows that are not there are arbitrary."""
+    """The ``wanted`` vectors of a stack."""
     depth = stack.depth
     if stack.vectors < depth:
         return [_gathered(b, isa, stack, index) for index in wanted]
-    rows = [_as_bytes(b, isa, row, depth) for row in stack.rows]
-    rows += [rows[0]] * (depth - len(rows))
+    loaded = [_as_bytes(b, isa, row, depth) for row in stack.rows]
+    rows = [loaded[index] for index in stack.order]
     if depth == 2:
         return [_zip(b, isa, rows[0], rows[1], 2, half) for half in wanted]
     found: list[Value] = []
@@ -61,11 +69,7 @@ def _gathered(b: Builder, isa: InstructionSet, stack: Stack, index: int) -> Valu
         b.shuffle(half, padded[i], padded[i + 1], range(count)) for i in range(0, len(rows), 2)
     ]
     channels = channel_order(isa, stack.vectors, stack.vectors)[index]
-    order = [
-        (count // 2) * (row if row < len(rows) else 0) + int(channel)
-        for channel in channels
-        for row in range(STEP_NBYTES)
-    ]
+    order = [(count // 2) * row + int(channel) for channel in channels for row in stack.order]
     return b.shuffle(whole, pairs[0], [*pairs, "poison"][1], order)
 
 

@@ -31,6 +31,21 @@ class RowPlan:
     depth: int
     stacks: tuple[tuple[int, ...], ...]
 
+    def placed(self, stack: int) -> tuple[int | None, ...]:
+        """The row at each position of a stack; two rows of four lie apart, since products of words
+        multiply even bytes, and odd ones."""
+        rows = self.stacks[stack]
+        filled = tuple(rows[i] if i < len(rows) else None for i in range(self.depth))
+        if len(rows) == 2 and self.depth == 4:
+            return rows[0], None, rows[1], None
+        return filled
+
+    def taps_at(self, stack: int, first: int, taps: list[int]) -> list[int | None]:
+        """At each position of a stack, the index of the tap of the output row whose first input row
+        is ``first``."""
+        distances = [None if row is None else row - first for row in self.placed(stack)]
+        return [taps.index(d) if d in taps else None for d in distances]
+
     def uses(self, taps: list[int], stride: int) -> list[list[int]]:
         """For each output row, the stacks that hold any of its taps."""
         return [

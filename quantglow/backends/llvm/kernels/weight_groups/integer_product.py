@@ -40,8 +40,7 @@ class IntegerProduct(GroupedProduct):
             return self.target.dot_product(DType.I8)  # Such codes are the same, signed or not.
         if not plain.widened or self.op.bits > NARROW:
             return plain
-        pairs = self.target.isa.pair_product(self.target.core)
-        return plain if pairs is None or pairs.is_signed else pairs
+        return self.target.isa.pair_product(self.target.core) or plain
 
     @cached_property
     def signed(self) -> DotProduct:
