@@ -21,6 +21,7 @@ from quantglow.backends.llvm.kernels.depthwise.plan import (
     plan_rows,
 )
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
+from quantglow.types import DType
 
 COSTS = (
     StepCost(32),
@@ -101,3 +102,10 @@ def test_columns_stay_in_registers_where_they_fit(
     taps = list(range(size))
     rows = plan_rows(14, taps, 1, 4)
     assert plan_block(rows, ColumnTaps(tuple(taps), 1), 32, halves=halves) == expected
+
+
+@given(st.integers(4, 40), st.integers(4, 40), st.integers(2, 8))
+def test_weights_that_are_widened_serve_many_pixels(height: int, width: int, vectors: int) -> None:
+    cost = level_target("rv64gcv").dot_product(DType.I8).cost
+    tile = choose_tile(height, width, vectors, 72, cost)
+    assert tile.vectors == 1 and tile.pixels >= 4

@@ -17,6 +17,8 @@ from quantglow.backends.llvm.isa.riscv.dot import ScalarBytes, ScalarWords
 from quantglow.types import DType
 
 LEAST = -(2.0**31)
+PRODUCT = 2.0
+"""Cycles of four multiplications of vectors, or of as many conversions."""
 
 
 class Scalars(Portable):
@@ -89,7 +91,10 @@ class Vectors(Scalars):
         return value
 
     def _step_cost(self, core: Core) -> StepCost:
-        return StepCost(self.registers, 2.0, 0.5, operands=0, loads=4.0, core=core)
+        """A multiplication for each byte of a step; a ``vsext`` for each byte of its weights, which
+        pixels share: tiles of many pixels and one vector need the fewest."""
+        core = replace(core, weights=PRODUCT, far_weights=PRODUCT)
+        return StepCost(self.registers, PRODUCT, 0.5, operands=0, loads=4.0, core=core)
 
     def round_number(self, b: Builder, lanes: int, value: Value) -> Value:
         """``vfcvt.x.f.v``; one value has the instruction of scalars."""
