@@ -24,6 +24,7 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.loops.progress import Progress, TripSession
 from quantglow.runtime.newer_opsets import opened
+from quantglow.runtime.saved_models.archives import MOST_FILES
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.staged_tails import StagedTail
 from quantglow.types import Array
@@ -33,6 +34,7 @@ Quantize = Callable[[Any, Any, QuantizationRequest], CompiledModel | FallbackMod
 
 UNDER_CONTRACT = "without validation_fn accuracy control measures the part before it"
 UNREACHED = "no calibration sample leads to values of it"
+TOO_DEEP = f"it is behind more than {MOST_FILES} operators that decide shapes"
 """Why a part stays float."""
 
 LEAST_TRIPS, MOST_TRIPS = 2, 128
@@ -59,9 +61,12 @@ def int8_tail(
         measure_speed=False,
         measure_latency=False,
         progress=False,
+        depth=request.depth + 1,
     )
 
     def part(model: Any, reached: list[dict[str, Array]]) -> AnyModel | str:
+        if own.depth > MOST_FILES:
+            return TOO_DEEP
         return quantized_part(model, reached, own, quantize) if reached else UNREACHED
 
     def int8(behind: Behind) -> tuple[AnyModel | str, AnyModel | str]:

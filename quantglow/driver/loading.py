@@ -7,10 +7,8 @@ neither onnx nor onnxruntime, SciPy or rich, and LLVM only where a kernel is not
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from quantglow import debug
@@ -41,6 +39,7 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.saved_models import saving
+from quantglow.runtime.saved_models.archives import BODY, MOST_FILES, REST
 from quantglow.runtime.saved_models.included_code import CODE_MODES
 from quantglow.runtime.saved_models.saving import Freedom, SavedModel, Tail
 from quantglow.runtime.shapes.fallbacks import Fallback, FallbackOnUse
@@ -48,9 +47,6 @@ from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
 from quantglow.runtime.shapes.specialisations import ModelPrograms, OneShape, Specialisation
 from quantglow.tuning.records import check_tune, with_records
 from quantglow.types import Array
-
-MOST_FILES = 8
-"""Maximum number of files inside of each other: of parts whose shapes are known later and later."""
 
 if TYPE_CHECKING:
     from quantglow.driver.origins import Origin
@@ -148,30 +144,25 @@ def compile_saved(
     return []
 
 
-def model_in(
-    path: str | os.PathLike[str], compiler: Compiler, depth: int = 0
-) -> CompiledModel | PartlyCompiledModel:
-    """The model of a file; ``depth``: how many files it is in.  Raises ``FileFormatError``."""
-    return model_of(saving.load(path), compiler, depth)
-
-
 def model_of(
     saved: SavedModel, compiler: Compiler, depth: int = 0
 ) -> CompiledModel | PartlyCompiledModel:
-    """The model of the contents of a file.  Raises ``FileFormatError``."""
+    """The model of the contents of a file; ``depth``: how many files it is in.  Raises
+    ``FileFormatError``."""
     check_externals(saved.graph)
     compiler = replace(compiler, is_checked=True)
     report = Report.from_json(saved.report)
     try:
-        programs = programs_in(saved, compiler)
+        programs = programs_in(replace(saved, tail=None), compiler)
     except TypeRuleError as error:
         raise FileFormatError(
             f"the graph of the file has no program: {error}. Remedy: save the model again."
         ) from error
     if compiler.answers is not None and isinstance(programs, FreeShapes):
         programs.load_other()
-    compiled = CompiledModel(programs, lambda: report_now(report, programs, saved.tail))
-    return compiled if saved.tail is None else with_tail(compiled, saved.tail, compiler, depth)
+    tail, is_part = saved.tail, saved.tail is not None
+    compiled = CompiledModel(programs, lambda: report_now(report, programs, is_part))
+    return compiled if tail is None else with_tail(compiled, tail, compiler, depth)
 
 
 def programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
@@ -184,8 +175,9 @@ def programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
     return programs
 
 
-def report_now(report: Report, programs: ModelPrograms, tail: Tail | None) -> Report:
-    """A saved report with the figures of the first program that runs here, once there is one."""
+def report_now(report: Report, programs: ModelPrograms, is_part: bool) -> Report:
+    """A saved report with the figures of the first program that runs here, once there is one;
+    ``is_part``: what is behind it has operators in onnxruntime, too."""
     if programs.is_empty:
         return report
     now = report_of(programs.first.build, {})
@@ -195,7 +187,7 @@ def report_now(report: Report, programs: ModelPrograms, tail: Tail | None) -> Re
         num_threads=now.num_threads,
         memory=now.memory,
         seconds=now.seconds,
-        fallback=now.fallback if tail is None else report.fallback,
+        fallback=report.fallback if is_part else now.fallback,
     )
 
 
@@ -216,10 +208,12 @@ def with_tail(
     from quantglow.runtime.saved_models.tail_weights import whole_tail
 
     def int8(behind: object) -> tuple[AnyModel | str, AnyModel | str]:
-        body, rest = (
-            model_in_bytes(data, compiler, depth) if data else "" for data in (tail.body, tail.rest)
-        )
+        body, rest = (inner(name) if name in tail.files else "" for name in (BODY, REST))
         return body, rest
+
+    def inner(name: str) -> AnyModel:
+        # A body has no files, so that those of a model are as many as they are deep.
+        return inner_model(tail.files[name], compiler, MOST_FILES if name == BODY else depth + 1)
 
     try:
         model = whole_tail(tail)
@@ -243,16 +237,13 @@ def with_tail(
     )
 
 
-def model_in_bytes(
-    data: bytes, compiler: Compiler, depth: int
+def inner_model(
+    saved: SavedModel, compiler: Compiler, depth: int
 ) -> CompiledModel | PartlyCompiledModel:
-    """The int8 model in the file of another one.  Raises ``FileFormatError``."""
-    if depth == MOST_FILES:
+    """The model of a file in another one.  Raises ``FileFormatError``."""
+    if depth >= MOST_FILES and saved.tail is not None and saved.tail.files:
         raise FileFormatError(f"more than {MOST_FILES} files inside of each other. Remedy: none.")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rest.qgm"
-        path.write_bytes(data)
-        return model_in(path, compiler, depth + 1)
+    return model_of(saved, compiler, depth)
 
 
 def saved_case(saved: SavedModel) -> Case:

@@ -24,6 +24,7 @@ import quantglow as qg
 from quantglow.graph.graph import Graph
 from quantglow.graph.text import constants_of, print_with_arrays, scales_of
 from quantglow.runtime.saved_models import archives
+from quantglow.runtime.saved_models.members import Allowance
 from quantglow.runtime.saved_models.saving import StoredText, texts_of
 from quantglow.runtime.saved_models.stored_arrays import ArrayStore
 from quantglow.symbolic.size import symbols as free_symbols
@@ -85,7 +86,9 @@ def originals() -> tuple[Original, ...]:
 def general_originals(members: Mapping[str, bytes]) -> list[Original]:
     """The graphs for all shapes of a file."""
     with zipfile.ZipFile(io.BytesIO(saved_files.sealed(dict(members)))) as archive:
-        graphs, general = texts_of(archive, json.loads(members[archives.MANIFEST]))
+        graphs, general = texts_of(
+            archive, json.loads(members[archives.MANIFEST]), Allowance.of(archive)
+        )
     entries = json.loads(members[archives.FREE])[archives.GENERAL]
     return [
         Original(members, (*graphs, *general), len(graphs) + i, entry["sizes"])

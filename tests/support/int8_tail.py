@@ -49,3 +49,29 @@ def chosen_rows(count: int, seed: int) -> np.ndarray:
     x = np.random.default_rng(seed).normal(size=(32, SIZE)).astype(np.float32)
     x[:, 0] = np.where(np.arange(32) < count, 1, -1)
     return x
+
+
+def staged_model(stages: int) -> onnx.ModelProto:
+    """Rows of ``x`` that are chosen by one column after the other, each time through a layer."""
+    node, rng = helper.make_node, np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {"flat": np.array([-1])}
+    nodes, rows = [node("MatMul", ["x", "w"], ["h"])], "h"
+    for k in range(stages + 1):
+        arrays[f"w{k}" if k else "w"] = rng.normal(size=(SIZE, SIZE)).astype(np.float32) / 7
+        arrays[f"column{k}"] = np.array(k)
+    for k in range(1, stages + 1):
+        nodes += [
+            node("Gather", [rows, f"column{k}"], [f"scores{k}"], axis=1),
+            node("Greater", [f"scores{k}", "least"], [f"good{k}"]),
+            node("NonZero", [f"good{k}"], [f"places{k}"]),
+            node("Reshape", [f"places{k}", "flat"], [f"rows{k}"]),
+            node("Gather", [rows, f"rows{k}"], [f"chosen{k}"], axis=0),
+            node("MatMul", [f"chosen{k}", f"w{k}"], [f"y{k}"]),
+        ]
+        rows = f"y{k}"
+    arrays["least"] = np.array(-2, np.float32)
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", SIZE])
+    y = helper.make_tensor_value_info(rows, TensorProto.FLOAT, ["chosen", SIZE])
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

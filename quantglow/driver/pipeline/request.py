@@ -38,7 +38,8 @@ class AccuracyContract:
 class QuantizationRequest:
     """How a model is to be quantized; the fields are the options of ``quantize_and_compile``.
 
-    ``holds_out``: some samples are kept from calibration for the check.
+    ``holds_out``: some samples are kept from calibration for the check.  ``depth``: number of
+    models that the model is a part of.
     """
 
     config: QuantizationConfig = field(default_factory=QuantizationConfig)
@@ -52,3 +53,4 @@ class QuantizationRequest:
     contract: AccuracyContract | None = None
     measure_speed: bool = False
     measure_latency: bool = False
+    depth: int = 0

@@ -29,6 +29,7 @@ from quantglow.frontend.weights.weight_places import (
     Known,
     Place,
     Places,
+    codes_in,
     codes_of_graph,
     codes_place,
     content,
@@ -39,7 +40,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.pages import LEAST_NBYTES as LEAST_PAGED_NBYTES
 from quantglow.pages import Content, is_worth_paging, paged, release_pages, together
-from quantglow.types import Array
+from quantglow.types import Array, DType, ElementType, QuantParams
 
 LEAST_NBYTES = 1024
 """Smaller tensors stay as they are."""
@@ -129,11 +130,27 @@ def stored_tail(
     ``rounded`` may differ.
     """
     proto, weights = light_decoded(data, "the tail")
-    exact = [tensor.name for tensor in proto.graph.initializer if tensor.name not in rounded]
+    exact = [name for name in large_tensors(proto) if name not in rounded]
     model, places = stored_model(
         LightModel(proto, dict(weights)), constants, lambda source: True, exact
     )
     return bytes(together(model)), places
+
+
+def own_constants(data: bytes, places: Mapping[str, Place]) -> Iterator[Constant]:
+    """The large float tensors whose elements a model in a file has, all or as codes, under their
+    names.  Raises as ``restored`` does.
+    """
+    proto, weights = light_decoded(data, "the tail", places)
+    for name, tensor in large_tensors(proto).items():
+        place = places.get(name)
+        if place is None:
+            array = LightModel(proto, dict(weights)).array(tensor)
+            yield Constant(name=name, value=widened(array))
+        elif "axis" in place:
+            codes, scales = codes_in(tuple(tensor.dims), Kept(place, tensor.raw_data))
+            params = QuantParams.symmetric(scales, int(place["axis"]))
+            yield Constant(name=name, value=codes, element=ElementType(DType.I8, params))
 
 
 def places_of(

@@ -184,12 +184,17 @@ def content(dims: Sequence[int], kept: Kept, known: Mapping[str, Constant]) -> A
     """The elements of a tensor, float32.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
     if "graph" in kept.place:
         return from_graph(dims, kept, known[kept.place["graph"]])
+    codes, scales = codes_in(dims, kept)
+    return np.asarray(codes * along(scales, int(kept.place["axis"]), len(dims)), np.float32)
+
+
+def codes_in(dims: Sequence[int], kept: Kept) -> tuple[Array, Array]:
+    """The codes and scales that the model's file has of a tensor.  Raises as ``content`` does."""
     axis, size = int(kept.place["axis"]), math.prod(dims)
     if not 0 <= axis < len(dims) or len(kept.data) != size + 4 * dims[axis]:
         raise ValueError("its codes are not whole")
     codes = np.frombuffer(kept.data[:size], np.int8).reshape(dims)
-    scales = np.frombuffer(kept.data[size:], "<f4")
-    return np.asarray(codes * along(scales, axis, len(dims)), np.float32)
+    return codes, np.frombuffer(kept.data[size:], "<f4")
 
 
 def from_graph(dims: Sequence[int], kept: Kept, constant: Constant) -> Array:

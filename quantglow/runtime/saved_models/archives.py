@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from quantglow.pages import Content, Data, is_worth_paging, paged, paged_pieces, pieces_of
-from quantglow.runtime.saved_models.members import check_bounded, content_of, nbytes_of, pieces_in
+from quantglow.runtime.saved_models.members import Allowance, content_of, pieces_in
 from quantglow.runtime.saved_models.stored_arrays import PACKED, Forms, from_npy, member_of
 from quantglow.types import Array
 
@@ -25,6 +25,8 @@ GENERAL = "general"
 TAIL, TAIL_TEXT, REST, BODY = "tail.onnx", "tail.json", "rest.qgm", "body.qgm"
 TAIL_WEIGHTS = "tail_weights.json"
 CODE, CODE_TEXT = "code.bin", "code.json"
+MOST_FILES = 32
+"""Maximum number of files inside of each other: of parts whose shapes are known later and later."""
 MAX_TEXT_NBYTES = 256 << 20
 """Maximum size of a text, in bytes; larger ones are refused unread."""
 
@@ -159,10 +161,12 @@ def text_of(archive: zipfile.ZipFile, name: str) -> str:
     return content_of(archive, name).decode()
 
 
-def arrays_in(archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> dict[int, Array]:
+def arrays_in(
+    archive: zipfile.ZipFile, manifest: Mapping[str, Any], allowance: Allowance
+) -> dict[int, Array]:
     """The arrays of a file by number; large ones in pages, one after the other."""
     forms = forms_in(manifest)
-    check_bounded(forms.made_nbytes, nbytes_of(archive))
+    allowance.spend(forms.made_nbytes)
     small = forms.unpacked(checked(archive, manifest, PACKED) if forms.packed else b"")
     numbers = sorted(forms.stored(array_numbers(manifest)) - small.keys())
 

@@ -11,6 +11,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from quantglow.pages import PIECE_NBYTES, Content, Data, Parts, pieces_of, release_pages
@@ -96,7 +97,28 @@ def is_bounded(members_nbytes: int, file_nbytes: int) -> bool:
     return members_nbytes <= FREE_NBYTES + MAX_EXPANSION * file_nbytes
 
 
-def check_members(archive: zipfile.ZipFile) -> None:
+@dataclass
+class Allowance:
+    """Bytes that the members of a file, and of files in these, may have beyond ``FREE_NBYTES``
+    each: a file in a file is no new one, or each could expand the one before it."""
+
+    nbytes: int
+
+    @staticmethod
+    def of(archive: zipfile.ZipFile) -> Allowance:
+        """Allowance of a file: its size times ``MAX_EXPANSION``."""
+        return Allowance(MAX_EXPANSION * nbytes_of(archive))
+
+    def spend(self, members_nbytes: int) -> None:
+        """Take the bytes of a file's members.  Raises ``ValueError``."""
+        self.nbytes -= max(0, members_nbytes - FREE_NBYTES)
+        if self.nbytes < 0:
+            raise ValueError(
+                f"its members would expand to more than {MAX_EXPANSION} times the size of the file"
+            )
+
+
+def check_members(archive: zipfile.ZipFile, allowance: Allowance) -> None:
     """Raise ``ValueError`` for members that are encrypted, compressed by other methods, present
     twice, share bytes of the file, or expand too far.
     """
@@ -110,15 +132,7 @@ def check_members(archive: zipfile.ZipFile) -> None:
             raise ValueError(f"member {info.filename!r} is encrypted, or packed in an unknown way")
     if sum(info.compress_size for info in found) > nbytes:
         raise ValueError("members overlap")
-    check_bounded(sum(info.file_size for info in found), nbytes)
-
-
-def check_bounded(members_nbytes: int, file_nbytes: int) -> None:
-    """Raise ``ValueError`` if ``is_bounded`` is false."""
-    if not is_bounded(members_nbytes, file_nbytes):
-        raise ValueError(
-            f"its members would expand to more than {MAX_EXPANSION} times the size of the file"
-        )
+    allowance.spend(sum(info.file_size for info in found))
 
 
 def nbytes_of(archive: zipfile.ZipFile) -> int:

@@ -56,7 +56,7 @@ Version 10 has the int8 body of a loop that the tail begins with::
 
     body.qgm          a file like this one
 
-Version 11 has weights of the tail once, where ``rest.qgm`` has them (``tail_weights``)::
+Version 11 has weights of the tail once, where files in it have them (``tail_weights``)::
 
     tail_weights.json places of these weights
 
@@ -66,6 +66,7 @@ expansion is limited, and every byte is checked against its hash before it is pa
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -80,8 +81,10 @@ from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
 from quantglow.graph.kinds import check_stored
+from quantglow.graph.node import Constant
 from quantglow.graph.sharing import arrays_of, in_pages, with_arrays
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
+from quantglow.lazy import cached_property
 from quantglow.pages import Content, Data
 from quantglow.runtime.saved_models.archives import (
     BODY,
@@ -115,7 +118,7 @@ from quantglow.runtime.saved_models.archives import (
     text_of,
 )
 from quantglow.runtime.saved_models.included_code import IncludedCode
-from quantglow.runtime.saved_models.members import check_members, write_members
+from quantglow.runtime.saved_models.members import Allowance, check_members, write_members
 from quantglow.runtime.saved_models.stored_arrays import ArrayStore
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.types import Array
@@ -129,6 +132,7 @@ class Tail:
     ``late``: the values that it computes and that can be compiled behind its first nodes; ``rest``:
     the file of an int8 model of these; ``body``: that of the body of a loop before them.
     ``weights``: places of weights that ``model`` has no data of, see ``tail_weights``.
+    ``allowance``: what is left for the members of ``rest`` and ``body``; None: their sizes say it.
     """
 
     model: bytes
@@ -138,6 +142,21 @@ class Tail:
     rest: bytes = b""
     body: bytes = b""
     weights: Mapping[str, Any] = field(default_factory=dict)
+    allowance: Allowance | None = field(default=None, compare=False)
+
+    @cached_property
+    def files(self) -> Mapping[str, SavedModel]:
+        """The contents of its files, by member.  Raises ``FileFormatError``."""
+        files = {REST: self.rest, BODY: self.body}
+        return {n: contents_in(data, n, self.allowance) for n, data in files.items() if data}
+
+    @cached_property
+    def constants(self) -> tuple[Constant, ...]:
+        """``tail_weights.constants_of`` it.  Raises as that does."""
+        # Only here: a process without tails needs no onnx.
+        from quantglow.runtime.saved_models.tail_weights import constants_of
+
+        return tuple(constants_of(self))
 
     def members(self) -> dict[str, bytes]:
         """The members that store it."""
@@ -282,11 +301,13 @@ def check_written(
     """
     try:
         with zipfile.ZipFile(written) as archive:
-            saved = read(archive, with_code=True)
+            saved = read(archive, Allowance.of(archive), with_code=True)
             if json.loads(text_of(archive, MANIFEST))["sha256"] != sha256:
                 raise ValueError("the manifest is another one")
         for each in saved.general:
             each.at(each.hints)
+        if saved.tail is not None:
+            saved.tail.constants  # noqa: B018 - reads all files in it
         if freedom is not None:
             freedom.check(saved)
     except (*DAMAGED_CONTENT, QuantglowError) as error:
@@ -312,7 +333,7 @@ def load(path: str | os.PathLike[str], *, with_code: bool = False) -> SavedModel
         ) from error
     try:
         with file, zipfile.ZipFile(file) as archive:
-            return read(archive, with_code=with_code).in_pages()
+            return read(archive, Allowance.of(archive), with_code=with_code).in_pages()
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
@@ -321,12 +342,23 @@ def load(path: str | os.PathLike[str], *, with_code: bool = False) -> SavedModel
         ) from error
 
 
-def read(archive: zipfile.ZipFile, *, with_code: bool = False) -> SavedModel:
+def contents_in(data: bytes, name: str, allowance: Allowance | None) -> SavedModel:
+    """The model in a file inside of another one.  Raises ``FileFormatError``."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return read(archive, allowance or Allowance.of(archive)).in_pages()
+    except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
+        raise FileFormatError(
+            f"the file {name!r} in it is damaged: {error}. Remedy: save the model again."
+        ) from error
+
+
+def read(archive: zipfile.ZipFile, allowance: Allowance, *, with_code: bool = False) -> SavedModel:
     """The model in an open archive.  Raises one of ``DAMAGED_CONTENT`` or a ``QuantglowError``."""
-    check_members(archive)
+    check_members(archive, allowance)
     manifest = json.loads(text_of(archive, MANIFEST))
     check_manifest(manifest, archive)
-    graphs, general = texts_of(archive, manifest)
+    graphs, general = texts_of(archive, manifest, allowance)
     graph, *cases = (graph_from(*stored) for stored in graphs)
     report = json.loads(checked(archive, manifest, REPORT))
     saved = SavedModel(graph, report, cases=tuple(cases), digest=identity_of(manifest))
@@ -339,7 +371,8 @@ def read(archive: zipfile.ZipFile, *, with_code: bool = False) -> SavedModel:
         model, text = (checked(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
         parts = (REST, BODY, TAIL_WEIGHTS)
         files = (checked(archive, manifest, n) if n in members else b"" for n in parts)
-        saved = replace(saved, tail=Tail.of(model, text, *files))
+        tail = replace(Tail.of(model, text, *files), allowance=allowance)
+        saved = replace(saved, tail=tail)
     if with_code and CODE in manifest["members"]:
         text, content = (checked(archive, manifest, name) for name in (CODE_TEXT, CODE))
         saved = replace(saved, code=IncludedCode.of(text, content))
@@ -351,10 +384,10 @@ StoredText = tuple[str, Mapping[str, Array], Mapping[ArrayMark, Array]]
 
 
 def texts_of(
-    archive: zipfile.ZipFile, manifest: Mapping[str, Any]
+    archive: zipfile.ZipFile, manifest: Mapping[str, Any], allowance: Allowance
 ) -> tuple[list[StoredText], list[StoredText]]:
     """The graphs of a file, and those for all shapes."""
-    arrays = arrays_in(archive, manifest)
+    arrays = arrays_in(archive, manifest, allowance)
     scales = {ArrayMark.of(arrays[number]): arrays[number] for number in scales_in(manifest)}
     members = members_of_graphs(manifest)
     found: list[StoredText] = []
