@@ -17,7 +17,7 @@ from quantglow.driver.parts import compiled_loop, declared_by, staged_tail
 from quantglow.driver.pipeline.imported import Cut
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.errors import QuantglowError
-from quantglow.frontend import Behind, Split
+from quantglow.frontend import Behind, Split, open_model
 from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
@@ -84,7 +84,19 @@ def int8_tail(
         return body, part(behind.rest, rest) if behind.rest.graph.output else UNREACHED
 
     split = cut.split
-    return staged_tail(split.tail, split.late, split.reasons, compiler, int8)
+    staged = staged_tail(split.tail, split.late, split.reasons, compiler, int8)
+    return as_saved(staged, split, compiler)
+
+
+def as_saved(staged: StagedTail | None, split: Split, compiler: Compiler) -> StagedTail | None:
+    """A tail whose loop has an int8 body, with the weights that a file gives it: onnxruntime runs
+    the loop where that body does not.  Other tails as they are."""
+    if staged is None or staged.loop is None or staged.loop.int8 is None:
+        return staged
+    parts = staged.loop.int8, (staged.rest if staged.is_int8 else None) or staged.why
+    whole = open_model(staged.restored).whole
+    again = staged_tail(whole, split.late, split.reasons, compiler, lambda behind: parts)
+    return again and replace(again, is_restored=True)
 
 
 def quantized_part(

@@ -25,7 +25,15 @@ from quantglow.errors import (
     QuantglowError,
     UnsupportedOpError,
 )
-from quantglow.frontend import Behind, LateLoop, Source, Split, divided, split
+from quantglow.frontend import (
+    Behind,
+    LateLoop,
+    Source,
+    Split,
+    divided,
+    names_of_weights,
+    split,
+)
 from quantglow.graph.border import is_float
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
@@ -334,22 +342,32 @@ def staged_tail(
         session = opened(bytes(behind.first.SerializeToString()), threads)
         nodes = nodes_in(behind.first.graph.node, reasons)
         body, rest = int8(behind)
-        loop = behind.loop and compiled_loop(behind.loop, session, compiler, body)
+        loop = None
+        if behind.loop is not None:
+            loop = compiled_loop(behind.loop, session, compiler, body)
         whole, names = bytes(tail.SerializeToString()), frozenset(late)
         made = partial(StagedTail, loop or session, whole=whole, nodes=nodes, num_threads=threads)
+        made = partial(made, rounded=rounded_weights(behind, loop, not isinstance(rest, str)))
         if not behind.rest.graph.output:
             return made(rest=None, late=names)
         if not isinstance(rest, str):
-            rounded = names_of_weights(behind.rest) - names_of_weights(behind.first)
-            return made(rest=rest, late=names, is_int8=True, rounded=rounded)
+            return made(rest=rest, late=names, is_int8=True)
         on_use = compiled_on_use(float_programs(behind.rest, compiler), ())
         return made(rest=on_use, late=names, why=rest)
     return None
 
 
-def names_of_weights(model: Any) -> frozenset[str]:
-    """Names of the initializers of a model."""
-    return frozenset(tensor.name for tensor in model.graph.initializer)
+def rounded_weights(behind: Behind, loop: CompiledLoop | None, is_int8: bool) -> frozenset[str]:
+    """Weights that only int8 parts of a tail read: the body of its loop, and its rest if that
+    ``is_int8``."""
+    found, exact = set[str](), set[str]()
+    (found if is_int8 else exact).update(names_of_weights(behind.rest))
+    if behind.loop is not None and loop is not None and loop.is_int8:
+        found.update(names_of_weights(behind.loop.body))
+        exact.update(names_of_weights(behind.loop.operands))
+    else:
+        exact.update(names_of_weights(behind.first))
+    return frozenset(found - exact)
 
 
 def compiled_loop(

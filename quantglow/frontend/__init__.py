@@ -9,7 +9,13 @@ from quantglow.frontend.reading.light_models import weights_nbytes
 from quantglow.frontend.source import Source, import_model, open_model
 from quantglow.frontend.steps import with_steps
 from quantglow.frontend.weights.packed_weights import with_packed_weights
-from quantglow.frontend.weights.stored_weights import own_constants, restored, stored, stored_tail
+from quantglow.frontend.weights.stored_weights import (
+    names_of_weights,
+    own_constants,
+    restored,
+    stored,
+    stored_tail,
+)
 from quantglow.frontend.weights.weight_places import Places
 from quantglow.frontend.weights.weight_products import (
     WeightProduct,
@@ -30,6 +36,7 @@ __all__ = [
     "export_onnx",
     "import_model",
     "knows_operator",
+    "names_of_weights",
     "open_model",
     "own_constants",
     "reason_of",

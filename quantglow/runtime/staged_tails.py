@@ -54,8 +54,8 @@ class StagedTail(Concise):
     ``whole``: the ONNX model of both, which runs in onnxruntime where an array between them has no
     elements, as if nothing was detected.  ``nodes``: the operators of the first, ``late``: values
     that nothing but the tail computes.  ``is_int8``: the rest is quantized, so a file has it;
-    ``why`` it is not, if quantization was asked for.  ``rounded``: weights that only the int8 rest
-    reads; ``is_restored``: ``whole`` has them as a file gives them.
+    ``why`` it is not, if quantization was asked for.  ``rounded``: weights that only int8 parts
+    read; ``is_restored``: ``whole`` has them as a file gives them.
     """
 
     first: Session | CompiledLoop
@@ -114,12 +114,12 @@ class StagedTail(Concise):
 
     @cached_property
     def _session(self) -> Session:
-        return opened(self._whole, self.num_threads)
+        return opened(self.restored, self.num_threads)
 
     @property
-    def _whole(self) -> bytes:
+    def restored(self) -> bytes:
         """The whole tail as it is after it was saved and loaded."""
-        if self.is_restored or not self.is_int8:
+        if self.is_restored or not self.has_int8:
             return self.whole
         # Only here: a process without tails needs no onnx.
         from quantglow.runtime.saved_models.tail_weights import whole_tail
@@ -130,7 +130,7 @@ class StagedTail(Concise):
         """A tail with all that its file has of this one."""
         rest, body = self.rest_file(), self.body_file()
         found = replace(tail, late=tuple(sorted(self.late)), rest=rest, body=body)
-        if not self.is_int8:
+        if not self.has_int8:
             return found
         from quantglow.runtime.saved_models.tail_weights import light_tail
 

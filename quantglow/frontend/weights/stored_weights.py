@@ -224,6 +224,11 @@ def large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     return {n: t for n, t in found if 4 * math.prod(t.dims) >= LEAST_NBYTES and len(t.dims) > 1}
 
 
+def names_of_weights(proto: onnx.ModelProto) -> set[str]:
+    """Names of the float tensors that places may be given for."""
+    return {*large_tensors(proto)}
+
+
 def large_codes(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Packed codes of weights that are large enough to be worth a look."""
     found = tensors_of(proto, CODES).items()
