@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.builder import Value
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
-from quantglow.backends.llvm.kernels.conv.implicit_gemm import UNROLL
 from quantglow.backends.llvm.kernels.conv.streamed import Carried, Panel, StreamedConvKernel
 from quantglow.graph.node import Constant
 
@@ -22,6 +21,8 @@ LIMIT = 2**23
 LARGEST_CODE = 128
 MOST_UNROLLED = 12
 """Maximum number of steps of short runs that are unrolled."""
+UNROLL = 8
+"""Steps of a turn: a turn costs as many instructions as a step."""
 
 
 @dataclass
