@@ -10,13 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.builder import Builder, f32, splat, vector
+from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.builder import f32 as literal
+from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.isa.cortex_m import float_functions, float_routines
+from quantglow.backends.llvm.isa.interface import InstructionSet, Steps
 from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.kernels.vector import mathfun
 from quantglow.backends.llvm.kernels.vector.scalars import VECTOR_FUNCTIONS
 from quantglow.backends.llvm.targets import level_target, resolve
-from quantglow.types import Array
-from tests.matrix.harness import ENTRY
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input
+from quantglow.ops import Sigmoid, Tanh
+from quantglow.ops.unary import SMALLEST_EXPONENT
+from quantglow.types import Array, f32
+from tests.matrix.harness import ENTRY, planned
 
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "__aeabi_fadd": np.add,
@@ -135,21 +143,54 @@ def test_integer_steps_of_functions_give_the_bits_of_float_steps(name: str) -> N
     """Every float32 was compared once."""
     x, results = patterns(), {}
     for level in ("cortex-m0plus", "portable"):
-        b = Builder()
-        out, pointer = b.kernel(2)
-        with b.loop("%begin", "%end") as index:
-            at = b.mul(index, 4)
-            value = b.load("float", b.at(pointer, at))
-            isa = level_target(level).isa
-            b.store("float", isa.function(b, name, 1, value, VECTOR_FUNCTIONS), b.at(out, at))
-        text = b.finish()
-        assert ("@exp_near" in text) == (level == "cortex-m0plus")
-        (address,) = addresses(resolve("native"), [text])
-        found = np.zeros(x.size, np.uint32)
-        places = np.array([array.ctypes.data for array in (found, x)], np.uint64)
-        ENTRY(address)(places.ctypes.data, 0, found.size)
-        results[level] = np.where(is_nan(found), np.uint32(0x7FC00000), found)
+        isa = level_target(level).isa
+
+        def steps(b: Builder, lanes: int, value: Value, isa: InstructionSet = isa) -> Value:
+            return isa.function(b, name, lanes, value, VECTOR_FUNCTIONS)
+
+        results[level] = of_patterns(steps, x)
     np.testing.assert_array_equal(results["cortex-m0plus"], results["portable"])
+
+
+SHORT = {"tanh": mathfun.tanh_by_branches, "logistic": mathfun.logistic_above}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_shorter_steps_give_the_bits_of_the_others(name: str) -> None:
+    """Sigmoids take no number below that of the smallest normal power."""
+    x = patterns()
+    if name == "logistic":
+        lowest = np.float32(SMALLEST_EXPONENT)
+        x = x[~(x.view(np.float32) < lowest)]
+        below = np.arange(int(lowest.view(np.uint32)) - 300, int(lowest.view(np.uint32)) + 1)
+        x = np.concatenate([x, below.astype(np.uint32)])
+    found, expected = (of_patterns(steps[name], x) for steps in (SHORT, VECTOR_FUNCTIONS))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("level", ["cortex-m4", "portable"])
+def test_processors_with_branches_take_the_shorter_steps(level: str) -> None:
+    (x,) = (Input(name="x", tensor=f32(1, 7)),)
+    graph = Graph((x,), (("y", Sigmoid(name="y", x=Tanh(name="t", x=x))),))
+    program, plan = planned(graph, unsigned=False)
+    texts = emit_program(program, plan, level_target(level)).texts
+    is_short = any(literal(88.8) in text for text in texts)
+    assert is_short == (level == "cortex-m4")
+
+
+def of_patterns(steps: Steps, x: Array) -> Array:
+    """The bits of a function of some patterns, on this machine; one pattern for NaN."""
+    b = Builder()
+    out, pointer = b.kernel(2)
+    with b.loop("%begin", "%end") as index:
+        at = b.mul(index, 4)
+        value = b.load("float", b.at(pointer, at))
+        b.store("float", steps(b, 1, value), b.at(out, at))
+    (address,) = addresses(resolve("native"), [b.finish()])
+    found = np.zeros(x.size, np.uint32)
+    places = np.array([array.ctypes.data for array in (found, x)], np.uint64)
+    ENTRY(address)(places.ctypes.data, 0, found.size)
+    return np.where(is_nan(found), np.uint32(0x7FC00000), found)
 
 
 def test_scaled_sums_are_those_of_float_steps() -> None:
@@ -196,7 +237,7 @@ def test_comparisons_with_constants_are_those_of_floats(
         out, pointer = b.kernel(2)
         with b.loop("%begin", "%end", lanes) as index:
             at = b.mul(index, 4)
-            pair = b.load(kind, b.at(pointer, at)), splat(kind, f32(limit))
+            pair = b.load(kind, b.at(pointer, at)), splat(kind, literal(limit))
             bit = b.compare(predicate, kind, *(pair[::-1] if is_first else pair))
             b.store(ints, b.cast("zext", vector(lanes, "i1"), bit, ints), b.at(out, at))
         text = level_target("cortex-m0plus").isa.legal(b.finish())

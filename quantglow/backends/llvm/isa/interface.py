@@ -307,6 +307,11 @@ class InstructionSet(ABC):
         return max(LINE_NBYTES, self.vector_nbytes)
 
     @property
+    def branches(self) -> bool:
+        """Whether single float32 are computed one of two ways, as a branch decides, not both."""
+        return False
+
+    @property
     def prefetches(self) -> bool:
         """Whether a prefetch fills a cache."""
         return True

@@ -115,6 +115,10 @@ class SmallCortexM(CortexM):
 class SignalCortexM(CortexM):
     """Armv7E-M and Armv8-M with the extensions for signal processing and float32."""
 
+    @property
+    def branches(self) -> bool:
+        return True
+
     # -- products
 
     def dot_product(self, x: DType, core: Core) -> DotProduct:

@@ -46,6 +46,10 @@ _GATE_ENDS = (-10.06, 10.0)
 """Below, the power is 2^128, which has the bits of infinity, and above it nothing beside 1."""
 _EIGHTHS = 1.5 * 2.0**20
 """Adding it rounds to eighths."""
+_INFINITE_POWER = 88.8
+"""From here on exp(x) is infinite."""
+_NO_SHARE = 64.0
+"""From here on 2 / (exp(x) + 1) is nothing beside 1."""
 _LINEAR = 2.0**-24
 """Below it expm1(x) is x."""
 
@@ -73,6 +77,21 @@ def logistic(b: Builder, lanes: int, x: Value) -> Value:
     kind = vector(lanes, "float")
     one, power = splat(kind, f32(1.0)), exp(b, lanes, x)
     return b.op("fdiv", kind, one, b.op("fadd", kind, one, power))
+
+
+def logistic_above(b: Builder, lanes: int, x: Value) -> Value:
+    """``logistic`` for x from the exponent of the smallest normal power on, or NaN.
+
+    The power is twice 2^(n-1) (1 + ...): the second factor of ``exp`` is for subnormal results, and
+    2^-127, which is 0 here, vanishes beside 1, too.
+    """
+    kind = vector(lanes, "float")
+    one, high = splat(kind, f32(1.0)), splat(kind, f32(_INFINITE_POWER))
+    x = b.select(kind, b.compare("olt", kind, high, x), high, x)
+    tail, exponent = _exp_tail(b, lanes, x)
+    scale = _power_of_two(b, lanes, vectors.add_constant(b, lanes, exponent, -1))
+    half = b.op("fmul", kind, plus(b, kind, tail, 1.0), scale)
+    return b.op("fdiv", kind, one, b.op("fadd", kind, one, b.op("fadd", kind, half, half)))
 
 
 def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
@@ -238,16 +257,41 @@ def tanh(b: Builder, lanes: int, x: Value) -> Value:
     """x + x^3 P(x^2) near zero, else 1 - 2 / (exp(2|x|) + 1) with the sign of x."""
     kind = vector(lanes, "float")
     magnitude = vectors.absolute(b, lanes, x)
-    square = b.op("fmul", kind, magnitude, magnitude)
-    cube = b.op("fmul", kind, square, magnitude)
-    small = b.op(
-        "fadd", kind, magnitude, b.op("fmul", kind, cube, polynomial(b, kind, square, _TANH))
-    )
+    small = _tanh_near(b, kind, magnitude)
     power = exp(b, lanes, b.op("fadd", kind, magnitude, magnitude))
     share = b.op("fdiv", kind, splat(kind, f32(2.0)), plus(b, kind, power, 1.0))
     large = b.op("fsub", kind, splat(kind, f32(1.0)), share)
     near = b.compare("olt", kind, magnitude, splat(kind, f32(0.625)))
     return vectors.with_sign_of(b, lanes, b.select(kind, near, small, large), x)
+
+
+def tanh_by_branches(b: Builder, lanes: int, x: Value) -> Value:
+    """``tanh`` of one element: one of its two ways."""
+    assert lanes == 1
+    kind, magnitude = "float", vectors.absolute(b, lanes, x)
+    near = b.compare("olt", kind, magnitude, f32(0.625))
+    far = b.op("xor", "i1", near, "true")
+    (value,) = b.if_so(near, [(kind, magnitude)], lambda: [_tanh_near(b, kind, magnitude)])
+    (value,) = b.if_so(far, [(kind, value)], lambda: [_tanh_far(b, magnitude)])
+    return vectors.with_sign_of(b, lanes, value, x)
+
+
+def _tanh_near(b: Builder, kind: str, x: Value) -> Value:
+    """x + x^3 P(x^2)"""
+    square = b.op("fmul", kind, x, x)
+    cube = b.op("fmul", kind, square, x)
+    return b.op("fadd", kind, x, b.op("fmul", kind, cube, polynomial(b, kind, square, _TANH)))
+
+
+def _tanh_far(b: Builder, x: Value) -> Value:
+    """1 - 2 / (exp(2 x) + 1) for x from 0.625 on, or NaN; it is 1 where 2 x is ``_NO_SHARE``."""
+    kind, doubled = "float", b.op("fadd", "float", x, x)
+    high = f32(_NO_SHARE)
+    doubled = b.select(kind, b.compare("olt", kind, high, doubled), high, doubled)
+    tail, exponent = _exp_tail(b, 1, doubled)
+    power = b.op("fmul", kind, plus(b, kind, tail, 1.0), _power_of_two(b, 1, exponent))
+    share = b.op("fdiv", kind, f32(2.0), plus(b, kind, power, 1.0))
+    return b.op("fsub", kind, f32(1.0), share)
 
 
 def erf(b: Builder, lanes: int, x: Value) -> Value:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector import mathfun, rounding, trigonometry, vectors
@@ -17,6 +19,7 @@ from quantglow.backends.llvm.kernels.vector.quotient import (
 from quantglow.lazy import cached_property
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import SELECT, kind_of
+from quantglow.ops.unary import SMALLEST_EXPONENT
 from quantglow.symbolic.size import is_free
 from quantglow.types import DType
 
@@ -104,7 +107,12 @@ class Scalars:
         return _RULES[expr.op](self, *args)
 
     def _function(self, name: str, x: Expr) -> Value:
-        return self.target.isa.function(self.b, name, self.lanes, self.value(x), VECTOR_FUNCTIONS)
+        steps = VECTOR_FUNCTIONS
+        if self.lanes == 1 and self.target.isa.branches:
+            steps = steps | {"tanh": mathfun.tanh_by_branches}
+            if _is_normal_power(x):
+                steps |= {"logistic": mathfun.logistic_above}
+        return self.target.isa.function(self.b, name, self.lanes, self.value(x), steps)
 
     def _leaf(self, expr: Expr) -> Value:
         if expr.op == "arg":
@@ -312,6 +320,14 @@ def _logistic_argument(expr: Expr) -> Expr | None:
         ):
             return x
     return None
+
+
+def _is_normal_power(exponent: Expr) -> bool:
+    """Whether ``e ** x`` of an exponent is never subnormal."""
+    match exponent:
+        case Expr(op="max", args=(_, Expr(op="f", value=low))):
+            return bool(np.float32(low) >= np.float32(SMALLEST_EXPONENT))
+    return False
 
 
 def _is_integer(constant: Expr) -> bool:
