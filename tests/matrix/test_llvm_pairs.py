@@ -27,8 +27,10 @@ def convolution(
     wide_share: float,
     seed: int,
     group: int = 1,
+    least: int = -127,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
-    """Weights at the limits of 16-bit sums; in ``wide_share`` of the input channels beyond them.
+    """Weights at the limits of 16-bit sums; in ``wide_share`` of the input channels beyond them:
+    ``least`` and 127.
 
     Every byte of the image is 0 or 255.
     """
@@ -38,7 +40,7 @@ def convolution(
     o *= group
     values = rng.choice([-64, 64], (*kernel, c, o))
     wide = rng.random(c) < wide_share
-    values[:, :, wide] = rng.choice([-127, 127], (*kernel, int(wide.sum()), o))
+    values[:, :, wide] = rng.choice([least, 127], (*kernel, int(wide.sum()), o))
     scales = rng.uniform(1e-5, 1e-3, o).astype(np.float32)
     w = Constant(
         name="w",
@@ -62,6 +64,7 @@ def convolution(
     wide_share=st.sampled_from([0.0, 0.02, 0.1, 1.0]),
     seed=st.integers(0, 2**20),
     group=st.sampled_from([1, 1, 2]),
+    least=st.sampled_from([-127, -128]),
 )
 def test_sorted_steps_equal_the_interpreter(
     target: str,
@@ -72,8 +75,9 @@ def test_sorted_steps_equal_the_interpreter(
     wide_share: float,
     seed: int,
     group: int,
+    least: int,
 ) -> None:
-    graph, feeds = convolution(c, o, size, kernel, wide_share, seed, group)
+    graph, feeds = convolution(c, o, size, kernel, wide_share, seed, group, least)
     assert_agree(graph, feeds, target, threads=1 + seed % 2)
 
 
