@@ -26,6 +26,7 @@ from quantglow.frontend.nodes.values import (
     Foreign,
     Known,
     Quantized,
+    Sizes,
     Value,
     array_of,
     held_dtype,
@@ -227,10 +228,11 @@ def with_moved_layout(
 
 
 def as_it_is(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
-    """A node of data whose definition by other nodes holds for some sizes only."""
+    """A node whose definition by other nodes, or whose value, holds for some sizes only."""
     if not scope.is_atomic(proto):
         return None
-    if all(isinstance(value, Known) for value in operands_of(proto, scope).values()):
+    operands = operands_of(proto, scope).values()
+    if all(isinstance(v, Known) and not isinstance(v, Sizes) for v in operands):
         return None
     return left_to_fallback(proto, scope, "its definition holds for some sizes only")
 

@@ -103,9 +103,19 @@ class FreeGraph:
                 blamed = error.blamed - graph.atomic
                 if not blamed:
                     raise
-                with_more = graph.atomic | blamed
-                graph = FreeGraph.of(self.programs, self.template, self.case, self.known, with_more)
+                graph = graph.with_atomic(blamed, error)
         return graph.with_fixed(graph.pinned).checked
+
+    def with_atomic(self, nodes: frozenset[str], refusal: CannotStayFreeError) -> FreeGraph:
+        """The graph with more nodes of the model as they are.
+
+        Raises ``refusal`` where others have to know what they compute.
+        """
+        try:
+            atomic = self.atomic | nodes
+            return FreeGraph.of(self.programs, self.template, self.case, self.known, atomic)
+        except QuantglowError:
+            raise refusal from None
 
     @cached_property
     def exported(self) -> bytes:
@@ -152,7 +162,7 @@ class FreeGraph:
             if low != high:
                 continue
             fixed[name] = hint
-            if any(self.takes({**self.hints, name: size}) for size in others(hint)):
+            if any(map(self.takes, self.elsewhere(name))):
                 reasons = self.fixing(name)
                 why = str(reasons[0]) if reasons else name
                 raise CannotStayFreeError(
@@ -161,6 +171,17 @@ class FreeGraph:
                     self.blamed(reasons),
                 )
         return fixed
+
+    def elsewhere(self, name: str) -> Iterator[Sizes]:
+        """Sizes at which one symbol has another: cases that came, all sizes alike, since one may be
+        the sum of others, and this symbol, alone or with one that may have to be as far off."""
+        hint = self.hints[name]
+        came = (sizes_at(self.template, case) for case in self.known)
+        yield from (sizes for sizes in came if sizes[name] != hint)
+        yield {other: 2 * size for other, size in self.hints.items()}
+        yield from ({**self.hints, name: size} for size in others(hint))
+        for other, size in self.hints.items():
+            yield {**self.hints, name: hint + 1, other: size + 1}
 
     def fixing(self, name: str) -> list[Guard]:
         """The guards that fix a symbol."""

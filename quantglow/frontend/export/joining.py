@@ -15,6 +15,10 @@ import onnx
 from quantglow.frontend.export.opsets import at_opset, opset_for
 from quantglow.frontend.export.writer import FIRST_OPSET, unused
 from quantglow.frontend.nodes.folding import INFERENCE_FAILURES
+from quantglow.frontend.onnxruntime.left_out_results import (
+    copy_shared_results,
+    name_left_out_results,
+)
 from quantglow.frontend.reading.inference import inferred
 from quantglow.frontend.reading.ordering import sorted_nodes
 from quantglow.frontend.reading.proto import all_nodes, graphs_of, opset_of, opsets_of
@@ -49,6 +53,8 @@ def joined(
     if body is not None:
         joint.put_into_loop(body.names, compiled[-1])
     proto = joint.model(compiled[0].graph.input, outputs, compiled)
+    name_left_out_results(proto)
+    copy_shared_results(proto)
     if all(map(is_ranked, proto.graph.output)):  # the checker takes no others, runtimes do
         onnx.checker.check_model(proto)
     return bytes(proto.SerializeToString())

@@ -23,6 +23,10 @@ from quantglow.frontend.export.writer import (
     output_value,
     rule_of,
 )
+from quantglow.frontend.onnxruntime.left_out_results import (
+    copy_shared_results,
+    name_left_out_results,
+)
 from quantglow.frontend.resolvers.external import renamed
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
@@ -61,6 +65,8 @@ def export_onnx(
     proto = assembled(writer, graph)
     if signature is not None:
         name_dimensions(proto, signature)
+    name_left_out_results(proto)
+    copy_shared_results(proto)
     onnx.checker.check_model(proto)
     if path is not None:
         with writing(path) as temporary:
