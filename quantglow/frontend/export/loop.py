@@ -6,8 +6,12 @@ import numpy as np
 import onnx
 
 from quantglow.frontend.export.writer import Value, Writer, export_rule, identity
+from quantglow.graph.node import Node
 from quantglow.ops.loop import Loop
 from quantglow.types import DType
+
+MOVES = ("Expand", "MaxPool", "Reshape", "Slice", "Transpose")
+"""Operators behind which onnxruntime may move DequantizeLinear."""
 
 
 @export_rule(Loop)
@@ -31,10 +35,10 @@ def write_loop(node: Loop, w: Writer) -> list[str]:
     }
     carried, last = len(node.carried), len(node.carried) + len(node.sliced)
     for name, x in zip(given[carried:last], node.sliced, strict=True):
-        gather = onnx.helper.make_node("Gather", [w.stored(x), number], [name], axis=0)
+        gather = onnx.helper.make_node("Gather", [read_inside(x, w), number], [name], axis=0)
         body.nodes.append(gather)
     for name, x in zip(given[last:], node.captured, strict=True):
-        body.nodes.append(onnx.helper.make_node("Identity", [w.stored(x)], [name]))
+        body.nodes.append(onnx.helper.make_node("Identity", [read_inside(x, w)], [name]))
     for inner in node.body.nodes:
         if inner not in node.body.inputs:
             body.write(inner)
@@ -58,6 +62,17 @@ def write_loop(node: Loop, w: Writer) -> list[str]:
     inputs = [trips, start, *(w.stored(x) for x in node.carried)]
     w.nodes.append(onnx.helper.make_node("Loop", inputs, results, body=graph))
     return results
+
+
+def read_inside(x: Node, w: Writer) -> str:
+    """A value that a body reads from outside.
+
+    onnxruntime moves DequantizeLinear behind a Slice or Reshape, and ends the process where the
+    body of a loop reads that.
+    """
+    name = w.stored(x)
+    is_moved = any(name in written.output and written.op_type in MOVES for written in w.nodes)
+    return w.opaque(name, x.name) if x.type.dtype.is_float and is_moved else name
 
 
 def _info(name: str, dtype: DType, shape: tuple[int, ...] | None = None) -> onnx.ValueInfoProto:
