@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
 from onnx import parser
 
 from tests.fuzz import files, saved_files, saved_texts
-from tests.fuzz.compare import REFUSED, Setting, check, session
+from tests.fuzz.compare import REFUSED, Setting, check, onnxruntime_outputs, session
 from tests.fuzz.isolated import findings, last_words
 from tests.fuzz.shrink import shrunk
+from tests.fuzz.sized_ends import ENDS, Ends
 from tests.fuzz.unspecified import unspecified_outputs
 from tests.generators.onnx_models import models
 
@@ -207,3 +210,22 @@ def test_a_transform_of_infinities_is_open(number: float, is_open: bool) -> None
     feeds = {"x": np.float32([1, 2, number, 3]).reshape(1, 4, 1)}
     found = unspecified_outputs(model, feeds, lambda m, x: session(m).run(None, x))
     assert bool(found) is is_open
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("shape", [(5, 7), (1, 2, 6, 5)])
+@pytest.mark.parametrize("opset", [13, 18])
+def test_ends_that_depend_on_sizes_are_models(
+    end: Callable[[Ends, str, int], str], shape: tuple[int, ...], opset: int
+) -> None:
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
+    graph = onnx.helper.make_graph([], "ends", [x], [])
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    for seed in range(4):
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        result = end(Ends(made, np.random.default_rng(seed)), "x", len(shape))
+        made.graph.output.append(onnx.helper.make_tensor_value_info(result, 1, None))
+        (array,) = onnxruntime_outputs(made, {"x": np.ones(shape, np.float32)})
+        assert array.dtype == np.float32

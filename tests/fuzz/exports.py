@@ -10,6 +10,7 @@ itself must be within a step of the interpreter's.
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,15 @@ from tests.fuzz.compare import (
     too_far,
 )
 from tests.fuzz.parts import with_foreign_ends
+from tests.fuzz.sized_ends import with_sized_ends
 from tests.fuzz.unspecified import OPEN, unspecified_outputs
 from tests.generators.onnx_models.models import Case, Feeds
 from tests.support.free_dimensions import RESIZES, freed, resized
 from tools.qdq_agreement import local_agreement, total
 
-FORMS = ("fixed", "free", "parts")
+FORMS = ("fixed", "free", "free", "parts")
+SIZED_SHARE = 0.6
+"""Share of models with free dimensions that get outputs which depend on sizes."""
 NEAR, SHARE = 0.02, 0.9
 """Difference of int8 results as a share of the largest, and the share of them that is as near."""
 
@@ -74,7 +78,8 @@ def is_finite(model: onnx.ModelProto) -> bool:
 def formed(model: onnx.ModelProto, form: str, rng: np.random.Generator) -> onnx.ModelProto | None:
     """The model in a form; None where it has none."""
     if form == "free":
-        return freed(model, bool(rng.random() < 0.5))
+        are_shared, is_sized = bool(rng.random() < 0.5), bool(rng.random() < SIZED_SHARE)
+        return freed(with_sized_ends(model, rng) if is_sized else model, are_shared)
     names = [end.name for end in model.graph.output]
     if form == "parts":
         return with_foreign_ends(model, rng) if len(set(names)) == len(names) else None
@@ -101,6 +106,8 @@ def exported_difference(
             return None
         if REMEDY not in str(error):
             return Difference(f"{label} refused", str(error)[:300])
+        if label.startswith("free") and (other := served_elsewhere(compiled, feeds)):
+            return Difference(f"{label} fixed", f"{other} run, too: {error}"[:300])
         shapes = {name: array.shape for name, array in feeds.items()}
         compiled.export_onnx(path, input_shapes=shapes)
     session = opened(path)
@@ -121,6 +128,20 @@ def exported_difference(
             sizes = {name: array.shape for name, array in values.items()}
             return Difference(label, f"{sizes}: {detail}")
     return None
+
+
+def served_elsewhere(compiled: Any, feeds: Feeds) -> dict[str, tuple[int, ...]]:
+    """Other shapes that a model takes, all of whose dimensions have another size but those of 1;
+    none where it takes no such, or where values decide."""
+    programs = getattr(compiled, "specialisations", None)
+    if getattr(programs, "deciding", ()) or all(a.size == 1 for a in feeds.values()):
+        return {}
+    for resize in RESIZES[1:]:
+        values = {name: resized(array, resize) for name, array in feeds.items()}
+        with suppress(qg.QuantglowError):
+            compiled.run(None, values)
+            return {name: array.shape for name, array in values.items()}
+    return {}
 
 
 def fed(compiled: Any, sample: Feeds) -> Feeds:
