@@ -39,6 +39,10 @@ MOST_KNOWN = 3
 """Maximum number of cases that came of which others are made."""
 
 
+MOST_REFUSALS = 3
+"""Maximum number of cases that are tried where a dimension has to be fixed at each."""
+
+
 def free_model(programs: FreeShapes) -> bytes:
     """The ONNX model of all shapes that the model takes; the original where no shape of it can be
     compiled.
@@ -47,7 +51,7 @@ def free_model(programs: FreeShapes) -> bytes:
     and none was found.
     """
     refused: QuantglowError | None = None
-    known, most = _known(programs), 0
+    known, most, refusals = _known(programs), 0, 0
     for case in _cases(programs, known):
         try:
             made = FreeGraph.of(programs, template_of(programs.signature, case), case, known)
@@ -56,7 +60,9 @@ def free_model(programs: FreeShapes) -> bytes:
             most = len(made.hints)
             return made.model()
         except CannotStayFreeError as error:
-            refused = error
+            refused, refusals = error, refusals + 1
+            if refusals == MOST_REFUSALS:
+                break
         except QuantglowError as error:
             if isinstance(error, UndecidedError) and not known:
                 raise InputError(
