@@ -79,6 +79,8 @@ def grid_sample(call: Call) -> Node:
         raise Unsupported(f"interpolation mode {mode!r}")
     x = channels_last(call, call.node(0), call.value_name(0))
     n, h, w, c = x.type.shape
+    if call.shape(1)[0] != n:
+        raise ValueError(f"{n} images for {call.shape(1)[0]} grids")
     args = [*coordinates(call, call.node(1))]
     args.append(iota(call, args[0].type.shape, 0))
     align = bool(call.integer("align_corners", 0))

@@ -41,3 +41,11 @@ def test_places_that_are_no_numbers_read_nothing_where_zeros_are_around(mode: st
         "GridSample", np.full((1, 1, 3, 3), np.inf, np.float32), grid, mode=mode, opset=20
     )
     assert not qg.compile(model).run(None, feeds)[0].any()
+
+
+def test_a_grid_for_other_images_is_refused() -> None:
+    """As onnxruntime does: a free batch took the size of others, and no shape could be exported."""
+    grid = np.zeros((1, 4, 5, 2), np.float32)
+    model, _ = single("GridSample", floats(2, 3, 5, 4), grid, opset=20)
+    with pytest.raises(qg.ModelError, match="2 images for 1 grids"):
+        qg.compile(model, num_threads=1)
