@@ -27,7 +27,7 @@ from quantglow.errors import (
 )
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Shapes, Signature
+from quantglow.graph.signature import Shapes, Signature, are_outputs
 from quantglow.lazy import cached_property
 from quantglow.ops.external import External
 from quantglow.options import Schedule
@@ -259,8 +259,10 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         case = saved_case(saved)
         if saved.graph.outputs:
             signature.check(case.shape_map)
-        for graph in saved.general:
-            graph.check(signature)
+            if not are_outputs(signature.outputs, (n.type for _, n in saved.graph.outputs)):
+                raise ValueError("its graph has other outputs than it declares")
+        general = tuple(graph.of_model(signature) for graph in saved.general)
+        for graph in general:
             if External.__name__ in graph.text:
                 check_externals(graph.at(graph.hints)[0])
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
@@ -271,7 +273,7 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
     source = Reopened(saved, compiler)
     deciding = tuple((case.value_map or {}).keys())
     whole = case if is_whole(saved.graph, signature) else None
-    opened = Opened(saved.graph, whole, saved.general)
+    opened = Opened(saved.graph, whole, general)
     return FreeShapes(
         signature,
         source.graph_at,

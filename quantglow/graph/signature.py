@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from quantglow.errors import InputError
+from quantglow.symbolic.size import is_free
 from quantglow.types import DType, TensorType
 
 Dim = int | str | None
@@ -164,6 +165,21 @@ class Signature:
                         f"dimension {dim!r} is {first} in input {where!r} but {size} in input "
                         f"{port.name!r}. Remedy: feed arrays that agree in it."
                     )
+
+
+def are_outputs(ports: Sequence[Port], kinds: Iterable[TensorType]) -> bool:
+    """Whether values have the element types, ranks and fixed sizes of ports."""
+    return all(
+        port.dtype is kind.dtype
+        and (port.dims is None or len(port.dims) == kind.rank)
+        and not any(map(surely_differ, port.dims or (), kind.shape))
+        for port, kind in zip(ports, kinds, strict=True)
+    )
+
+
+def surely_differ(dim: Dim, size: int) -> bool:
+    """Whether a declared dimension is fixed, and a size another number."""
+    return isinstance(dim, int) and not is_free(size) and dim != size
 
 
 def dims_text(dims: tuple[Dim, ...] | None) -> str:

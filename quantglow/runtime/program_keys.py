@@ -34,6 +34,7 @@ def key_of_general(
         str(caution),
         conditions,
         str(source.template),
+        str(source.ports),
         schedule,
     )
     arrays = {**source.constants, **_by_text(source.scales)}

@@ -11,14 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow.concise import Concise
-from quantglow.errors import FileFormatError
+from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
 from quantglow.graph.kinds import check_stored
 from quantglow.graph.sharing import arrays_of, content_key
-from quantglow.graph.signature import Signature
+from quantglow.graph.signature import Port, Signature, are_outputs
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
+from quantglow.lazy import cached_property
+from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.runtime.templates import Template, Values, case_with, fitting
 from quantglow.symbolic.expression import LARGEST, SMALLEST
 from quantglow.symbolic.guards import Guard, Guards
@@ -33,8 +35,8 @@ class SymbolicGraph(Concise):
     """A graph for all shapes that fit ``template``, where ``conditions`` hold.
 
     ``values``: the deciding values of inputs for which it was made.  ``hints``: the sizes of its
-    symbols then.  ``batch``: the symbol of the batch, if the graph of one sample does not depend on
-    it: samples may be computed apart wherever the conditions hold for the part, too.
+    symbols then.  ``claimed_batch``: see ``batch``; that of a file is derived again, ``is_read``.
+    ``ports``: the outputs as the model declares them.
     ``outputs``: their names.  ``constants`` and ``scales``: the arrays that the text refers to.
     """
 
@@ -42,15 +44,22 @@ class SymbolicGraph(Concise):
     values: Values
     hints: Mapping[str, int]
     conditions: tuple[Guard, ...]
-    batch: str | None
+    claimed_batch: str | None
     outputs: tuple[str, ...]
     text: str
     constants: Mapping[str, Array]
     scales: Mapping[ArrayMark, Array]
+    ports: tuple[Port, ...] = ()
+    is_read: bool = False
 
     @staticmethod
     def of(
-        graph: Graph, guards: Guards, template: Template, values: Values, batch: str | None
+        graph: Graph,
+        guards: Guards,
+        template: Template,
+        values: Values,
+        batch: str | None,
+        ports: tuple[Port, ...],
     ) -> SymbolicGraph:
         """The form of a graph that was just made with these guards."""
         return SymbolicGraph(
@@ -63,7 +72,20 @@ class SymbolicGraph(Concise):
             print_without_scales(graph),
             constants_of(graph),
             scales_of(graph),
+            ports,
         )
+
+    @cached_property
+    def batch(self) -> str | None:
+        """The symbol of the batch, if the graph of one sample does not depend on it: samples may be
+        computed apart wherever the conditions hold for the part, too.
+        """
+        if self.claimed_batch is None or not self.is_read:
+            return self.claimed_batch
+        try:
+            return batch_symbol(self.template, *self.at(self.hints))
+        except QuantglowError:
+            return None
 
     def added_share(self, graph: Graph) -> float:
         """Bytes of its constants that a graph does not have, as a share of those of the graph."""
@@ -117,6 +139,11 @@ class SymbolicGraph(Concise):
             given.keys() != shapes.keys()
             or not all(surely_equal(given[name], shape) for name, shape in shapes.items())
             or tuple(name for name, _ in graph.outputs) != self.outputs
+            or (
+                self.is_read
+                and self.ports
+                and not are_outputs(self.ports, (n.type for _, n in graph.outputs))
+            )
             or constants_of(graph).keys() != self.constants.keys()
         ):
             raise FileFormatError(
@@ -132,7 +159,7 @@ class SymbolicGraph(Concise):
             "values": None if self.values is None else dict(self.values),
             "sizes": dict(self.hints),
             "conditions": list(map(guard_text, self.conditions)),
-            "batch": self.batch,
+            "batch": self.claimed_batch,
             "one_sample": True,
         }
 
@@ -162,6 +189,7 @@ class SymbolicGraph(Concise):
             text,
             constants,
             scales,
+            is_read=True,
         )
         case = case_with(found.template, hints, found.values)
         firsts = {dims[:1] for _, dims in found.template}
@@ -169,10 +197,25 @@ class SymbolicGraph(Concise):
             raise ValueError("the sizes of a graph for all shapes do not fit its conditions")
         return found
 
-    def check(self, signature: Signature) -> None:
-        """Raise ``InputError``, ``KeyError`` or ``ValueError`` unless this is a graph of a model of
-        the signature."""
+    def of_model(self, signature: Signature) -> SymbolicGraph:
+        """The same as a graph of a model of the signature.  Raises ``InputError``, ``KeyError`` or
+        ``ValueError`` unless it may be one."""
         signature.check(case_with(self.template, dict(self.hints), self.values).shape_map)
         names = [name for name, _ in self.template], list(self.outputs)
         if names != ([p.name for p in signature.inputs], [p.name for p in signature.outputs]):
             raise ValueError("a graph for all shapes has other inputs or outputs than the model")
+        return replace(self, ports=signature.outputs)
+
+
+def batch_symbol(template: Template, graph: Graph, guards: Guards) -> str | None:
+    """The free axis 0 of all inputs, if the graph of one sample does not depend on it."""
+    firsts = {dims[0] if dims else 1 for _, dims in template}
+    first = firsts.pop()
+    if firsts or isinstance(first, int) or any(first in dims[1:] for _, dims in template):
+        return None
+    with guards.forgetting() as asked:
+        batch = batch_of(graph)
+        part = None if batch is None else split_batch(graph, batch)
+    if part is None or not all(guard.is_limit for guard in asked):
+        return None
+    return None if any(node.depends_on(first) for node in part.nodes) else first

@@ -151,6 +151,39 @@ def joined(start: str, size: str, other: str) -> Forged:
     return Forged("\n".join([*lines, "output 'y' = 'y'\n"]), meaning)
 
 
+def repeated(count: str) -> Forged:
+    """Copies of what another operator computes, side by side."""
+
+    def meaning(x: np.ndarray) -> np.ndarray | None:
+        copies = value(count, len(x))
+        return np.tile(np.sqrt(x), copies) if 0 <= copies * len(x) <= MOST_ELEMENTS else None
+
+    whole = written(f"({count})*T")
+    lines = (
+        "'r': f32[{T}] = Sqrt(x='x')",
+        f"'e': f32[{written(count)}x{{T}}] = Expand(x='r', shape=({written(count)}, {{T}}))",
+        f"'y': f32[{whole}] = Reshape(x='e', shape=({whole},))",
+    )
+    return Forged("\n".join([*lines, "output 'y' = 'y'\n"]), meaning)
+
+
+def turned(rows: str, columns: str) -> Forged:
+    """The input as a matrix, transposed."""
+
+    def meaning(x: np.ndarray) -> np.ndarray | None:
+        shape = value(rows, len(x)), value(columns, len(x))
+        is_whole = min(shape) >= 0 and shape[0] * shape[1] == len(x)
+        return x.reshape(shape).T.reshape(-1) if is_whole else None
+
+    one, other, whole = map(written, (rows, columns, f"({rows})*({columns})"))
+    lines = (
+        f"'m': f32[{one}x{other}] = Reshape(x='x', shape=({one}, {other}))",
+        f"'t': f32[{other}x{one}] = Transpose(x='m', perm=(1, 0))",
+        f"'y': f32[{whole}] = Reshape(x='t', shape=({whole},))",
+    )
+    return Forged("\n".join([*lines, "output 'y' = 'y'\n"]), meaning)
+
+
 def is_handy(size: str) -> bool:
     """Whether an array of a size is quickly compared at all lengths, or too large to exist."""
     try:
@@ -164,6 +197,9 @@ PADS = SIZES.filter(is_handy)
 GRAPHS = st.one_of(
     st.builds(sliced, SIZES, SIZES | st.just("2"), st.sampled_from([1, 2, -1])),
     st.builds(padded, PADS, PADS),
+    st.builds(repeated, SIZES.filter(lambda size: is_handy(f"({size})*T"))),
+    st.builds(turned, SIZES, DIVISORS.map(lambda divisor: f"floor(T,{divisor})") | SIZES),
+    st.sampled_from([turned(n, f"floor(T,{n})") for n in ("1", "2", "3", "T-6", "10-T")]),
     st.builds(joined, SIZES, SIZES | st.just("2"), SIZES | st.just("T")),
 )
 

@@ -46,11 +46,18 @@ def _members() -> Mapping[str, bytes]:
             return {name: archive.read(name) for name in archive.namelist()}
 
 
-def forged(path: Path, body: str, conditions: Sequence[str] = (), hint: int = HINT) -> Path:
-    """A file at ``path`` whose graph for all lengths has these lines, conditions and this hint."""
+def forged(
+    path: Path,
+    body: str,
+    conditions: Sequence[str] = (),
+    hint: int = HINT,
+    batch: str | None = None,
+) -> Path:
+    """A file at ``path`` whose graph for all lengths has these lines, conditions and this hint, and
+    claims that this symbol counts samples."""
     members = dict(_members())
     free = json.loads(members["free.json"])
-    free["general"][0] |= {"sizes": {"T": hint}, "conditions": list(conditions), "batch": None}
+    free["general"][0] |= {"sizes": {"T": hint}, "conditions": list(conditions), "batch": batch}
     members["free.json"] = json.dumps(free).encode()
     members["general/0.txt"] = (body if body.startswith("graph") else HEAD + body).encode()
     manifest = json.loads(members.pop("manifest.json"))

@@ -21,14 +21,13 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
 from quantglow.instr.donation import Donation
 from quantglow.lazy import cached_property
-from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.ops.external import External
 from quantglow.runtime.batches import pieces_for
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.shapes.general_plans import Ends, GeneralPlan, conditions_from
-from quantglow.runtime.symbolic_graphs import SymbolicGraph
-from quantglow.runtime.templates import Template, case_with, fitting, template_of
+from quantglow.runtime.symbolic_graphs import SymbolicGraph, batch_symbol
+from quantglow.runtime.templates import case_with, fitting, template_of
 from quantglow.symbolic.expression import Values, symbol
 from quantglow.symbolic.guards import Conditions, Guards
 from quantglow.symbolic.size import sized, symbols
@@ -134,11 +133,13 @@ class GeneralProgram(Concise):
 
     def pieces_at(self, values: Values) -> int:
         """The number of pieces in which a batch is best computed."""
-        batch = self.source.batch
+        batch = self.source.claimed_batch
         if batch is None:
             return 1
         size, traffic = values[batch], self.plan.traffic_at(values)
         pieces = pieces_for(size, traffic, self.compiler.num_threads)
+        if pieces == 1 or self.source.batch is None:
+            return 1
         return pieces if self.source.holds({**values, batch: size // pieces}) else 1
 
     def ends_at(self, values: Values) -> Ends:
@@ -223,8 +224,9 @@ def symbolic_graph(
     is_taken = compiler.is_own if donated is None else compiler.is_one_program(graph)
     if not is_taken or not _has_parts_of_own(graph, case, graph_at):
         return None
-    batch = _batch_symbol(template, graph, guards) if donated is None else None
-    return SymbolicGraph.of(graph, guards, template, case.values, batch), graph, guards
+    batch = batch_symbol(template, graph, guards) if donated is None else None
+    made = SymbolicGraph.of(graph, guards, template, case.values, batch, signature.outputs)
+    return made, graph, guards
 
 
 def planned_program(
@@ -278,8 +280,8 @@ def joined_graph(
         return None
     sizes, guards = symbols(hints)
     graph = graph_at(case_with(template, sizes, case.values))
-    batch = _batch_symbol(template, graph, guards)
-    return SymbolicGraph.of(graph, guards, template, case.values, batch)
+    batch = batch_symbol(template, graph, guards)
+    return SymbolicGraph.of(graph, guards, template, case.values, batch, signature.outputs)
 
 
 def _has_parts_of_own(graph: Graph, case: Case, graph_at: Callable[[Case], Graph]) -> bool:
@@ -290,17 +292,3 @@ def _has_parts_of_own(graph: Graph, case: Case, graph_at: Callable[[Case], Graph
         return True
     own = graph_at(case)
     return parts == (integers(own), externals(own))
-
-
-def _batch_symbol(template: Template, graph: Graph, guards: Guards) -> str | None:
-    """The free axis 0 of all inputs, if the graph of one sample does not depend on it."""
-    firsts = {dims[0] if dims else 1 for _, dims in template}
-    first = firsts.pop()
-    if firsts or isinstance(first, int) or any(first in dims[1:] for _, dims in template):
-        return None
-    with guards.forgetting() as asked:
-        batch = batch_of(graph)
-        part = None if batch is None else split_batch(graph, batch)
-    if part is None or not all(guard.is_limit for guard in asked):
-        return None
-    return None if any(node.depends_on(first) for node in part.nodes) else first

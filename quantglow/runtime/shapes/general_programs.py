@@ -159,8 +159,8 @@ class GeneralPrograms(Concise):
         """Whether one graph is that of each of these numbers of samples of the case's shapes, in
         which they do not depend on each other."""
         with self._lock:
-            graphs = (g for g in (*self._joined, *self.graphs) if g.batch is not None)
-            known = next((g for g in graphs if g.sizes_at(case) is not None), None)
+            graphs = (g for g in (*self._joined, *self.graphs) if g.sizes_at(case) is not None)
+            known = next((g for g in graphs if g.batch is not None), None)
             graph = known or joined_graph(self.signature, case, self.graph_at)
             values = None if graph is None else graph.sizes_at(case)
             if graph is None or values is None:

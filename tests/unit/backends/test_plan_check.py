@@ -120,3 +120,10 @@ def test_constants_that_are_too_short_are_refused(program: Any) -> None:
 
 def test_programs_of_this_process_are_not_checked(program: Any) -> None:
     assert replace(program.loaded, is_checked=False).bindings.checked is None
+
+
+def test_calls_whose_pointers_are_out_of_order_are_not_read(program: Any) -> None:
+    data = json.loads(json.dumps(to_json(program.loaded.table)))
+    data["first"] = data["first"][::-1]
+    with pytest.raises(ValueError, match="pointers of a call"):
+        from_json(data, program.loaded.table.target)

@@ -15,6 +15,7 @@ import pytest
 import quantglow as qg
 from quantglow.errors import FileFormatError
 from quantglow.ops import Conv
+from tests.support.forged_file import forged
 from tests.support.free_network import free_model, image
 from tests.unit.runtime.saved_models.test_saving import repacked, resigned
 from tests.unit.runtime.test_partition import Interpreted
@@ -111,6 +112,44 @@ def test_a_condition_that_one_sample_divides_by_0_does_not_hold_for_it(
         for found, wanted in zip(loaded(x), compiled(x), strict=True):
             np.testing.assert_array_equal(found, wanted)
         loaded.has_independent_samples({"x": shape}, range(1, 5))
+
+
+def test_the_batch_of_a_file_is_derived_again(compiled: Any, saved: Path) -> None:
+    loaded: Any = qg.load(saved, num_threads=1)
+    for graph in loaded.specialisations.opened.general:
+        assert graph.is_read
+        assert graph.batch == graph.claimed_batch
+
+
+def test_a_batch_whose_samples_depend_on_each_other_is_none(tmp_path: Path) -> None:
+    reversed_rows = "starts=({T-1},), sizes=({T},), steps=(-1,)"
+    for line, batch in (("Relu(x='x')", "T"), (f"Slice(x='x', {reversed_rows})", None)):
+        path = forged(
+            tmp_path / "f.qgm", f"'y': f32[{{T}}] = {line}\noutput 'y' = 'y'\n", batch="T"
+        )
+        loaded: Any = qg.load(path, num_threads=2)
+        (graph,) = loaded.specialisations.opened.general
+        assert (graph.claimed_batch, graph.batch) == ("T", batch)
+
+
+OTHER_OUTPUTS = {
+    "an element type": "'y': i64[{T}] = Elementwise(args=('x',), "
+    "expression=Expr('int64($0)'), out=ElementType('i64'))",
+    "a rank": "'y': f32[{T}x1] = Reshape(x='x', shape=({T}, 1))",
+}
+
+
+@pytest.mark.parametrize("case", OTHER_OUTPUTS)
+def test_outputs_that_the_model_does_not_declare_are_refused(case: str, tmp_path: Path) -> None:
+    """The model itself answers."""
+    path = forged(tmp_path / "f.qgm", f"{OTHER_OUTPUTS[case]}\noutput 'y' = 'y'\n")
+    loaded: Any = qg.load(path, num_threads=1)
+    (graph,) = loaded.specialisations.opened.general
+    with pytest.raises(FileFormatError, match="other inputs, outputs"):
+        graph.at(graph.hints)
+    for length in (8, 9):
+        x = np.arange(-2, length - 2, dtype=np.float32)
+        np.testing.assert_array_equal(loaded(x), np.maximum(x, 0))
 
 
 TEXTS: dict[str, Callable[[bytes], bytes]] = {

@@ -69,6 +69,8 @@ def from_json(data: Any, target: Target) -> ProgramTable:
         _array(data["ends"], len(inputs) + len(outputs), len(data["external"])),
         _array(data["first"], pointers + 1, rows),
     )
+    if (np.diff(places.first) < 0).any():
+        raise ValueError("the pointers of a call lie before those of the call above it")
     indexed = tuple(map(str, data["indexed"]))
     return ProgramTable(
         target,
