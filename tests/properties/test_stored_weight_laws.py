@@ -42,6 +42,10 @@ class Stored:
     def __repr__(self) -> str:
         return "; ".join(onnx.printer.to_text(node) for node in self.nodes)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Hypothesis shows the fields of dataclasses, tables of weights here, without this."""
+        printer.text(repr(self))
+
     def add(self, kind: str, inputs: list[str], result: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(kind, inputs, [result], name=result, **attributes))
         return result
