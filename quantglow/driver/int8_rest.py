@@ -24,7 +24,7 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.loops.progress import Progress, TripSession
 from quantglow.runtime.newer_opsets import opened
-from quantglow.runtime.saved_models.archives import MOST_FILES
+from quantglow.runtime.saved_models.members import MOST_FILES
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.staged_tails import StagedTail
 from quantglow.types import Array
@@ -32,9 +32,12 @@ from quantglow.types import Array
 Quantize = Callable[[Any, Any, QuantizationRequest], CompiledModel | FallbackModel]
 """Makes an int8 model of an ONNX model, samples and a request."""
 
+MOST_DEPTH = MOST_FILES // 2
+"""Maximum number of int8 parts inside of each other; each may have a body, which is a file, too."""
+
 UNDER_CONTRACT = "without validation_fn accuracy control measures the part before it"
 UNREACHED = "no calibration sample leads to values of it"
-TOO_DEEP = f"it is behind more than {MOST_FILES} operators that decide shapes"
+TOO_DEEP = f"it is behind more than {MOST_DEPTH} operators that decide shapes"
 """Why a part stays float."""
 
 LEAST_TRIPS, MOST_TRIPS = 2, 128
@@ -65,7 +68,7 @@ def int8_tail(
     )
 
     def part(model: Any, reached: list[dict[str, Array]]) -> AnyModel | str:
-        if own.depth > MOST_FILES:
+        if own.depth > MOST_DEPTH:
             return TOO_DEEP
         return quantized_part(model, reached, own, quantize) if reached else UNREACHED
 

@@ -39,7 +39,7 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.saved_models import saving
-from quantglow.runtime.saved_models.archives import BODY, MOST_FILES, REST
+from quantglow.runtime.saved_models.archives import BODY, REST
 from quantglow.runtime.saved_models.included_code import CODE_MODES
 from quantglow.runtime.saved_models.saving import Freedom, SavedModel, Tail
 from quantglow.runtime.shapes.fallbacks import Fallback, FallbackOnUse
@@ -144,11 +144,8 @@ def compile_saved(
     return []
 
 
-def model_of(
-    saved: SavedModel, compiler: Compiler, depth: int = 0
-) -> CompiledModel | PartlyCompiledModel:
-    """The model of the contents of a file; ``depth``: how many files it is in.  Raises
-    ``FileFormatError``."""
+def model_of(saved: SavedModel, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
+    """The model of the contents of a file.  Raises ``FileFormatError``."""
     check_externals(saved.graph)
     compiler = replace(compiler, is_checked=True)
     report = Report.from_json(saved.report)
@@ -162,7 +159,7 @@ def model_of(
         programs.load_other()
     tail, is_part = saved.tail, saved.tail is not None
     compiled = CompiledModel(programs, lambda: report_now(report, programs, is_part))
-    return compiled if tail is None else with_tail(compiled, tail, compiler, depth)
+    return compiled if tail is None else with_tail(compiled, tail, compiler)
 
 
 def programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
@@ -198,9 +195,7 @@ def is_whole(graph: Graph, signature: Signature) -> bool:
     return [name for name, _ in graph.outputs] == [port.name for port in signature.outputs]
 
 
-def with_tail(
-    head: CompiledModel, tail: Tail, compiler: Compiler, depth: int
-) -> PartlyCompiledModel:
+def with_tail(head: CompiledModel, tail: Tail, compiler: Compiler) -> PartlyCompiledModel:
     """A model in two parts.  Raises ``FileFormatError``."""
     # Only here: a process that runs a compiled model needs no onnx.
     from quantglow.driver.parts import staged_tail
@@ -212,8 +207,7 @@ def with_tail(
         return body, rest
 
     def inner(name: str) -> AnyModel:
-        # A body has no files, so that those of a model are as many as they are deep.
-        return inner_model(tail.files[name], compiler, MOST_FILES if name == BODY else depth + 1)
+        return model_of(tail.files[name], compiler)
 
     try:
         model = whole_tail(tail)
@@ -235,15 +229,6 @@ def with_tail(
     return PartlyCompiledModel(
         b"", tail.reasons, threads, head.reporter, head, model, tail.output_names, staged
     )
-
-
-def inner_model(
-    saved: SavedModel, compiler: Compiler, depth: int
-) -> CompiledModel | PartlyCompiledModel:
-    """The model of a file in another one.  Raises ``FileFormatError``."""
-    if depth >= MOST_FILES and saved.tail is not None and saved.tail.files:
-        raise FileFormatError(f"more than {MOST_FILES} files inside of each other. Remedy: none.")
-    return model_of(saved, compiler, depth)
 
 
 def saved_case(saved: SavedModel) -> Case:

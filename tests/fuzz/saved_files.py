@@ -12,7 +12,7 @@ import math
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ import quantglow as qg
 from quantglow.runtime.saved_models import archives
 from tests.fuzz.compare import Difference
 from tests.fuzz.files import MOST_ELEMENTS, RUN_SECONDS, altered_bytes, interrupted_after
+from tests.support.cascade import picture
 from tests.support.choosing_rows import choosing_rows
 from tests.support.free_network import free_model, image
 from tests.support.int8_tail import chosen_rows, int8_tail_model
+from tests.support.rcnn import rcnn
 from tests.support.small_network import small_model, small_samples
 
 MANIFEST = "manifest.json"
@@ -53,16 +55,18 @@ WORDS = (
 
 @cache
 def originals() -> tuple[dict[str, bytes], ...]:
-    """The members of an int8 file of fixed shapes, one of free shapes, one with a tail, and one
-    with an int8 tail.
+    """The members of an int8 file of fixed shapes, one of free shapes, one with a tail, one
+    with an int8 tail, and a detector.
     """
     samples = [image((1, 3, 8, 8), seed) for seed in range(4)]
+    images = [picture(40 + seed, 44, seed) for seed in range(4)]
     late = [chosen_rows(8 + seed, seed) for seed in range(4)]
     models = (
         qg.quantize_and_compile(small_model(), small_samples(), progress=False, verify=False),
         qg.quantize_and_compile(free_model(), samples, progress=False, verify=False),
         qg.compile(choosing_rows("rows"), num_threads=1),
         qg.quantize_and_compile(int8_tail_model(), late, progress=False, verify=False),
+        qg.quantize_and_compile(rcnn(0.4), images, progress=False, verify=False),
     )
     return tuple(map(members_of, models))
 
@@ -79,10 +83,19 @@ def damaged(seed: int) -> bytes:
     """The file of a seed."""
     rng = np.random.default_rng(seed)
     known = originals()
-    members = dict(known[int(rng.integers(len(known)))])
+    return with_damage(known[int(rng.integers(len(known)))], rng)
+
+
+def with_damage(original: Mapping[str, bytes], rng: np.random.Generator) -> bytes:
+    """A file with one altered member; of a file inside of it, another one."""
+    members = dict(original)
     names = [name for name in members if name != MANIFEST]
     name = names[int(rng.integers(len(names)))]
-    if name.endswith(".json"):
+    if name.endswith(".qgm") and rng.random() < 0.8:
+        with zipfile.ZipFile(io.BytesIO(members[name])) as archive:
+            inner = {n: archive.read(n) for n in archive.namelist()}
+        members[name] = with_damage(inner, rng)
+    elif name.endswith(".json"):
         members[name] = altered_json(members[name], rng)
     elif name.endswith(".txt"):
         members[name] = altered_text(members[name].decode(), rng).encode()

@@ -25,8 +25,6 @@ GENERAL = "general"
 TAIL, TAIL_TEXT, REST, BODY = "tail.onnx", "tail.json", "rest.qgm", "body.qgm"
 TAIL_WEIGHTS = "tail_weights.json"
 CODE, CODE_TEXT = "code.bin", "code.json"
-MOST_FILES = 32
-"""Maximum number of files inside of each other: of parts whose shapes are known later and later."""
 MAX_TEXT_NBYTES = 256 << 20
 """Maximum size of a text, in bytes; larger ones are refused unread."""
 

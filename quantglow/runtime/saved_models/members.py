@@ -29,6 +29,10 @@ int8 weights would shrink by a tenth, and loading them would take twice as long.
 QUICK_NBYTES = 1 << 20
 """Size in bytes below which members are compressed for any gain."""
 
+MOST_FILES = 64
+"""Maximum number of files in a file, at any depth: parts whose shapes are known later and later,
+and bodies of loops."""
+
 PROBE_NBYTES, PIECES = 1 << 18, 16
 """Long members are judged by ``PIECES`` pieces spread over them, of ``PROBE_NBYTES`` together."""
 
@@ -100,9 +104,11 @@ def is_bounded(members_nbytes: int, file_nbytes: int) -> bool:
 @dataclass
 class Allowance:
     """Bytes that the members of a file, and of files in these, may have beyond ``FREE_NBYTES``
-    each: a file in a file is no new one, or each could expand the one before it."""
+    each: a file in a file is no new one, or each could expand the one before it.  ``files``: number
+    of files that may be in it, at any depth."""
 
     nbytes: int
+    files: int = MOST_FILES
 
     @staticmethod
     def of(archive: zipfile.ZipFile) -> Allowance:
@@ -116,6 +122,12 @@ class Allowance:
             raise ValueError(
                 f"its members would expand to more than {MAX_EXPANSION} times the size of the file"
             )
+
+    def open_file(self) -> None:
+        """Count a file in the file.  Raises ``ValueError``."""
+        self.files -= 1
+        if self.files < 0:
+            raise ValueError(f"it has more than {MOST_FILES} files inside of each other")
 
 
 def check_members(archive: zipfile.ZipFile, allowance: Allowance) -> None:

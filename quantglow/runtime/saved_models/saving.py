@@ -346,7 +346,9 @@ def contents_in(data: bytes, name: str, allowance: Allowance | None) -> SavedMod
     """The model in a file inside of another one.  Raises ``FileFormatError``."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return read(archive, allowance or Allowance.of(archive)).in_pages()
+            allowance = allowance or Allowance.of(archive)
+            allowance.open_file()
+            return read(archive, allowance).in_pages()
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"the file {name!r} in it is damaged: {error}. Remedy: save the model again."

@@ -17,7 +17,14 @@ from quantglow.frontend.weights.stored_weights import LightModel, own_constants,
 from quantglow.pages import together
 from quantglow.runtime.saved_models import members as members_module
 from quantglow.runtime.saved_models import saving
-from quantglow.runtime.saved_models.archives import REST, TAIL
+from quantglow.runtime.saved_models.archives import (
+    BODY,
+    REST,
+    TAIL,
+    TAIL_WEIGHTS,
+    newest_version,
+)
+from quantglow.runtime.saved_models.members import MOST_FILES
 from quantglow.runtime.saved_models.saving import Tail
 from quantglow.runtime.saved_models.tail_weights import whole_tail
 from tests.support.cascade import picture
@@ -138,3 +145,25 @@ def test_files_inside_of_a_file_do_not_expand_each_other(
     assert TAIL in zipfile.ZipFile(path).namelist()
     with pytest.raises(qg.FileFormatError, match="expand"):
         qg.load(repacked(path, edit, compression=zipfile.ZIP_DEFLATED), num_threads=1)
+
+
+@pytest.mark.parametrize("member", [REST, BODY])
+def test_too_many_files_inside_of_a_file_are_refused(member: str, tmp_path: Path) -> None:
+    """Each file has the whole tail, so that the fault is their number."""
+    path = tmp_path / "m.qgm"
+    quantized(int8_tail_model(), [np.ones((32, SIZE), np.float32)]).save(path)
+    tail = saving.load(path).tail
+    assert tail is not None
+    data = tail.rest
+
+    def edit(members: dict[str, bytes]) -> None:
+        members.pop(TAIL_WEIGHTS, None)
+        members.update({TAIL: whole_tail(tail), member: data})
+        version = newest_version(members)
+        resigned(members, version=version)
+
+    for _ in range(MOST_FILES + 1):
+        data = repacked(path, edit).read_bytes()
+    (tmp_path / "deep.qgm").write_bytes(data)
+    with pytest.raises(qg.FileFormatError, match="more than 64 files"):
+        qg.load(tmp_path / "deep.qgm", num_threads=1)
