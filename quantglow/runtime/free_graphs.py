@@ -215,9 +215,9 @@ class FreeGraph:
     def checked(self) -> bytes:
         """The ONNX model.  Raises ``CannotStayFreeError`` unless it computes what the model does
         where guards do not hold."""
-        check = _Check(self)
+        comparison = ShapeComparison(self)
         for sizes in self.probes():
-            check.look_at(sizes)
+            comparison.look_at(sizes)
         return self.exported
 
     @property
@@ -249,7 +249,7 @@ class FreeGraph:
 
 
 @dataclass
-class _Check:
+class ShapeComparison:
     """A free graph beside those of some sizes.
 
     ``open_guards``: those of which no shape that fails them was looked at; ``proven``: guards of

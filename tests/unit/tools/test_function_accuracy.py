@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.targets import LEVELS, runs_here
@@ -17,6 +17,7 @@ from quantglow.ops.expression import arg
 from quantglow.ops.functions import ROW_FUNCTIONS, UNARY
 from quantglow.ops.unary import Unary
 from quantglow.types import Array
+from tests.support import effort
 from tools.function_accuracy import FUNCTIONS, PAGE, updated
 from tools.function_errors import (
     ALL,
@@ -151,7 +152,7 @@ def test_errors_of_blocks_are_those_of_each_number(name: str, start: int) -> Non
         assert errors.wrong == each.wrong
 
 
-@settings(max_examples=200)
+@effort.effort(200, 1000)
 @given(
     name=st.sampled_from(["Exp", "Floor", "Sigmoid", "Sin"]),
     start=st.integers(0, ALL // BLOCK - 1),
