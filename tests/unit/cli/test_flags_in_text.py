@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.cli.flags_in_text import KEYWORD, in_flags
+from quantglow.cli.flags_in_text import KEYWORD, flags_of, in_flags
 from quantglow.cli.main import parsers
 
 PACKAGE = Path(__file__).resolve().parents[3] / "quantglow"
@@ -55,15 +54,15 @@ def test_the_option_that_a_sentence_begins_with_becomes_a_flag() -> None:
     assert in_flags("seconds pass", "bench", PARSERS) == "seconds pass"
 
 
-def keywords(parser: argparse.ArgumentParser) -> Iterator[str]:
-    named = (action for action in parser._actions if action.option_strings)
-    return (action.dest for action in named if action.dest != "help")
+def keywords(command: str) -> dict[str, str]:
+    """The keywords of one command and their flags."""
+    flags = flags_of(command, {command: PARSERS[command]})
+    return {name: flag for name, flag in flags.items() if name != "help"}
 
 
 @pytest.mark.parametrize("command", PARSERS)
 def test_every_keyword_of_a_command_becomes_its_flag(command: str) -> None:
-    for name in keywords(PARSERS[command]):
-        flag = next(a.option_strings[0] for a in PARSERS[command]._actions if a.dest == name)
+    for name, flag in keywords(command).items():
         assert in_flags(f"Remedy: {name}='a'.", command, PARSERS) == f"Remedy: {flag} a."
 
 
@@ -78,7 +77,7 @@ def remedies() -> Iterator[str]:
 
 
 def test_every_keyword_of_a_remedy_is_a_flag() -> None:
-    flags = {name for parser in PARSERS.values() for name in keywords(parser)}
+    flags = {name for command in PARSERS for name in keywords(command)}
     named = {match[1] for text in remedies() for match in KEYWORD.finditer(text)}
     assert named - flags == OF_PYTHON.keys()
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.errors import InputError, ModelError
+from quantglow.errors import InputError
 from tests.support.free_network import SHAPES, free_model, image, scaled_model, sum_model
 
 OTHERS = [(2, 3, 7, 7), (4, 3, 16, 3), (1, 3, 1, 1)]
