@@ -42,3 +42,22 @@ def test_bodies_read_nothing_behind_which_dequantize_linear_may_be_moved(tmp_pat
     results = session_of(tmp_path / "m.onnx").run(None, {"x": samples[0]})
     for result, expected in zip(results, compiled.run(None, {"x": samples[0]}), strict=True):
         np.testing.assert_allclose(result, expected, atol=0.05)
+
+
+def test_results_that_nobody_reads_have_names(tmp_path: Path) -> None:
+    """onnxruntime does not load a Scan whose state has none."""
+    text = """<ir_version: 9, opset_import: ["" : 17]> g (float[5,4] x) => (float[5,4] y)
+        <float[4] zeros = {0,0,0,0}> {
+            last,y=Scan<num_scan_inputs=1,body=step (float[4] s, float[4] row)
+                => (float[4] t, float[4] u) { h=Hardmax(row) t=Add(s,h) u=Identity(t) }>(zeros,x)
+        }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.node[0].output[0] = ""
+    compiled = qg.compile(model, num_threads=1)
+    compiled.export_onnx(tmp_path / "m.onnx")
+    nodes = onnx.load(tmp_path / "m.onnx").graph.node
+    loops = [node for node in nodes if any(a.HasField("g") for a in node.attribute)]
+    assert loops and all(all(node.output) for node in loops)
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    (result,) = session_of(tmp_path / "m.onnx").run(None, {"x": x})
+    np.testing.assert_allclose(result, compiled(x), atol=1e-5)
