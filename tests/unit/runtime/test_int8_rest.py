@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.driver import loading
 from quantglow.driver.int8_rest import int8_tail
 from quantglow.processes.deadline import LATE, Deadline
 from quantglow.runtime.fallback_model import PartlyCompiledModel
+from quantglow.runtime.saved_models.members import Allowance
 from quantglow.runtime.staged_tails import StagedTail
 from tests.support.choosing_rows import choosing_rows, rows_of
 from tests.unit.frontend.onnx_models import by_onnxruntime
@@ -208,5 +208,6 @@ def test_options_that_name_no_operator_of_the_rest_leave_it_float() -> None:
 
 def test_files_inside_of_files_have_an_end(tmp_path: Path) -> None:
     models(False)[0].save(tmp_path / "m.qgm")
-    with patch.object(loading, "MOST_FILES", 0), pytest.raises(qg.FileFormatError, match="inside"):
+    none = staticmethod(lambda archive: Allowance(1 << 30, files=0))
+    with patch.object(Allowance, "of", none), pytest.raises(qg.FileFormatError, match="inside"):
         qg.load(tmp_path / "m.qgm")
