@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,8 @@ from quantglow.driver.models import InputShapes, with_steps
 from quantglow.driver.pipeline.imported import imported
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.driver.samples import Samples, profile_in
-from quantglow.errors import CalibrationError, ModelError, OptionError
+from quantglow.errors import CalibrationError, ModelError, OptionError, QuantglowError
+from quantglow.frontend.onnxruntime.logit_outputs import logits_in, with_logits
 from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.family import Family
@@ -23,18 +24,26 @@ from quantglow.processes.isolation import IsolationError
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.under_way import step
 from quantglow.report import Report
-from quantglow.report.accuracy.accuracy import worst_sqnr_db
+from quantglow.report.accuracy.accuracy import LayerAccuracy, OutputAccuracy
 from quantglow.report.accuracy.headline import SAME, UNSEEN
-from quantglow.report.accuracy.metrics import class_like
+from quantglow.report.accuracy.layers import accumulated_sums, values_by_name
+from quantglow.report.accuracy.metrics import Sums, class_like
 from quantglow.report.accuracy.onnxruntime_check import Outputs, running
 from quantglow.report.accuracy.outputs import output_accuracy_of
+from quantglow.report.accuracy.outputs import with_logits as report_with_logits
+from quantglow.report.accuracy.verification import MAX_SAMPLES
 from quantglow.report.peers.peer_quantizers import PEER_QUANTIZERS, PeerQuantizer, file_nbytes
 from quantglow.report.peers.peers import OURS, Contender, compared, reason_of
-from quantglow.report.peers.quantizer_comparison import FLOAT, QuantizerComparison, QuantizerFigures
+from quantglow.report.peers.quantizer_comparison import (
+    FLOAT,
+    QuantizerComparison,
+    QuantizerFigures,
+    of_one_mechanism,
+)
 from quantglow.report.speed.busy import busy_note
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
-from quantglow.types import DType, TensorType
+from quantglow.types import Array, DType, TensorType
 
 SECONDS = 1.0
 """Time for which the latency of each model is measured, in seconds."""
@@ -70,22 +79,36 @@ class SampleSplit:
 
 @dataclass(frozen=True)
 class Checked:
-    """Samples and the float outputs for them, by name of the output."""
+    """Samples and the float outputs for them, by name of the output; behind these the logits of
+    some, which are values called ``logits``, by position of the output.
+    """
 
     samples: Sequence[Feeds]
     names: Sequence[str]
     wanted: Outputs
+    logits: Mapping[int, str]
 
-    def figures(self, name: str, found: Outputs) -> QuantizerFigures:
-        """The accuracy of a model's outputs: that of its worst."""
-        outputs = []
-        for position, output in enumerate(self.names):
-            exact = [results[position] for results in self.wanted]
-            own = [results[position] for results in found]
-            classes = class_like(TensorType(DType.F32, exact[0].shape))
-            outputs.append(output_accuracy_of(output, exact, own, classes))
-        answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
-        return QuantizerFigures(name, worst_sqnr_db(outputs), min(answers) if answers else None)
+    def outputs(self, found: Outputs) -> tuple[OutputAccuracy, ...]:
+        """The accuracy of a model's outputs; of the logits behind them, too, if it gives them."""
+        outputs = tuple(
+            output_accuracy_of(name, *self.pair(found, position), self.is_class_like(position))
+            for position, name in enumerate(self.names)
+        )
+        if len(found[0]) != len(self.wanted[0]):
+            return outputs
+        accuracies = list(outputs)
+        for rank, position in enumerate(self.logits, len(self.names)):
+            sums = sum(map(Sums.of, *self.pair(found, rank)), Sums())
+            accuracies[position] = replace(outputs[position], logits_db=sums.sqnr_db)
+        return tuple(accuracies)
+
+    def pair(self, found: Outputs, position: int) -> tuple[list[Array], list[Array]]:
+        """The float results of all samples at a position, and those of a model."""
+        return [each[position] for each in self.wanted], [each[position] for each in found]
+
+    def is_class_like(self, position: int) -> bool:
+        """Whether an output has a score for each class."""
+        return class_like(TensorType(DType.F32, self.wanted[0][position].shape))
 
 
 @options_named(quantize_and_compile)
@@ -145,12 +168,14 @@ def compare(
         path.write_bytes(quantizer_input(model, input_shapes or {}).SerializeToString())
         with step("the float model runs"):
             checked = checked_by_float(path, compiled, split.checked)
-        rows = [float_row(path), our_row(compiled, checked, Path(folder))]
+        rows = [float_row(path), our_row(compiled, source.family, checked, Path(folder))]
         for peer in peers:
             with step(f"{peer.name} quantizes, {peer_minutes:g} minutes at most"):
                 rows.append(peer_row(peer, path, split.calibration, checked, limit))
         with step("latencies are measured"):
-            rows = with_latencies(rows, peers, path, compiled, split.checked[0], seconds)
+            rows = with_latencies(
+                of_one_mechanism(rows), peers, path, compiled, split.checked[0], seconds
+            )
     samples = len(split.checked)
     return QuantizerComparison(rows, samples, split.origin, compiled.num_threads, busy)
 
@@ -168,8 +193,8 @@ def checked_by_float(
     """The float outputs, by onnxruntime.  Raises ``ModelError``."""
     names = [info.name for info in compiled.get_outputs()]
     try:
-        with running(str(path), samples) as answer:
-            return Checked(samples, names, answer()[0])
+        with running(str(with_logits(path)), samples) as answer:
+            return Checked(samples, names, answer()[0], logits_in(path))
     except IsolationError as error:
         raise ModelError(
             f"onnxruntime does not run the float model, with which all are compared: {error}"
@@ -182,16 +207,42 @@ def float_row(path: Path) -> QuantizerFigures:
 
 
 def our_row(
-    compiled: CompiledModel | FallbackModel, checked: Checked, folder: Path
+    compiled: CompiledModel | FallbackModel, family: Family, checked: Checked, folder: Path
 ) -> QuantizerFigures:
     """The row of quantglow."""
-    figures = checked.figures(OURS, [compiled.run(None, feeds) for feeds in checked.samples])
+    found = [compiled.run(None, feeds) for feeds in checked.samples]
+    outputs = with_our_logits(checked.outputs(found), compiled, family, checked.samples)
     compiled.save(folder / "ours.qgm")
     report = compiled.report
     assert isinstance(report, Report)
     spent = sum(report.seconds.get(stage, 0.0) for stage in CALIBRATING)
     nbytes = (folder / "ours.qgm").stat().st_size
-    return replace(figures, nbytes=nbytes, calibration_seconds=spent)
+    return QuantizerFigures(OURS, nbytes=nbytes, calibration_seconds=spent, outputs=outputs)
+
+
+def with_our_logits(
+    outputs: tuple[OutputAccuracy, ...],
+    compiled: CompiledModel | FallbackModel,
+    family: Family,
+    samples: Sequence[Feeds],
+) -> tuple[OutputAccuracy, ...]:
+    """The outputs with the SQNR of logits as reports have it: on a few samples, by the interpreter;
+    without it for other shapes than those of the graph."""
+    if not isinstance(compiled, CompiledModel):
+        return outputs
+    sums: dict[str, Sums] = {}
+    try:
+        graph = family.fitting(samples[0])
+        for feeds in samples[:MAX_SAMPLES]:
+            exact = values_by_name(graph, feeds)
+            for name, own in accumulated_sums(compiled.graph, feeds, exact).items():
+                sums[name] = sums.get(name, Sums()) + own
+    except (KeyError, QuantglowError):
+        return outputs
+    layers = [
+        LayerAccuracy(name, "", "", sqnr_accumulated_db=own.sqnr_db) for name, own in sums.items()
+    ]
+    return report_with_logits(outputs, graph, layers)
 
 
 def peer_row(
@@ -202,12 +253,11 @@ def peer_row(
     try:
         spent = peer.quantize(source, target, samples, limit)
         found = peer.run(target, checked.samples, limit)
-        figures = checked.figures(peer.name, found)
+        figures = QuantizerFigures(peer.name, outputs=checked.outputs(found))
         if peer.exact_options is not None:
             exact = peer.run(target, checked.samples, limit, is_exact=True)
             if not same(found, exact):
-                decibels = checked.figures(peer.name, exact).sqnr_db
-                figures = replace(figures, exact_sqnr_db=decibels)
+                figures = replace(figures, exact_outputs=checked.outputs(exact))
     except IsolationError as error:
         return QuantizerFigures(peer.name, reason=reason_of(error, peer.packages))
     except ValueError as error:

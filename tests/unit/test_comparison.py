@@ -8,17 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import quantglow as qg
 from quantglow.cli.data import mnist
 from quantglow.cli.main import main
+from quantglow.frontend.onnxruntime.logit_outputs import logits_in
+from quantglow.report.accuracy.accuracy import OutputAccuracy
 from quantglow.report.peers import peer_quantizers
 from quantglow.report.peers.peer_quantizers import by_onnxruntime
 from quantglow.report.peers.quantizer_comparison import (
     FLOAT,
     QuantizerComparison,
     QuantizerFigures,
+    of_one_mechanism,
 )
 from quantglow.report.speed import busy
 from tests.support.onnxruntime_sums import saturates
@@ -70,7 +74,7 @@ def test_the_command_prints_a_table_and_a_verdict(
     assert main(line.split()) == 0
     found = capsys.readouterr().out
     assert "█" in found and "onnxruntime-minmax" in found
-    assert " float than onnxruntime-minmax (" in found.splitlines()[-1]
+    assert " float than onnxruntime-minmax (" in next(filter(str.strip, found.splitlines()))
     assert main(f"{line} --json".split()) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["rows"][2]["name"] == "onnxruntime-minmax"
@@ -171,3 +175,39 @@ def test_html_has_bars_of_both_figures() -> None:
     own, other = QuantizerFigures("quantglow", 40.0, 1.0, 1e-3), QuantizerFigures("b<", 20.0)
     html = made_up(own, other)._repr_html_()
     assert "width:50.0%" in html and "1 ms" in html and "b&lt;" in html and "b<" not in html
+
+
+def classifier(path: Path) -> Path:
+    """The small network with a Softmax behind its scores, and a Sigmoid behind its features."""
+    model = small_model()
+    scores, features = (output.name for output in model.graph.output)
+    for output, op in zip(model.graph.output, ("Softmax", "Sigmoid"), strict=True):
+        node = onnx.helper.make_node(op, [output.name], [f"{output.name}:p"])
+        model.graph.node.append(node)
+        output.name = f"{output.name}:p"
+    onnx.save(model, path)
+    assert logits_in(path) == {0: scores, 1: features}
+    return path
+
+
+def test_all_rows_are_compared_by_their_logits(tmp_path: Path) -> None:
+    path = classifier(tmp_path / "model.onnx")
+    found = qg.compare(
+        path, small_samples(12), quantizers=["onnxruntime-minmax"], seconds=0.01, num_threads=1
+    )
+    _, *rows = found.rows
+    for row in rows:
+        assert all(output.logits_db is not None for output in row.outputs)
+        assert row.sqnr_db == min(output.worst_db for output in row.outputs)
+    assert "decibels of logits, too" in str(found)
+    report = qg.quantize_and_compile(path, small_samples(12), progress=False, num_threads=1).report
+    own = [output.logits_db for output in report.outputs]
+    assert [output.logits_db for output in rows[0].outputs] == pytest.approx(own)
+
+
+def test_logits_count_where_all_rows_have_them() -> None:
+    both = OutputAccuracy("y", 50.0, 1.0, 0.1, logits_db=30.0)
+    one = OutputAccuracy("y", 45.0, 1.0, 0.1)
+    rows = [QuantizerFigures("a", outputs=(both,)), QuantizerFigures("b", outputs=(one,))]
+    assert [row.sqnr_db for row in of_one_mechanism(rows)] == [50.0, 45.0]
+    assert [row.sqnr_db for row in of_one_mechanism(rows[:1])] == [30.0]

@@ -43,13 +43,37 @@ def quantized(
 
 
 def outputs(arrays: Sequence[Array], path: str, names: Sequence[str]) -> list[Array]:
-    """All outputs of each sample in turn, in a child process."""
+    """All outputs of each sample in turn, and the logits of those that hide them, in a child
+    process."""
     import openvino  # optional
 
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
-    request = openvino.Core().compile_model(path, "CPU", settings).create_infer_request()
+    model = openvino.Core().read_model(path)
+    hidden = [logits_behind(result.input_value(0)) for result in model.get_results()]
+    model.add_results([openvino.opset13.result(value) for value in hidden if value is not None])
+    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
     found = []
     for feeds in feeds_from(arrays, names):
         results = request.infer(feeds)
         found += [np.array(results[index]) for index in range(len(results))]
     return found
+
+
+VIEWS = frozenset(("Convert", "FakeQuantize", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+"""Operators of OpenVINO that keep values, up to their rounding."""
+
+HIDING = frozenset(("LogSoftmax", "Sigmoid", "Softmax", "SoftMax", "TopK"))
+"""Operators whose results are probabilities or choices."""
+
+
+def logits_behind(value: Any) -> Any:
+    """The operand of the first operator behind a value, and views of it, that hides errors; None
+    if there is none."""
+    node = value.get_node()
+    while node.get_type_name() in VIEWS:
+        node = node.input_value(0).get_node()
+    if node.get_type_name() not in HIDING:
+        return None
+    operand = node.input_value(0)
+    behind = logits_behind(operand)
+    return operand if behind is None else behind

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quantglow.frontend.onnxruntime.logit_outputs import with_logits
 from quantglow.processes.isolation import called
 from quantglow.report.accuracy.onnxruntime_check import Outputs, grouped
 from quantglow.report.accuracy.sample_arrays import arrays_of
@@ -51,10 +52,11 @@ class PeerQuantizer:
         *,
         is_exact: bool = False,
     ) -> Outputs:
-        """All outputs of each sample, as users get them, or with exact sums.  Raises
-        ``IsolationError``."""
+        """All outputs of each sample, as users get them, or with exact sums, then the logits of
+        those that hide them.  Raises ``IsolationError``."""
         names = list(samples[0])
         options = (self.exact_options if is_exact else None) or self.run_options
+        path = with_logits(path) if path.suffix == ".onnx" else path
         facts = {"path": str(path), "names": names, **options}
         arrays = called(self.outputs, arrays_of(samples, names), facts, seconds=seconds)
         return grouped(arrays, len(samples))

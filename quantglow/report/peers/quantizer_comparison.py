@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow.backends.onnxruntime.session import EXACT_SUMS
-from quantglow.report.accuracy.accuracy import plain
+from quantglow.report.accuracy.accuracy import OutputAccuracy, plain, worst_sqnr_db
 from quantglow.report.display.bars import Bar, html_bars, text_bar
 from quantglow.report.display.tables import Table, Tabular, nbytes_text, number
 from quantglow.report.peers.latency import milliseconds
@@ -22,9 +22,10 @@ EQUAL = 0.01
 class QuantizerFigures:
     """A row: what is known of a quantizer's model, and the ``reason`` for what is not.
 
-    ``sqnr_db`` and ``agreement`` are those of the worst output on samples that calibration did not
-    see; ``exact_sqnr_db`` is the former with exact sums, if users have to ask for these here;
-    ``nbytes`` is the size of its file, ``calibration_seconds`` the time from float to int8.
+    ``sqnr_db`` and ``agreement`` are those of the worst of ``outputs``, on samples that calibration
+    did not see; their logits count where all rows have them.  ``exact_sqnr_db`` is the former with
+    exact sums, if users have to ask for these here; ``nbytes`` is the size of its file,
+    ``calibration_seconds`` the time from float to int8.
     """
 
     name: str
@@ -35,6 +36,27 @@ class QuantizerFigures:
     calibration_seconds: float | None = None
     exact_sqnr_db: float | None = None
     reason: str = ""
+    outputs: tuple[OutputAccuracy, ...] = field(default=(), repr=False)
+    exact_outputs: tuple[OutputAccuracy, ...] = field(default=(), repr=False)
+
+    def measured(self, positions: Collection[int]) -> QuantizerFigures:
+        """The figures of the worst output, with logits of the outputs at some positions only."""
+
+        def chosen(outputs: Sequence[OutputAccuracy]) -> tuple[OutputAccuracy, ...]:
+            return tuple(
+                o if p in positions else replace(o, logits_db=None) for p, o in enumerate(outputs)
+            )
+
+        outputs, exact = chosen(self.outputs), chosen(self.exact_outputs)
+        answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
+        return replace(
+            self,
+            outputs=outputs,
+            exact_outputs=exact,
+            sqnr_db=worst_sqnr_db(outputs),
+            exact_sqnr_db=worst_sqnr_db(exact),
+            agreement=min(answers) if answers else None,
+        )
 
     @property
     def caveat(self) -> str:
@@ -84,9 +106,10 @@ class QuantizerComparison(Tabular):
     def tables(self) -> Iterator[Table]:
         """A row for each quantizer, with a bar as long as its latency."""
         longest = max((row.seconds for row in self.rows if row.seconds is not None), default=1.0)
+        logits = any(o.logits_db is not None for row in self.rows for o in row.outputs)
         columns = ("quantizer", "SQNR dB", "equal answers", "latency", "file", "calibration", "")
         title = f"int8 beside float, {self.samples} sample(s) {self.origin}"
-        title += f", {self.num_threads} thread(s)"
+        title += f", {self.num_threads} thread(s){', decibels of logits, too' if logits else ''}"
         rows = [row.cells(longest) for row in self.rows]
         yield Table(title, columns, rows, frozenset(columns[1:6]))
 
@@ -105,7 +128,10 @@ class QuantizerComparison(Tabular):
 
     def to_json(self) -> dict[str, Any]:
         """The figures in types that ``json`` writes."""
-        rows = [plain({**vars(row)}) for row in self.rows]
+        outputs = ("outputs", "exact_outputs")
+        rows = [
+            plain({k: v for k, v in vars(row).items() if k not in outputs}) for row in self.rows
+        ]
         facts = {"samples": self.samples, "origin": self.origin, "num_threads": self.num_threads}
         return {"verdict": self.verdict, "rows": rows, **facts, "busy": self.busy}
 
@@ -120,6 +146,14 @@ class QuantizerComparison(Tabular):
             figures = {n: v for n, v in known.items() if v is not None and 0 < v < float("inf")}
             longest = max(figures.values(), default=1.0)
             yield [Bar(n, v / longest, text(v), n == "quantglow") for n, v in figures.items()]
+
+
+def of_one_mechanism(rows: Sequence[QuantizerFigures]) -> list[QuantizerFigures]:
+    """The rows with the figures of their outputs; logits count where all that ran have them."""
+    ran = [outputs for row in rows for outputs in (row.outputs, row.exact_outputs) if outputs]
+    known = (outputs for outputs in zip(*ran, strict=True))
+    positions = {p for p, all_of in enumerate(known) if None not in [o.logits_db for o in all_of]}
+    return [row.measured(positions) if row.outputs else row for row in rows]
 
 
 def accuracy_words(ours: QuantizerFigures, others: Sequence[QuantizerFigures]) -> str:
