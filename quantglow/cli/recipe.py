@@ -233,5 +233,5 @@ def _contract(table: dict[str, Any]) -> AccuracyContract | None:
         return None
     _refuse(table, "control", ("max_drop", "max_minutes"))
     if "max_drop" not in table:
-        raise OptionError("[control] needs max_drop, the relative error that is allowed")
+        raise OptionError("[control] needs 'max_drop', the relative error that is allowed")
     return AccuracyContract(**table)

@@ -184,7 +184,7 @@ def test_a_missing_profile_is_reported(folder: Path, capsys: pytest.CaptureFixtu
         ('path = "net.onnx"', 'path = "net.onnx"\nanswers = "words"', "answers must be one of"),
         ('path = "net.onnx"', 'path = "net.onnx"\nanswers = "text"', "no entry 'character'"),
         ("[gate]", "[options]\npresets = 1\n[gate]", "unknown entries"),
-        ("[gate]", "[control]\nmax_minutes = 1\n[gate]", "needs max_drop"),
+        ("[gate]", "[control]\nmax_minutes = 1\n[gate]", "needs 'max_drop'"),
         ("[gate]", "[control]\nmax_drop = -1\n[gate]", "must not be negative"),
         ("[gate]", "[control]\nmax_drops = 1\n[gate]", "unknown entries"),
         ("[gate]", "[gate", "recipe"),

@@ -60,14 +60,14 @@ def test_shapes_that_are_no_numbers_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], dims: str
 ) -> None:
     assert main(["bench", str(folder / "free.onnx"), "--input-shapes", f"x:{dims}"]) == 1
-    assert "input_shapes takes NAME:D,D" in capsys.readouterr().err
+    assert "--input-shapes takes NAME:D,D" in capsys.readouterr().err
 
 
 def test_shapes_of_other_inputs_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", str(folder / "free.qgm"), "--input-shapes", "z:1"]) == 1
-    assert "input_shapes names ['z']" in capsys.readouterr().err
+    assert "--input-shapes names ['z']" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("stage", "expected"), [("int8", "Quantize("), ("program", "@out")])
