@@ -244,8 +244,10 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         case = saved_case(saved)
         if saved.graph.outputs:
             signature.check(case.shape_map)
-            if not are_outputs(signature.outputs, (n.type for _, n in saved.graph.outputs)):
-                raise ValueError("its graph has other outputs than it declares")
+        is_model = is_whole(saved.graph, signature)
+        kinds = [node.type for _, node in saved.graph.outputs]
+        if is_model and not are_outputs(signature.outputs, kinds):
+            raise ValueError("its graph has outputs of other types than it declares")
         general = tuple(graph.of_model(signature) for graph in saved.general)
         for graph in general:
             if External.__name__ in graph.text:
@@ -257,8 +259,7 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         ) from error
     source = Reopened(saved, compiler)
     deciding = tuple((case.value_map or {}).keys())
-    whole = case if is_whole(saved.graph, signature) else None
-    opened = Opened(saved.graph, whole, general)
+    opened = Opened(saved.graph, case if is_model else None, general)
     return FreeShapes(
         signature,
         source.graph_at,

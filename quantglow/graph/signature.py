@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import InputError
-from quantglow.symbolic.size import is_free
 from quantglow.types import DType, TensorType
 
 Dim = int | str | None
@@ -168,18 +167,9 @@ class Signature:
 
 
 def are_outputs(ports: Sequence[Port], kinds: Iterable[TensorType]) -> bool:
-    """Whether values have the element types, ranks and fixed sizes of ports."""
-    return all(
-        port.dtype is kind.dtype
-        and (port.dims is None or len(port.dims) == kind.rank)
-        and not any(map(surely_differ, port.dims or (), kind.shape))
-        for port, kind in zip(ports, kinds, strict=True)
-    )
-
-
-def surely_differ(dim: Dim, size: int) -> bool:
-    """Whether a declared dimension is fixed, and a size another number."""
-    return isinstance(dim, int) and not is_free(size) and dim != size
+    """Whether values have the element types of ports.  Models may declare other ranks and sizes of
+    outputs than they compute, which onnxruntime takes, too."""
+    return all(port.dtype is kind.dtype for port, kind in zip(ports, kinds, strict=True))
 
 
 def dims_text(dims: tuple[Dim, ...] | None) -> str:
