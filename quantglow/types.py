@@ -53,6 +53,12 @@ class DType(StrEnum):
         info = np.iinfo(self.numpy)
         return int(info.min), int(info.max)
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Smallest and largest value of the type, the infinities of floats: of nothing, they are
+        the maximum and the minimum."""
+        return (-np.inf, np.inf) if self.is_float else self.limits
+
     @staticmethod
     def of(array: Array) -> DType:
         """The element type of a NumPy array.  Raises ``TypeError`` for others."""

@@ -90,8 +90,7 @@ class MaxPool(Pool):
         return self.x.type.with_shape(self.result_shape())
 
     def reference(self, x: Array) -> Array:
-        lowest = -np.inf if self.x.type.dtype.is_float else self.x.type.dtype.limits[0]
-        return np.asarray(self.windows(x, lowest).max(axis=(4, 5)))
+        return np.asarray(self.windows(x, self.x.type.dtype.ends[0]).max(axis=(4, 5)))
 
 
 @op
@@ -254,7 +253,8 @@ class ReduceMax(Reduce):
         return self.chosen_type()
 
     def reference(self, x: Array) -> Array:
-        return np.asarray(x.max(axis=self.axes, keepdims=self.keepdims))
+        lowest, _ = self.x.type.dtype.ends
+        return np.asarray(x.max(axis=self.axes, keepdims=self.keepdims, initial=lowest))
 
 
 @op
@@ -272,4 +272,5 @@ class ReduceMin(Reduce):
         return self.chosen_type()
 
     def reference(self, x: Array) -> Array:
-        return np.asarray(x.min(axis=self.axes, keepdims=self.keepdims))
+        _, highest = self.x.type.dtype.ends
+        return np.asarray(x.min(axis=self.axes, keepdims=self.keepdims, initial=highest))

@@ -61,7 +61,7 @@ class PoolTables:
     def padding(self) -> float | int:
         if isinstance(self.pool, AveragePool):
             return 0
-        return -np.inf if self.pool.x.type.dtype.is_float else self.pool.x.type.dtype.limits[0]
+        return self.pool.x.type.dtype.ends[0]
 
     def divisors(self) -> list[Array]:
         """For averages [OH, OW]: float divisors, or multipliers and sums of zero points."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat
 from quantglow.backends.llvm.kernels.vector.vectors import Piece, narrower
@@ -33,7 +33,7 @@ class Fold(Combination):
 
 
 def fold_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
-    """The combination of all elements, a scalar; ``length`` > 0."""
+    """The combination of all elements, a scalar; the neutral one if there are none."""
     if is_free(length):
         return _fold_free_row(b, fold, lanes, length)
     found: list[Value] = []
@@ -46,10 +46,9 @@ def fold_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
             start += count * step
     for piece in _rest(start, length, lanes):
         found.append(across(b, fold, piece.lanes, fold.load(0, piece)))
-    total = found[0]
-    for value in found[1:]:
-        total = fold.combine(1, total, value)
-    return total
+    if not found:
+        return fold.neutral(1)
+    return reduce(partial(fold.combine, 1), found)
 
 
 def _fold_free_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
