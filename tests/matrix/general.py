@@ -64,7 +64,7 @@ def general(
     compiler = Compiler(target, threads)
     made = general_program(signature, Case.of(shapes), graph_at, compiler, caution=caution)
     assert made is not None
-    return replace(made, source=replace(made.source, batch=None))
+    return replace(made, source=replace(made.source, claimed_batch=None))
 
 
 def assert_serves(

@@ -148,6 +148,10 @@ class SingleProducts:
         return b.op("add", WORDS, sums, b.op("mul", WORDS, operand[0], weights[0]))
 
 
+class Address(str):
+    """A pointer to bytes that are read where they are multiplied."""
+
+
 class SingleDot(DotProduct):
     """The same where each product is an instruction of its own, and bytes are read one by one."""
 
@@ -158,23 +162,48 @@ class SingleDot(DotProduct):
 
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
         """The address of the bytes: loaded early, most of them would be spilled."""
-        return (row,)
+        return (Address(row),)
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
-        return (b.at(pointer, offset),)
+        return (Address(b.at(pointer, offset)),)
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
-        """Byte by byte in this order, in which sums and addresses stay in registers."""
-        totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
+        """Byte by byte where both are addresses; kernels that compute operands have vectors."""
+        if isinstance(operand[0], Address) and isinstance(weights[0], Address):
+            return accumulated_bytes(b, sums, operand[0], weights[0])
+        vectors = self._spread(b, operand[0]), self._loaded(b, weights[0])
         for k in range(STEP_NBYTES):
-            x = loaded_byte(b, operand[0], k)
-            for lane in range(LANES):
-                w = loaded_byte(b, weights[0], STEP_NBYTES * lane + k)
-                total = b.op("add", "i32", totals[lane], b.op("mul", "i32", x, w))
-                totals[lane] = held(b, total)
-        return gathered(b, WORDS, totals)
+            order = range(k, LANES * STEP_NBYTES, STEP_NBYTES)
+            x, w = (
+                b.cast("sext", "<4 x i8>", b.shuffle(self.bytes_kind, v, "poison", order), WORDS)
+                for v in vectors
+            )
+            sums = b.op("add", WORDS, sums, b.op("mul", WORDS, x, w))
+        return sums
+
+    def _spread(self, b: Builder, operand: Value) -> Value:
+        """Four bytes for each lane."""
+        if not isinstance(operand, Address):
+            return operand
+        spread = [i % STEP_NBYTES for i in range(LANES * STEP_NBYTES)]
+        return b.shuffle("<4 x i8>", b.load("<4 x i8>", operand), "poison", spread)
+
+    def _loaded(self, b: Builder, weights: Value) -> Value:
+        return b.load(self.bytes_kind, weights) if isinstance(weights, Address) else weights
+
+
+def accumulated_bytes(b: Builder, sums: Value, row: Value, weights: Value) -> Value:
+    """Products in this order, in which sums and addresses stay in registers."""
+    totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
+    for k in range(STEP_NBYTES):
+        x = loaded_byte(b, row, k)
+        for lane in range(LANES):
+            w = loaded_byte(b, weights, STEP_NBYTES * lane + k)
+            total = b.op("add", "i32", totals[lane], b.op("mul", "i32", x, w))
+            totals[lane] = held(b, total)
+    return gathered(b, WORDS, totals)
 
 
 def loaded_byte(b: Builder, pointer: Value, offset: int) -> Value:
