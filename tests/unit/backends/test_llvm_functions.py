@@ -133,7 +133,8 @@ def test_extremes_treat_nan_as_numpy_does(name: str) -> None:
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_no_function_becomes_a_call(target: str, lanes: int) -> None:
     """Arithmetic that a processor lacks, such as float64 on microcontrollers, is a call of the
-    compiler's own library, and the square root one of C's.  Armv6-M jumps far by ``bl``, too.
+    compiler's own library, and the square root one of C's.  Armv6-M jumps far by ``bl``, too, and
+    calls functions of the text itself.
     """
     b = Builder()
     source, destination = b.kernel(2)
@@ -147,4 +148,5 @@ def test_no_function_becomes_a_call(target: str, lanes: int) -> None:
     for index, expression in enumerate(expressions):
         b.store(kind, scalars.value(expression), b.at(destination, 64 * index))
     text = assembly(level_target(target), b.finish())
-    assert not re.search(r"\t(call|tail)|\b(jmp|b)\s+\w*f\b|\tbl\s+(?!__aeabi_|sqrtf|\.L)", text)
+    known = "|".join([*re.findall(r"^(\w+):", text, re.MULTILINE), "__aeabi_", "sqrtf", r"\.L"])
+    assert not re.search(rf"\t(call|tail)|\b(jmp|b)\s+\w*f\b|\tbl\s+(?!{known})", text)
