@@ -21,7 +21,7 @@ INT8 = "residual"
 """A network of integers."""
 
 SELECTED = {
-    "rv64gcv": {"vwmacc.vx", "vnclip.wi", "vfcvt.x.f.v"},
+    "rv64gcv": {"vwmacc.vx", "vsext.vf2", "vfcvt.x.f.v"},
     "rv64gc": {"mul", "fcvt.w.s"},
     "wasm32": {"i32x4.dot_i16x8_s", "i8x16.narrow_i16x8_s", "f32x4.nearest"},
 }

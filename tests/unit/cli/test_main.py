@@ -353,12 +353,12 @@ def test_bundle_refuses_a_folder_with_a_program_before_the_work(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ("--target cortex-m4 --library shared", "library='shared' is for ELF"),
+        ("--target cortex-m4 --library shared", "--library shared is for ELF"),
         ("--target cortex-m4 --threads", "the pool is for Linux"),
-        ("--target wasm32 --library shared --weights c", "no place for weights='c'"),
+        ("--target wasm32 --library shared --weights c", "no place for --weights c"),
         ("--target cortex-m3", "unknown target 'cortex-m3'. Remedy: .*'cortex-m0plus'"),
-        ("--max-flash 0", "max_flash must be at least 1"),
-        ("--name all", "name='all' is a target of CMake"),
+        ("--max-flash 0", "--max-flash must be at least 1"),
+        ("--name all", "--name all is a target of CMake"),
     ],
 )
 def test_bundle_refuses_options_before_the_work(

@@ -122,7 +122,7 @@ def test_reasons_of_passes_that_decline_are_shown(
         (["-p", "fold-batchnorm"], "no pass 'fold-batchnorm', did you mean 'fold-batch-norm'?"),
         (["-p", "xyz"], "there is no pass 'xyz'. `quantglow opt --list` names all"),
         (["-p", "share-in-place"], "is over programs or graphs, whichever the text is not"),
-        (["--max-elements", "-1"], "max_elements must be at least 0"),
+        (["--max-elements", "-1"], "--max-elements must be at least 0"),
     ],
 )
 def test_wrong_options_are_one_message(
