@@ -6,6 +6,7 @@ import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from quantglow.arguments import brief
 from quantglow.errors import BackendError, OptionError
@@ -23,6 +24,9 @@ GONE_SECONDS = 8.0
 """The same where all workers left, and nothing is in reach that starts them again."""
 ANSWER_SECONDS = 1.0
 """Time in which a nanny accepts a connection."""
+
+NANNIES: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+"""The nannies of a client's workers when there were some: a wait may begin after all died."""
 
 
 def checked_client(client: Any) -> Any:
@@ -58,28 +62,35 @@ class Attendance:
 
     client: Any
     last: float = field(default_factory=time.monotonic)
-    nannies: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._note_nannies()
 
     def check(self, is_present: bool | None = None) -> None:
         """Raise ``BackendError`` where workers are absent for long; ``is_present``: whether those
         are there that are needed, by default whether any is.
         """
-        workers = self.client.scheduler_info()["workers"].values()
-        if workers:
-            self.nannies = frozenset(worker["nanny"] for worker in workers if worker["nanny"])
-        if bool(workers) if is_present is None else is_present:
+        has_workers = self._note_nannies()
+        if has_workers if is_present is None else is_present:
             self.last = time.monotonic()
             return
         absent = time.monotonic() - self.last
         if absent > ABSENT_SECONDS or (absent > GONE_SECONDS and not self._can_start()):
             raise BackendError(f"the cluster has no workers any more. Remedy: {LOCAL}")
 
+    def _note_nannies(self) -> bool:
+        """Note the nannies of the workers that are there; whether there are any."""
+        workers = self.client.scheduler_info()["workers"].values()
+        if workers:
+            NANNIES[self.client] = frozenset(w["nanny"] for w in workers if w["nanny"])
+        return bool(workers)
+
     def _can_start(self) -> bool:
         """Whether workers may come: none did yet, the cluster adapts, or a nanny restarts one."""
         if getattr(self.client.cluster, "_adaptive", None) is not None:
             return True
         actions = (event.get("action") for _, event in self.client.get_events("all"))
-        return "remove-worker" not in actions or any(map(answers, self.nannies))
+        return "remove-worker" not in actions or any(map(answers, NANNIES.get(self.client, ())))
 
 
 def answers(address: str) -> bool:

@@ -79,6 +79,14 @@ def test_workers_that_their_nanny_starts_again_are_awaited(nanny: str) -> None:
         absent(FakeClient(nanny), ABSENT_SECONDS + 1).check()
 
 
+def test_a_wait_that_begins_when_all_workers_are_dead_knows_their_nanny(nanny: str) -> None:
+    client = FakeClient(nanny)
+    absent(client, 0)
+    later = Attendance(client)
+    later.last -= GONE_SECONDS + 1
+    later.check()
+
+
 @pytest.mark.parametrize(
     ("adapts", "starts"), [(True, True), (False, False)], ids=["adaptive", "none came yet"]
 )
