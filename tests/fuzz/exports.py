@@ -10,6 +10,7 @@ itself must be within a step of the interpreter's.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ import onnxruntime as ort
 
 import quantglow as qg
 from quantglow.backends.onnxruntime.session import failures
-from quantglow.frontend.reading.proto import all_nodes
 from quantglow.graph.graph import Graph
+from quantglow.ops.external import External
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.free_graphs import REMEDY
 from quantglow.types import Array
@@ -45,8 +46,6 @@ FORMS = ("fixed", "free", "free", "parts")
 SIZED_SHARE = 0.6
 """Share of models with free dimensions that get outputs which depend on sizes."""
 PRODUCER = "quantglow"
-FIXED = {"DynamicQuantizeMatMul", "If", "NegativeLogLikelihoodLoss"}
-"""Operators whose sizes may have to be fixed, though the model takes others."""
 NEAR, SHARE = 0.02, 0.9
 """Difference of int8 results as a share of the largest, and the share of them that is as near."""
 
@@ -71,7 +70,7 @@ def check(case: Case, setting: Setting, seed: int) -> Difference | None:
         return None  # the other fuzzer asks whether it may be refused
     label = f"{form} {'int8' if is_int8 else 'float'}"
     with tempfile.TemporaryDirectory() as folder:
-        return exported_difference(compiled, case, label, spans, Path(folder) / "m.onnx")
+        return exported_difference(model, compiled, case, label, spans, Path(folder) / "m.onnx")
 
 
 def is_finite(model: onnx.ModelProto) -> bool:
@@ -92,7 +91,7 @@ def formed(model: onnx.ModelProto, form: str, rng: np.random.Generator) -> onnx.
 
 
 def exported_difference(
-    compiled: Any, case: Case, label: str, spans: list[Array], path: Path
+    model: onnx.ModelProto, compiled: Any, case: Case, label: str, spans: list[Array], path: Path
 ) -> Difference | None:
     """The difference of the exported model from a compiled one."""
     feeds = fed(compiled, case.samples[0])
@@ -111,9 +110,7 @@ def exported_difference(
             return None
         if REMEDY not in str(error):
             return Difference(f"{label} refused", str(error)[:300])
-        may_be_fixed = any(node.op_type in FIXED for node in all_nodes(case.model.graph.node))
-        is_free = label.startswith("free") and not may_be_fixed
-        if is_free and (other := served_elsewhere(compiled, feeds)):
+        if label.startswith("free") and (other := served_elsewhere(model, compiled, feeds)):
             return Difference(f"{label} fixed", f"{other} run, too: {error}"[:300])
         shapes = {name: array.shape for name, array in feeds.items()}
         compiled.export_onnx(path, input_shapes=shapes)
@@ -137,18 +134,47 @@ def exported_difference(
     return None
 
 
-def served_elsewhere(compiled: Any, feeds: Feeds) -> dict[str, tuple[int, ...]]:
+def served_elsewhere(
+    model: onnx.ModelProto, compiled: Any, feeds: Feeds
+) -> dict[str, tuple[int, ...]]:
     """Other shapes that a model takes, all of whose dimensions have another size but those of 1;
-    none where it takes no such, or where values decide."""
+    none where it takes no such, or where values decide.
+
+    Sizes do not count that ONNX refuses, if only in a branch that is not taken, or that onnxruntime
+    alone takes.
+    """
     programs = getattr(compiled, "specialisations", None)
     if getattr(programs, "deciding", ()) or all(a.size == 1 for a in feeds.values()):
         return {}
+    is_inferred = takes_sizes(model, {name: array.shape for name, array in feeds.items()})
     for resize in RESIZES[1:]:
         values = {name: resized(array, resize) for name, array in feeds.items()}
+        shapes = {name: array.shape for name, array in values.items()}
+        if is_inferred and not takes_sizes(model, shapes):
+            continue
         with suppress(qg.QuantglowError):
+            graph = None if programs is None else programs.graph_for(shapes)
+            if graph and any(isinstance(node, External) for node in graph.every_node()):
+                continue
             compiled.run(None, values)
-            return {name: array.shape for name, array in values.items()}
+            return shapes
     return {}
+
+
+def takes_sizes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Whether ONNX infers the types of a model at some shapes of its inputs."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for end in fixed.graph.input:
+        for dim, size in zip(
+            end.type.tensor_type.shape.dim, shapes.get(end.name, ()), strict=False
+        ):
+            dim.dim_value = size
+    try:
+        onnx.shape_inference.infer_shapes(fixed, check_type=True, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return False
+    return True
 
 
 def fed(compiled: Any, sample: Feeds) -> Feeds:
