@@ -34,8 +34,11 @@ SUMS = ElementType(DType.I32)
 
 
 def rows_times_weights(call: Call, name: str, x: Node, point: ZeroPoint, weights: Array) -> Node:
-    """``whole`` integers x [..., K] times weights [K, N] that are known and centred, int32."""
+    """``whole`` integers x [..., K] times weights [K, N] that are known and centred, int32.
+    Raises ``ValueError`` for another K."""
     *batch, k = x.type.shape
+    if k != len(weights):
+        raise ValueError(f"x has {k} columns, but the weights have {len(weights)} rows")
     rows = Reshape(name=call.derived("rows"), x=x, shape=(prod(batch), k))
 
     def product(name: str, part: slice, w: Array) -> Node:

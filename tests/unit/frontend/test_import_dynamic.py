@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from tests.support.effort import moderate
@@ -150,3 +150,22 @@ def test_weights_computed_at_run_time_are_left_to_the_fallback() -> None:
     model, feeds = m.model(m.op("MatMulInteger", x, y, point, other)), m.feeds()
     (found,) = qg.compile(model, num_threads=1).run(None, feeds)
     assert np.array_equal(found, by_onnxruntime(model, feeds)[0])
+
+
+@pytest.mark.parametrize("columns", [15, 17, 40])
+def test_products_of_other_depths_than_the_weights_are_refused(columns: int) -> None:
+    """At the shape of a call, too, which a model of free dimensions had cut to the weights'."""
+    weights = np.random.default_rng(0).integers(0, 255, (16, 4)).astype(np.uint8)
+    tensors = {"w": weights, "scale": np.float32(0.007), "point": np.uint8(128)}
+    node = helper.make_node("DynamicQuantizeMatMul", ["x", *tensors], ["y"], domain="com.microsoft")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", "K"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])
+    initializers = [numpy_helper.from_array(np.asarray(a), n) for n, a in tensors.items()]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(
+        helper.make_graph([node], "g", [x], [y], initializers), opset_imports=opsets, ir_version=8
+    )
+    compiled = qg.compile(model, num_threads=1)
+    assert compiled(np.ones((2, 16), np.float32)).shape == (2, 4)
+    with pytest.raises(qg.InputError, match=f"x has {columns} columns, but the weights have 16"):
+        compiled(np.ones((2, columns), np.float32))
