@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -46,8 +46,8 @@ from quantglow.frontend.operators.qlinear import (
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
 from quantglow.frontend.reading.light_models import Weights
 from quantglow.frontend.reading.proto import OLDEST_OPSET, all_nodes, opsets_of
-from quantglow.frontend.resolvers.evaluation import evaluated, importer_of, is_ours
-from quantglow.frontend.resolvers.expansion import expanded
+from quantglow.frontend.resolvers.evaluation import FLOAT, evaluated, importer_of, is_ours
+from quantglow.frontend.resolvers.expansion import definition, expanded
 from quantglow.frontend.resolvers.external import left_to_fallback
 from quantglow.frontend.resolvers.free_sizes import known_value, with_free_sizes
 from quantglow.frontend.resolvers.fused_operators import DEFINITIONS
@@ -247,12 +247,31 @@ def with_known_operands(
     try:
         if is_ours(proto, operands, scope.opsets):
             return evaluated(proto, operands, scope, bind)
+        if (results := by_float_definition(proto, operands, scope)) is not None:
+            return results
         found = fold(proto, operands, scope.opsets, scope.meter)
         return {known.name: known for known in found}
     except Unsupported:
         if kind in IMPORTERS or kind in DEFINITIONS or is_of_steps(kind):
             return None
         raise
+
+
+def by_float_definition(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope
+) -> dict[str, Value] | None:
+    """A node of floats without an importer, by its definition, as at run time: ``onnx.reference``
+    takes the logarithm of a Softmax that is 0.  None where the definition has loops."""
+    floats = [v for v in operands.values() if isinstance(v, Known) and v.onnx_type == FLOAT]
+    if qualified(proto) in IMPORTERS or not floats:
+        return None
+    function = definition(proto, scope)
+    if function is None or any(a.HasField("g") for n in function.node for a in n.attribute):
+        return None
+    try:
+        return expanded(proto, scope, import_nodes)
+    except Unsupported:
+        return None
 
 
 def by_bodies(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
