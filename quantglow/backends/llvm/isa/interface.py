@@ -278,6 +278,11 @@ class InstructionSet(ABC):
         """The float32 function ``name``, by its ``steps`` or others with the same results."""
         return steps[name](b, lanes, x)
 
+    @property
+    def branches(self) -> bool:
+        """Whether single float32 are computed one of two ways, as a branch decides, not both."""
+        return False
+
     def routines(self, texts: Sequence[str]) -> str:
         """LLVM IR of functions that LLVM calls for the operations of some texts; the others are
         those of the compiler's library."""
@@ -305,11 +310,6 @@ class InstructionSet(ABC):
         """Bytes after arenas, temporaries and constants that kernels may read, never write: a cache
         line, or a vector if that is longer."""
         return max(LINE_NBYTES, self.vector_nbytes)
-
-    @property
-    def branches(self) -> bool:
-        """Whether single float32 are computed one of two ways, as a branch decides, not both."""
-        return False
 
     @property
     def prefetches(self) -> bool:

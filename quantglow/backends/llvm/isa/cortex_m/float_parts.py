@@ -54,6 +54,14 @@ def rounded(
     return (value + 1) >> 1, exponent
 
 
+def normal_parts(c: Code, *numbers: Word) -> list[tuple[Word, Word]]:
+    """Mantissas and biased exponents of normal numbers; others go to ``rare``."""
+    exponents = [(x << 1) >> 24 for x in numbers]
+    for exponent in exponents:
+        c.unless((exponent - 1).is_("ugt", MOST - 1), "rare")
+    return [((x << 8 | TOP) >> 8, exponent) for x, exponent in zip(numbers, exponents, strict=True)]
+
+
 def parts(c: Code, bits: Word) -> tuple[Word, Word]:
     """Mantissa and exponent of a finite number, from its bits without a sign."""
     exponent, fraction = bits >> 23, bits & (HIDDEN - 1)
@@ -99,6 +107,16 @@ def specials(c: Code, x: Word, y: Word) -> tuple[Word, Word]:
     c.unless(a.is_("ugt", INFINITY), "nan")
     c.unless(b.is_("ugt", INFINITY), "nan")
     return a, b
+
+
+def give_specials(c: Code, sign: Word) -> None:
+    """The blocks ``endless``, ``zero`` and ``nan``, which give these numbers."""
+    c.label("endless")
+    c.give(sign | INFINITY)
+    c.label("zero")
+    c.give(sign)
+    c.label("nan")
+    c.give(NAN)
 
 
 def shifted_up(

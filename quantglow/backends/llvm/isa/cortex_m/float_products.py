@@ -5,7 +5,8 @@ from __future__ import annotations
 from quantglow.backends.llvm.isa.cortex_m.float_parts import (
     INFINITY,
     MOST,
-    NAN,
+    give_specials,
+    normal_parts,
     normalized,
     packed,
     product,
@@ -23,10 +24,7 @@ def multiply() -> str:
     """``__aeabi_fmul``"""
     c = Code("__aeabi_fmul")
     x, y = c.word("%x"), c.word("%y")
-    first, second = (x << 1) >> 24, (y << 1) >> 24
-    c.unless((first - 1).is_("ugt", MOST - 1), "rare")
-    c.unless((second - 1).is_("ugt", MOST - 1), "rare")
-    a, b = ((v << 8 | TOP) >> 8 for v in (x, y))
+    (a, first), (b, second) = normal_parts(c, x, y)
     high, rest = product(a, b)
     m, exponent = rounded(c, "m", high, rest, first + second - 128)
     c.unless(exponent.is_("ugt", MOST - 1), "rare")
@@ -57,6 +55,7 @@ def scale_integer() -> str:
 
 
 def multiply_rare() -> str:
+    """Products of numbers that are not normal, and those that are not."""
     c = Code("multiply_rare")
     x, y = c.word("%x"), c.word("%y")
     a, b = specials(c, x, y)
@@ -72,12 +71,7 @@ def multiply_rare() -> str:
     for name, other in (("first", y), ("second", x)):
         c.label(name)
         c.branch((other << 1).is_("eq", 0), "nan", "endless")
-    c.label("endless")
-    c.give(sign | INFINITY)
-    c.label("zero")
-    c.give(sign)
-    c.label("nan")
-    c.give(NAN)
+    give_specials(c, sign)
     return c.text(("x", "y"))
 
 
@@ -129,10 +123,7 @@ def divide() -> str:
     """``__aeabi_fdiv``; no quotient lies half way between two float32."""
     c = Code("__aeabi_fdiv")
     x, y = c.word("%x"), c.word("%y")
-    first, second = (x << 1) >> 24, (y << 1) >> 24
-    c.unless((first - 1).is_("ugt", MOST - 1), "rare")
-    c.unless((second - 1).is_("ugt", MOST - 1), "rare")
-    a, b = ((v << 8 | TOP) >> 8 for v in (x, y))
+    (a, first), (b, second) = normal_parts(c, x, y)
     q, _, exponent = divided(c, a, b, first - second + 126)
     c.unless(exponent.is_("ugt", MOST - 1), "rare")
     c.give((((q + 1) >> 1) + (exponent << 23)) | ((x ^ y) & TOP))
@@ -142,6 +133,7 @@ def divide() -> str:
 
 
 def divide_rare() -> str:
+    """Quotients of numbers that are not normal, and those that are not."""
     c = Code("divide_rare")
     x, y = c.word("%x"), c.word("%y")
     a, b = specials(c, x, y)
@@ -158,10 +150,5 @@ def divide_rare() -> str:
     c.branch(b.is_("eq", INFINITY), "nan", "endless")
     c.label("second")
     c.branch(a.is_("eq", 0), "nan", "endless")
-    c.label("endless")
-    c.give(sign | INFINITY)
-    c.label("zero")
-    c.give(sign)
-    c.label("nan")
-    c.give(NAN)
+    give_specials(c, sign)
     return c.text(("x", "y"))

@@ -38,7 +38,7 @@ def _compared(match: re.Match[str]) -> str:
     if pattern is None or not value.startswith("%"):
         return match[0]
     (limit,) = struct.unpack(">d", bytes.fromhex(pattern[1]))
-    if limit < 0 if above else limit > 0:
+    if not (limit >= 0 if above else limit <= 0):  # NaN neither
         return match[0]
     (bits,) = struct.unpack("<i", struct.pack("<f", abs(limit)))
     first = bits + 1 + (0 if above else SIGN)
