@@ -58,13 +58,13 @@ def in_flags(
 
 def flags_of(command: str, parsers: Mapping[str, argparse.ArgumentParser]) -> dict[str, str]:
     """The flag of each keyword, with its command if it is of another one."""
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     for name in sorted(parsers, key=lambda name: name != command):
         prefix = "" if name == command else f"quantglow {name} "
         for action in parsers[name]._actions:
             if action.option_strings:
-                found.setdefault(action.dest, prefix + action.option_strings[0])
-    return found
+                flags.setdefault(action.dest, prefix + action.option_strings[0])
+    return flags
 
 
 def worded(flag: str, value: str) -> str:

@@ -88,23 +88,23 @@ class Checked:
     wanted: Outputs
     logits: Mapping[int, str]
 
-    def outputs(self, found: Outputs) -> tuple[OutputAccuracy, ...]:
+    def outputs(self, results: Outputs) -> tuple[OutputAccuracy, ...]:
         """The accuracy of a model's outputs; of the logits behind them, too, if it gives them."""
         outputs = tuple(
-            output_accuracy_of(name, *self.pair(found, position), self.is_class_like(position))
+            output_accuracy_of(name, *self.pair(results, position), self.is_class_like(position))
             for position, name in enumerate(self.names)
         )
-        if len(found[0]) != len(self.wanted[0]):
+        if len(results[0]) != len(self.wanted[0]):
             return outputs
         accuracies = list(outputs)
         for rank, position in enumerate(self.logits, len(self.names)):
-            sums = sum(map(Sums.of, *self.pair(found, rank)), Sums())
+            sums = sum(map(Sums.of, *self.pair(results, rank)), Sums())
             accuracies[position] = replace(outputs[position], logits_db=sums.sqnr_db)
         return tuple(accuracies)
 
-    def pair(self, found: Outputs, position: int) -> tuple[list[Array], list[Array]]:
+    def pair(self, results: Outputs, position: int) -> tuple[list[Array], list[Array]]:
         """The float results of all samples at a position, and those of a model."""
-        return [each[position] for each in self.wanted], [each[position] for each in found]
+        return [each[position] for each in self.wanted], [each[position] for each in results]
 
     def is_class_like(self, position: int) -> bool:
         """Whether an output has a score for each class."""
@@ -210,8 +210,8 @@ def our_row(
     compiled: CompiledModel | FallbackModel, family: Family, checked: Checked, folder: Path
 ) -> QuantizerFigures:
     """The row of quantglow."""
-    found = [compiled.run(None, feeds) for feeds in checked.samples]
-    outputs = with_our_logits(checked.outputs(found), compiled, family, checked.samples)
+    results = [compiled.run(None, feeds) for feeds in checked.samples]
+    outputs = with_our_logits(checked.outputs(results), compiled, family, checked.samples)
     compiled.save(folder / "ours.qgm")
     report = compiled.report
     assert isinstance(report, Report)
@@ -235,12 +235,13 @@ def with_our_logits(
         graph = family.fitting(samples[0])
         for feeds in samples[:MAX_SAMPLES]:
             exact = values_by_name(graph, feeds)
-            for name, own in accumulated_sums(compiled.graph, feeds, exact).items():
-                sums[name] = sums.get(name, Sums()) + own
+            for name, of_sample in accumulated_sums(compiled.graph, feeds, exact).items():
+                sums[name] = sums.get(name, Sums()) + of_sample
     except (KeyError, QuantglowError):
         return outputs
     layers = [
-        LayerAccuracy(name, "", "", sqnr_accumulated_db=own.sqnr_db) for name, own in sums.items()
+        LayerAccuracy(name, "", "", sqnr_accumulated_db=total.sqnr_db)
+        for name, total in sums.items()
     ]
     return report_with_logits(outputs, graph, layers)
 

@@ -203,31 +203,31 @@ class Scope:
         return self.tensor(name)
 
 
-def coded_node(known: Coded, name: str, scope: Scope) -> Node:
+def coded_node(coded: Coded, name: str, scope: Scope) -> Node:
     """Known integers behind a Dequantize; as rows of equal parameters where their type cannot say
     these."""
-    element = known.element()
+    element = coded.element()
     if element is None:
-        return coded_rows(known, name, scope)
-    codes = np.ascontiguousarray(known.codes).reshape(known.codes.shape)
+        return coded_rows(coded, name, scope)
+    codes = np.ascontiguousarray(coded.codes).reshape(coded.codes.shape)
     stored = Constant(name=scope.claim(f"{name}:codes", True), value=codes, element=element)
     return Dequantize(name=scope.claim(name, name not in scope.values), x=stored)
 
 
-def coded_rows(known: Coded, name: str, scope: Scope) -> Node:
+def coded_rows(coded: Coded, name: str, scope: Scope) -> Node:
     """Transpose(Reshape(Dequantize(rows))) of integers in blocks."""
-    axis, length = known.runs()
-    last = known.laid_out(lambda array: np.moveaxis(array, axis, -1))
+    axis, length = coded.runs()
+    last = coded.laid_out(lambda array: np.moveaxis(array, axis, -1))
     shape = last.codes.shape
     rows = coded_node(last.laid_out(lambda array: array.reshape(-1, length)), f"{name}:rows", scope)
     is_moved = axis < len(shape) - 1
-    own = scope.claim(name, name not in scope.values)
-    whole = scope.claim(f"{name}:moved", True) if is_moved else own
-    made: Node = Reshape(name=whole, x=rows, shape=shape)
+    result = scope.claim(name, name not in scope.values)
+    whole = scope.claim(f"{name}:moved", True) if is_moved else result
+    reshaped: Node = Reshape(name=whole, x=rows, shape=shape)
     if not is_moved:
-        return made
+        return reshaped
     perm = (*range(axis), len(shape) - 1, *range(axis, len(shape) - 1))
-    return Transpose(name=own, x=made, perm=perm)
+    return Transpose(name=result, x=reshaped, perm=perm)
 
 
 def size_node(value: Sizes, scope: Scope) -> Node:

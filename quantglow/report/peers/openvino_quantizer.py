@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.frontend.onnxruntime.logit_outputs import behind
 from quantglow.report.accuracy.sample_arrays import feeds_from
 from quantglow.types import Array
 
@@ -49,7 +50,7 @@ def outputs(arrays: Sequence[Array], path: str, names: Sequence[str]) -> list[Ar
 
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
     model = openvino.Core().read_model(path)
-    hidden = [logits_behind(result.input_value(0)) for result in model.get_results()]
+    hidden = [behind(result.input_value(0), made_by) for result in model.get_results()]
     model.add_results([openvino.opset13.result(value) for value in hidden if value is not None])
     request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
     found = []
@@ -59,21 +60,7 @@ def outputs(arrays: Sequence[Array], path: str, names: Sequence[str]) -> list[Ar
     return found
 
 
-VIEWS = frozenset(("Convert", "FakeQuantize", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
-"""Operators of OpenVINO that keep values, up to their rounding."""
-
-HIDING = frozenset(("LogSoftmax", "Sigmoid", "Softmax", "SoftMax", "TopK"))
-"""Operators whose results are probabilities or choices."""
-
-
-def logits_behind(value: Any) -> Any:
-    """The operand of the first operator behind a value, and views of it, that hides errors; None
-    if there is none."""
+def made_by(value: Any) -> tuple[str, Any] | None:
+    """The operator of a value of OpenVINO and its first operand; None for inputs."""
     node = value.get_node()
-    while node.get_type_name() in VIEWS:
-        node = node.input_value(0).get_node()
-    if node.get_type_name() not in HIDING:
-        return None
-    operand = node.input_value(0)
-    behind = logits_behind(operand)
-    return operand if behind is None else behind
+    return (node.get_type_name(), node.input_value(0)) if node.get_input_size() else None

@@ -97,13 +97,13 @@ def times(term: Term, factor: int) -> Term:
 
 def product(factors: Iterable[Term]) -> Term:
     """The product of numbers."""
-    known, texts = 1, []
+    constant, texts = 1, []
     for factor in factors:
         if isinstance(factor, int):
-            known *= factor
+            constant *= factor
         else:
             texts.append(factor)
-    return "*".join([*texts, str(known)]) if texts else known
+    return "*".join([*texts, str(constant)]) if texts else constant
 
 
 def conditions(extents: Iterable[Extent], counts: Iterable[Term]) -> Conditions:

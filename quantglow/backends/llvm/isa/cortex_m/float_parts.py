@@ -26,7 +26,7 @@ def product(a: Word, b: Word) -> tuple[Word, Word]:
 
 
 def rounded(
-    c: Code, name: str, high: Word, rest: Word, exponent: Word, step: int = 1
+    c: Code, name: str, high: Word, low: Word, exponent: Word, step: int = 1
 ) -> tuple[Word, Word]:
     """A ``product`` to 24 bits, half to even, and its exponent: that of 31 bits, or one more
     (``step``: how that is counted)."""
@@ -43,7 +43,7 @@ def rounded(
     c.branch((high << 26).is_("eq", 0), tie, done, likely=False)
     c.label(tie)
     at, value = c.phi((long, more), (short, exponent)), c.phi((long, half), (short, less))
-    c.branch((rest & 255).is_("eq", 0), even, done)
+    c.branch((low & 255).is_("eq", 0), even, done)
     c.label(even)
     # A half is added below: less by one unless the result is odd.
     lowered = value + ((value >> 1) & 1) - 1
@@ -96,8 +96,8 @@ def packed(c: Code, q: Word, exponent: Word, sign: Word) -> None:
     q = c.select(far, q >> 2 | 1, q)
     shift = c.select(shift.is_("ugt", 33), 31, c.select(far, shift - 2, shift))
     field = c.select(is_small, 0, (exponent - 1) << 23)
-    m, rest = q >> shift, q << (c.word(32) - shift)
-    up = rest.is_("ugt", c.word(TOP) - (m & 1))
+    m, lost = q >> shift, q << (c.word(32) - shift)
+    up = lost.is_("ugt", c.word(TOP) - (m & 1))
     c.give((m + field + c.select(up, 1, 0)) | sign)
 
 
@@ -144,10 +144,10 @@ def mantissa(value: float) -> int:
 
 def moved(c: Code, name: str, value: Word, by: Word, beside: Word) -> Word:
     """``value / 2^by`` rounded to nearest; half to what makes its sum with ``beside`` even."""
-    whole, rest = value >> by, value << (c.word(32) - by)
-    up = rest >> 31
+    whole, lost = value >> by, value << (c.word(32) - by)
+    up = lost >> 31
     before = c.block
-    c.branch(rest.is_("eq", TOP), f"{name}.tie", f"{name}.done", likely=False)
+    c.branch(lost.is_("eq", TOP), f"{name}.tie", f"{name}.done", likely=False)
     c.label(f"{name}.tie")
     odd = (whole + beside) & 1
     c.jump(f"{name}.done")

@@ -92,11 +92,11 @@ def series(c: Code, r: Word, at: Word, sign: Word) -> Word:
     steps = [(c.word(mantissa(term)), c.word(end)) for term, end in terms] + [(first, sign + 1)]
     ends = [end for _, end in terms] + [1]
     for index, ((term, _), end) in enumerate(zip(steps, ends, strict=True)):
-        high, rest = product(value, r)
+        high, low = product(value, r)
         by = at + (exponent - end)
         if index == len(terms):
             by = by + sign
-        part, by = rounded(c, f"step{index}", high, rest, by, step=-1)
+        part, by = rounded(c, f"step{index}", high, low, by, step=-1)
         part = moved(c, f"sum{index}", part, by, term)
         value, exponent = term + ((part ^ sign) - sign), end
     return value
@@ -108,11 +108,11 @@ def power() -> str:
     x = c.word("%x")
     r, at, sign, n = reduced(c, x)
     value = series(c, r, at, sign)
-    high, rest = product(r, r)
-    square, less = rounded(c, "square", high, rest, at << 1, step=-1)
-    high, rest = product(square, value)
+    high, low = product(r, r)
+    square, less = rounded(c, "square", high, low, at << 1, step=-1)
+    high, low = product(square, value)
     # Its exponent is -less; that of r is -at.
-    tail, less = rounded(c, "tail", high, rest, less + 1 - sign, step=-1)
+    tail, less = rounded(c, "tail", high, low, less + 1 - sign, step=-1)
     by = less - at
     whole = tail >> by
     c.branch(sign.is_("slt", 0), "minus", "plus")

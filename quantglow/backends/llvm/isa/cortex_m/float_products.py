@@ -25,8 +25,8 @@ def multiply() -> str:
     c = Code("__aeabi_fmul")
     x, y = c.word("%x"), c.word("%y")
     (a, first), (b, second) = normal_parts(c, x, y)
-    high, rest = product(a, b)
-    m, exponent = rounded(c, "m", high, rest, first + second - 128)
+    high, low = product(a, b)
+    m, exponent = rounded(c, "m", high, low, first + second - 128)
     c.unless(exponent.is_("ugt", MOST - 1), "rare")
     c.give((m + (exponent << 23)) | ((x ^ y) & TOP))
     c.label("rare")
@@ -45,8 +45,8 @@ def scale_integer() -> str:
     second = scale >> 23
     c.unless((second - 1).is_("ugt", MOST - 1), "rare")
     m, first = shifted_up(c, size, second + (150 - 128), (16, 8, 4, 2, 1), 24)
-    high, rest = product(m, (scale << 8 | TOP) >> 8)
-    m, exponent = rounded(c, "m", high, rest, first)
+    high, low = product(m, (scale << 8 | TOP) >> 8)
+    m, exponent = rounded(c, "m", high, low, first)
     c.unless(exponent.is_("ugt", MOST - 1), "rare")
     c.give((m + (exponent << 23)) | (spread & TOP))
     c.label("rare")
@@ -65,8 +65,8 @@ def multiply_rare() -> str:
     c.unless(a.is_("eq", 0), "zero")
     c.unless(b.is_("eq", 0), "zero")
     (a, first), (b, second) = normalized(c, "a", a), normalized(c, "b", b)
-    high, rest = product(a, b)
-    sticky = c.select((rest & 255).is_("eq", 0), 0, 1)
+    high, low = product(a, b)
+    sticky = c.select((low & 255).is_("eq", 0), 0, 1)
     packed(c, high | sticky, first + second - 127, sign)
     for name, other in (("first", y), ("second", x)):
         c.label(name)
@@ -91,19 +91,19 @@ def quotient() -> str:
     error = c.word(1 << 24) - inverse * top
     inverse = ((inverse << 8) + (inverse * error).signed_shift(16)) >> 1
     digit = ((a >> 9) * inverse) >> 18
-    rest = (a << 12) - digit * d
-    lower = (rest.signed_shift(11) * inverse).signed_shift(16)
-    rest = (rest << 12) - lower * d
+    remainder = (a << 12) - digit * d
+    lower = (remainder.signed_shift(11) * inverse).signed_shift(16)
+    remainder = (remainder << 12) - lower * d
     q = (digit << 12) + lower
-    rest, q = c.loop("low", rest, q)
-    c.branch(rest.is_("slt", 0), "raise", "high")
+    remainder, q = c.loop("low", remainder, q)
+    c.branch(remainder.is_("slt", 0), "raise", "high")
     c.label("raise")
-    c.repeat("low", rest + d, q - 1)
+    c.repeat("low", remainder + d, q - 1)
     c.label("high")
-    rest, q = c.loop("much", rest, q)
-    c.branch(rest.is_("ult", d), "done", "lower")
+    remainder, q = c.loop("much", remainder, q)
+    c.branch(remainder.is_("ult", d), "done", "lower")
     c.label("lower")
-    c.repeat("much", rest - d, q + 1)
+    c.repeat("much", remainder - d, q + 1)
     c.label("done")
     c.give(q)
     values = "".join(f"\\{value:02X}" for value in INVERSES)

@@ -56,23 +56,23 @@ def tangent() -> str:
 def series(c: Code, size: Word) -> Word:
     """``x - x^3 (c0 - x^2 (c1 - ...))`` of a positive x."""
     at, x = c.word(127) - (size >> 23), (size << 8 | TOP) >> 8
-    high, rest = product(x, x)
-    square, twice = rounded(c, "square", high, rest, at << 1, step=-1)
+    high, low = product(x, x)
+    square, twice = rounded(c, "square", high, low, at << 1, step=-1)
     value, exponent, finer = c.word(mantissa(LAST)), LAST_EXPONENT, c.word(0)
     for index, (term, end) in enumerate(TERMS):
-        high, rest = product(value, square)
+        high, low = product(value, square)
         by = twice + (exponent - end) + finer
-        part, by = rounded(c, f"step{index}", high, rest, by, step=-1)
+        part, by = rounded(c, f"step{index}", high, low, by, step=-1)
         whole = c.word(mantissa(term))
         if end == 3:
             value, finer = difference(c, f"sum{index}", whole, part, by)
         else:
             value, finer = whole - moved(c, f"sum{index}", part, by, whole), c.word(0)
         exponent = end
-    high, rest = product(square, x)
-    cube, by = rounded(c, "cube", high, rest, twice, step=-1)
-    high, rest = product(cube, value)
+    high, low = product(square, x)
+    cube, by = rounded(c, "cube", high, low, twice, step=-1)
+    high, low = product(cube, value)
     # Shifts to the unit of x, whose exponent is left out.
-    part, by = rounded(c, "part", high, rest, by + exponent, step=-1)
+    part, by = rounded(c, "part", high, low, by + exponent, step=-1)
     value, finer = difference(c, "last", x, part, by)
     return value + ((c.word(126) - at - finer) << 23)

@@ -58,12 +58,12 @@ class DepthwisePacker:
 
     def _excess(self, stacks: Array, row: int) -> Array:
         """int32 [vectors, lanes] of an output row, for the stacks of a run."""
-        found = np.zeros(stacks.shape[2:4], np.int64)
+        sums = np.zeros(stacks.shape[2:4], np.int64)
         for pair, (of, taps) in enumerate(self._pairs()):
             if of == row:
                 positions = [place for place, tap in enumerate(taps) if tap is not None]
-                found += self.dot.excess(stacks[:, pair], positions).sum(axis=0)
-        return found.astype(np.int32)
+                sums += self.dot.excess(stacks[:, pair], positions).sum(axis=0)
+        return sums.astype(np.int32)
 
     def _stacks(self, w: Array) -> Iterator[Array]:
         """[column taps, pairs, vectors, lanes, rows of a stack] of each run."""

@@ -104,10 +104,10 @@ def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
     return _scaled_power(b, lanes, rest, shifted)
 
 
-def _scaled_power(b: Builder, lanes: int, rest: Value, shifted: Value) -> Value:
-    """``2 ** (n + rest)``, n in the lowest bits of a number to which ``ROUNDING`` was added."""
+def _scaled_power(b: Builder, lanes: int, fraction: Value, shifted: Value) -> Value:
+    """``2 ** (n + fraction)``, n in the lowest bits of a number to which ``ROUNDING`` was added."""
     kind = vector(lanes, "float")
-    value = polynomial(b, kind, rest, EXP2)
+    value = polynomial(b, kind, fraction, EXP2)
     # The shift by 23 that makes it an exponent leaves nothing of the magic number.
     scale = _power_of_two(b, lanes, vectors.bits(b, lanes, shifted))
     return b.op("fmul", kind, value, scale)
@@ -248,8 +248,8 @@ def tanh_gate(b: Builder, lanes: int, x: Value) -> Value:
     low = b.op("fmul", kind, b.op("fsub", kind, x, s), slope)
     low = b.op("fadd", kind, low, b.op("fmul", kind, s, polynomial(b, kind, square, others)))
     shifted = plus(b, kind, b.op("fadd", kind, high, low), ROUNDING)
-    rest = b.op("fsub", kind, high, plus(b, kind, shifted, -ROUNDING))
-    power = _scaled_power(b, lanes, b.op("fadd", kind, rest, low), shifted)
+    fraction = b.op("fsub", kind, high, plus(b, kind, shifted, -ROUNDING))
+    power = _scaled_power(b, lanes, b.op("fadd", kind, fraction, low), shifted)
     return b.op("fdiv", kind, splat(kind, f32(1.0)), plus(b, kind, power, 1.0))
 
 
