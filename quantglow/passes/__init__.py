@@ -59,6 +59,15 @@ RECOGNISERS = (
 )
 """Operators that exporters write in parts become one again."""
 
+MOVES: tuple[Pass, ...] = (
+    merge_transposes,
+    merge_reshapes,
+    sink_transpose,
+    sink_transpose_below_reshape,
+    hoist_transpose,
+)
+"""Passes that bring Transposes and Reshapes together."""
+
 FLOAT_PASSES: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     repeat(
@@ -68,11 +77,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         fold_parts_of_constants,
         drop_expand,
         matmul_to_gemm,
-        merge_transposes,
-        merge_reshapes,
-        sink_transpose,
-        sink_transpose_below_reshape,
-        hoist_transpose,
+        *MOVES,
         sink_reshape,
         fold_transpose_into_gemm,
         eliminate_common_subexpressions,

@@ -57,12 +57,12 @@ def grid() -> list[onnx.NodeProto]:
     return [*made, corner, node("Add", ["corners", "cell"], ["cells"])]
 
 
-def cascade() -> onnx.ModelProto:
-    """The detector of images ``x`` of any height and width; ``final`` has boxes, ``z`` the scores
-    of all boxes that the first stage chose."""
-    node, around = helper.make_node, {"pads": [1] * 4, "strides": [2, 2]}
-    nodes = [
-        node("Conv", ["x", "w"], ["c"], **around),
+def first_stage() -> list[onnx.NodeProto]:
+    """x -> ``r``, its features, and ``regions`` [K, 4] of the image with ``image`` [K, 1] that
+    NonMaxSuppression chooses."""
+    node = helper.make_node
+    return [
+        node("Conv", ["x", "w"], ["c"], pads=[1] * 4, strides=[2, 2]),
         node("Relu", ["c"], ["r"]),
         node("Conv", ["r", "ws"], ["d"], pads=[1] * 4),
         node("Sigmoid", ["d"], ["s"]),
@@ -75,6 +75,15 @@ def cascade() -> onnx.ModelProto:
         node("Gather", ["chosen", "zero"], ["image"], axis=1),
         node("Gather", ["rows", "index"], ["picked"]),
         node("Gather", ["picked", "crossed"], ["regions"], axis=1),
+    ]
+
+
+def cascade() -> onnx.ModelProto:
+    """The detector of images ``x`` of any height and width; ``final`` has boxes, ``z`` the scores
+    of all boxes that the first stage chose."""
+    node, around = helper.make_node, {"pads": [1] * 4, "strides": [2, 2]}
+    nodes = [
+        *first_stage(),
         node("RoiAlign", ["x", "regions", "image"], ["crops"], output_height=6, output_width=6),
         node("Conv", ["crops", "v"], ["e"], **around),
         node("Relu", ["e"], ["f"]),

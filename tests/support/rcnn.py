@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.support.cascade import KNOWN, grid
+from tests.support.cascade import KNOWN, first_stage
 from tests.support.deformable import weights
 
 HEADS: dict[str, Any] = {
@@ -31,19 +31,7 @@ def rcnn(accepted: float = 0.5) -> onnx.ModelProto:
     node = helper.make_node
     cut: dict[str, Any] = {"spatial_scale": 0.5, "sampling_ratio": 2}
     nodes = [
-        node("Conv", ["x", "w"], ["c"], pads=[1] * 4, strides=[2, 2]),
-        node("Relu", ["c"], ["r"]),
-        node("Conv", ["r", "ws"], ["d"], pads=[1] * 4),
-        node("Sigmoid", ["d"], ["s"]),
-        node("Reshape", ["s", "row"], ["scores"]),
-        *grid(),
-        node("Reshape", ["cells", "all boxes"], ["boxes"]),
-        node("Reshape", ["cells", "boxes in rows"], ["rows"]),
-        node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"], ["chosen"]),
-        node("Gather", ["chosen", "third"], ["index"], axis=1),
-        node("Gather", ["chosen", "zero"], ["image"], axis=1),
-        node("Gather", ["rows", "index"], ["picked"]),
-        node("Gather", ["picked", "crossed"], ["regions"], axis=1),
+        *first_stage(),
         node("RoiAlign", ["r", "regions", "image"], ["e"], output_height=5, output_width=5, **cut),
         node("Flatten", ["e"], ["f"]),
         node("Gemm", ["f", "fc6"], ["g6"], transB=1),

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.rewrite import Pass, run_passes
-from quantglow.passes import RECOGNISERS, optimize
+from quantglow.passes import MOVES, RECOGNISERS, optimize
 from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from quantglow.passes.eliminate_identity import eliminate_identity
 from quantglow.passes.fuse_activation import fuse_activation, fuse_float_activation
-from quantglow.passes.hoist_transpose import hoist_transpose
 from quantglow.passes.merge_reshapes import merge_reshapes
-from quantglow.passes.merge_transposes import merge_transposes
 from quantglow.passes.repeat import repeat
-from quantglow.passes.sink_transpose import sink_transpose
-from quantglow.passes.sink_transpose_below_reshape import sink_transpose_below_reshape
 from quantglow.passes.transpose_to_reshape import transpose_to_reshape
 from quantglow.quantization.qdq.affine import fold_scales
 from quantglow.quantization.qdq.contraction import (
@@ -39,11 +35,7 @@ QDQ_PASSES: tuple[Pass, ...] = (
         "move-transposes",
         eliminate_identity,
         real_operands,
-        merge_transposes,
-        merge_reshapes,
-        sink_transpose,
-        sink_transpose_below_reshape,
-        hoist_transpose,
+        *MOVES,
         eliminate_common_subexpressions,
     ),
     repeat(

@@ -35,15 +35,10 @@ from quantglow.ops.contraction import Contraction
 from quantglow.ops.expression import arg
 from quantglow.ops.expression import call as fn
 from quantglow.ops.weight_groups import BITS, GRAIN, LONGEST, PackedWeights, packed_codes
-from quantglow.passes import optimize
+from quantglow.passes import MOVES, optimize
 from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from quantglow.passes.eliminate_identity import eliminate_identity
-from quantglow.passes.hoist_transpose import hoist_transpose
-from quantglow.passes.merge_reshapes import merge_reshapes
-from quantglow.passes.merge_transposes import merge_transposes
 from quantglow.passes.repeat import repeat
-from quantglow.passes.sink_transpose import sink_transpose
-from quantglow.passes.sink_transpose_below_reshape import sink_transpose_below_reshape
 from quantglow.quantization.qdq.affine import fold_stored_scales
 from quantglow.quantization.qdq.movement import real_constants
 from quantglow.types import Array, DType, ElementType
@@ -243,11 +238,7 @@ STORED_WEIGHT_PASSES: tuple[Pass, ...] = (
     repeat(
         "move-transposes",
         eliminate_identity,
-        merge_transposes,
-        merge_reshapes,
-        sink_transpose,
-        sink_transpose_below_reshape,
-        hoist_transpose,
+        *MOVES,
         eliminate_common_subexpressions,
     ),
     real_operands_but_weights,
