@@ -9,8 +9,8 @@ from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.external import External
 from quantglow.ops.indexing import Gather
 from quantglow.ops.loop import Loop
+from quantglow.ops.quantization import Dequantize
 from quantglow.ops.shape import Expand
-from quantglow.ops.stored_integers import has_stored_integers
 from quantglow.ops.work import work_of
 from quantglow.passes.layout import derived
 
@@ -30,7 +30,7 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
         return None
     if not operands or not all(isinstance(o, Constant) for o in operands):
         return None
-    if has_stored_integers(node):
+    if isinstance(node, Dequantize):
         return declined(node, "it has the integers of the model")
     if node.has_free_sizes:
         return declined(node, "its value depends on free dimensions")

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
-from quantglow.backends.llvm.isa.cortex_m.float_logistic import logistic
+from quantglow.backends.llvm.isa.cortex_m.float_gates import logistic, tangent
 from quantglow.backends.llvm.isa.cortex_m.float_powers import power
 from quantglow.backends.llvm.isa.cortex_m.float_products import quotient, scale_integer
-from quantglow.backends.llvm.isa.cortex_m.float_tanh import tangent
 from quantglow.backends.llvm.isa.cortex_m.integer_rounding import called
 from quantglow.backends.llvm.isa.cortex_m.words import WEIGHTS
 from quantglow.backends.llvm.isa.interface import Steps

@@ -1,7 +1,7 @@
-"""The hyperbolic tangent of float32 in 32-bit integers.
+"""The gates of recurrent layers, tanh and the logistic function of float32, in 32-bit integers.
 
-The steps are those of ``kernels/vector/mathfun.tanh``, each rounded as there, of one of its two
-ways.
+The steps are those of ``kernels/vector/mathfun``, each rounded as there; of tanh they are those of
+one of its two ways.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ TERMS = ((0.020551708, 6), (0.053714104, 5), (0.13331152, 3), (0.33333272, 2))
 """Magnitudes of coefficients, whose signs take turns, and exponents of the sums with all that
 follows, without their sign.  The third sum may be below 1/8."""
 LAST_EXPONENT = 8
+
+BIAS = 127
+POWERS = BIAS - 24, BIAS + 22
+"""Biased exponents of the powers whose logistic function is computed here."""
 
 
 def bits(value: float) -> int:
@@ -76,3 +80,34 @@ def series(c: Code, size: Word) -> Word:
     part, by = rounded(c, "part", high, low, by + exponent, step=-1)
     value, finer = difference(c, "last", x, part, by)
     return value + ((c.word(126) - at - finer) << 23)
+
+
+def logistic() -> str:
+    """``1 / (1 + exp(x))``"""
+    c = Code("logistic_near")
+    x = c.word("%x")
+    power = c.call("exp_near", x)
+    biased = power >> 23
+    c.unless((biased - POWERS[0]).is_("ugt", POWERS[1] - POWERS[0]), "rare")
+    m = (power << 8 | TOP) >> 8
+    c.branch(biased.is_("ult", BIAS), "below", "above")
+    c.label("below")
+    small = moved(c, "part", m, c.word(BIAS) - biased, c.word(0)) + HIDDEN
+    small_end = c.block
+    c.jump("sum")
+    c.label("above")
+    total = m + (c.word(HIDDEN) >> (biased - BIAS))
+    c.branch(total.is_("ult", HIDDEN << 1), "sum", "long")
+    c.label("long")
+    halved, more = total >> 1, biased + 1
+    nearest = halved + (total & halved & 1)
+    c.jump("sum")
+    c.label("sum")
+    total = c.phi((small_end, small), ("above", total), ("long", nearest))
+    at = c.phi((small_end, c.word(BIAS)), ("above", biased), ("long", more))
+    # The sum may be 2^24, whose quotient is 2^24, or 2^23: that is 2^25, which carries.
+    q = c.call("quotient", c.word(HIDDEN << 1), total)
+    c.give(((q + 1) >> 1) + ((c.word(2 * BIAS - 2) - at) << 23))
+    c.label("rare")
+    c.give(c.call("logistic_far", x))
+    return c.text(("x",), "linkonce_odr")
