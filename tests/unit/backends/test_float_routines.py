@@ -138,18 +138,32 @@ def patterns() -> Array:
     return np.concatenate([special, special | SIGN, spread])
 
 
-@pytest.mark.parametrize("name", float_functions.DEFINITIONS)
-def test_integer_steps_of_functions_give_the_bits_of_float_steps(name: str) -> None:
-    """Every float32 was compared once."""
-    x, results = patterns(), {}
+def assert_same_bits(name: str, x: Array) -> None:
+    """Integer and float steps of a function give the same bits of some patterns."""
+    results = []
     for level in ("cortex-m0plus", "portable"):
         isa = level_target(level).isa
 
         def steps(b: Builder, lanes: int, value: Value, isa: InstructionSet = isa) -> Value:
             return isa.function(b, name, lanes, value, VECTOR_FUNCTIONS)
 
-        results[level] = of_patterns(steps, x)
-    np.testing.assert_array_equal(results["cortex-m0plus"], results["portable"])
+        results.append(of_patterns(steps, x))
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("name", float_functions.DEFINITIONS)
+def test_integer_steps_of_functions_give_the_bits_of_float_steps(name: str) -> None:
+    assert_same_bits(name, patterns())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", float_functions.DEFINITIONS)
+def test_integer_steps_are_exact_on_every_float32_that_takes_them(name: str) -> None:
+    """From 2^-18 to 32, which is more than any of them takes."""
+    for exponent in range(109, 132):
+        x = np.arange(exponent << 23, (exponent + 1) << 23, dtype=np.uint32)
+        assert_same_bits(name, x)
+        assert_same_bits(name, x | np.uint32(SIGN))
 
 
 SHORT = {"tanh": mathfun.tanh_by_branches, "logistic": mathfun.logistic_above}
