@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import tempfile
@@ -18,6 +19,7 @@ def exit_code_of_child(check: Callable[[], bool]) -> int:
     with tempfile.TemporaryFile("w+") as stacks:
         child = os.fork()
         if child == 0:
+            gc.freeze()  # sessions of onnxruntime in the garbage wait for threads of the parent
             faulthandler.enable(stacks)
             faulthandler.register(signal.SIGALRM, stacks, chain=True)
             signal.alarm(PATIENCE_SECONDS)

@@ -6,7 +6,6 @@ Libraries of custom operators are never loaded: they are code of whoever wrote t
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 
 from quantglow.errors import FallbackError
 from quantglow.processes.foreign_calls import endable
+from quantglow.processes.forking import renewed_after_fork
 from quantglow.timeline import FOREIGN, span
 
 NAME = "onnxruntime"
@@ -55,18 +55,22 @@ class Session:
         self._load = partial(loaded, model, num_threads, optimize, exact_sums)
         self._repeats = isinstance(model, str) or any(name in model for name in REPEATING)
         self._seconds = math.inf
-        self._process, self._session = os.getpid(), self._load()
+        self._session = self._load()
+        renewed_after_fork(self)
         self.input_names: list[str] = [argument.name for argument in self.session.get_inputs()]
 
     @property
     def session(self) -> Any:
-        """onnxruntime's session.  A forked child loads one of its own: another thread of the parent
-        may have held locks of the one that it inherits."""
-        if self._process != os.getpid():
-            _inherited.append(self._session)
+        """onnxruntime's session; a forked child loads one of its own."""
+        if self._session is None:
             self._session = self._load()
-            self._process = os.getpid()  # last: other threads go on by it
         return self._session
+
+    def forget_threads(self) -> None:
+        """Leave the parent's session alone: another thread may have held locks of it, and to free
+        it, as the garbage collector may do at any time, would wait for its threads."""
+        _inherited.append(self._session)
+        self._session = None
 
     @property
     def inputs(self) -> list[Any]:

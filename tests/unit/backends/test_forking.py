@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -121,6 +122,13 @@ def test_a_child_forked_while_onnxruntime_runs_runs_it_too() -> None:
     assert exit_code_of_child(lambda: bool((session.run(feeds)[0] >= 0).all())) == 0
     assert exit_code_of_child(lambda: session.session is not parents) == 0
     assert session.session is parents
+
+
+def test_a_child_frees_sessions_of_its_parent_without_their_threads() -> None:
+    model = model_of([relu()], {"x": floats(2, 3)}, ["y"])
+    sessions = [Session(model.SerializeToString(), 2)]
+    time.sleep(0.2)  # its second thread waits now, no longer ready to go on
+    assert exit_code_of_child(lambda: bool(sessions.pop().input_names)) == 0
 
 
 def relu() -> Any:
