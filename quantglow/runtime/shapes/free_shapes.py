@@ -395,7 +395,8 @@ class FreeShapes(Concise):
                 raise
             return
         with self._lock:
-            if case in self._kept.programs:
+            current = self._kept.programs.get(case)
+            if current is not None and is_shared(current):  # else another thread was faster
                 self._keep(case, found)
 
     def _keep(self, case: Case, found: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.graph.case import Case
+from quantglow.processes import background
 from quantglow.runtime.shapes import often_used
 from quantglow.runtime.shapes.often_used import OftenUsed
 from quantglow.runtime.shapes.specialisations import Specialisation
@@ -75,6 +77,20 @@ def test_warming_up_may_compile_it_at_once(compiled: Any, tmp_path: Path) -> Non
     assert served(again) is own
 
 
+def test_the_first_program_of_its_own_stays(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Callable[[], object]] = []
+    monkeypatch.setattr(background, "started", lambda name, work: started.append(work))
+    compiled(image(FIRST))
+    for _ in range(3):
+        assert not isinstance(served(compiled), Specialisation)
+    compiled.warm_up([{"x": OFTEN}], specialised=True)
+    program = served(compiled)
+    (work,) = started
+    work()
+    assert isinstance(program, Specialisation)
+    assert served(compiled) is program
+
+
 def test_a_forked_child_gets_one_too(compiled: Any) -> None:
     compiled(image(FIRST))
     served(compiled)
@@ -130,6 +146,7 @@ def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> 
 PROGRAM = """
 import sys
 import quantglow as qg
+from quantglow.processes import background
 from quantglow.runtime.shapes import often_used
 from tests.support.free_network import free_model, image
 often_used.OFTEN, often_used.physical_cores = 2, lambda: 2
