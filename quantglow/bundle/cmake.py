@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantglow.bundle.contents import Contents
 
-FIRST_LINE = "# add_subdirectory() and target_link_libraries(program {}) add it to a program."
+CMAKE_FIRST_LINE = "# add_subdirectory() and target_link_libraries(program {}) add it to a program."
 """How every ``CMakeLists.txt`` of a bundle begins, with the bundle's name."""
 
 
@@ -14,7 +14,7 @@ def cmake_lists(bundle: Contents) -> str:
     objects = [source for source in bundle.sources if source.endswith(".o")]
     return "\n".join(
         [
-            FIRST_LINE.format(name),
+            CMAKE_FIRST_LINE.format(name),
             "cmake_minimum_required(VERSION 3.13)",
             f"project({name} C)",
             "",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from quantglow.bundle.contents import Contents
 from quantglow.bundle.tensors import Tensor
 
-FIRST_LINE = "/* Runs {} once, on zeros, without allocating memory. */"
+EXAMPLE_FIRST_LINE = "/* Runs {} once, on zeros, without allocating memory. */"
 """How every ``main.c`` of a bundle begins, with the bundle's name."""
 
 SHOWN = 8
@@ -22,7 +22,7 @@ def example(bundle: Contents) -> str:
     run = f"{name}_run_at({name}_level(), " if bundle.made.parts else f"{name}_run("
     return "\n".join(
         [
-            FIRST_LINE.format(name),
+            EXAMPLE_FIRST_LINE.format(name),
             f'#include "{name}.h"',
             "",
             "#if __STDC_HOSTED__",

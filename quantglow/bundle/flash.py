@@ -56,7 +56,7 @@ def linked_nbytes(
 ) -> tuple[int, str] | None:
     """Bytes that a program links of some objects, whose functions ``roots`` it calls, and the name
     of the linker; None where no linker of this machine links them."""
-    for linker in linkers(target, roots):
+    for linker in program_linkers(target, roots):
         file = "example"
         try:
             program = linked(linker.command, codes, linker.before, file, linker.after)
@@ -68,7 +68,7 @@ def linked_nbytes(
     return None
 
 
-def linkers(target: Target, roots: Sequence[str]) -> Iterator[Linker]:
+def program_linkers(target: Target, roots: Sequence[str]) -> Iterator[Linker]:
     """Commands that link programs for a target and leave out what its roots do not reach."""
     if target.is_module:
         exports = (f"--export={root}" for root in roots)

@@ -48,7 +48,7 @@ def shared_library(codes: Sequence[bytes], target: Target, file: str) -> bytes:
 
     Raises ``BackendError``.
     """
-    command = next(linkers(target), None)
+    command = next(library_linkers(target), None)
     if command is None:
         raise BackendError(
             f"no linker for {target.triple}. Remedy: install binutils or lld, or `pip install "
@@ -58,7 +58,7 @@ def shared_library(codes: Sequence[bytes], target: Target, file: str) -> bytes:
     return linked(command, codes, [f"-Wl,{soname}" if is_compiler(command) else soname], file)
 
 
-def linkers(target: Target) -> Iterator[list[str]]:
+def library_linkers(target: Target) -> Iterator[list[str]]:
     """Commands of the linkers that exist, the simplest first."""
     processor = target.triple.partition("-")[0]
     is_own = processor == host().triple.partition("-")[0]

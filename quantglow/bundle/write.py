@@ -26,8 +26,8 @@ from quantglow.errors import FileFormatError, OptionError
 from quantglow.files import cause, writing
 
 FIXED_NAMES = {
-    "main.c": (example.FIRST_LINE, "/* {} */"),
-    "CMakeLists.txt": (cmake.FIRST_LINE, "# {}"),
+    "main.c": (example.EXAMPLE_FIRST_LINE, "/* {} */"),
+    "CMakeLists.txt": (cmake.CMAKE_FIRST_LINE, "# {}"),
 }
 """Files whose names do not begin with that of the bundle -> how quantglow begins them, and how
 comments of their language look."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from quantglow.arguments import brief
-from quantglow.converters import scikit_learn, tflite_files
+from quantglow.converters.scikit_learn import from_sklearn
+from quantglow.converters.tflite_files import from_tflite, is_tflite
 from quantglow.errors import OptionError
 from quantglow.extras import package
 from quantglow.foreign_types import is_estimator, is_exported_program, is_torch_module
@@ -25,10 +26,10 @@ def as_onnx(model: Any, data: Any = None) -> tuple[Any, Any]:
         from quantglow.converters.pytorch import converted  # imports torch
 
         return converted(model, data)
-    if tflite_files.is_tflite(model):
-        return tflite_files.model_of(model), data
+    if is_tflite(model):
+        return from_tflite(model), data
     if is_estimator(model):
-        return scikit_learn.converted(model, data)
+        return from_sklearn(model, data)
     return model, data
 
 

@@ -12,14 +12,14 @@ from quantglow.extras import package
 from quantglow.types import Array
 
 
-def converted(estimator: Any, data: Any) -> tuple[Any, Any]:
+def from_sklearn(estimator: Any, data: Any) -> tuple[Any, Any]:
     """A fitted estimator as ONNX with one input, ``X`` [rows, features] in float32, and its rows.
 
     Classifiers give labels and probabilities.  Raises ``ConversionError`` for estimators that
     skl2onnx refuses, ``CalibrationError`` for rows that are no table of numbers.
     """
     skl2onnx = package("skl2onnx", "sklearn", "a model of scikit-learn")
-    rows = table(estimator, data)
+    rows = feature_table(estimator, data)
     options = {id(estimator): {"zipmap": False}} if hasattr(estimator, "predict_proba") else None
     with quiet("skl2onnx"):
         try:
@@ -31,7 +31,7 @@ def converted(estimator: Any, data: Any) -> tuple[Any, Any]:
             ) from error
 
 
-def table(estimator: Any, data: Any) -> Array:
+def feature_table(estimator: Any, data: Any) -> Array:
     """Rows of features in float32.  Raises ``CalibrationError``."""
     if data is None:
         raise ConversionError(

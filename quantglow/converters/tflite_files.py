@@ -18,7 +18,7 @@ def is_tflite(model: Any) -> bool:
     return isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".tflite")
 
 
-def model_of(model: Any) -> Any:
+def from_tflite(model: Any) -> Any:
     """The ``ModelProto`` of a TFLite file.  Raises ``ModelError``."""
     package("tflite", "tflite", "a TFLite file")
     from quantglow.converters.tflite import converted

@@ -3,7 +3,6 @@
 from quantglow.frontend.cutting.behind import Behind, divided
 from quantglow.frontend.cutting.late_loops import LateLoop
 from quantglow.frontend.cutting.split import Split, reason_of, reasons, split
-from quantglow.frontend.export.model import export_onnx
 from quantglow.frontend.importer import knows_operator
 from quantglow.frontend.reading.light_models import weights_nbytes
 from quantglow.frontend.source import Source, import_model, open_model
@@ -33,7 +32,6 @@ __all__ = [
     "WeightProduct",
     "WeightTable",
     "divided",
-    "export_onnx",
     "import_model",
     "knows_operator",
     "names_of_weights",

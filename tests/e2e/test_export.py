@@ -13,7 +13,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from quantglow.frontend import export_onnx, import_model
+from quantglow.frontend import import_model
+from quantglow.frontend.export.model import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.passes import optimize

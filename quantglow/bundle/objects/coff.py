@@ -7,28 +7,28 @@ from collections.abc import Iterator
 
 from quantglow.bundle.objects.tables import ObjectFacts, text_at
 
-HEADER_NBYTES, SECTION_NBYTES, SYMBOL_NBYTES = 20, 40, 18
-NOT_LOADED = 0x0200_0A00
+COFF_HEADER_NBYTES, SECTION_NBYTES, SYMBOL_NBYTES = 20, 40, 18
+COFF_NOT_LOADED = 0x0200_0A00
 """Flags of sections that are discarded, or for linkers."""
-EXTERNAL = 2
+COFF_EXTERNAL = 2
 """Class of a symbol that other objects see."""
 
 
-def read(code: bytes) -> ObjectFacts:
+def read_coff(code: bytes) -> ObjectFacts:
     """The facts of an object."""
-    loaded = sum(size for size, flags in sections_of(code) if not flags & NOT_LOADED)
-    return ObjectFacts(loaded, tuple(sorted(set(undefined_in(code)))))
+    loaded = sum(size for size, flags in coff_sections(code) if not flags & COFF_NOT_LOADED)
+    return ObjectFacts(loaded, tuple(sorted(set(coff_undefined(code)))))
 
 
-def sections_of(code: bytes) -> Iterator[tuple[int, int]]:
+def coff_sections(code: bytes) -> Iterator[tuple[int, int]]:
     """Size and flags of each section."""
     (count,) = struct.unpack_from("<H", code, 2)
     for index in range(count):
-        at = HEADER_NBYTES + SECTION_NBYTES * index
+        at = COFF_HEADER_NBYTES + SECTION_NBYTES * index
         yield struct.unpack_from("<16xI16xI", code, at)
 
 
-def undefined_in(code: bytes) -> Iterator[str]:
+def coff_undefined(code: bytes) -> Iterator[str]:
     """The names without a section."""
     symbols_at, count = struct.unpack_from("<II", code, 8)
     texts = code[symbols_at + SYMBOL_NBYTES * count :]
@@ -40,6 +40,6 @@ def undefined_in(code: bytes) -> Iterator[str]:
             left -= 1
             continue
         left = more
-        if storage == EXTERNAL and not section and not value:
+        if storage == COFF_EXTERNAL and not section and not value:
             long = struct.unpack("<II", raw)
             yield text_at(texts, long[1]) if not long[0] else raw.rstrip(b"\0").decode()

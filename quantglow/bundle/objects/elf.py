@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quantglow.bundle.objects.tables import ObjectFacts, text_at
 
-SYMBOLS = 2
+ELF_SYMBOLS = 2
 """Type of the section with the symbols."""
 LOADED = 2
 """Flag of sections that a program holds."""
@@ -30,21 +30,21 @@ class Section(NamedTuple):
     entry_size: int
 
 
-def read(code: bytes) -> ObjectFacts:
+def read_elf(code: bytes) -> ObjectFacts:
     """The facts of an object."""
     order, is_wide = "<" if code[5] == 1 else ">", code[4] == 2
-    sections = list(sections_of(code, order, is_wide))
+    sections = list(elf_sections(code, order, is_wide))
     undefined = {
         name
         for section in sections
-        if section.type == SYMBOLS
-        for name in undefined_in(code, section, sections[section.link], order, is_wide)
+        if section.type == ELF_SYMBOLS
+        for name in elf_undefined(code, section, sections[section.link], order, is_wide)
     }
     loaded = sum(section.size for section in sections if section.flags & LOADED)
     return ObjectFacts(loaded, tuple(sorted(undefined - MADE_BY_LINKERS)))
 
 
-def sections_of(code: bytes, order: str, is_wide: bool) -> Iterator[Section]:
+def elf_sections(code: bytes, order: str, is_wide: bool) -> Iterator[Section]:
     """The headers of all sections; if there are too many for its field, the first has the count."""
     layout = struct.Struct(order + ("IIQQQQIIQQ" if is_wide else "10I"))
     (start,) = struct.unpack_from(order + ("Q" if is_wide else "I"), code, 40 if is_wide else 32)
@@ -59,7 +59,7 @@ def content(code: bytes, section: Section) -> bytes:
     return code[section.offset : section.offset + section.size]
 
 
-def undefined_in(
+def elf_undefined(
     code: bytes, symbols: Section, texts: Section, order: str, is_wide: bool
 ) -> Iterator[str]:
     """The names without a section."""

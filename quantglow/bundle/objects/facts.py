@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quantglow.backends.llvm.isa.target import ObjectFormat
-from quantglow.bundle.objects import coff, elf, mach_o, wasm
+from quantglow.bundle.objects.coff import read_coff
+from quantglow.bundle.objects.elf import read_elf
+from quantglow.bundle.objects.mach_o import read_mach_o
 from quantglow.bundle.objects.tables import ObjectFacts
+from quantglow.bundle.objects.wasm import read_wasm
 
 READERS: dict[ObjectFormat, Callable[[bytes], ObjectFacts]] = {
-    ObjectFormat.ELF: elf.read,
-    ObjectFormat.MACH_O: mach_o.read,
-    ObjectFormat.COFF: coff.read,
-    ObjectFormat.WASM: wasm.read,
+    ObjectFormat.ELF: read_elf,
+    ObjectFormat.MACH_O: read_mach_o,
+    ObjectFormat.COFF: read_coff,
+    ObjectFormat.WASM: read_wasm,
 }
 
 

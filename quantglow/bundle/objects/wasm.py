@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from quantglow.bundle.objects.tables import ObjectFacts
 
-HEADER_NBYTES = 8
+WASM_HEADER_NBYTES = 8
 IMPORTS, CODE, DATA = 2, 10, 11
 """Numbers of sections."""
 FUNCTION, TABLE, MEMORY, GLOBAL = range(4)
@@ -37,20 +37,20 @@ class Reader:
         return self.data[self.at - nbytes : self.at].decode()
 
 
-def read(code: bytes) -> ObjectFacts:
+def read_wasm(code: bytes) -> ObjectFacts:
     """The facts of an object; its memory belongs to the program."""
     loaded, undefined = 0, set[str]()
-    for kind, section in sections_of(code):
+    for kind, section in wasm_sections(code):
         loaded += len(section) * (kind in (CODE, DATA))
         if kind == IMPORTS:
             undefined |= set(functions_in(section))
     return ObjectFacts(loaded, tuple(sorted(undefined)))
 
 
-def sections_of(code: bytes) -> Iterator[tuple[int, bytes]]:
+def wasm_sections(code: bytes) -> Iterator[tuple[int, bytes]]:
     """Number and bytes of each section."""
     reader = Reader(code)
-    reader.at = HEADER_NBYTES
+    reader.at = WASM_HEADER_NBYTES
     while reader.at < len(code):
         kind, size = reader.number(), reader.number()
         yield kind, code[reader.at : reader.at + size]

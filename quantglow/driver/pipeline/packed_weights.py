@@ -24,6 +24,7 @@ from quantglow.frontend import (
     weight_products,
     weight_tables,
 )
+from quantglow.frontend.export.model import export_onnx
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
@@ -132,7 +133,7 @@ def graph_with_packed_weights(graph: Graph, data: Any, config: QuantizationConfi
 def source_of(model: Any) -> Source:
     """The source of a model, or of a float graph."""
     if isinstance(model, Graph):
-        return frontend.open_model(frontend.export_onnx(model))
+        return frontend.open_model(export_onnx(model))
     return opened(model)
 
 

@@ -51,7 +51,7 @@ def grouped_query_attention(call: Call) -> list[Node]:
     """Output, and the cache with the new rows."""
     steps = Steps(call)
     check(call)
-    query, key, value = operands(steps)
+    query, key, value = grouped_operands(steps)
     lengths = lengths_of(steps, query.type.shape[2])
     if call.integer("do_rotary", 0):
         query, key = rotated(steps, query, key, lengths)
@@ -82,7 +82,7 @@ def check(call: Call) -> None:
         raise Unsupported("it gives its scores")
 
 
-def operands(steps: Steps) -> tuple[Node, Node, Node]:
+def grouped_operands(steps: Steps) -> tuple[Node, Node, Node]:
     """Queries, keys and values as ``[batch, heads, steps, size]``; they may come as one."""
     call = steps.call
     heads, shared = call.integer("num_heads", 0), call.integer("kv_num_heads", 0)

@@ -61,7 +61,7 @@ def multi_head_attention(call: Call) -> list[Node]:
     if any(map(call.has, (8, 9))) or steps.gives(3):
         raise Unsupported("it has a buffer for its cache, or gives its scores")
     heads = call.integer("num_heads", 0)
-    query, key, value = biased(steps, *operands(steps, heads))
+    query, key, value = biased(steps, *attention_operands(steps, heads))
     key, value = (extended(steps, 6 + i, x, 1 + i) for i, x in enumerate((key, value)))
     past = call.shape(6)[2] if call.has(6) else 0
     rows, columns = query.type.shape[2], key.type.shape[2]
@@ -72,7 +72,7 @@ def multi_head_attention(call: Call) -> list[Node]:
     return [steps.named(steps.rows_of_heads(found)), *(key, value)[: len(call.proto.output) - 1]]
 
 
-def operands(steps: Steps, heads: int) -> tuple[Node, Node, Node]:
+def attention_operands(steps: Steps, heads: int) -> tuple[Node, Node, Node]:
     """Queries, keys and values as ``[batch, heads, steps, size]``."""
     call = steps.call
     query = call.node(0)

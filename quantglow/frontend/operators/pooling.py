@@ -12,7 +12,7 @@ import numpy as np
 from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.operators.convolution import image_size
 from quantglow.frontend.operators.layout import channels_first, channels_last, from_nhwc, to_nhwc
-from quantglow.frontend.operators.volumes import RANK as VOLUME
+from quantglow.frontend.operators.volumes import VOLUME_RANK as VOLUME
 from quantglow.frontend.operators.volumes import is_volume, pooled_volume, volumes
 from quantglow.frontend.operators.windows import Windows, auto_padded, windows_of
 from quantglow.graph.node import Node

@@ -19,7 +19,7 @@ from quantglow.ops.convolution import Conv, ConvTranspose
 from quantglow.ops.shape import Concat, Pad, Reshape
 from quantglow.types import Array
 
-RANK = 5
+VOLUME_RANK = 5
 """Number of axes of a batch of volumes."""
 
 Pooled = Callable[[str, Node, Windows], Node]
@@ -28,7 +28,7 @@ Pooled = Callable[[str, Node, Windows], Node]
 
 def is_volume(call: Call) -> bool:
     """Whether the first operand has three spatial axes."""
-    return len(call.shape(0)) == RANK
+    return len(call.shape(0)) == VOLUME_RANK
 
 
 def windows_of_volume(call: Call, kernel: tuple[int, ...], x: Node) -> tuple[Windows, Windows]:

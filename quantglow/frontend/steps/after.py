@@ -36,7 +36,7 @@ def following(
     kind, results = kind_of(value), [value.name]
     for index, step in enumerate(own):
         check(step, own[:index], kind, chain)
-        write(step, chain)
+        write_after(step, chain)
         if isinstance(step, steps.TopK):
             results.append(fresh(f"{value.name}_{INDICES}", chain.taken))
         kind = INT64 if isinstance(step, steps.ArgMax) else kind
@@ -55,12 +55,12 @@ def check(step: steps.After, earlier: Sequence[steps.After], kind: int, chain: C
 
 
 @singledispatch
-def write(step: steps.After, chain: Chain) -> None:
+def write_after(step: steps.After, chain: Chain) -> None:
     """Add the nodes of a step."""
     raise TypeError(f"no rule for {type(step).__name__}")
 
 
-@write.register
+@write_after.register
 def _(step: steps.Softmax, chain: Chain) -> None:
     axis = chain.positive_axis("Softmax", step.axis)
     if axis != len(chain.known_dims("Softmax")) - 1:
@@ -68,17 +68,17 @@ def _(step: steps.Softmax, chain: Chain) -> None:
     chain.add("Softmax", axis=axis)
 
 
-@write.register
+@write_after.register
 def _(step: steps.Sigmoid, chain: Chain) -> None:
     chain.add("Sigmoid")
 
 
-@write.register
+@write_after.register
 def _(step: steps.Layout, chain: Chain) -> None:
     chain.permute("Layout", step.inside, step.outside)
 
 
-@write.register
+@write_after.register
 def _(step: steps.ArgMax, chain: Chain) -> None:
     axis = chain.positive_axis("ArgMax", step.axis)
     chain.add("ArgMax", axis=axis, keepdims=int(step.keepdims))
@@ -86,7 +86,7 @@ def _(step: steps.ArgMax, chain: Chain) -> None:
     chain.dims = kept if step.keepdims else (*kept[:axis], *kept[axis + 1 :])
 
 
-@write.register
+@write_after.register
 def _(step: steps.TopK, chain: Chain) -> None:
     chain.need_opset("TopK", K_OPSET)
     axis = chain.positive_axis("TopK", step.axis)

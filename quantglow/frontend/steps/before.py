@@ -39,7 +39,7 @@ def preceding(
         chain.permute("Layout", layout.outside, layout.inside)
     convert(chain, fed_kind, FLOAT if computing else kind)
     for step in computing:
-        write(step, chain)
+        write_before(step, chain)
     convert(chain, FLOAT if computing else kind, kind)
     check_sizes(chain, wanted)
     chain.end_as(inner)
@@ -79,24 +79,24 @@ def check_sizes(chain: Chain, wanted: tuple[Dim, ...] | None) -> None:
 
 
 @singledispatch
-def write(step: steps.Before, chain: Chain) -> None:
+def write_before(step: steps.Before, chain: Chain) -> None:
     """Add the nodes of a step that computes."""
     raise TypeError(f"no rule for {type(step).__name__}")
 
 
-@write.register
+@write_before.register
 def _(step: steps.Rescale, chain: Chain) -> None:
     chain.add("Mul", chain.constant("factor", np.array(step.factor, np.float32)))
 
 
-@write.register
+@write_before.register
 def _(step: steps.Normalize, chain: Chain) -> None:
     """Subtraction, then division, each of float32, as torchvision's."""
     chain.add("Sub", chain.constant("mean", by_channel("Normalize", step.mean, chain)))
     chain.add("Div", chain.constant("std", by_channel("Normalize", step.std, chain)))
 
 
-@write.register
+@write_before.register
 def _(step: steps.ReverseChannels, chain: Chain) -> None:
     axis = chain.axis("ReverseChannels", "C")
     count = chain.known_dims("ReverseChannels")[axis]
@@ -106,7 +106,7 @@ def _(step: steps.ReverseChannels, chain: Chain) -> None:
     chain.add("Gather", chain.constant("order", order), axis=axis)
 
 
-@write.register
+@write_before.register
 def _(step: steps.Resize, chain: Chain) -> None:
     chain.need_opset("Resize", ANTIALIAS_OPSET if step.antialias else RESIZE_OPSET)
     axes = [chain.axis("Resize", letter) for letter in "HW"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.backends.llvm.aot.stack import MOST_VLEN, Stack, frames
+from quantglow.backends.llvm.aot.stack import MOST_VLEN, Stack, frames_of
 
 REPORT = """
 warning: <unknown>:0:0: stack frame size (1408) exceeds limit (0) in function 'net_kernel4'
@@ -21,7 +21,7 @@ Offset: [SP-8], Type: Spill, Align: 8, Size: 8
 
 
 def test_frames_have_registers_and_what_aligns_them() -> None:
-    assert frames(REPORT) == {"net_kernel4": Stack(1408 + 64 - 16, 6), "net_run": Stack(16)}
+    assert frames_of(REPORT) == {"net_kernel4": Stack(1408 + 64 - 16, 6), "net_run": Stack(16)}
 
 
 def test_stacks_add_up_and_have_a_maximum() -> None:

@@ -195,7 +195,7 @@ def test_flash_is_counted_as_it_is_linked(
     compiled: Any, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled.export_bundle(tmp_path / "linked", name="net", target=target)
-    monkeypatch.setattr(flash, "linkers", lambda *_: iter(()))
+    monkeypatch.setattr(flash, "program_linkers", lambda *_: iter(()))
     compiled.export_bundle(tmp_path / "objects", name="net", target=target)
     (linked, by_linker), (loaded, by_objects) = map(
         flash_of, (tmp_path / "linked", tmp_path / "objects")
@@ -213,6 +213,6 @@ def test_a_linker_that_fails_leaves_the_objects(
     compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = flash.Linker(["false"], ())
-    monkeypatch.setattr(flash, "linkers", lambda *_: iter([failing]))
+    monkeypatch.setattr(flash, "program_linkers", lambda *_: iter([failing]))
     compiled.export_bundle(tmp_path, name="net")
     assert flash_of(tmp_path)[1].startswith("all of the objects")

@@ -68,7 +68,7 @@ def test_libraries_of_other_processors_are_linked(
     compiled: Any, tmp_path: Path, target: str
 ) -> None:
     compiled.export_bundle(tmp_path, name="net", target=target, library="shared")
-    assert elf.read((tmp_path / "libnet.so").read_bytes()).loaded_nbytes > 1000
+    assert elf.read_elf((tmp_path / "libnet.so").read_bytes()).loaded_nbytes > 1000
 
 
 def test_a_missing_linker_is_named(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 
 from quantglow.errors import FileFormatError
-from quantglow.frontend import export_onnx, import_model
+from quantglow.frontend import import_model
+from quantglow.frontend.export.model import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from quantglow.frontend import export_onnx, import_model
+from quantglow.frontend import import_model
+from quantglow.frontend.export.model import export_onnx
 from quantglow.frontend.export.writer import ON_DEMAND, export_rules, rule_of
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Input

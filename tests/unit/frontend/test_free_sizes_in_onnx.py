@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.frontend import export_onnx
+from quantglow.frontend.export.model import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.ops import Expand

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 import quantglow as qg
 from quantglow import frontend
-from quantglow.frontend import export_onnx
+from quantglow.frontend.export.model import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Max, Min

@@ -12,8 +12,7 @@ from dataclasses import asdict, astuple, dataclass
 
 import numpy as np
 
-from quantglow.backends.llvm.aot.stack import REMARKS, Stack
-from quantglow.backends.llvm.aot.stack import frames as frames_of
+from quantglow.backends.llvm.aot.stack import REMARKS, Stack, frames_of
 from quantglow.backends.llvm.isa.target import Settings, Target
 from quantglow.concise import Concise
 from quantglow.errors import BackendError

@@ -56,7 +56,7 @@ class Stack:
         return self.at(MOST_VLEN)
 
 
-def frames(report: str) -> dict[str, Stack]:
+def frames_of(report: str) -> dict[str, Stack]:
     """The frame of each function that takes any stack."""
     fixed = {name: int(nbytes) for nbytes, name in FRAME.findall(report)}
     stacks = {name: Stack(nbytes) for name, nbytes in fixed.items()}

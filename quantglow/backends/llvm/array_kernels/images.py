@@ -7,7 +7,7 @@ from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece, load, store
 
-SIZES = 7
+IMAGE_SIZES = 7
 """Lines of an image of the result; lines of an image of x; lines above these; numbers before a line
 of x; numbers of a line of x; numbers of a line of the result; bytes from one image of x to the
 next.  int64."""
@@ -19,7 +19,7 @@ def padded(target: Target, element: str) -> str:
     b = Builder(index=target.isa.index)
     vectors = Vectors(b, target)
     x, result, sizes, zero_points = b.kernel(4)
-    height, own_height, top, left, count, width, pitch = indices(b, sizes, SIZES)
+    height, own_height, top, left, count, width, pitch = indices(b, sizes, IMAGE_SIZES)
     nbytes = FLOAT_NBYTES if element == "f32" else 1
     zero_point = vectors.number(zero_points)
 

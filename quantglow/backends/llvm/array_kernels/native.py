@@ -10,17 +10,18 @@ from functools import cache, lru_cache, partial
 
 import numpy as np
 
-from quantglow.backends.llvm.array_kernels import (
-    counting,
-    energies,
-    functions,
-    images,
-    moments,
-    rounding,
-    windows,
-)
-from quantglow.backends.llvm.array_kernels.functions import mapped
+from quantglow.backends.llvm.array_kernels.counting import TABLES, counts, extremes, reaches
+from quantglow.backends.llvm.array_kernels.energies import energies, rounding_errors
+from quantglow.backends.llvm.array_kernels.functions import mapped, missing_sums, quotients
+from quantglow.backends.llvm.array_kernels.images import padded
+from quantglow.backends.llvm.array_kernels.moments import PART, SIDE, depthwise_moments
 from quantglow.backends.llvm.array_kernels.operands import FLOAT_NBYTES
+from quantglow.backends.llvm.array_kernels.rounding import (
+    integers,
+    integers_with_residual,
+    rounded_reals,
+)
+from quantglow.backends.llvm.array_kernels.windows import VECTORS, dense, depthwise, pixels_of
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.buffers import address_of
@@ -42,20 +43,20 @@ POINTERS = [ctypes.c_void_p * count for count in range(10)]
 """Arrays of so many pointers."""
 
 KERNELS: dict[str, Callable[[Target], str]] = {
-    "dense": windows.dense,
-    "depthwise": windows.depthwise,
-    **{f"padded {kind}": partial(images.padded, element=kind) for kind in ("f32", "i8", "u8")},
-    "integers": rounding.integers,
-    "integers_with_residual": rounding.integers_with_residual,
-    "rounded_reals": rounding.rounded_reals,
-    "rounding_errors": energies.rounding_errors,
-    "energies": energies.energies,
-    "extremes": counting.extremes,
-    "counts": counting.counts,
-    "reaches": counting.reaches,
-    "depthwise_moments": moments.depthwise_moments,
-    "missing_sums": functions.missing_sums,
-    "quotients": functions.quotients,
+    "dense": dense,
+    "depthwise": depthwise,
+    **{f"padded {kind}": partial(padded, element=kind) for kind in ("f32", "i8", "u8")},
+    "integers": integers,
+    "integers_with_residual": integers_with_residual,
+    "rounded_reals": rounded_reals,
+    "rounding_errors": rounding_errors,
+    "energies": energies,
+    "extremes": extremes,
+    "counts": counts,
+    "reaches": reaches,
+    "depthwise_moments": depthwise_moments,
+    "missing_sums": missing_sums,
+    "quotients": quotients,
 }
 """The text of each kernel for a target."""
 
@@ -98,9 +99,9 @@ class ArrayKernels:
         lanes = self.target.f32_lanes
         if is_depthwise:
             arrays = (x, w, bias, bounds, result, offsets, taps, sizes)
-            self._run("depthwise", arrays, -(-len(offsets) // windows.pixels_of(self.target)))
+            self._run("depthwise", arrays, -(-len(offsets) // pixels_of(self.target)))
             return
-        width = windows.VECTORS * lanes
+        width = VECTORS * lanes
         panel = np.empty(kh * kw * inputs * width, np.float32)
         for group in range(groups):
             some = slice(group * own, (group + 1) * own)
@@ -193,7 +194,7 @@ class ArrayKernels:
         """``NativeOps.count``"""
         lanes = self.target.f32_lanes
         whole = x.size // lanes
-        tables = np.zeros((counting.TABLES, len(counts)), np.int32)
+        tables = np.zeros((TABLES, len(counts)), np.int32)
         zeros = np.zeros(lanes, np.int32)
         scaling = np.array([per_bin, start, len(counts) - 1], np.float32)
         sizes = np.array([len(counts)], np.int64)
@@ -210,7 +211,7 @@ class ArrayKernels:
 
     def no_moments(self, kernel: Pair, channels: int) -> Array:
         """``NativeOps.no_moments``"""
-        lanes, side = self.target.f32_lanes, moments.SIDE
+        lanes, side = self.target.f32_lanes, SIDE
         terms = -(-(kernel[0] * kernel[1] + 2) // side) * side
         return np.zeros((terms, terms, -(-channels // lanes) * lanes))
 
@@ -221,7 +222,7 @@ class ArrayKernels:
         lanes, (terms, _, width) = self.target.f32_lanes, sums.shape
         offsets, taps = offsets_of(x.shape, kernel, strides, dilations, beside.shape[1:3])
         sizes = np.array([len(taps), terms, x.shape[3], width, len(offsets)], np.int64)
-        room = np.zeros((moments.PART, terms, lanes), np.float32)
+        room = np.zeros((PART, terms, lanes), np.float32)
         arrays = (x, beside, offsets, taps, sizes, room, sums)
         self._run("depthwise_moments", arrays, width // lanes)
 

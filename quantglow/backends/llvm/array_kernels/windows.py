@@ -26,7 +26,7 @@ PIXELS, FEW_PIXELS = 8, 4
 VECTORS = 2
 MANY_REGISTERS = 32
 
-SIZES = 6
+WINDOW_SIZES = 6
 """Taps; inputs of a tap; bytes of a row of weights, of a pixel of the result; outputs; pixels.
 int64."""
 
@@ -47,7 +47,7 @@ class _Tiles:
         x, w, bias, bounds, result, offsets, taps, sizes = self.pointers[:8]
         self.x, self.w, self.bias, self.result = x, w, bias, result
         self.offsets, self.taps = offsets, taps
-        found = indices(b, sizes, SIZES)
+        found = indices(b, sizes, WINDOW_SIZES)
         self.tap_count, self.inputs, self.w_pitch, self.pitch = found[:4]
         self.outputs, self.end = found[4:]
         self.low = self.vectors.number(bounds)

@@ -20,12 +20,11 @@ from typing import Any
 
 from quantglow import debug
 from quantglow.backends.llvm.isa.costs import Core
-from quantglow.backends.llvm.jit import host
 from quantglow.backends.llvm.jit.cache import cache_folder, unused
+from quantglow.backends.llvm.jit.host import CPUINFO, SUFFIX
 from quantglow.backends.llvm.jit.private_folder import PrivateFolder
 
 FOLDER = "machines"
-SUFFIX = ".json"
 FORMAT = "quantglow-machine-1"
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -47,7 +46,7 @@ _FACTS = (
 def machine() -> dict[str, str] | None:
     """The facts that name this machine; None where the system does not say them."""
     try:
-        first, _, _ = host.CPUINFO.read_text().partition("\n\n")
+        first, _, _ = CPUINFO.read_text().partition("\n\n")
     except OSError:
         return None
     lines = dict(

@@ -82,7 +82,7 @@ def _entry(target: Target) -> int:
 
 
 @dataclass(eq=False)
-class _Log:
+class _EventLog:
     """The events of one table in one trace.
 
     array  events since the last page; ``seen`` of them are of runs that ended
@@ -137,7 +137,7 @@ class TracedTable:
     traced: Array
     records: Array
     events: int
-    log: _Log | None = None
+    log: _EventLog | None = None
 
     @staticmethod
     def of(target: Target, table: Array, calls: Sequence[CallFacts]) -> TracedTable:
@@ -166,10 +166,10 @@ class TracedTable:
         if self.log is not None:  # as where there was no memory for one
             self.log.seen = min(int(self.log.array[0, 0]), self.log.room)
 
-    def _new_log(self, trace: Trace, room: int) -> _Log:
+    def _new_log(self, trace: Trace, room: int) -> _EventLog:
         array = np.zeros((room + 1, EVENT_WORDS), np.int64)
         array[0, 1] = room
         self.records[:, 2] = array.ctypes.data
-        self.log = _Log(weakref.ref(trace), self.calls, clock_of(self.target), array)
+        self.log = _EventLog(weakref.ref(trace), self.calls, clock_of(self.target), array)
         trace.later(self.log.events)
         return self.log

@@ -86,7 +86,7 @@ def _walk_of(target: Target) -> Callable[[int], int]:
 
 
 @dataclass(eq=False)
-class _Log:
+class _RunLog:
     """The runs of one table in one trace.
 
     page   words of the runs since the last page; ``state`` says how many
@@ -148,7 +148,7 @@ class RecordedWalk:
     target: Target
     table: Array
     calls: Sequence[CallFacts]
-    log: _Log | None = None
+    log: _RunLog | None = None
     trace: Callable[[], Trace | None] = lambda: None
     step: Callable[[], int] = lambda: 0
 
@@ -160,13 +160,13 @@ class RecordedWalk:
             self.log.turn_page()
             self.step()
 
-    def _new_log(self, trace: Trace) -> _Log:
+    def _new_log(self, trace: Trace) -> _RunLog:
         state = np.zeros(len(_STATE), np.int64)
         state[_STATE["table"]] = self.table.ctypes.data
         state[_STATE["count"]] = len(self.table)
         page = np.empty(max(OWN_WORDS + len(self.calls), PAGE_WORDS), np.int64)
         clock, items = clock_of(self.target), self.table[:, 2].tolist()
-        log = _Log(self.calls, items, clock, state, page)
+        log = _RunLog(self.calls, items, clock, state, page)
         log.open(page)
         self.trace = weakref.ref(trace)
         self.step = partial(_walk_of(self.target), state.ctypes.data)

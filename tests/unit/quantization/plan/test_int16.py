@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quantglow import ops
 from quantglow.backends.llvm.targets import LEVELS, runs_here
 from quantglow.errors import OptionError
-from quantglow.frontend import export_onnx
+from quantglow.frontend.export.model import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret

@@ -18,11 +18,11 @@ from quantglow.backends.llvm.isa.cortex_m.float_parts import (
 )
 from quantglow.backends.llvm.isa.cortex_m.words import TOP, Code, Word
 
-LEAST = 2.0**-12
+GATE_LEAST = 2.0**-12
 """Smaller arguments would be shifted by more than 31 bits."""
 NEAR, FAR = 0.625, 8.0
 """Ends of the series, and of the arguments whose doubles have powers in ``float_powers``."""
-LAST = 0.005603901
+GATE_LAST = 0.005603901
 TERMS = ((0.020551708, 6), (0.053714104, 5), (0.13331152, 3), (0.33333272, 2))
 """Magnitudes of coefficients, whose signs take turns, and exponents of the sums with all that
 follows, without their sign.  The third sum may be below 1/8."""
@@ -43,10 +43,10 @@ def tangent() -> str:
     c = Code("tanh_near")
     x = c.word("%x")
     size, sign = x & (TOP - 1), x & TOP
-    c.unless((size - bits(LEAST)).is_("ugt", bits(FAR) - bits(LEAST) - 1), "rare")
+    c.unless((size - bits(GATE_LEAST)).is_("ugt", bits(FAR) - bits(GATE_LEAST) - 1), "rare")
     c.branch(size.is_("ult", bits(NEAR)), "near", "far")
     c.label("near")
-    c.give(series(c, size) | sign)
+    c.give(gate_series(c, size) | sign)
     c.label("far")
     # 1 - 2 / (exp(2 |x|) + 1)
     power = c.float_op("fadd", c.call("exp_near", size + HIDDEN), bits(1.0))
@@ -57,12 +57,12 @@ def tangent() -> str:
     return c.text(("x",), "linkonce_odr")
 
 
-def series(c: Code, size: Word) -> Word:
+def gate_series(c: Code, size: Word) -> Word:
     """``x - x^3 (c0 - x^2 (c1 - ...))`` of a positive x."""
     at, x = c.word(127) - (size >> 23), (size << 8 | TOP) >> 8
     high, low = product(x, x)
     square, twice = rounded(c, "square", high, low, at << 1, step=-1)
-    value, exponent, finer = c.word(mantissa(LAST)), LAST_EXPONENT, c.word(0)
+    value, exponent, finer = c.word(mantissa(GATE_LAST)), LAST_EXPONENT, c.word(0)
     for index, (term, end) in enumerate(TERMS):
         high, low = product(value, square)
         by = twice + (exponent - end) + finer

@@ -20,7 +20,7 @@ from quantglow.backends.llvm.isa.cortex_m.float_parts import (
 )
 from quantglow.backends.llvm.isa.cortex_m.words import TOP, Code, Word
 
-LEAST, MOST = 120, 130
+POWER_LEAST, MOST = 120, 130
 """Biased exponents of the arguments computed here: from 2^-7 to 16."""
 LN2_HIGH = 355
 """ln 2 in steps of 1/512, rounded up."""
@@ -33,7 +33,7 @@ DOUBT = 1 << 18
 
 COEFFICIENTS = (0.16666515, 0.041668456, 0.00836942)
 """Coefficients of r^3, r^4, r^5; their sums with all that follows have their exponents."""
-LAST, EXPONENTS = 0.0013813142, (3, 5, 7, 10)
+POWER_LAST, EXPONENTS = 0.0013813142, (3, 5, 7, 10)
 """Coefficient of r^6; the exponents of all four, without their sign."""
 FIRST = 0.49999994
 """Coefficient of r^2: its sum is below 1/2 for negative r only."""
@@ -51,7 +51,7 @@ def reduced(c: Code, x: Word) -> tuple[Word, Word, Word, Word]:
     """Mantissa, exponent without its sign, and sign (0 or -1) of r, and n: x = n ln 2 + r.  Other
     arguments go to ``rare``."""
     biased = (x << 1) >> 24
-    c.unless((biased - LEAST).is_("ugt", MOST - LEAST), "rare")
+    c.unless((biased - POWER_LEAST).is_("ugt", MOST - POWER_LEAST), "rare")
     m = (x << 8 | TOP) >> 8
     below_one = c.word(127) - biased
     small = c.block
@@ -84,9 +84,9 @@ def reduced(c: Code, x: Word) -> tuple[Word, Word, Word, Word]:
     return r, at, sign ^ negative, (n ^ negative) - negative
 
 
-def series(c: Code, r: Word, at: Word, sign: Word) -> Word:
+def power_series(c: Code, r: Word, at: Word, sign: Word) -> Word:
     """The mantissa of ``(exp(r) - 1 - r) / r^2``, whose exponent is -1, or -2 for negative r."""
-    value, exponent = c.word(mantissa(LAST)), EXPONENTS[-1]
+    value, exponent = c.word(mantissa(POWER_LAST)), EXPONENTS[-1]
     terms = [*zip(COEFFICIENTS, EXPONENTS, strict=False)][::-1]
     first = (sign & (HIDDEN - 1)) + (HIDDEN - 1)
     steps = [(c.word(mantissa(term)), c.word(end)) for term, end in terms] + [(first, sign + 1)]
@@ -107,7 +107,7 @@ def power() -> str:
     c = Code("exp_near")
     x = c.word("%x")
     r, at, sign, n = reduced(c, x)
-    value = series(c, r, at, sign)
+    value = power_series(c, r, at, sign)
     high, low = product(r, r)
     square, less = rounded(c, "square", high, low, at << 1, step=-1)
     high, low = product(square, value)

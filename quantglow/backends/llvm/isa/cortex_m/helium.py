@@ -12,12 +12,12 @@ from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.cortex_m.comparisons import with_ordered_comparisons
 from quantglow.backends.llvm.isa.cortex_m.dot import SingleProducts
 from quantglow.backends.llvm.isa.cortex_m.instructions import SignalCortexM, rounded
+from quantglow.backends.llvm.isa.cortex_m.lanes import LANES
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.dot import DotProduct, LaneProducts, MergedDot, WindowWords
 from quantglow.backends.llvm.isa.portable import Portable
 from quantglow.types import DType
 
-LANES = 4
 SIGNED = (("i32", "0"), ("i32", "0"), ("i32", "0"))
 """Neither unsigned nor subtracted nor exchanged."""
 BYTES, WORDS = "<16 x i8>", "<4 x i32>"

@@ -16,7 +16,7 @@ from quantglow.lazy import cached_property
 from quantglow.symbolic.size import likely
 from quantglow.types import Array, DType
 
-COLUMNS = 8
+FLOAT_COLUMNS = 8
 """Output columns in registers: enough sums to hide the latency of the multiply-add."""
 WEIGHT_NBYTES = 4
 
@@ -56,7 +56,7 @@ class FloatDepthwise(ChannelVectors):
     @property
     def usual_columns(self) -> int:
         """``most_columns``, where nothing was chosen."""
-        return COLUMNS
+        return FLOAT_COLUMNS
 
     @property
     def possible_columns(self) -> list[int]:

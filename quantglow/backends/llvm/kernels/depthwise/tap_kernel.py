@@ -19,7 +19,7 @@ from quantglow.graph.node import Constant
 from quantglow.symbolic.size import is_free
 from quantglow.types import Array, DType
 
-COLUMNS = 2
+OFFSET_COLUMNS = 2
 """Neighbouring columns that share the weights of a tap."""
 UNROLLED_ROWS = 3
 """Larger windows have a loop over their rows: code counts."""
@@ -44,7 +44,7 @@ class TapDepthwise(ChannelVectors):
 
     @property
     def most_columns(self) -> int:
-        return COLUMNS
+        return OFFSET_COLUMNS
 
     @property
     def tap_nbytes(self) -> int:

@@ -57,7 +57,7 @@ def row_parts(
         return plain
     same = {i for i in range(len(dtypes)) if not any(a.strides[i + 1] for a in axes[:-1])}
     kinds = tuple(map(kind_of, dtypes))
-    parts = tuple(dict.fromkeys(_largest(expression, same, kinds)))
+    parts = tuple(dict.fromkeys(_largest_invariants(expression, same, kinds)))
     if not parts:
         return plain
     found = {part: arg(len(dtypes) + i) for i, part in enumerate(parts)}
@@ -77,14 +77,14 @@ def row_parts(
     )
 
 
-def _largest(expr: Expr, same: set[int], kinds: tuple[str, ...]) -> Iterator[Expr]:
+def _largest_invariants(expr: Expr, same: set[int], kinds: tuple[str, ...]) -> Iterator[Expr]:
     """The largest parts that depend on operands in ``same`` and on nothing else."""
     used = set(_operands(expr))
     if used and used <= same and expr.kind(kinds) in _DTYPES:
         yield expr
         return
     for inner in expr.args:
-        yield from _largest(inner, same, kinds)
+        yield from _largest_invariants(inner, same, kinds)
 
 
 def _operands(expr: Expr) -> Iterator[int]:

@@ -93,7 +93,7 @@ def kept_values(stages: Sequence[Expr], known: Invariants) -> list[set[Expr]]:
     for index, stage in enumerate(stages[:-1]):
         before = set[Expr]().union(*saves)
         later = {e for s in stages[index + 1 :] for e in _varying(s, known, before)}
-        saves.append(set(_largest(stage, known, before, later)))
+        saves.append(set(_largest_shared(stage, known, before, later)))
     return saves
 
 
@@ -106,7 +106,9 @@ def _varying(stage: Expr, known: Invariants, kept: set[Expr]) -> Iterator[Expr]:
         yield from _varying(inner, known, kept)
 
 
-def _largest(stage: Expr, known: Invariants, kept: set[Expr], later: set[Expr]) -> Iterator[Expr]:
+def _largest_shared(
+    stage: Expr, known: Invariants, kept: set[Expr], later: set[Expr]
+) -> Iterator[Expr]:
     """The largest parts of a pass that ``later`` ones have too; floats that are no operands."""
     if known.is_constant(stage) or stage in kept:
         return
@@ -114,4 +116,4 @@ def _largest(stage: Expr, known: Invariants, kept: set[Expr], later: set[Expr]) 
         yield stage
         return
     for inner in stage.args:
-        yield from _largest(inner, known, kept, later)
+        yield from _largest_shared(inner, known, kept, later)

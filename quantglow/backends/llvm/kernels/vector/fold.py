@@ -12,7 +12,7 @@ from quantglow.symbolic.size import is_free
 
 UNROLL = 4
 """Accumulators that a loop keeps, to hide the latency of one."""
-SHORT = 4
+NARROWEST = 4
 """Lanes of the narrowest vector."""
 
 
@@ -55,7 +55,7 @@ def _fold_free_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
     """``fold_row`` of a free length, in the same order."""
     total, done, width = _identity(fold, 1), 0, lanes
     steps = [(lanes, UNROLL)] if lanes > 1 else []
-    while width >= SHORT:
+    while width >= NARROWEST:
         steps.append((width, 1))
         width //= 2
     for width, unroll in steps:
