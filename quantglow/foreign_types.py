@@ -1,4 +1,4 @@
-"""Values of other frameworks, recognised by their types' names without an import."""
+"""Arrays, and values of other frameworks, recognized by their types' names without an import."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from quantglow.types import Array
+Array = npt.NDArray[Any]
 
 
 def is_a(value: Any, module: str, name: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 LEAST_SAMPLES = 8
 """Shorter transforms are not looked for."""

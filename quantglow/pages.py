@@ -21,7 +21,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from quantglow.alive import Alive
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 Data = bytes | memoryview
 """Bytes in memory or in pages."""

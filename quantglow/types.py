@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.symbolic.shapes import integer, surely_equal
 from quantglow.symbolic.text import size_text
-
-Array = npt.NDArray[Any]
 
 
 class DType(StrEnum):

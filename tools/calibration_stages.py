@@ -25,6 +25,7 @@ import quantglow as qg
 from quantglow import interpreter
 from quantglow.driver.computing import computing
 from quantglow.driver.stages import float_graph_of
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.options import COMPILED, PROFILES_WITH, ProfileWith
@@ -36,7 +37,6 @@ from quantglow.quantization.quantizer import Quantizer, samples_of
 from quantglow.quantization.search import preparation
 from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.trials import Trials, split
-from quantglow.types import Array
 from tools.hashed_networks import NETWORKS
 
 Stage = dict[str, str]

@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.operators.formulas import PLAIN
 from quantglow.graph.node import Input
 from quantglow.ops import unary
 from quantglow.ops.expression import Expr, arg, call, const
-from quantglow.types import Array, f32
+from quantglow.types import f32
 from tools.function_errors import (
     PRODUCTS,
     SMALLEST_NORMAL,

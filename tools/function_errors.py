@@ -19,9 +19,9 @@ import numpy as np
 from quantglow.backends.llvm.array_kernels.functions import mapped
 from quantglow.backends.llvm.array_kernels.native import loaded
 from quantglow.backends.llvm.targets import resolve
+from quantglow.foreign_types import Array
 from quantglow.ops.expression import Expr
 from quantglow.processes.workers import each, side_by_side
-from quantglow.types import Array
 
 ROW, BLOCK = 1 << 9, 1 << 17
 """Numbers of a row, which lie in one binade as far apart from each other, and of the rows that are

@@ -28,10 +28,10 @@ import numpy as np
 import quantglow as qg
 from quantglow import interpreter
 from quantglow.backends.llvm.targets import LEVELS, runs_here
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.runtime.saved_models import saving
-from quantglow.types import Array
 from tests.support.pinned import digest
 
 RUNS = 2

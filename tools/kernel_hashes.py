@@ -36,13 +36,13 @@ from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.runtime.executable import chunks_of, crew_for
 from quantglow.backends.llvm.runtime.table_runner import run_time_texts
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import BufferKind, View
 from quantglow.memory.planner import MemoryPlan
 from quantglow.runtime.build import ProgramBackend
-from quantglow.runtime.planning import PlannedProgram
+from quantglow.runtime.plans import PlannedProgram
 from quantglow.runtime.saved_models import saving
-from quantglow.types import Array
 from tools.comparison import Record, add_arguments, finish
 from tools.llvm_text import digest, normal_text
 

@@ -34,7 +34,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Gemm, LeakyRelu, Reshape
 from quantglow.profiling import profile
-from quantglow.quantization import quantize_for_all_shapes
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.types import DType
 from tools import limits
 from tools.conformance import cases

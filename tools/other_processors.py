@@ -31,10 +31,10 @@ import numpy as np
 from quantglow.backends.llvm.aot.program_object import program_object
 from quantglow.backends.llvm.aot.stack import Stack
 from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.runtime.bundles import emitted
 from quantglow.runtime.saved_models import saving
-from quantglow.types import Array
 from tests.support.pinned import digest
 from tools.cross_setup import PROCESSORS, counter
 from tools.integer_hashes import feeds_of

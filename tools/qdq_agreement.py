@@ -38,7 +38,7 @@ from quantglow.ops.arithmetic import quantize as to_integers
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import quantize
+from quantglow.quantization.quantizer import quantize
 from quantglow.report.accuracy.metrics import sqnr_db
 from quantglow.types import f32
 

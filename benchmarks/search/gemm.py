@@ -11,8 +11,8 @@ from itertools import product
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.tuning.space import NOWHERE, Space
-from quantglow.types import Array
 
 EXPONENT = 10
 PARTS = (4, 2, 4)

@@ -30,6 +30,7 @@ from quantglow.cli.steps import steps_arguments, steps_of, words_of
 from quantglow.cli.timing import loaded_latencies
 from quantglow.driver.models import with_steps
 from quantglow.errors import InputError, OptionError
+from quantglow.foreign_types import Array
 from quantglow.report.peers.peers import PEERS, Comparison, Contender, compared
 from quantglow.report.speed.busy import busy_note
 from quantglow.report.speed.call_latencies import call_latencies
@@ -37,7 +38,6 @@ from quantglow.report.speed.call_report import CallReport, profile_calls
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.queues.infer_queue import AUTO, InferQueue
-from quantglow.types import Array
 
 MODES = ("latency", "throughput")
 IN_FLIGHT = 2

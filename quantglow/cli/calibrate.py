@@ -17,6 +17,7 @@ from quantglow.cli.recipe import Recipe, images_of, load_recipe
 from quantglow.driver import stages
 from quantglow.driver.quantize_and_compile import quantized_under
 from quantglow.errors import AccuracyDropError, CalibrationError, ModelError
+from quantglow.foreign_types import Array
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
 from quantglow.profiling import Profile
@@ -26,7 +27,6 @@ from quantglow.report.accuracy.outputs import reference
 from quantglow.report.display.tables import Table, number
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.types import Array
 
 PROFILE_TOLERANCE = 0.01
 """Tolerance on the ends of a range, as a share of it: float sums differ between processors."""

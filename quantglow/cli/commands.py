@@ -47,12 +47,12 @@ from quantglow.cli.steps import steps_arguments, steps_of, words_of
 from quantglow.driver import stages
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import AccuracyDropError, OptionError
+from quantglow.foreign_types import Array
 from quantglow.report import Report
 from quantglow.report.display.tables import Table
 from quantglow.report.shown import ShownReport
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
-from quantglow.types import Array
 
 TRANSFORMER = "transformer"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from quantglow.errors import QuantglowError
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 @dataclass(frozen=True)

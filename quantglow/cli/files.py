@@ -11,7 +11,7 @@ import numpy as np
 
 from quantglow.errors import InputError, OptionError
 from quantglow.files import cause, check_replacing, read_arrays, writing
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 SAVED = ".qgm"
 MODELS = (SAVED, ".onnx")

@@ -12,8 +12,8 @@ import numpy as np
 from quantglow import frontend
 from quantglow.driver.validation import check_classes
 from quantglow.errors import CalibrationError, ModelError
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
-from quantglow.types import Array
 
 Reader = Callable[[Array], Any]
 """The first output for one sample -> its answer."""

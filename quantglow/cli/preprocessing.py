@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import OptionError
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 LARGEST = float(np.finfo(np.float32).max)
 

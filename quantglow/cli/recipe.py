@@ -20,8 +20,8 @@ from quantglow.cli.preprocessing import STEPS, Images, preprocess
 from quantglow.driver.pipeline.request import AccuracyContract
 from quantglow.errors import CalibrationError, OptionError
 from quantglow.files import cause, read_arrays
+from quantglow.foreign_types import Array
 from quantglow.options import QuantizationConfig
-from quantglow.types import Array
 
 ROOT_MARKS = (".git", "pyproject.toml")
 """Names that mark the folder of a repository."""

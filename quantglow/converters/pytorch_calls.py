@@ -15,9 +15,8 @@ from torch.utils import _pytree as pytree
 from quantglow.arguments import brief
 from quantglow.data.samples import Unnamed, are_labels, without_labels
 from quantglow.errors import CalibrationError
-from quantglow.foreign_types import array_of_tensor
+from quantglow.foreign_types import Array, array_of_tensor
 from quantglow.profiling.data import samples_in
-from quantglow.types import Array
 
 MAX_AHEAD, MAX_AHEAD_NBYTES = 64, 1 << 28
 """Maximum number of samples of a loader whose shapes are compared before the export, and of the

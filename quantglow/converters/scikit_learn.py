@@ -9,7 +9,7 @@ import numpy as np
 from quantglow.converters.exporters import cause_of, quiet
 from quantglow.errors import CalibrationError, ConversionError
 from quantglow.extras import package
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 def from_sklearn(estimator: Any, data: Any) -> tuple[Any, Any]:

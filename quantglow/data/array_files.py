@@ -13,7 +13,7 @@ import numpy as np
 from quantglow.data.samples import Located, Unnamed
 from quantglow.errors import CalibrationError
 from quantglow.files import DAMAGE, cause, read_arrays
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 SUFFIXES = (".npy", ".npz")
 

@@ -15,7 +15,7 @@ import numpy as np
 from quantglow.arguments import brief
 from quantglow.data.array_files import one_line
 from quantglow.errors import OptionError
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 Preprocess = Callable[[Any], Any]
 """A Pillow image in RGB -> the sample of a model."""

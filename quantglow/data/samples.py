@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.foreign_types import array_of_tensor, is_torch_tensor
-from quantglow.types import Array
+from quantglow.foreign_types import Array, array_of_tensor, is_torch_tensor
 
 Feeds = dict[str, Array]
 

@@ -22,6 +22,7 @@ from quantglow.converters import as_onnx
 from quantglow.driver.compilation import compile
 from quantglow.driver.models import family_of, opened, with_steps
 from quantglow.errors import CalibrationError
+from quantglow.foreign_types import Array
 from quantglow.frontend import Source
 from quantglow.graph.border import declared_feeds, entering, leaving
 from quantglow.graph.graph import Graph
@@ -35,7 +36,6 @@ from quantglow.processes.isolation import IsolationError
 from quantglow.profiling.data import Feeds, first_of
 from quantglow.report.accuracy.onnxruntime_check import running
 from quantglow.runtime.protocol import Backend
-from quantglow.types import Array
 
 TOLERANCE = 1e-3
 """Difference of float results over their largest magnitude: above what other orders of summation

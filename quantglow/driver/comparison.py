@@ -16,6 +16,7 @@ from quantglow.driver.pipeline.imported import imported
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.driver.samples import Samples, profile_in
 from quantglow.errors import CalibrationError, ModelError, OptionError, QuantglowError
+from quantglow.foreign_types import Array
 from quantglow.frontend.onnxruntime.logit_outputs import logits_in, with_logits
 from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
 from quantglow.graph.border import declared_feeds
@@ -43,7 +44,7 @@ from quantglow.report.peers.quantizer_comparison import (
 from quantglow.report.speed.busy import busy_note
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
-from quantglow.types import Array, DType, TensorType
+from quantglow.types import DType, TensorType
 
 SECONDS = 1.0
 """Time for which the latency of each model is measured, in seconds."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from quantglow import debug, frontend, quantization
+from quantglow import debug, frontend
 from quantglow.arguments import options_named, shapes
 from quantglow.converters import model_as_onnx
 from quantglow.driver.fallback import fallback_model, partly_compiled
@@ -23,6 +23,7 @@ from quantglow.errors import (
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.options import Schedule
+from quantglow.quantization.qdq import float_notes
 from quantglow.report.report import report_of
 from quantglow.runtime.answers import AnswerLog, WhileCompiling
 from quantglow.runtime.build import Compiler
@@ -161,6 +162,6 @@ def compile_family(
         return compiled_on_use(programs_of(Built(family), None, compiler, whole), family.notes)
     build = compiler.compile(graph)
     programs = programs_of(Built(family), Specialisation(graph, build), compiler, whole)
-    notes = (*family.notes, *quantization.float_notes(graph))
+    notes = (*family.notes, *float_notes(graph))
     report = replace(report_of(build, seconds), notes=notes)
     return CompiledModel(programs, lambda: report)

@@ -13,6 +13,7 @@ from quantglow.driver.pipeline.compiled import compiled, compiled_float, model_o
 from quantglow.driver.pipeline.prepared import Prepared
 from quantglow.driver.pipeline.quantized import Quantized, quantized
 from quantglow.driver.pipeline.request import AccuracyContract
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.processes.deadline import Deadline
 from quantglow.profiling.data import Feeds
@@ -34,7 +35,6 @@ from quantglow.report.report import Report, report_of
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
-from quantglow.types import Array
 
 RANKING_SAMPLES = 2
 """Calibration batches on which the steps are ranked; each costs a run for each of them."""

@@ -16,7 +16,7 @@ import numpy as np
 from quantglow.profiling.data import Feeds, Located
 from quantglow.report.accuracy.headline import EVERY, FEWEST_SAMPLES
 
-MAX_SAMPLES, MAX_NBYTES = 60, 2**28
+HELD_OUT_SAMPLES, HELD_OUT_NBYTES = 60, 2**28
 """Maximum number of samples held out: one in ``EVERY`` of the default subset; and their size."""
 
 
@@ -35,7 +35,7 @@ class HeldOut:
     def fitting(feeds: Feeds) -> HeldOut:
         """With room for samples of this size."""
         nbytes = sum(array.nbytes for array in feeds.values())
-        return HeldOut(min(MAX_SAMPLES, MAX_NBYTES // max(nbytes, 1)))
+        return HeldOut(min(HELD_OUT_SAMPLES, HELD_OUT_NBYTES // max(nbytes, 1)))
 
     @property
     def samples(self) -> list[Located]:

@@ -17,6 +17,7 @@ from quantglow.driver.parts import compiled_loop, declared_by, staged_tail
 from quantglow.driver.pipeline.imported import Cut
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.errors import QuantglowError
+from quantglow.foreign_types import Array
 from quantglow.frontend import Behind, Split, open_model
 from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.build import Compiler
@@ -27,7 +28,6 @@ from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.saved_models.members import MOST_FILES
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.staged_tails import StagedTail
-from quantglow.types import Array
 
 Quantize = Callable[[Any, Any, QuantizationRequest], CompiledModel | FallbackModel]
 """Makes an int8 model of an ONNX model, samples and a request."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from quantglow.foreign_types import Array
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
 from quantglow.report import Report
 from quantglow.report.peers.latency import latency_beside_float
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
-from quantglow.types import Array
 
 Model = TypeVar("Model", CompiledModel, CompiledModel | FallbackModel)
 

@@ -25,6 +25,7 @@ from quantglow.errors import (
     ModelError,
     TypeRuleError,
 )
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shapes, Signature, are_outputs
@@ -46,7 +47,6 @@ from quantglow.runtime.shapes.fallbacks import Fallback, FallbackOnUse
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
 from quantglow.runtime.shapes.specialisations import ModelPrograms, OneShape, Specialisation
 from quantglow.tuning.records import check_tune, with_records
-from quantglow.types import Array
 
 if TYPE_CHECKING:
     from quantglow.driver.origins import Origin

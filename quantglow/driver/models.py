@@ -7,12 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quantglow import frontend, passes, quantization, steps
+from quantglow import frontend, passes, steps
 from quantglow.errors import OptionError
 from quantglow.frontend import Source
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
+from quantglow.quantization.qdq import fuse_quantized
+from quantglow.quantization.qdq.stored_weights import (
+    has_quantized_weights_only,
+    with_stored_weights,
+)
 
 InputShapes = Mapping[str, Sequence[int]]
 """Input name -> shape, for models that leave dimensions free."""
@@ -92,7 +97,7 @@ def _family(
 
 def ready(graph: Graph) -> Graph:
     """An imported graph as it is compiled: optimized, int8 where the model comes quantized."""
-    return quantization.fuse_quantized(graph) if is_quantized(graph) else passes.optimize(graph)
+    return fuse_quantized(graph) if is_quantized(graph) else passes.optimize(graph)
 
 
 def float_graph(graph: Graph) -> Graph:
@@ -100,8 +105,8 @@ def float_graph(graph: Graph) -> Graph:
     ``OptionError`` for one whose activations are quantized."""
     if not is_quantized(graph):
         return passes.optimize(graph)
-    if quantization.has_quantized_weights_only(graph):
-        return quantization.with_stored_weights(graph)
+    if has_quantized_weights_only(graph):
+        return with_stored_weights(graph)
     raise OptionError(
         "the model is quantized already. Remedy: compile it as it is, or pass the float model."
     )

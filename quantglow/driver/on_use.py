@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from quantglow import quantization
+from quantglow.quantization.qdq import float_notes
 from quantglow.report import MemoryFigures, Report
 from quantglow.report.report import report_of
 from quantglow.runtime.compiled import CompiledModel
@@ -27,7 +27,7 @@ def compiled_on_use(programs: ModelPrograms, known: tuple[str, ...]) -> Compiled
             empty = Report(programs.target, programs.num_threads, MemoryFigures(), {})
             return replace(empty, notes=(ON_USE, *known))
         found = programs.first
-        notes = (ON_USE, FIRST, *known, *quantization.float_notes(found.graph))
+        notes = (ON_USE, FIRST, *known, *float_notes(found.graph))
         return replace(report_of(found.build, {}), notes=notes)
 
     return CompiledModel(programs, report)

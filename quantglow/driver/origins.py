@@ -25,8 +25,8 @@ from quantglow.graph.node import Constant
 from quantglow.graph.text import constants_of, print_graph
 from quantglow.lazy import cached_property
 from quantglow.pages import Content
-from quantglow.quantization import Decisions
-from quantglow.quantization.decisions import serialization
+from quantglow.quantization.decisions.decisions import Decisions
+from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.saved_models.saving import Freedom, SavedModel
 from quantglow.runtime.shapes.fallbacks import Fallback
@@ -138,9 +138,9 @@ class Built:
             return Freedom(free, source, check=Origin.restored)
         source, free["weights"] = self._stored
         main, *others = self.decided.items()
-        free["decisions"] = serialization.to_json(main[1].decisions)
+        free["decisions"] = to_json(main[1].decisions)
         free["cases"] = [
-            {"values": dict(values or ()), "decisions": serialization.to_json(found.decisions)}
+            {"values": dict(values or ()), "decisions": to_json(found.decisions)}
             for values, found in others
         ]
         graphs = tuple(found.graph for _, found in others)
@@ -230,4 +230,4 @@ def source_of(saved: SavedModel) -> Source:
 def _decided_from(entry: Mapping[str, Any], graph: Graph) -> tuple[Any, Decided]:
     """Values and what was decided for them, from a file."""
     case = Case.of({}, values_from_json(entry.get("values") or {}))
-    return case.values, Decided(serialization.from_json(entry["decisions"], graph), graph)
+    return case.values, Decided(from_json(entry["decisions"], graph), graph)

@@ -25,6 +25,7 @@ from quantglow.errors import (
     QuantglowError,
     UnsupportedOpError,
 )
+from quantglow.foreign_types import Array
 from quantglow.frontend import (
     Behind,
     LateLoop,
@@ -44,7 +45,7 @@ from quantglow.runtime.any_model import AnyModel
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback import FallbackNode, whole_model
-from quantglow.runtime.loops.bodies import Bodies, Shapes
+from quantglow.runtime.loops.bodies import Bodies, BodyShapes
 from quantglow.runtime.loops.compiled_loop import CompiledLoop
 from quantglow.runtime.loops.progress import TripSession
 from quantglow.runtime.newer_opsets import opened
@@ -58,7 +59,7 @@ from quantglow.runtime.shapes.specialisations import Served, Specialisation
 from quantglow.runtime.staged_tails import StagedTail, Tail
 from quantglow.runtime.tensor_info import TensorInfo
 from quantglow.symbolic.expression import SMALLEST
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 Kind = tuple[object, ...]
 """Facts of a case that decide where a model is cut: values, ranks, and axes without elements."""
@@ -377,7 +378,7 @@ def compiled_loop(
     none."""
     threads = compiler.num_threads
 
-    def programs(trips: Sequence[Shapes]) -> FreeShapes:
+    def programs(trips: Sequence[BodyShapes]) -> FreeShapes:
         source = Source.of(loop.body_for(trips))
         return free_programs(Built(family_of(source)), compiler, None, most_values=0)
 

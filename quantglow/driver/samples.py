@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from quantglow import quantization
 from quantglow.driver.held_out import HeldOut, digest_of
 from quantglow.errors import QuantglowError
 from quantglow.graph.case import Case
@@ -23,6 +22,7 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, Located, feeds_of
 from quantglow.profiling.recording import MOST_AT_ONCE, interpreted
 from quantglow.profiling.storage import is_profile
+from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.recovery import MAX_NBYTES, Reservoir, capacity, sample_nbytes
 from quantglow.quantization.shape_variants import ShapeVariant, are_alike, sharing
 from quantglow.report.accuracy.verification import MAX_SAMPLES
@@ -61,7 +61,7 @@ class Samples:
     drawn: Reservoir | None = None
     seed: int = 0
     recent: deque[Located] = field(default_factory=lambda: deque(maxlen=MOST_AT_ONCE * MOST))
-    runs: quantization.FloatRuns | None = None
+    runs: FloatRuns | None = None
     held: HeldOut | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     seen: Seen = field(default_factory=Seen)
@@ -98,14 +98,14 @@ class Samples:
     def run(self, graph: Graph, batches: Sequence[Located], listeners: Sequence[Listener]) -> None:
         """Run some of these samples; what comes next finds the values of a few in ``runs``."""
         with self.lock:  # Several groups may run side by side.
-            self.runs = self.runs or quantization.FloatRuns(graph)
+            self.runs = self.runs or FloatRuns(graph)
         if self.runs.graph is graph:
             own = {sample.place: sample for sample in self.recent}
             self.runs.run([own.get(feeds.place, feeds) for feeds in batches], listeners)
         else:
             interpreted(graph, batches, listeners)
 
-    def taken_runs(self, graph: Graph) -> quantization.FloatRuns | None:
+    def taken_runs(self, graph: Graph) -> FloatRuns | None:
         """The runs of ``graph``, if it is theirs; who takes them is to let go of them."""
         runs, self.runs = self.runs, None
         return runs if runs is not None and runs.graph is graph else None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from quantglow import frontend, interpreter, profiling, quantization
+from quantglow import frontend, interpreter, profiling
 from quantglow.arguments import (
     brief,
     choice,
@@ -42,6 +42,7 @@ from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.driver.pipeline.speed import timed_layers
 from quantglow.driver.samples import profile_in
 from quantglow.errors import BackendError, CalibrationError, OptionError
+from quantglow.foreign_types import Array
 from quantglow.graph.border import entering, leaving
 from quantglow.graph.graph import Graph
 from quantglow.options import (
@@ -53,6 +54,8 @@ from quantglow.options import (
 )
 from quantglow.processes.interrupts import keeping_best
 from quantglow.profiling import Profile
+from quantglow.quantization import quantizer
+from quantglow.quantization.qdq import fuse_quantized
 from quantglow.quantization.recovery.layerwise import Begin
 from quantglow.quantization.recovery.sample_runs import SampleRuns
 from quantglow.report import diagnosis
@@ -61,7 +64,6 @@ from quantglow.report.diagnosis import Diagnosis
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.feeds import feeds_of
 from quantglow.runtime.tensor_info import TensorInfo
-from quantglow.types import Array
 
 
 @options_named()
@@ -91,7 +93,7 @@ def import_model(
         fallback=flag("fallback", fallback),
         input_values=elements("input_values", input_values),
     )
-    return quantization.fuse_quantized(graph) if is_quantized(graph) else graph
+    return fuse_quantized(graph) if is_quantized(graph) else graph
 
 
 @options_named()
@@ -183,7 +185,7 @@ def quantize(
     if workers is not None:
         begin = partial(ClusterRuns, workers, chosen.profile_with)
     with keeping_best(), computing(chosen.profile_with):
-        return quantization.quantize(float_graph_of(graph), known, chosen, data=data, begin=begin)
+        return quantizer.quantize(float_graph_of(graph), known, chosen, data=data, begin=begin)
 
 
 @options_named()

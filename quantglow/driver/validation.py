@@ -12,13 +12,13 @@ import numpy as np
 from quantglow.data.array_files import one_line
 from quantglow.data.samples import as_array, without_labels
 from quantglow.errors import CalibrationError
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
 from quantglow.profiling.data import Feeds, feeds_of, is_one, name_of, samples_in
 from quantglow.report.accuracy.headline import RightAnswers
-from quantglow.types import Array
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from quantglow.driver.pipeline.calibrated import CheckSamples
+from quantglow.foreign_types import Array
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.signature import Signature
 from quantglow.report import Report
@@ -17,7 +18,7 @@ from quantglow.report.accuracy.onnxruntime_check import Outputs, running
 from quantglow.report.accuracy.outputs import ONNXRUNTIME, output_accuracy_of
 from quantglow.report.accuracy.verification import Verification, attempted, until_interrupted
 from quantglow.runtime.fallback_model import PartlyCompiledModel
-from quantglow.types import Array, DType, TensorType
+from quantglow.types import DType, TensorType
 
 HEAD_ONLY = "the outputs of the whole model were not compared, only those of its first part"
 

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.pages import LEAST_NBYTES, release_pages
 from quantglow.symbolic.size import is_free
 from quantglow.symbolic.text import size_from, size_text, tree_of
-from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, shortest
+from quantglow.types import DType, ElementType, QuantParams, TensorType, shortest
 
 NO_SIZES: Mapping[str, int] = {}
 

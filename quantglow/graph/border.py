@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import InputError
+from quantglow.foreign_types import Array
 from quantglow.graph.signature import DECLARED, Port
-from quantglow.types import Array
 
 BFLOAT16 = "bfloat16"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from quantglow.foreign_types import Array
 from quantglow.graph.signature import Shape, Shapes
 from quantglow.lazy import Hashed, cached_property
-from quantglow.types import Array
 
 Values = Mapping[str, tuple[int, ...]]
 """Input name -> its elements in order: integers, or conditions as 0 and 1."""

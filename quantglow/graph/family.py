@@ -13,11 +13,11 @@ from quantglow.errors import (
     UndecidedError,
     UnsupportedOpError,
 )
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case, Values
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import SharedArrays, paged_graph
 from quantglow.graph.signature import Shapes, Signature
-from quantglow.types import Array
 
 LARGER_BATCHES = (2, 3, 4, 6, 8, 16, 64)
 """Batches that are tried where a batch of 1 has no graph, as that of the largest 3 of N rows."""

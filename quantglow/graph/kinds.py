@@ -1,24 +1,16 @@
 """Kinds of elements: what an operator takes, declared by it, and what no file may bring.
 
 An operator has ``takes``, from the name of a field to its kinds: of an operand, or of an
-``ElementType`` among the attributes.  Nodes are checked when they are made.  ``check_stated`` is
-for nodes that are read from a text, which states types that nothing has computed.
+``ElementType`` among the attributes.  Nodes are checked when they are made.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Flag, auto
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from quantglow.errors import FileFormatError
-from quantglow.symbolic.size import is_free, likely
 from quantglow.types import DType, ElementType, TensorType
-
-if TYPE_CHECKING:
-    from quantglow.graph.node import Node
 
 
 class Kind(Flag):
@@ -59,11 +51,6 @@ _SMALL = (DType.I8, DType.U8, DType.I16)
 _CODES = {DType.I8: Kind.BYTE, DType.U8: Kind.BYTE, DType.I16: Kind.SHORT, DType.I32: Kind.WIDE}
 
 NOTHING = Kind(0)
-MOST_ELEMENTS = 2**31
-"""Maximum number of elements of a value in a text, and maximum size of its axes."""
-
-MOST_TABLE_ENTRIES = 2**26
-"""Maximum number of entries of the tables of a node in a text."""
 
 
 def taking(**kinds: Kind) -> Mapping[str, Kind]:
@@ -85,46 +72,3 @@ def kind_of(element: ElementType | TensorType) -> Kind:
 def words(kinds: Kind) -> str:
     """Kinds in the words of messages."""
     return " or ".join(text for kind, text in WORDS.items() if kind in kinds)
-
-
-def check_kinds(node: Node) -> None:
-    """Raise ``TypeRuleError`` if a field is of another kind than the operator takes."""
-    for name, kinds in node.takes.items():
-        value = getattr(node, name)
-        for each in value if isinstance(value, tuple) else (value,):
-            if each is None:
-                continue
-            if not kind_of(each if isinstance(each, ElementType) else each.type) & kinds:
-                raise node.refuse(f"{name} must be {words(kinds)}")
-
-
-def check_stated(node: Node) -> None:
-    """Raise ``TypeRuleError`` for parameters that do not fit the shape, and for sizes that no
-    program has: tables are made of them before anything else asks."""
-    if node.table_entries > MOST_TABLE_ENTRIES:
-        raise node.refuse(f"its tables would have more than {MOST_TABLE_ENTRIES} entries")
-    shape, quant = node.type.shape, node.type.quant
-    sizes = [max(1, likely(size)) for size in shape]
-    if math.prod(sizes) > MOST_ELEMENTS:
-        raise node.refuse(f"a value has {MOST_ELEMENTS} elements at most, not {node.type}")
-    if not kind_of(node.type):
-        raise node.refuse(f"{node.type.dtype} has no quantization parameters")
-    if quant is None or quant.axis is None:
-        return
-    axis = quant.axis
-    if not 0 <= axis < len(shape) or is_free(shape[axis]) or shape[axis] != len(quant.scales):
-        raise node.refuse(f"{len(quant.scales)} scales do not fit axis {axis}")
-
-
-def check_stored(nodes: Iterable[Node]) -> None:
-    """Raise ``FileFormatError`` for operands that programs are made of and that a graph computes.
-
-    Saved graphs have Constants there; lowering may put a change of type in front of them.
-    """
-    for node in nodes:
-        for name in node.stored_operands:
-            operand = getattr(node, name)
-            if operand is not None and operand.op != "Constant":
-                raise FileFormatError(
-                    f"{node!r}: {name} must be a Constant. Remedy: save the model again."
-                )

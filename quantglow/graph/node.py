@@ -10,18 +10,19 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
-from quantglow.errors import TypeRuleError
-from quantglow.graph.kinds import Kind, check_kinds, taking
+from quantglow.errors import FileFormatError, TypeRuleError
+from quantglow.foreign_types import Array
+from quantglow.graph.kinds import Kind, kind_of, taking, words
 from quantglow.graph.traits import Trait
 from quantglow.lazy import cached_property
-from quantglow.symbolic.size import depends_on, is_free
-from quantglow.types import Array, DType, ElementType, TensorType
+from quantglow.symbolic.size import depends_on, is_free, likely
+from quantglow.types import DType, ElementType, TensorType
 
 if TYPE_CHECKING:
     from quantglow.graph.graph import Graph
@@ -34,6 +35,12 @@ OPERAND_ANNOTATIONS = ("Node", "Node | None", "tuple[Node, ...]", "Constant", "C
 
 _OPERAND_FIELDS: dict[type[Node], tuple[str, ...]] = {}
 _ATTRIBUTE_FIELDS: dict[type[Node], tuple[str, ...]] = {}
+
+MOST_ELEMENTS = 2**31
+"""Maximum number of elements of a value in a text, and maximum size of its axes."""
+
+MOST_TABLE_ENTRIES = 2**26
+"""Maximum number of entries of the tables of a node in a text."""
 
 AnyNode = TypeVar("AnyNode", bound="Node")
 
@@ -328,3 +335,46 @@ def _dtype_of(node: Constant) -> DType:
     if node.element is not None and node.element.dtype is not dtype:
         raise node.refuse(f"the array is {dtype} but the element type {node.element.dtype}")
     return dtype
+
+
+def check_kinds(node: Node) -> None:
+    """Raise ``TypeRuleError`` if a field is of another kind than the operator takes."""
+    for name, kinds in node.takes.items():
+        value = getattr(node, name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if each is None:
+                continue
+            if not kind_of(each if isinstance(each, ElementType) else each.type) & kinds:
+                raise node.refuse(f"{name} must be {words(kinds)}")
+
+
+def check_stated(node: Node) -> None:
+    """Raise ``TypeRuleError`` for parameters that do not fit the shape, and for sizes that no
+    program has: tables are made of them before anything else asks."""
+    if node.table_entries > MOST_TABLE_ENTRIES:
+        raise node.refuse(f"its tables would have more than {MOST_TABLE_ENTRIES} entries")
+    shape, quant = node.type.shape, node.type.quant
+    sizes = [max(1, likely(size)) for size in shape]
+    if math.prod(sizes) > MOST_ELEMENTS:
+        raise node.refuse(f"a value has {MOST_ELEMENTS} elements at most, not {node.type}")
+    if not kind_of(node.type):
+        raise node.refuse(f"{node.type.dtype} has no quantization parameters")
+    if quant is None or quant.axis is None:
+        return
+    axis = quant.axis
+    if not 0 <= axis < len(shape) or is_free(shape[axis]) or shape[axis] != len(quant.scales):
+        raise node.refuse(f"{len(quant.scales)} scales do not fit axis {axis}")
+
+
+def check_stored(nodes: Iterable[Node]) -> None:
+    """Raise ``FileFormatError`` for operands that programs are made of and that a graph computes.
+
+    Saved graphs have Constants there; lowering may put a change of type in front of them.
+    """
+    for node in nodes:
+        for name in node.stored_operands:
+            operand = getattr(node, name)
+            if operand is not None and operand.op != "Constant":
+                raise FileFormatError(
+                    f"{node!r}: {name} must be a Constant. Remedy: save the model again."
+                )

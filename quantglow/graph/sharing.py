@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from quantglow import pages
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
-from quantglow.types import Array
 
 LEAST_NBYTES = 4096
 """Minimum size of an array that is shared, in bytes."""

@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import (
     NO_SIZES,
     ArrayMark,
@@ -25,13 +26,12 @@ from quantglow.graph.attributes import (
     register,
 )
 from quantglow.graph.graph import Graph
-from quantglow.graph.kinds import check_stated
-from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
+from quantglow.graph.node import OPS, Constant, Input, Node, check_stated, operand_fields
 from quantglow.graph.printer import graph_text
 from quantglow.graph.signature import DECLARED
 from quantglow.lazy import cached_property
 from quantglow.processes.parsing import undisturbed
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 
 STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 FORMER_NAMES = {"Map": "Elementwise", "Rows": "RowMap"}

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Node
 from quantglow.graph.printer import as_it_is, shown_attributes
 from quantglow.instr.strides import dense_strides, reshaped_strides
 from quantglow.lazy import cached_property
-from quantglow.types import Array, ElementType, TensorType
+from quantglow.types import ElementType, TensorType
 
 Spelling = Callable[[TensorType], str]
 """How a text writes types."""

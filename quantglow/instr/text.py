@@ -9,6 +9,7 @@ from typing import Any
 
 import quantglow.ops  # noqa: F401 - registers the operators that programs name
 from quantglow.errors import BackendError, FileFormatError
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import ArrayMark, Dense, parse_call
 from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
 from quantglow.graph.text import STRING, array_of, build, failure, unquote
@@ -28,7 +29,7 @@ from quantglow.instr.program import (
 )
 from quantglow.instr.strides import dense_strides
 from quantglow.instr.verify import verify_program
-from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 _BUFFER = rf"%(?:{STRING}|{PLAIN_NAME.pattern})"
 _VIEW = rf"({_BUFFER})(?:\[(-?\d+):([-\d,]*)(?:\+(-?\d+))?\])?: (\w+)(?:<([^>]*)>)?\[([\dx]*)\]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.instr.in_place import in_place_positions
 from quantglow.instr.program import (
     Alloc,
@@ -18,7 +19,6 @@ from quantglow.instr.program import (
     Repeat,
     View,
 )
-from quantglow.types import Array
 
 GIVEN = (BufferKind.CONSTANT, BufferKind.INPUT, BufferKind.STATE)
 """Kinds of buffers that hold something before the program runs."""

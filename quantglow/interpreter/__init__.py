@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import InputError
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.signature import Signature
 from quantglow.interpreter.executor import Execution
 from quantglow.interpreter.loops import Watched
 from quantglow.ops.loop import Loop
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 Listener = Callable[[Node, Array], None]
 """Called with every node and its value, in the order of execution."""

@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from quantglow.foreign_types import Array
 from quantglow.graph.ancestors import ancestors
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Where
-from quantglow.types import Array
 
 Listener = Callable[[Node, Array], None]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.loop import Loop
-from quantglow.types import Array
 
 Listener = Callable[[Node, Array], None]
 

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import Listener, check_feeds
@@ -26,7 +27,6 @@ from quantglow.ops.convolution import Conv
 from quantglow.ops.loop import Loop
 from quantglow.ops.shape import Concat
 from quantglow.processes.workers import each
-from quantglow.types import Array
 
 Sample = TypeVar("Sample")
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.lowering.rules import lowers, tag
 from quantglow.ops import Concat, Gemm, MatMul, Reshape, Slice, Transpose
 from quantglow.ops.resize import AntialiasedResize
-from quantglow.types import Array
 
 BLOCK = 16
 """Rows or columns that are computed at once."""

@@ -13,6 +13,7 @@ from itertools import groupby
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import RewritePass, Uses
@@ -20,9 +21,9 @@ from quantglow.lowering.names import unique_names
 from quantglow.lowering.rules import tag
 from quantglow.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice
 from quantglow.ops.expression import arg, call
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
-FEWEST_PRODUCTS = 4096
+MIN_FILTER_PRODUCTS = 4096
 """Minimum number of weights from which on the sums cost less than the products they save."""
 FEWEST_TAPS = 32
 MOST_PARTS = 2
@@ -36,10 +37,10 @@ def fold_symmetric_filters(graph: Graph) -> Graph:
     """Conv(x, w) -> Concat(Conv(x[i] + x[s - i], w[i]), Conv(x[j] - x[s - j], w[j])), i, j < s / 2,
     for float filters of one signal that are even, or odd
     """
-    return unique_names(RewritePass("fold-symmetric-filters", by_symmetry)(graph))
+    return unique_names(RewritePass("fold-symmetric-filters", fold_filter)(graph))
 
 
-def by_symmetry(node: Node, uses: Uses) -> Node | None:
+def fold_filter(node: Node, uses: Uses) -> Node | None:
     """The filters of a bank, even and odd ones apart."""
     if not isinstance(node, Conv) or not is_plain(node):
         return None
@@ -66,7 +67,7 @@ def is_plain(conv: Conv) -> bool:
         and conv.dilations == (1, 1)
         and taps >= FEWEST_TAPS
         and stride <= taps
-        and taps * outputs >= FEWEST_PRODUCTS
+        and taps * outputs >= MIN_FILTER_PRODUCTS
     )
 
 
@@ -134,7 +135,9 @@ def convolved(node: Conv, w: Array, part: Part) -> Conv:
     """The channels of a part, as products of sums, of all windows in one row."""
     pairs, singles = part.pairs(w), part.singles(w)
     rows = samples(node, len(w), f"{part.kind}-rows")
-    sums: list[Node] = [summed(node, rows, run, part) for run in runs(pairs, part.total, node)]
+    sums: list[Node] = [
+        sum_filter_rows(node, rows, run, part) for run in runs(pairs, part.total, node)
+    ]
     sums += [window(node, rows, tap, 1) for tap in singles]
     joined = Concat(name=tag(node, f"{part.kind}-sums"), parts=tuple(sums), axis=2)
     batch, _, columns, _ = node.type.shape
@@ -178,7 +181,7 @@ def runs(pairs: range, total: int, node: Conv) -> Iterator[range]:
         yield range(found[0], found[-1] + 1)
 
 
-def summed(node: Conv, rows: Node, taps: range, part: Part) -> Node:
+def sum_filter_rows(node: Conv, rows: Node, taps: range, part: Part) -> Node:
     """x[i] + x[total - i], or the difference, of all windows [N, columns, taps]."""
     near = window(node, rows, taps.start, len(taps))
     far = window(node, rows, part.total - taps.start, len(taps), -1)

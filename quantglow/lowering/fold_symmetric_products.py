@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import RewritePass, Uses
@@ -21,9 +22,9 @@ from quantglow.lowering.names import unique_names
 from quantglow.lowering.rules import tag
 from quantglow.ops import Concat, Conv, Elementwise, Reshape, Slice, Transpose
 from quantglow.ops.expression import arg, call
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
-FEWEST_PRODUCTS = 8192
+MIN_MATRIX_PRODUCTS = 8192
 """Minimum number of weights from which on the sums cost less than the products they save."""
 FEWEST_ROWS = 32
 FEWEST_CHANNELS = 32
@@ -35,10 +36,10 @@ def fold_symmetric_products(graph: Graph) -> Graph:
     """x w -> (x[i] + r x[s - i]) w[i, 0::2] beside (x[i] - r x[s - i]) w[i, 1::2], i < s / 2, for
     float matrices with w[s - i, k] = ±(-1)^k r[i] w[i, k]
     """
-    return unique_names(RewritePass("fold-symmetric-products", by_symmetry)(graph))
+    return unique_names(RewritePass("fold-symmetric-products", fold_product)(graph))
 
 
-def by_symmetry(node: Node, uses: Uses) -> Node | None:
+def fold_product(node: Node, uses: Uses) -> Node | None:
     """The even and the odd columns of a product, interleaved."""
     if not isinstance(node, Conv) or not is_product(node):
         return None
@@ -62,7 +63,7 @@ def is_product(conv: Conv) -> bool:
         and not any(conv.pads)
         and inputs >= FEWEST_ROWS
         and outputs >= FEWEST_CHANNELS
-        and inputs * outputs >= FEWEST_PRODUCTS
+        and inputs * outputs >= MIN_MATRIX_PRODUCTS
     )
 
 
@@ -166,7 +167,7 @@ def product(node: Conv, w: Array, pairing: Pairing, parity: int, width: int) -> 
         [cut(tag(node, f"row-{row}"), node.x, range(row, row + 1)) for row in rows]
         for rows in (ends, centre)
     )
-    parts = (*ends_read, summed(node, pairing, parity), *centre_read)
+    parts = (*ends_read, sum_product_rows(node, pairing, parity), *centre_read)
     sums = Concat(name=tag(node, f"{kind}-sums"), parts=parts, axis=3)
     return replace(
         node,
@@ -188,7 +189,7 @@ def bias(node: Conv, parity: int, filled: tuple[int, int]) -> Constant | None:
     return Constant(name=tag(node, f"bias-{parity}"), value=value)
 
 
-def summed(node: Conv, pairing: Pairing, parity: int) -> Elementwise:
+def sum_product_rows(node: Conv, pairing: Pairing, parity: int) -> Elementwise:
     """Sums or differences of pairs."""
     near = pairing.near
     far = range(pairing.total - near.start, pairing.total - near.stop, -1)

@@ -14,6 +14,7 @@ from functools import reduce
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import RewritePass, Uses
@@ -22,7 +23,7 @@ from quantglow.lowering.rules import tag
 from quantglow.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice
 from quantglow.ops.expression import Expr, arg, call, clipped, const
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 RESULTS, TAPS, POINTS = 4, 3, 6
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.lowering.contraction import require_constant, zero_bias
 from quantglow.lowering.rules import lowers, tag
 from quantglow.ops import Concat, Conv, ConvTranspose, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.windows import Pair
-from quantglow.types import Array, ElementType, QuantParams
+from quantglow.types import ElementType, QuantParams
 
 FEW_CHANNELS = 16
 """Narrower rows of phases are computed together and moved apart: a vector holds so many sums."""

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import register
 from quantglow.graph.node import OPS, Node, attribute_fields
 from quantglow.lazy import cached_property
 from quantglow.ops.expression import Expr
 from quantglow.ops.mapped import mapped
 from quantglow.ops.unary import Fusible, Interval, affine
-from quantglow.types import Array
 
 TINY, HUGE = 1e-30, 1e30
 """Units outside are left at 1: scales divided by them would not be float32."""

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantglow.foreign_types import Array
 from quantglow.ops.native import native_ops
 from quantglow.processes.workers import each
-from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 F32 = np.float32
 

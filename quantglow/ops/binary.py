@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import CODES, REALS, taking
 from quantglow.graph.node import Constant, Node, op, shared_fields
 from quantglow.graph.traits import Trait
@@ -18,7 +19,7 @@ from quantglow.ops.arithmetic import centred, integer_bounds, is_integer, multip
 from quantglow.ops.expression import Expr, arg, call
 from quantglow.ops.samples import if_aligned
 from quantglow.symbolic.shapes import broadcast_shapes
-from quantglow.types import Array, DType, ElementType, TensorType
+from quantglow.types import DType, ElementType, TensorType
 
 X, Y = arg(0), arg(1)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import CODES, REALS, Kind, taking
 from quantglow.graph.node import Node
 from quantglow.ops.activation import Activation
@@ -25,7 +26,7 @@ from quantglow.ops.images import Images
 from quantglow.ops.native import Ends, IntegerEnds, native_ops
 from quantglow.ops.samples import if_constant
 from quantglow.ops.windows import Pads
-from quantglow.types import Array, DType, ElementType, TensorType
+from quantglow.types import DType, ElementType, TensorType
 
 EXACT = 2**24
 """Up to here float32 holds every integer."""

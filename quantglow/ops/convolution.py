@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import CODES, REALS, taking
 from quantglow.graph.node import Node, op
 from quantglow.ops.activation import Activation
@@ -18,7 +19,7 @@ from quantglow.ops.samples import if_aligned, if_constant
 from quantglow.ops.window_products import Part, conv2d
 from quantglow.ops.windows import Pads, Pair, check_windows, window_count
 from quantglow.symbolic.shapes import broadcast_shapes
-from quantglow.types import Array, DType, ElementType, TensorType
+from quantglow.types import DType, ElementType, TensorType
 
 
 @op

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import register
 from quantglow.lazy import Hashed, cached_property
 from quantglow.ops.functions import (
@@ -31,7 +32,6 @@ from quantglow.ops.functions import (
 from quantglow.symbolic.shapes import integer
 from quantglow.symbolic.size import is_free
 from quantglow.symbolic.text import size_text
-from quantglow.types import Array
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Node, op
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 Evaluator = Callable[["External", tuple[Array, ...]], Array]
 """Computes the result of an External node from its operands."""

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quantglow.ops import special
-from quantglow.types import Array, DType
+from quantglow.foreign_types import Array
+from quantglow.ops.special import erf, ndtr, tanh_gate
+from quantglow.types import DType
 
 LOG2_E = math.log2(math.e)
 ROUNDING = 1.5 * 2.0**23
@@ -157,9 +158,9 @@ UNARY: dict[str, Function] = {
     "log": Function(np.log, "f:f"),
     "log1p": Function(np.log1p, "f:f"),
     "tanh": Function(np.tanh, "f:f"),
-    "erf": Function(special.erf, "f:f"),
-    "ndtr": Function(special.ndtr, "f:f"),
-    "tanhgate": Function(special.tanh_gate, "f:f"),
+    "erf": Function(erf, "f:f"),
+    "ndtr": Function(ndtr, "f:f"),
+    "tanhgate": Function(tanh_gate, "f:f"),
     "sin": Function(np.sin, "f:f"),
     "cos": Function(np.cos, "f:f"),
     "atan": Function(np.arctan, "f:f"),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from quantglow.foreign_types import Array
 from quantglow.ops.native import native_ops
 from quantglow.ops.windows import Pads
-from quantglow.types import Array
 
 
 @dataclass(frozen=True)

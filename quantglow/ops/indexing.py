@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import OutOfRangeError
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import NUMBERS, taking
 from quantglow.graph.node import Constant, Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.samples import if_constant, if_rows
 from quantglow.ops.shape import MOVES
-from quantglow.types import Array, DType, TensorType
+from quantglow.types import DType, TensorType
 
 _MISPLACED = 2**62
 _LENGTHS = 2**31

@@ -10,9 +10,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node, op
-from quantglow.types import Array, DType, TensorType
+from quantglow.types import DType, TensorType
 
 Watch = Callable[[Mapping[Node, Array]], None]
 """Called with the values of one trip."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.ops.expression import Expr
 from quantglow.ops.native import native_ops
-from quantglow.types import Array
 
 
 def mapped(function: Expr, x: Array) -> Array:

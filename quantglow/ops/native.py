@@ -16,8 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.ops.expression import Expr
-from quantglow.types import Array
 
 Pair = tuple[int, int]
 

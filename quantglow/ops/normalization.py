@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import CODES, REALS, Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
@@ -14,7 +15,7 @@ from quantglow.ops.functions import row_sum, shrinking_power
 from quantglow.ops.samples import if_rows
 from quantglow.ops.windows import LARGEST_WINDOW
 from quantglow.symbolic.size import likely
-from quantglow.types import Array, DType, ElementType, TensorType
+from quantglow.types import DType, ElementType, TensorType
 
 
 def keeps_last(perm: tuple[int, ...]) -> bool:

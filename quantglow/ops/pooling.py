@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import CODES, NUMBERS, REALS, Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer, multiplier, saturate
 from quantglow.ops.windows import Pads, Pair, check_windows
 from quantglow.symbolic.size import likely, maximum, minimum
-from quantglow.types import Array, DType, ElementType, TensorType
+from quantglow.types import DType, ElementType, TensorType
 
 
 class Pool(Node):

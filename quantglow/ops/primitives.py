@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.binary import broadcast
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import kind_of
 from quantglow.ops.samples import if_aligned
-from quantglow.types import Array, DType, ElementType, TensorType
+from quantglow.types import DType, ElementType, TensorType
 
 
 @op

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import CODES, Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, dequantize, multiplier, quantize, saturate
 from quantglow.ops.samples import if_per_tensor
-from quantglow.types import Array, DType, ElementType, TensorType
+from quantglow.types import DType, ElementType, TensorType
 
 
 @op

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import REALS, kind_of
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, is_integer, saturate
 from quantglow.ops.shape import MOVES
 from quantglow.symbolic.size import is_free, likely
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 MAX_WEIGHTS = 2**26
 """Maximum number of weights of an antialiased axis: its pixels times its results."""

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import CODES, REALS, Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, is_integer, multiplier, saturate
 from quantglow.ops.binary import broadcast, check_exact_operands
 from quantglow.ops.samples import if_aligned
-from quantglow.types import Array, ElementType, TensorType
+from quantglow.types import ElementType, TensorType
 
 
 @op

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import REALS, Kind, kind_of
 from quantglow.graph.node import Constant, Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer, representable
 from quantglow.symbolic.shapes import broadcast_shapes
-from quantglow.types import Array, DType, TensorType
+from quantglow.types import DType, TensorType
 
 MOVES = frozenset(
     {

@@ -11,15 +11,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import Kind, taking
 from quantglow.graph.node import Node, op, shared_fields
 from quantglow.graph.traits import Trait
 from quantglow.lazy import cached_property
-from quantglow.ops import special
 from quantglow.ops.expression import Expr, arg, call, clipped, exact, if_negative
 from quantglow.ops.mapped import mapped
 from quantglow.ops.samples import if_aligned
-from quantglow.types import Array, TensorType
+from quantglow.ops.special import expit
+from quantglow.types import TensorType
 
 X = arg(0)
 ONE = exact(1)
@@ -123,7 +124,7 @@ class Sigmoid(Unary):
         return ONE / (ONE + power_beside_one(-X))
 
     def function(self, x: Any) -> Any:
-        return special.expit(x)
+        return expit(x)
 
 
 @op
@@ -138,7 +139,7 @@ class Swish(Unary):
         return X / (ONE + power_beside_one(X * -self.alpha))
 
     def function(self, x: Any) -> Any:
-        return x * special.expit(x * x.dtype.type(self.alpha))
+        return x * expit(x * x.dtype.type(self.alpha))
 
 
 @op

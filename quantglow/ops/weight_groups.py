@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.kinds import Kind, taking
 from quantglow.graph.node import Node, op
 from quantglow.ops.samples import if_rows
-from quantglow.types import Array, DType, TensorType
+from quantglow.types import DType, TensorType
 
 LARGEST = np.float32(127)
 """Magnitude of the largest code of a row."""

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from quantglow.foreign_types import Array
 from quantglow.ops.images import Images
 from quantglow.ops.native import Ends, NativeOps, native_ops
 from quantglow.ops.windows import Pair
 from quantglow.processes.workers import each
-from quantglow.types import Array
 
 Part = tuple[slice, slice]
 """Images and rows of a result [N, OH, OW, O]."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
 from quantglow.ops.normalization import BatchNormalization
-from quantglow.types import Array
 
 
 def scale_and_shift(node: BatchNormalization) -> tuple[Array, Array] | None:

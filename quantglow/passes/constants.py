@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node, may_change
 from quantglow.graph.rewrite import Uses, declined
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import Conv
-from quantglow.types import Array
 
 
 def float_constant(value: object, name: str, uses: Uses) -> Constant:

@@ -16,10 +16,10 @@ def fold_arithmetic(node: Node, uses: Uses) -> Node | None:
     """Conv(x, w, b) * c -> Conv(x, w*c, b*c); Conv(x, w, b) + c -> Conv(x, w, b + c)"""
     if not isinstance(node, Add | Mul) or not plain(node):
         return None
-    return folded(node, uses)
+    return fold_into_producer(node, uses)
 
 
-def folded(node: Binary, uses: Uses) -> Node | None:
+def fold_into_producer(node: Binary, uses: Uses) -> Node | None:
     producer = node.x
     if not isinstance(producer, Contraction) or not absorbs(producer, node, uses):
         return None

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node, may_change
 from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Mul
@@ -17,7 +18,7 @@ from quantglow.ops.shape import Reshape, Transpose
 from quantglow.passes.constants import bias_of, channel_values, float_constant, is_float, weights_of
 from quantglow.passes.layout import behind_moves, moved_alike
 from quantglow.passes.simplify_arithmetic import plain
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 MAX_SHIFT = 1024.0
 """Maximum distance of the padding from the pixel 0, in pixels: that of images is up to 255."""
@@ -35,14 +36,14 @@ def fold_arithmetic_into_consumer(node: Node, uses: Uses) -> Node | None:
     before, moves = behind_moves(node.x, uses)
     if not isinstance(before, Add | Mul) or not plain(before) or not uses.only(node, before):
         return None
-    return folded(node, before, moves, uses) if before.x.type == before.type else None
+    return fold_into_consumer(node, before, moves, uses) if before.x.type == before.type else None
 
 
 def foldable(node: Contraction) -> bool:
     return may_change(node.w) and isinstance(node.b, Constant | None)
 
 
-def folded(
+def fold_into_consumer(
     node: Conv | Gemm, before: Binary, moves: list[Reshape | Transpose], uses: Uses
 ) -> Node | None:
     c = moved_channels(before, moves)

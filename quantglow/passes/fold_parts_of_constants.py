@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.binary import Add, Binary
@@ -20,7 +21,6 @@ from quantglow.ops.unary import Unary
 from quantglow.passes.fold_constants import grows
 from quantglow.passes.layout import derived
 from quantglow.symbolic.shapes import surely_equal
-from quantglow.types import Array
 
 Cut = tuple[int, int, int]
 """Start, size and step along an axis."""

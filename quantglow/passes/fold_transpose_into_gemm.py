@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.convolution import Gemm
 from quantglow.ops.shape import Reshape, Transpose
 from quantglow.passes.layout import Axes, derived, inverse
-from quantglow.types import Array
 
 
 @rewrite_pass("fold-transpose-into-gemm")

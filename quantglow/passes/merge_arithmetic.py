@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Mul
 from quantglow.passes.constants import float_constant
 from quantglow.passes.simplify_arithmetic import plain
-from quantglow.types import Array
 
 
 @rewrite_pass("merge-arithmetic")

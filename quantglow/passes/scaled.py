@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.rewrite import Uses
 from quantglow.ops.contraction import Contraction
 from quantglow.passes.constants import bias_of, float_constant, weights_of
-from quantglow.types import Array
 
 
 def with_affine_result(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Div, Max, Min, Mul, Pow, Sub
@@ -15,7 +16,6 @@ from quantglow.passes.constants import (
     is_infinite,
     scalar_of,
 )
-from quantglow.types import Array
 
 
 @rewrite_pass("simplify-arithmetic")

@@ -14,9 +14,9 @@ import numpy as np
 from quantglow.data.paths import is_streamed, samples_at
 from quantglow.data.samples import Feeds, Located, Unnamed, as_array, without_labels
 from quantglow.errors import CalibrationError, InputError
+from quantglow.foreign_types import Array
 from quantglow.graph.border import as_declared, as_float32, is_float
 from quantglow.graph.signature import Dim, Port, Signature
-from quantglow.types import Array
 
 __all__ = [
     "Feeds",

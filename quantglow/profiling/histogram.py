@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.ops.native import native_ops
-from quantglow.types import Array
 
 BINS = 2048
 FINEST = -149

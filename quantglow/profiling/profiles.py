@@ -14,9 +14,9 @@ from quantglow.concise import Concise
 from quantglow.errors import OptionError, ProfileMismatchError
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
-from quantglow.profiling import storage
 from quantglow.profiling.drawing import drawn
 from quantglow.profiling.histogram import Histogram
+from quantglow.profiling.storage import read_profile, write_profile
 from quantglow.webpage import embedded
 
 
@@ -95,14 +95,14 @@ class Profile(Concise):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file; an existing file is replaced at once or not at all."""
         runs = sorted(self.cases.items())
-        storage.write(
+        write_profile(
             file_path("path", path), self.source_hash, self.histograms, self.samples, runs
         )
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
         """Read a file of ``save``.  Raises ``FileFormatError``."""
-        source_hash, histograms, samples, runs = storage.read(file_path("path", path))
+        source_hash, histograms, samples, runs = read_profile(file_path("path", path))
         return Profile(source_hash, histograms, samples, dict(runs))
 
     @staticmethod

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.profiling.histogram import Histogram
-from quantglow.types import Array
 
 LEVELS = 256
 

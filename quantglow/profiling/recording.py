@@ -19,6 +19,7 @@ from quantglow.errors import (
     ModelError,
     UnsupportedOpError,
 )
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
@@ -35,7 +36,6 @@ from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
 from quantglow.profiling.progress import shown
 from quantglow.profiling.specials import ABSENT, Specials, brought, specials_of, text_of
-from quantglow.types import Array
 
 TOGETHER_NBYTES = 2**27
 """Maximum size of the values of batches that run side by side, in bytes."""

@@ -19,10 +19,10 @@ import numpy as np
 
 from quantglow.errors import FileFormatError
 from quantglow.files import DAMAGED_CONTENT, cause, writing
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case
 from quantglow.processes.parsing import undisturbed
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
-from quantglow.types import Array
 
 FORMAT = "quantglow-profile"
 VERSION = 1
@@ -34,7 +34,7 @@ Run = tuple[Case, int]
 """Input shapes and deciding values -> number of runs with them."""
 
 
-def write(
+def write_profile(
     path: str | os.PathLike[str],
     source_hash: str,
     histograms: Mapping[str, Histogram],
@@ -71,7 +71,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, list[Run]]:
+def read_profile(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, list[Run]]:
     """Source hash, histograms, number of samples, and their shapes if the file has them.
 
     Raises ``FileFormatError``.

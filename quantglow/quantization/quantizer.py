@@ -9,6 +9,7 @@ from typing import Any
 
 from quantglow import debug
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.origins import label_of
 from quantglow.graph.traits import Trait
@@ -34,7 +35,6 @@ from quantglow.quantization.search.output_noise import compared_nodes, noise_to_
 from quantglow.quantization.search.preparation import prepare
 from quantglow.quantization.search.trials import WORTH
 from quantglow.quantization.shape_variants import at_own_shapes, fit
-from quantglow.types import Array
 
 INT16_STAGE = "choosing int16"
 

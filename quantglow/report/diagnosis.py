@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.profiling import Profile
 from quantglow.profiling.under_way import step
-from quantglow.quantization import QuantizationReport
+from quantglow.quantization.report import QuantizationReport
 from quantglow.report.accuracy.accuracy import (
     SUSPECTS,
     WORST,
@@ -31,7 +32,6 @@ from quantglow.report.display.tables import Table, Tabular
 from quantglow.report.page.data import Figures, page_of, without_page
 from quantglow.report.page.source import PageSource
 from quantglow.report.speed.speed import LayerSpeed, speed_table
-from quantglow.types import Array
 
 
 @dataclass(frozen=True, repr=False)

@@ -37,7 +37,7 @@ from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
 
 if TYPE_CHECKING:
     from quantglow.backends.llvm.runtime.compilation import Check
-    from quantglow.runtime.planning import PlannedProgram
+    from quantglow.runtime.plans import PlannedProgram
 
 BACKENDS = ("llvm", "reference")
 """``reference`` executes the same program in NumPy: slow, for tests and for inspection."""

@@ -25,7 +25,8 @@ from quantglow.memory.unwritten import unwritten_blocks
 from quantglow.ops import Dequantize, Quantize
 from quantglow.ops.external import External
 from quantglow.quantization.integer_border import with_integer_inputs, with_integer_outputs
-from quantglow.runtime.planning import PlannedProgram, plan_program
+from quantglow.runtime.planning import plan_program
+from quantglow.runtime.plans import PlannedProgram
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from quantglow.arguments import file_path, flag, integer, items, options_named, strings
 from quantglow.arguments import shapes as shapes_of
 from quantglow.errors import OptionError
+from quantglow.foreign_types import Array
 from quantglow.graph.border import entering, leaving
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shapes
@@ -32,7 +33,6 @@ from quantglow.runtime.states.state import State
 from quantglow.runtime.states.state_programs import Pair, StatePrograms
 from quantglow.runtime.tensor_info import TensorInfo
 from quantglow.runtime.traces import traced_run
-from quantglow.types import Array
 from quantglow.webpage import framed
 
 if TYPE_CHECKING:

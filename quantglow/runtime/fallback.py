@@ -11,13 +11,13 @@ from typing import Any
 
 from quantglow.arguments import fields_named
 from quantglow.backends.onnxruntime.session import NAME, Session
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops.external import External, evaluate_externals_by
 from quantglow.runtime.newer_opsets import opened, outputs_of
 from quantglow.runtime.partition import Segment
 from quantglow.runtime.protocol import Executable
-from quantglow.types import Array
 
 
 @dataclass(frozen=True)

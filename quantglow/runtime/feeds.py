@@ -9,9 +9,8 @@ import numpy as np
 
 from quantglow.arguments import strings
 from quantglow.errors import InputError
-from quantglow.foreign_types import array_of_tensor, is_torch_tensor
+from quantglow.foreign_types import Array, array_of_tensor, is_torch_tensor
 from quantglow.runtime.tensor_info import TensorInfo
-from quantglow.types import Array
 
 
 def chosen_outputs(output_names: Sequence[str] | None, known: list[str]) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import ModelError, QuantglowError
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -29,7 +30,6 @@ from quantglow.runtime.templates import Template, case_with, fitting
 from quantglow.symbolic.expression import SMALLEST, symbol
 from quantglow.symbolic.guards import Guard, Guards, Relation
 from quantglow.symbolic.size import symbols
-from quantglow.types import Array
 
 REMEDY = "Remedy: export one shape, by input_shapes={name: shape}."
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import FallbackError
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 UNSAFE = (
     *(b"DFT", b"GridSample", b"Multinomial", b"Resize", b"ReverseSequence", b"RoiAlign"),

@@ -6,46 +6,20 @@ A process that finds its programs on disk does not import this.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from quantglow import debug
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
 from quantglow.instr.donation import Donation
 from quantglow.instr.generate import generate_by_node
-from quantglow.instr.program import BufferKind, Program
 from quantglow.instr.verify import verify_program
 from quantglow.lowering import lower
 from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.memory.arrange import arranged
-from quantglow.memory.planner import MemoryPlan
 from quantglow.memory.schedules import FAST
-from quantglow.runtime import batches
-from quantglow.runtime.plans import PlanFigures
-
-
-@dataclass(frozen=True, repr=False)
-class PlannedProgram(Concise):
-    """A program with its memory plan, and the primitives that it was made from."""
-
-    lowered: Graph
-    program: Program
-    plan: MemoryPlan
-
-    @property
-    def traffic(self) -> batches.Traffic:
-        """Bytes that a run moves."""
-        weights = self.figures.constant_nbytes
-        moved = sum(b.nbytes for b in self.program.buffers) - weights
-        return batches.Traffic(weights, moved, self.plan.peak_nbytes)
-
-    @property
-    def figures(self) -> PlanFigures:
-        """Sizes of its memory."""
-        constants = (b.nbytes for b in self.program.buffers if b.kind is BufferKind.CONSTANT)
-        return PlanFigures(self.plan.peak_nbytes, self.plan.lower_bound_nbytes, sum(constants))
+from quantglow.runtime.batches import pieces_for
+from quantglow.runtime.plans import PlannedProgram
 
 
 def plan_program(
@@ -81,6 +55,6 @@ def plan_program(
 
 def piece_of(graph: Graph, planned: PlannedProgram, threads: int) -> tuple[Graph, int]:
     """The graph to compile and the number of its runs; the program belongs to the whole."""
-    pieces = batches.pieces_for(batch_of(graph) or 1, planned.traffic, threads)
+    pieces = pieces_for(batch_of(graph) or 1, planned.traffic, threads)
     part = split_batch(graph, pieces) if pieces > 1 else None
     return (graph, 1) if part is None else (part, pieces)

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quantglow.concise import Concise
+from quantglow.instr.program import BufferKind, Program
 from quantglow.lazy import cached_property
+from quantglow.runtime.batches import Traffic
 
 if TYPE_CHECKING:
-    from quantglow.runtime.planning import PlannedProgram
+    from quantglow.graph.graph import Graph
+    from quantglow.memory.planner import MemoryPlan
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,28 @@ class PlanFigures:
     peak_nbytes: int
     lower_bound_nbytes: int
     constant_nbytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedProgram(Concise):
+    """A program with its memory plan, and the primitives that it was made from."""
+
+    lowered: Graph
+    program: Program
+    plan: MemoryPlan
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes that a run moves."""
+        weights = self.figures.constant_nbytes
+        moved = sum(b.nbytes for b in self.program.buffers) - weights
+        return Traffic(weights, moved, self.plan.peak_nbytes)
+
+    @property
+    def figures(self) -> PlanFigures:
+        """Sizes of its memory."""
+        constants = (b.nbytes for b in self.program.buffers if b.kind is BufferKind.CONSTANT)
+        return PlanFigures(self.plan.peak_nbytes, self.plan.lower_bound_nbytes, sum(constants))
 
 
 @dataclass(frozen=True, eq=False)

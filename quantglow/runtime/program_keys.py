@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.identity import add, code_versions
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
@@ -14,7 +15,6 @@ from quantglow.graph.sharing import content_key
 from quantglow.graph.text import constants_of, print_without_scales, scales_of
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.symbolic.text import guard_text
-from quantglow.types import Array
 
 
 def key_of_graph(graph: Graph, target: Target, threads: int, schedule: str) -> str | None:

@@ -9,12 +9,13 @@ import numpy as np
 
 from quantglow.concise import Concise
 from quantglow.errors import WrongResultError
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.lazy import cached_property
 from quantglow.runtime.partition import Segment
 from quantglow.runtime.protocol import Executable
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from typing import Any
 
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError, QuantglowError
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
-from quantglow.graph.kinds import check_stored
+from quantglow.graph.node import check_stored
 from quantglow.graph.sharing import arrays_of, content_key
 from quantglow.graph.signature import Port, Signature, are_outputs
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
@@ -27,7 +28,6 @@ from quantglow.symbolic.guards import Guard, Guards
 from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import symbols
 from quantglow.symbolic.text import guard_text, read_guards
-from quantglow.types import Array
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -25,6 +25,7 @@ from quantglow.backends.llvm.runtime.huge_pages import HAS_LARGE_PAGES, LargePag
 from quantglow.backends.llvm.runtime.peak import reading_rate
 from quantglow.backends.llvm.targets import KNOWN_CORES, resolve
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.lazy import cached_property
@@ -32,7 +33,7 @@ from quantglow.ops import Conv
 from quantglow.tuning.measuring import Job, Measured, Measurer, Progress, planned_for
 from quantglow.tuning.tasks import Task, tasks_of
 from quantglow.tuning.trial import FAR_NBYTES
-from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 PLAIN = "plain"
 MOST_TILES = 30

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from quantglow.extras import package
+from quantglow.foreign_types import Array
 from quantglow.tuning.searchers import Known
 from quantglow.tuning.space import Space
-from quantglow.types import Array
 
 FIRST = 8
 """Random states that are measured before a model is learned; the default is one of them."""

@@ -18,11 +18,11 @@ from typing import Any
 
 from quantglow.backends.llvm.jit.machine import core_of, core_to_json
 from quantglow.backends.llvm.targets import resolve
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.processes.system import LOOK_SECONDS, idle_ticks, processors
 from quantglow.tuning.measuring import Job, Measured, Measurer, parsed
 from quantglow.tuning.records import this_host
-from quantglow.types import Array
 from quantglow.version import __version__
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")

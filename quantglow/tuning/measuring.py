@@ -20,6 +20,7 @@ from quantglow.backends.llvm.isa.choices import Choice, Choices
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.machine import core_of, core_to_json
 from quantglow.backends.llvm.targets import resolve
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
@@ -29,7 +30,6 @@ from quantglow.processes.isolation import IsolationError, called
 from quantglow.runtime.build import ProgramBackend
 from quantglow.tuning.tasks import tasks_of
 from quantglow.tuning.trial import LoadedKernel, Trial, timed
-from quantglow.types import Array
 
 CHILD = "quantglow.tuning.measuring:measured_here"
 START_SECONDS = 60.0

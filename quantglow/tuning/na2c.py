@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.tuning.searchers import Known
 from quantglow.tuning.space import NOWHERE, Space
-from quantglow.types import Array
 
 Policy = Literal["learned", "uniform", "reversed"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import PREFETCHES
 from quantglow.backends.llvm.kernels.tunable import NAMES
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 FORM = 0
 """The coordinate whose moves lead to the first state of another form."""

@@ -16,10 +16,10 @@ from quantglow.backends.llvm.runtime.buffers import Allocate
 from quantglow.backends.llvm.runtime.loaded import allocator
 from quantglow.backends.llvm.runtime.table_runner import SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
+from quantglow.foreign_types import Array
 from quantglow.instr.program import Buffer, View
 from quantglow.lazy import cached_property
 from quantglow.tuning.tasks import Task
-from quantglow.types import Array
 
 NEAR_NBYTES, FAR_NBYTES = 2**18, 2**23
 """Weights of a network up to the first stay in the caches of a core; of the second one surely not.

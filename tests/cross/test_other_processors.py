@@ -11,9 +11,9 @@ from quantglow.backends.llvm.aot.objects import object_file
 from quantglow.backends.llvm.aot.program_object import CALLS
 from quantglow.backends.llvm.builder import Builder, vector
 from quantglow.backends.llvm.targets import level_target
+from quantglow.foreign_types import Array
 from quantglow.interpreter import interpret
 from quantglow.runtime.saved_models import saving
-from quantglow.types import Array
 from tests.cross import float_functions
 from tests.fuzz.emulated import program_difference
 from tests.generators.onnx_models import models

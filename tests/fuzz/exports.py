@@ -21,11 +21,11 @@ import onnxruntime as ort
 
 import quantglow as qg
 from quantglow.backends.onnxruntime.session import failures
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.ops.external import External
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.free_graphs import REMEDY
-from quantglow.types import Array
 from tests.fuzz.compare import (
     REFUSED,
     Difference,

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import IMPORTERS, qualified
 from quantglow.graph.case import Case as ShapeCase
 from quantglow.graph.graph import Graph
@@ -24,7 +25,6 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.shapes import general_programs
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.general_programs import HALVINGS
-from quantglow.types import Array
 from tests.generators.onnx_models.models import Case, Feeds
 from tests.support.free_dimensions import RESIZES, freed, resized
 

@@ -28,8 +28,8 @@ import numpy as np
 
 import quantglow as qg
 from quantglow.errors import CalibrationError
+from quantglow.foreign_types import Array
 from quantglow.runtime.saved_models import saving
-from quantglow.types import Array
 from tests.fuzz import compare
 from tests.fuzz.isolated import last_words, patience
 from tests.generators.onnx_models import models

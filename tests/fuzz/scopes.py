@@ -16,11 +16,11 @@ from onnx import numpy_helper
 
 import quantglow as qg
 from quantglow.driver.models import is_quantized
+from quantglow.foreign_types import Array
 from quantglow.frontend.reading.proto import all_nodes
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.ops.arithmetic import dequantize
-from quantglow.types import Array
 from tests.generators.onnx_models.models import Case
 
 SHARE = 0.2

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from quantglow.errors import QuantglowError
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.text import STRING, GraphReader
-from quantglow.types import Array
 
 NODE = re.compile(rf"( *)({STRING}): ([^=]*) = (\w+)\((.*)\)")
 

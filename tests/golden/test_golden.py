@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from quantglow.backends.reference import ReferenceExecutable
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Program
 from quantglow.interpreter import interpret
 from quantglow.memory.planner import plan_memory
-from quantglow.types import Array
 from tests.golden.texts import FILES, PASSES, run
 from tests.support.equality import assert_equal_values
 

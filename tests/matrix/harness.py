@@ -11,6 +11,7 @@ from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.backends.reference import ReferenceExecutable
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
 from quantglow.instr.verify import verify_program
@@ -19,7 +20,6 @@ from quantglow.lowering import lower
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
-from quantglow.types import Array
 from tests.support.equality import assert_equal_values
 from tests.support.feeds import feeds_of
 from tests.support.guarded import guarded

@@ -9,7 +9,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.errors import QuantglowError
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 from tests.matrix import node_cases
 from tests.support.free_dimensions import RESIZES, freed, resized
 

@@ -11,11 +11,12 @@ from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import resolve
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.errors import OutOfRangeError
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Gather, Scatter, TopK, Transpose
-from quantglow.types import Array, DType, TensorType
+from quantglow.types import DType, TensorType
 from tests.generators.quantized_graphs.drawing import CHANNELS
 from tests.matrix.harness import TARGETS, assert_targets_agree, planned
 from tests.support.combinations import covering

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from quantglow.backends.llvm.kernels.elementwise.quantized import value_range
 from quantglow.backends.llvm.kernels.elementwise.row_invariants import row_parts
 from quantglow.backends.llvm.kernels.vector.nest import Axis
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Add, Dequantize, Elementwise, Mul, Quantize, Transpose
 from quantglow.ops.expression import arg, call, const, iconst, parse_expression
-from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, f32
+from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 from tests.generators.quantized_graphs.drawing import Drawing
 from tests.matrix.harness import assert_targets_agree, guarded_feeds
 from tests.support.effort import expensive, moderate

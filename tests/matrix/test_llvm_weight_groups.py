@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import resolve
 from quantglow.backends.reference import ReferenceExecutable
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import GroupedMatMul, QuantizeRows
-from quantglow.types import Array, f32
+from quantglow.types import f32
 from tests.matrix.general import LEVELS, Sizes, assert_serves
 from tests.matrix.harness import TARGETS, assert_targets_agree, planned, run_backwards
 from tests.support.effort import expensive

@@ -19,9 +19,9 @@ from quantglow.ops import Conv, Gemm, Relu, Reshape, Sigmoid, Softmax, Transpose
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
-from quantglow.quantization import Decisions, QuantizedGraph, quantize, quantize_for_all_shapes
 from quantglow.quantization.decisions import serialization
-from quantglow.quantization.decisions.decisions import NO_RANGE, UNDECIDED
+from quantglow.quantization.decisions.decisions import NO_RANGE, UNDECIDED, Decisions
+from quantglow.quantization.quantizer import QuantizedGraph, quantize, quantize_for_all_shapes
 from quantglow.types import f32
 from tests.generators.float_graphs.networks import networks
 from tests.support.effort import moderate

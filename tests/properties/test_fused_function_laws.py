@@ -10,7 +10,7 @@ from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import QuantizedGraph, quantize_for_all_shapes
+from quantglow.quantization.quantizer import QuantizedGraph, quantize_for_all_shapes
 from quantglow.quantization.search import fused_functions
 from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import BASELINE, TARGETS, assert_agree
@@ -25,7 +25,7 @@ def quantized(graph: Graph, quantize_output: bool) -> QuantizedGraph:
     seen = profile(graph, samples, progress=False)
     config = QuantizationConfig(quantize_output=quantize_output)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused_functions, "BUDGET", 10.0)
+        patch.setattr(fused_functions, "FUSION_BUDGET", 10.0)
         return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.traits import Trait
@@ -44,9 +45,9 @@ from quantglow.ops import (
 from quantglow.passes import optimize
 from quantglow.profiling import Histogram, profile
 from quantglow.profiling.specials import ABSENT, Specials, specials_of
-from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.plan.masks import masked_values, special_values
-from quantglow.types import Array, DType, TensorType
+from quantglow.quantization.quantizer import quantize_for_all_shapes
+from quantglow.types import DType, TensorType
 from tests.generators.float_graphs.elementwise import ELEMENTS, SHAPE, Form, elementwise_graphs
 from tests.generators.float_graphs.layers import STEPS
 from tests.generators.float_graphs.networks import networks

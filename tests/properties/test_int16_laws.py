@@ -10,9 +10,9 @@ from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import QuantizedGraph, quantize_for_all_shapes
 from quantglow.quantization.plan.int16 import int16_ineligibility, value_names
 from quantglow.quantization.plan.plan import Plan, make_plan
+from quantglow.quantization.quantizer import QuantizedGraph, quantize_for_all_shapes
 from quantglow.types import DType
 from tests.generators.float_graphs.layers import shuffled
 from tests.generators.float_graphs.networks import networks

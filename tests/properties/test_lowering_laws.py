@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.reference import ReferenceExecutable
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
 from quantglow.instr.program import Program
@@ -16,7 +17,6 @@ from quantglow.lowering import check_lowered, lower
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
-from quantglow.types import Array
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.equality import assert_equal_values
 from tests.support.feeds import feeds_of

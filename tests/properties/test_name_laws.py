@@ -16,7 +16,7 @@ from quantglow.ops import Add, Relu
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import quantize_for_all_shapes
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.runtime.build import Compiler
 from quantglow.types import f32
 from tests.generators.float_graphs.networks import networks

@@ -12,13 +12,14 @@ from hypothesis.extra import numpy as hnp
 from threadpoolctl import threadpool_limits
 
 from quantglow.backends.llvm.array_kernels.native import array_kernels
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import Add, Relu
 from quantglow.ops.native import NativeOps, computing_with
 from quantglow.profiling import RANGE_METHODS, Histogram, Profile, choose_range, profile
 from quantglow.profiling.histogram import BINS, bin_exponent
-from quantglow.types import Array, f32
+from quantglow.types import f32
 from tests.generators.float_graphs.networks import fused_networks, networks
 from tests.support.effort import moderate
 

@@ -13,8 +13,8 @@ from quantglow.ops import Dequantize, Quantize
 from quantglow.ops.arithmetic import quantize
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.ranges import Range
-from quantglow.quantization import fuse_quantized
 from quantglow.quantization.plan.params import activation_element, quantize_weights
+from quantglow.quantization.qdq import fuse_quantized
 from quantglow.runtime.build import Compiler
 from quantglow.types import DType, ElementType, QuantParams
 from tests.generators.float_graphs.networks import networks

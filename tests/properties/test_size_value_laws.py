@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, parser
 
 import quantglow as qg
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 from tests.unit.frontend.onnx_models import by_onnxruntime
 
 BODIES = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from quantglow import ops
 from quantglow.backends.llvm.array_kernels.native import array_kernels
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret, stacks
@@ -26,7 +27,7 @@ from quantglow.interpreter.stacks import (
 )
 from quantglow.ops.native import computing_with
 from quantglow.processes.workers import side_by_side
-from quantglow.types import Array, f32
+from quantglow.types import f32
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.equality import assert_equal_values
 from tests.support.feeds import feeds_of

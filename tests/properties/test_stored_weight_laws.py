@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.interpreter import interpret
@@ -22,7 +23,6 @@ from quantglow.ops import GroupedMatMul
 from quantglow.ops.arithmetic import dequantize, is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.weight_groups import unpacked_codes
-from quantglow.types import Array
 from tests.support.effort import moderate
 
 LIMITS = {T.INT4: (-8, 7), T.UINT4: (0, 15), T.INT8: (-128, 127), T.UINT8: (0, 255)}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import quantglow.instr.text as program_text
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import Dense, encode, parse_call
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
@@ -27,7 +28,7 @@ from quantglow.lowering import lower
 from quantglow.ops import Relu
 from quantglow.ops.expression import Expr, arg, call, iconst, lconst, parse_expression
 from quantglow.ops.functions import BINARY, SELECT, UNARY
-from quantglow.types import Array, DType, ElementType, QuantParams, f32
+from quantglow.types import DType, ElementType, QuantParams, f32
 from tests.generators.programs import programs
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import expensive, moderate

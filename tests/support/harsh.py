@@ -11,10 +11,10 @@ import pytest
 from quantglow.backends.llvm.runtime import compilation, executable
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.foreign_types import Array
 from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.runtime import batches
 from quantglow.runtime.shapes import general
-from quantglow.types import Array
 from tests.support.guarded import guarded
 
 PATTERN = 0xA5

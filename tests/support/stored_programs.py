@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 from tests.support.free_network import SHAPES, image
 from tests.support.small_network import small_model
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.backends.onnxruntime import apart
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 def echoed(arrays: list[Array], **facts: Any) -> list[Array]:

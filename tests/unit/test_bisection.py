@@ -16,6 +16,7 @@ from quantglow import lowering, passes
 from quantglow.backends.llvm.kernel import KernelCall, emit_rules
 from quantglow.driver import bisection
 from quantglow.driver.bisection import Bisection, cut_after, difference
+from quantglow.foreign_types import Array
 from quantglow.frontend import source as importing
 from quantglow.graph.border import numpy_type
 from quantglow.graph.graph import Graph
@@ -25,7 +26,6 @@ from quantglow.interpreter import interpret
 from quantglow.ops import AveragePool, MaxPool
 from quantglow.passes.repeat import repeat
 from quantglow.processes.isolation import called
-from quantglow.types import Array
 from tests.generators.onnx_models.float_types import all_of
 from tests.support.embedded import network
 from tests.support.feeds import feeds_of

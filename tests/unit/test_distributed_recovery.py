@@ -16,15 +16,15 @@ from quantglow import clusters
 from quantglow.driver import distributed_recovery
 from quantglow.driver.computing import computing
 from quantglow.driver.distributed_recovery import SHARD, ClusterRuns
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.options import COMPILED
 from quantglow.profiling.data import Feeds
-from quantglow.quantization import quantize
 from quantglow.quantization.convert.rules import Operands
+from quantglow.quantization.quantizer import quantize
 from quantglow.quantization.recovery.moments import Moments
 from quantglow.quantization.recovery.sample_runs import Ends, SampleRuns, Task
-from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import samples_for, small_cnn
 from tests.unit.test_distributed import client, kill_one
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantglow.foreign_types import Array
 from quantglow.fourier import FourierMatrix, recognised
 from quantglow.frontend.operators.transforms import Transform
-from quantglow.types import Array
 
 
 def hann(n: int) -> Array:

@@ -25,6 +25,7 @@ from quantglow.backends.llvm.jit.identity import step_parts
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.loop_calls import Moving, loop_call, with_rows
+from quantglow.foreign_types import Array
 from quantglow.instr.program import (
     Alloc,
     Buffer,
@@ -40,7 +41,6 @@ from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.memory.planner import MemoryPlan
 from quantglow.symbolic.guards import Guards
 from quantglow.symbolic.size import is_free, sized
-from quantglow.types import Array
 
 Own = Callable[[Array], Array]
 """Keeps a constant: returns the bytes that the emitted program refers to."""

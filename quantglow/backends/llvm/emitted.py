@@ -12,12 +12,12 @@ from enum import Enum
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.instr.program import Compute, Instruction, View
 from quantglow.lazy import cached_property
 from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.memory.unwritten import Blocks
 from quantglow.ops.indexing import Gather, Scatter
-from quantglow.types import Array
 
 CALL_WORK = 1000.0
 """Work in the time (some 4 nanoseconds) that a call takes besides its own."""

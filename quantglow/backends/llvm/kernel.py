@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Node
 from quantglow.instr.program import Compute, Instruction, View
 from quantglow.lazy import cached_property
-from quantglow.types import Array
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from quantglow.backends.onnxruntime.session import Session
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 def outputs(

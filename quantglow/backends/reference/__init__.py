@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.instr.program import (
     Alloc,
     Buffer,
@@ -24,11 +26,19 @@ from quantglow.instr.program import (
     Repeat,
     View,
 )
-from quantglow.memory.planner import MemoryPlan
-from quantglow.types import Array
 
 POISON = 0xA5
 """The byte a buffer holds when its life begins: reading it unwritten gives visible nonsense."""
+
+
+class Offsets(Protocol):
+    """A memory plan: where buffers are in the arena, in bytes."""
+
+    @property
+    def offsets(self) -> Mapping[Buffer, int]: ...
+
+    @property
+    def peak_nbytes(self) -> int: ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +46,7 @@ class ReferenceExecutable(Concise):
     """A program and its memory plan, ready to run."""
 
     program: Program
-    plan: MemoryPlan
+    plan: Offsets
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds must match its inputs."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tflite
 
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 T = tflite.TensorType
 DTYPES: dict[int, np.dtype[Any]] = {

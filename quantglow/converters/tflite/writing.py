@@ -12,7 +12,7 @@ import tflite
 from onnx import helper, numpy_helper
 
 from quantglow.converters.tflite.reading import Tensor, TfliteFile, UnsupportedError
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 OPSET, IR_VERSION = 21, 10
 TO_NCHW, TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]

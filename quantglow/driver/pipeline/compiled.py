@@ -10,6 +10,7 @@ from quantglow import debug
 from quantglow.driver.origins import Built, programs_of
 from quantglow.driver.parts import ModelFallback, WholeModel
 from quantglow.driver.pipeline.quantized import Quantized
+from quantglow.foreign_types import Array
 from quantglow.frontend import Source
 from quantglow.graph.border import leaving
 from quantglow.graph.family import Family
@@ -28,7 +29,6 @@ from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.shapes.fallbacks import FallbackOnUse
 from quantglow.runtime.shapes.specialisations import Specialisation
-from quantglow.types import Array
 
 
 def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:

@@ -17,6 +17,7 @@ from quantglow.driver.models import opened
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.driver.samples import Samples, profile_in
 from quantglow.errors import OptionError
+from quantglow.foreign_types import Array
 from quantglow.frontend import (
     Source,
     WeightProduct,
@@ -43,7 +44,6 @@ from quantglow.report.memory.sizes import WeightSizes
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
-from quantglow.types import Array
 
 Weights = WeightProduct | WeightTable
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from quantglow import debug, quantization
+from quantglow import debug
 from quantglow.driver.computing import computing
 from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.request import QuantizationRequest
@@ -16,6 +16,8 @@ from quantglow.processes.deadline import Deadline
 from quantglow.quantization.plan.int16 import AUTO, value_names
 from quantglow.quantization.plan.scope import matching
 from quantglow.quantization.recovery import Cache
+from quantglow.quantization.search.candidate import Candidate
+from quantglow.quantization.search.preparation import prepare
 from quantglow.report.speed.speed import LayerSpeed
 
 
@@ -33,7 +35,7 @@ class Prepared:
     calibrated: Calibrated
     request: QuantizationRequest
     config: QuantizationConfig
-    candidate: quantization.Candidate
+    candidate: Candidate
     deadline: Deadline
     cache: Cache = field(default_factory=Cache)
     speeds: tuple[LayerSpeed, ...] = ()
@@ -45,7 +47,7 @@ def prepared(calibrated: Calibrated, request: QuantizationRequest) -> Prepared:
     graph, samples = calibrated.float_graph, calibrated.samples
     profile_with = request.config.profile_with
     with debug.timed("prepare", calibrated.seconds), computing(profile_with):
-        found = quantization.prepare(
+        found = prepare(
             graph,
             calibrated.profile,
             request.config,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantglow import debug, quantization
+from quantglow import debug
 from quantglow.driver.computing import computing
 from quantglow.driver.origins import CaseValues, Decided, DecidedByValues
 from quantglow.driver.pipeline.calibrated import Calibrated
@@ -13,7 +13,12 @@ from quantglow.lazy import cached_property
 from quantglow.options import QuantizationConfig
 from quantglow.processes.deadline import Deadline
 from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
-from quantglow.quantization.quantizer import Converted, Quantizer
+from quantglow.quantization.quantizer import (
+    Converted,
+    QuantizedGraph,
+    Quantizer,
+    quantize_for_all_shapes,
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Quantized:
 
     prepared: Prepared
     overrides: PrecisionOverrides
-    main: quantization.QuantizedGraph
+    main: QuantizedGraph
     deadline: Deadline
 
     @property
@@ -47,7 +52,7 @@ class Quantized:
         return tuple(dict.fromkeys(note for made in self.cases.values() for note in made.notes))
 
     @cached_property
-    def cases(self) -> dict[CaseValues, quantization.QuantizedGraph]:
+    def cases(self) -> dict[CaseValues, QuantizedGraph]:
         """The int8 graph for each combination of deciding values in the data."""
         calibrated = self.calibrated
         found = {calibrated.case.values: self.main}
@@ -58,7 +63,7 @@ class Quantized:
             with debug.timed("quantize", calibrated.seconds), computing(profile_with):
                 graph = calibrated.family.at(case.shape_map, case.value_map)
                 samples = calibrated.samples
-                found[case.values] = quantization.quantize_for_all_shapes(
+                found[case.values] = quantize_for_all_shapes(
                     graph,
                     calibrated.profile,
                     for_another_case(self.prepared.config, graph),
@@ -101,8 +106,6 @@ def quantized(
     return Quantized(prepared, overrides, found, end)
 
 
-def rounded_to_nearest(
-    prepared: Prepared, config: QuantizationConfig
-) -> quantization.QuantizedGraph:
+def rounded_to_nearest(prepared: Prepared, config: QuantizationConfig) -> QuantizedGraph:
     """The int8 graph under other options, its weights not rounded against samples."""
     return Quantizer(prepared.candidate, config, progress=False).run()

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.symbolic.expression import (
     Atom,
     Expression,
@@ -20,7 +21,6 @@ from quantglow.symbolic.expression import (
     Symbol,
     number,
 )
-from quantglow.types import Array
 
 
 class SizeWriter(Protocol):

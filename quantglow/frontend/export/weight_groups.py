@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.export.writer import Value, Writer, export_rule, identity
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import GroupedMatMul, QuantizeRows
 from quantglow.ops.weight_groups import packed_codes, unpacked_codes
-from quantglow.types import Array
 
 MICROSOFT = "com.microsoft"
 INT8_LEVEL = 4

@@ -22,13 +22,14 @@ import numpy as np
 import onnx
 
 from quantglow.errors import ModelError
+from quantglow.foreign_types import Array
 from quantglow.frontend.export.sizes import size
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Dequantize, Transpose
 from quantglow.symbolic.expression import Expression
 from quantglow.symbolic.size import expression_of, has_sizes, is_free, likely
-from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 Perm = tuple[int, ...]
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.budget import Meter
 from quantglow.frontend.nodes.origins import origin_of
 from quantglow.frontend.nodes.values import (
@@ -44,7 +45,7 @@ from quantglow.ops.quantization import Dequantize, Table
 from quantglow.ops.shape import Concat, Reshape, Transpose
 from quantglow.symbolic.guards import Guards
 from quantglow.symbolic.shapes import integer
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 
 class Unsupported(Exception):

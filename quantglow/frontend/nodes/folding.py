@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.budget import Meter
 from quantglow.frontend.nodes.context import Unsupported
 from quantglow.frontend.nodes.values import Known, Sizes, Value, onnx_type_of, shape_of
 from quantglow.ops.work import ELEMENT_WORK
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array
 
 FAILURES = (
     ArithmeticError,

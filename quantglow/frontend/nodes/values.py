@@ -11,9 +11,10 @@ import numpy as np
 import onnx
 
 from quantglow.errors import ModelError, UnsupportedOpError
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Node
 from quantglow.ops.weight_groups import PackedWeights, unpacked_codes
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 
 Layout = Callable[[Array], Array]
 """Moves the elements of an array, whatever they are."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.operators.shape import normal, sequence
 from quantglow.graph.node import Constant, Node
@@ -22,7 +23,7 @@ from quantglow.ops.indexing import Gather
 from quantglow.ops.primitives import Elementwise
 from quantglow.ops.shape import Reshape
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 LARGEST = 2**24
 """Integers up to this one are exact as float32."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
 from quantglow.frontend.operators.volumes import (
@@ -16,7 +17,6 @@ from quantglow.frontend.operators.windows import Windows, auto_padded, pair, sha
 from quantglow.graph.node import Node
 from quantglow.ops.convolution import Conv, ConvTranspose
 from quantglow.ops.windows import Pads, Pair
-from quantglow.types import Array
 
 
 @importer("Conv")

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Concat, Expand, Reshape, Slice
 from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import likely
-from quantglow.types import Array
 
 Shape = tuple[int, ...]
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.convolution import image_kernel, image_size
 from quantglow.frontend.operators.integer_sums import (
@@ -30,7 +31,7 @@ from quantglow.ops.expression import Expr, arg, const
 from quantglow.ops.expression import call as fn
 from quantglow.ops.images import Images
 from quantglow.ops.window_products import conv2d
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 FLOAT, CODES = ElementType(DType.F32), ElementType(DType.U8)
 

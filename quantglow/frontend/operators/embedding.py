@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, importer
 from quantglow.frontend.nodes.values import as_float32
 from quantglow.frontend.operators.indexing import from_the_begin
@@ -16,7 +17,7 @@ from quantglow.ops.expression import call as fn
 from quantglow.ops.indexing import Gather
 from quantglow.ops.normalization import LayerNormalization
 from quantglow.ops.pooling import ReduceSum
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 Table = Callable[[int], tuple[Node, Callable[[Node], Node]]]
 """Position of an operand -> a table [V, H], and what makes its rows float32."""

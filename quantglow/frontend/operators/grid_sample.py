@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.indexing import INT64, coordinates, dotted, iota, reshaped
 from quantglow.frontend.operators.layout import channels_first, channels_last
@@ -19,7 +20,7 @@ from quantglow.ops.convolution import MatMul
 from quantglow.ops.expression import Expr, arg, const, lconst, polynomial
 from quantglow.ops.expression import call as fn
 from quantglow.ops.shape import Concat, Transpose
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 FLOAT = ElementType(DType.F32)
 

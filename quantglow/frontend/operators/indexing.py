@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.counted_axes import counted_axes
 from quantglow.frontend.operators.integers import constant_like
@@ -23,7 +24,7 @@ from quantglow.ops.indexing import MOST_INDEX, misplaced, out_of_range
 from quantglow.ops.selection import Where
 from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 INT64, BOOL = ElementType(DType.I64), ElementType(DType.BOOL)
 

@@ -16,13 +16,14 @@ from math import prod
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported, recoded
 from quantglow.frontend.nodes.values import Quantized
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Elementwise, Gemm, Reshape, Slice
 from quantglow.ops.expression import Expr, arg, iconst
 from quantglow.ops.expression import call as fn
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 
 EXACT = 2**24
 """float32 holds every integer up to this one."""

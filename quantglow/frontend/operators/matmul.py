@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, coded_node, importer
 from quantglow.frontend.nodes.values import Blocked, Coded
 from quantglow.frontend.operators.weight_groups import grouped
@@ -14,7 +15,6 @@ from quantglow.ops.binary import Add, Mul
 from quantglow.ops.convolution import Gemm, MatMul
 from quantglow.ops.shape import Reshape, Transpose
 from quantglow.ops.weight_groups import PackedWeights
-from quantglow.types import Array
 
 
 @importer("Gemm")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import ML, Call, Unsupported, importer
 from quantglow.frontend.operators.indexing import INT64, from_the_begin, reshaped
 from quantglow.frontend.operators.integers import converted, mapped
@@ -25,7 +26,7 @@ from quantglow.ops.pooling import ReduceMax, ReduceSum
 from quantglow.ops.primitives import Elementwise
 from quantglow.ops.shape import Concat
 from quantglow.ops.unary import Abs, Sigmoid, Sqrt
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 FLOAT = ElementType(DType.F32)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.frontend.operators.shape import normal
@@ -25,7 +26,7 @@ from quantglow.ops.pooling import ReduceMean, ReduceSum
 from quantglow.ops.primitives import Elementwise
 from quantglow.ops.shape import Reshape, Transpose
 from quantglow.ops.unary import Abs, Reciprocal, Sqrt
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 LEAST_DEVIATION = 1e-9
 """Term that the definition of MeanVarianceNormalization adds to the deviation."""

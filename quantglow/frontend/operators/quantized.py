@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Scope, Unsupported, importer, recoded
 from quantglow.frontend.nodes.folding import fold
 from quantglow.frontend.nodes.values import (
@@ -31,7 +32,7 @@ from quantglow.ops.expression import arg
 from quantglow.ops.expression import call as fn
 from quantglow.ops.quantization import Dequantize, Quantize, Table
 from quantglow.ops.weight_groups import GRAIN, LONGEST, PackedWeights, packed_codes
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 
 Run = Callable[[onnx.NodeProto, Scope], dict[str, Value]]
 """Imports one node."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.nodes.values import as_float32
 from quantglow.frontend.operators.dynamic import dynamically_quantized
@@ -16,7 +17,7 @@ from quantglow.graph.node import Node
 from quantglow.ops.expression import arg
 from quantglow.ops.expression import call as fn
 from quantglow.ops.primitives import Elementwise
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.operators.recurrent_steps import (
     FUNCTIONS,
@@ -20,7 +21,6 @@ from quantglow.graph.node import Node
 from quantglow.ops.binary import Sub
 from quantglow.ops.shape import Concat, Expand, Reshape, Transpose
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array
 
 LSTM_FUNCTIONS = ("sigmoid", "tanh", "tanh")
 

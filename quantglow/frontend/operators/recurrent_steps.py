@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call
 from quantglow.frontend.operators.indexing import Bound, iota, positions
 from quantglow.frontend.operators.loops import Operands, reversed_steps
@@ -21,7 +22,7 @@ from quantglow.ops.primitives import Elementwise
 from quantglow.ops.selection import Where
 from quantglow.ops.shape import Concat, Reshape
 from quantglow.ops.unary import Clip, Relu, Sigmoid, Tanh
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 MOST_STEPS = 4
 """Maximum number of steps that are unrolled, which pays where the first state is known; longer

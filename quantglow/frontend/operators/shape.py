@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.nodes.values import as_element, onnx_type_of
 from quantglow.frontend.operators.layout import channels_first, channels_last
@@ -14,7 +15,6 @@ from quantglow.graph.node import Constant, Node
 from quantglow.ops.shape import Concat, Expand, Reshape, Slice, Transpose
 from quantglow.symbolic.shapes import broadcast_shapes, has_free, integers
 from quantglow.symbolic.size import is_free, is_one, likely
-from quantglow.types import Array
 
 MAX_ELEMENTS = 2**31
 """Values of more elements are refused; untrusted models ask for any size."""

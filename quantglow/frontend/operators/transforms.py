@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.fourier import as_parts, turns
 from quantglow.frontend.nodes.context import Call, Unsupported
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
 from quantglow.lazy import cached_property
 from quantglow.ops import Gemm, MatMul, Mul, Pad, Reshape, Transpose
-from quantglow.types import Array
 
 MOST_ELEMENTS, MOST_WHOLE = 2**20, 2**21
 """Maximum number of elements of the matrix of a stage, and of a whole transform; beyond, a fast

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported
 from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.frontend.operators.slicing import Span, along_span
@@ -17,7 +18,6 @@ from quantglow.frontend.operators.windows import Windows, auto_padded, pair, spa
 from quantglow.graph.node import Node
 from quantglow.ops.convolution import Conv, ConvTranspose
 from quantglow.ops.shape import Concat, Pad, Reshape
-from quantglow.types import Array
 
 VOLUME_RANK = 5
 """Number of axes of a batch of volumes."""

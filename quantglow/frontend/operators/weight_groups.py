@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import Call, Unsupported, importer
 from quantglow.frontend.nodes.values import Blocked, as_float32
 from quantglow.graph.node import Constant, Node
@@ -23,7 +24,7 @@ from quantglow.ops import (
 from quantglow.ops.expression import arg, const
 from quantglow.ops.expression import call as fn
 from quantglow.ops.weight_groups import BITS, PackedWeights, packed_codes, unpacked_codes
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 INT8_LEVEL = 4
 """The accuracy level at which activations may be int8."""

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 
 from quantglow import pages
+from quantglow.foreign_types import Array
 from quantglow.frontend.reading.proto import all_tensors
-from quantglow.types import Array
 
 Weights = Mapping[str, Array]
 """Arrays of initializers of the main graph, by name."""

@@ -11,11 +11,11 @@ import hashlib
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.values import array_of
 from quantglow.frontend.reading.light_models import Weights
 from quantglow.frontend.reading.proto import opsets_of
 from quantglow.pages import release_pages
-from quantglow.types import Array
 
 
 def source_hash(model: onnx.ModelProto, weights: Weights) -> str:

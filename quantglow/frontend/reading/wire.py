@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.reading.light_models import Weights, nbytes_of
 from quantglow.frontend.reading.proto import decoded
 from quantglow.pages import LEAST_NBYTES, Content, Data, Parts, is_worth_paging, paged
-from quantglow.types import Array
 
 GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER

@@ -14,6 +14,7 @@ from typing import cast
 import onnx
 
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.frontend.budget import Meter
 from quantglow.frontend.nodes.context import (
     IMPORTERS,
@@ -32,7 +33,6 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
 from quantglow.ops.work import work_of
-from quantglow.types import Array
 
 FLOAT = onnx.TensorProto.FLOAT
 COMPUTED = frozenset({FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL})

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import onnx
 
 from quantglow.errors import FileFormatError, ModelError
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import AlreadyReported, Scope, Unsupported, qualified
 from quantglow.frontend.nodes.folding import FAILURES, INFERENCE_FAILURES, with_defaults
 from quantglow.frontend.nodes.values import (
@@ -32,7 +33,7 @@ from quantglow.frontend.resolvers.ml_types import ml_types
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.external import External
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array, DType, TensorType
+from quantglow.types import DType, TensorType
 
 STORED_NBYTES = 1024
 """Known operands up to this size are part of the node: axes, shapes, scalars."""

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.values import Sizes
 from quantglow.lazy import cached_property
 from quantglow.symbolic.expression import Expression, number
 from quantglow.symbolic.size import Size, sized
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 PERIOD = 8
 """Maximum step of a window in a formula."""

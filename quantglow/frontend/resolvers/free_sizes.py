@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.context import IMPORTERS, Call, Scope, qualified
 from quantglow.frontend.nodes.values import Known, Sizes, Value
 from quantglow.symbolic.shapes import has_free, integers
 from quantglow.symbolic.size import Size, constant_or_size, maximum, minimum
-from quantglow.types import Array
 
 INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 
 from quantglow import steps
+from quantglow.foreign_types import Array
 from quantglow.frontend.steps.chain import FLOATS, Chain, fresh, kind_of
 from quantglow.graph.signature import Dim, dims_text
-from quantglow.types import Array
 
 FLOAT = onnx.TensorProto.FLOAT
 DECLARING = (steps.ElementType, steps.Layout)

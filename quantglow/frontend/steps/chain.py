@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from quantglow.errors import OptionError
+from quantglow.foreign_types import Array
 from quantglow.graph.signature import Dim, dims_text
-from quantglow.types import Array
 
 FLOATS = frozenset(
     getattr(onnx.TensorProto, name) for name in ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")

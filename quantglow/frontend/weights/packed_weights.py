@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.reading.light_models import copy_fields, with_data
 from quantglow.frontend.reading.proto import all_nodes, graphs_of
 from quantglow.frontend.source import Source
 from quantglow.frontend.weights.weight_products import WeightProduct, WeightTable
 from quantglow.ops.weight_groups import PackedWeights, packed_codes
-from quantglow.types import Array
 
 MICROSOFT = "com.microsoft"
 ACCURACY_LEVELS = {"float": 0, "dynamic": 4}

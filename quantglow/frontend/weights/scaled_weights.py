@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 Factors = list[Array]
 """float32, for each axis of a tensor."""

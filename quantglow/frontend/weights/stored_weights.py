@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.values import array_of
 from quantglow.frontend.reading.light_models import nbytes_of
 from quantglow.frontend.reading.proto import all_nodes
@@ -40,7 +41,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.pages import LEAST_NBYTES as LEAST_PAGED_NBYTES
 from quantglow.pages import Content, is_worth_paging, paged, release_pages, together
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 
 LEAST_NBYTES = 1024
 """Smaller tensors stay as they are."""

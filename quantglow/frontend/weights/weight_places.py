@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.weights.scaled_weights import (
     MOST_STEPS,
     exact_factors,
@@ -35,7 +36,6 @@ from quantglow.frontend.weights.scaled_weights import (
 )
 from quantglow.graph.node import Constant
 from quantglow.pages import LEAST_NBYTES, release_pages
-from quantglow.types import Array
 
 MOST_AXES = 4
 """Maximum number of axes of tensors that are looked for in all their layouts."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.nodes.values import as_float32, is_float_type
 from quantglow.frontend.source import Source
-from quantglow.types import Array
 
 LAYOUTS = ("Identity", "Transpose")
 """Operators that may stand between an initializer and the product that reads it."""

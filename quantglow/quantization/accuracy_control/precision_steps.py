@@ -24,7 +24,7 @@ from quantglow.quantization.plan.int16 import (
     with_int16,
 )
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.search.choose_int16 import candidates
+from quantglow.quantization.search.choose_int16 import int16_candidates
 from quantglow.quantization.search.rounding_sensitivity import (
     rounding_sensitivities,
     stored_members,
@@ -91,7 +91,7 @@ def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER
     """A step for each group of int8 values whose rounding causes an error in the outputs, as far as
     that is measured until the deadline.
     """
-    roots = [root for root in candidates(plan) if not is_int16(plan, root)]
+    roots = [root for root in int16_candidates(plan) if not is_int16(plan, root)]
     errors = rounding_sensitivities(plan, roots, samples, deadline=deadline)
     stored = {root: stored_members(plan, root) for root in roots}
     return [

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.traits import Trait
 from quantglow.ops import (
@@ -37,7 +38,7 @@ from quantglow.ops.unary import Unary
 from quantglow.quantization.plan.functions import composed, function_of
 from quantglow.quantization.plan.params import QuantizedWeights, quantize_weights, with_bias
 from quantglow.quantization.plan.stored_layers import stored_weights
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 
 Operands = Mapping[str, Constant | None]
 """The Constants ``w`` and ``b`` of a layer."""

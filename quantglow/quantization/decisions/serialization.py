@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.quantization.decisions.decisions import Decisions, Sizes, weights_of
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 
 
 def to_json(decisions: Decisions) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
-from quantglow.types import Array
 
 
 @dataclass(frozen=True)

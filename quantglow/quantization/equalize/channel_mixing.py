@@ -27,12 +27,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops import Add, AveragePool, Conv, Gemm, ReduceMean
 from quantglow.processes.workers import each
 from quantglow.quantization.equalize.channel_groups import channel_groups, takes_factors
-from quantglow.types import Array
 
 NORM = 12
 ROWS = 2**14

@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, Gemm, LayerNormalization, Mul
@@ -46,7 +47,6 @@ from quantglow.quantization.equalize.channel_groups import (
     takes_factors,
 )
 from quantglow.quantization.smoothing_scales import is_smoothing_scale, with_smoothing_scales
-from quantglow.types import Array
 
 Factors = Mapping[str, Array]
 """Value name -> the factor of each channel [C], or the matrix [C, C] of ``channel_mixing``: the old

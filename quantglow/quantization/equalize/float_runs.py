@@ -9,6 +9,7 @@ from functools import partial
 from itertools import groupby, islice
 from typing import Any, Protocol
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import Listener, interpret
@@ -19,7 +20,6 @@ from quantglow.processes.interrupts import check_interrupt
 from quantglow.processes.workers import at_once, each
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.shape_variants import graph_for
-from quantglow.types import Array
 
 KEPT_NBYTES, KEPT_SAMPLES = 2**28, 4
 """Maximum size, in bytes, and number of samples whose values are kept, so that a few samples are

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Input, Node
@@ -32,7 +33,6 @@ from quantglow.profiling.data import Feeds
 from quantglow.quantization.equalize.changed_constants import Owner
 from quantglow.quantization.equalize.channel_groups import takes_factors
 from quantglow.quantization.equalize.equalization import by_row
-from quantglow.types import Array
 
 Grids = Mapping[str, Array]
 """Name of an input, or of its only Transpose -> [2, C]: step and offset of each channel."""

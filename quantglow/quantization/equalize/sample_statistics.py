@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.lazy import cached_property
 from quantglow.ops.native import native_ops
@@ -16,7 +17,6 @@ from quantglow.profiling import Histogram
 from quantglow.quantization.equalize.channel_groups import bounded, high_of
 from quantglow.quantization.equalize.equalization import Factors, divided
 from quantglow.quantization.smoothing_scales import unscaled_name
-from quantglow.types import Array
 
 
 @dataclass

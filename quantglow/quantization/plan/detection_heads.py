@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.traits import Trait
@@ -19,7 +20,6 @@ from quantglow.ops import Concat, MatMul, Mul, Reshape, Softmax, Transpose
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
-from quantglow.types import Array
 
 MIN_BINS = 4
 """Minimum number of distances of a distribution."""

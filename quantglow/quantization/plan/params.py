@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.profiling.ranges import Range
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 
 LOWEST, HIGHEST = DType.I8.limits
 WEIGHT_LIMIT = 127

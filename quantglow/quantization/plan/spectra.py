@@ -18,11 +18,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import MatMul
-from quantglow.types import Array
 
 LEAST = 5
 """Minimum number of phases, and of samples, of a transform: smaller ones are sums and

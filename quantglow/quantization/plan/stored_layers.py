@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node, StoredConstant
 from quantglow.ops.contraction import Contraction
 from quantglow.quantization.plan.params import MIN_SCALE, QuantizedWeights
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 ROUNDED_TWICE = "the model has its weights as integers, which int8 would round again"
 

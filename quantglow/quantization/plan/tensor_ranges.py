@@ -18,6 +18,7 @@ from functools import reduce
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.traits import Trait
@@ -27,7 +28,7 @@ from quantglow.profiling import Profile, Range, choose_range
 from quantglow.quantization.plan.functions import Function, function_of
 from quantglow.quantization.plan.masks import masked_values
 from quantglow.quantization.plan.params import activation_element
-from quantglow.types import Array, ElementType
+from quantglow.types import ElementType
 
 POINTS = 4096
 """Number of points at which a function is evaluated."""

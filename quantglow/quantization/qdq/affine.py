@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import Add, BatchNormalization, Dequantize, Mul
@@ -21,7 +22,7 @@ from quantglow.passes.simplify_arithmetic import plain
 from quantglow.quantization.plan.params import QuantizedWeights
 from quantglow.quantization.plan.stored_layers import exact_weights
 from quantglow.quantization.qdq.contraction import integers_of, real_bias
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 
 
 @rewrite_pass("fold-scales")

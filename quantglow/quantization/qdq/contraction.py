@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import Add, Conv, Dequantize, Mul, Quantize
@@ -21,7 +22,7 @@ from quantglow.quantization.convert.rules import integer_operands, operand_names
 from quantglow.quantization.plan.params import QuantizedWeights
 from quantglow.quantization.plan.stored_layers import centred
 from quantglow.quantization.qdq.movement import computes, integers_below
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 FINE = 1 / 64
 """A bias without parameters is rounded to steps of the int32 sum if half of one is at most this

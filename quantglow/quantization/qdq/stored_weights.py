@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node, StoredConstant
 from quantglow.graph.rewrite import Pass, Uses, rewrite_pass, run_passes
@@ -41,7 +42,7 @@ from quantglow.passes.eliminate_identity import eliminate_identity
 from quantglow.passes.repeat import repeat
 from quantglow.quantization.qdq.affine import fold_stored_scales
 from quantglow.quantization.qdq.movement import real_constants
-from quantglow.types import Array, DType, ElementType
+from quantglow.types import DType, ElementType
 
 
 def has_quantized_weights_only(graph: Graph) -> bool:

@@ -17,11 +17,11 @@ import math
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.processes.workers import each
 from quantglow.quantization.recovery.factors import solutions
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.moments import MIN_VARIANCE, Moments
-from quantglow.types import Array
 
 RIDGES = (1e-3, 1e-2, 1e-1)
 """Candidates for r."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 BLOCK = 64
 """Number of columns of a factor that are computed together."""

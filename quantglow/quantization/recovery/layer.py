@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.processes.workers import each
 from quantglow.quantization.plan.params import accumulator_excess, quantize_weights
 from quantglow.quantization.recovery.moments import Moments, Statistics
 from quantglow.quantization.recovery.products import Product
-from quantglow.types import Array, DType, QuantParams
+from quantglow.types import DType, QuantParams
 
 MANY_OUTPUTS = 64
 """Minimum number of channels for two threads."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Node
 from quantglow.interpreter.stacks import Stacks
 from quantglow.ops import Conv
@@ -27,7 +28,6 @@ from quantglow.quantization.recovery.sampling import (
     row_stride,
     samples_together,
 )
-from quantglow.types import Array
 
 GRAM_NBYTES = 2**24
 """Maximum size of the second moments of one layer, in bytes.  In layers with larger ones only the

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.processes.workers import later
 from quantglow.quantization.recovery.factors import Feedback, feedback
-from quantglow.types import Array
 
 
 @dataclass

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from quantglow.foreign_types import Array
 from quantglow.ops import Conv, ConvTranspose
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import pad_or_crop, spread_out
 from quantglow.ops.windows import Pair
-from quantglow.types import Array
 
 BAND_NBYTES = 2**25
 """Maximum size of the columns of one band of output rows, in bytes."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.quantization.plan.params import WEIGHT_LIMIT
 from quantglow.quantization.recovery.factors import Feedback
 from quantglow.quantization.recovery.layer import Layer
-from quantglow.types import Array
 
 BLOCK = 64
 """Number of rows whose errors are passed on one by one, before a matrix product passes on all of

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
@@ -21,7 +22,6 @@ from quantglow.quantization.convert.rules import Operands, renamed
 from quantglow.quantization.recovery.layer_data import LayerData, real_values
 from quantglow.quantization.recovery.moments import Moments
 from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
-from quantglow.types import Array
 
 BARE: dict[str, Any] = {"activation": None, "low": -math.inf, "high": math.inf}
 """Fields of a contraction that gives its sums as they are."""

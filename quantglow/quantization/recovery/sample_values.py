@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.choices import in_branches
@@ -18,7 +19,6 @@ from quantglow.profiling.data import Feeds
 from quantglow.profiling.specials import ABSENT, NONE
 from quantglow.quantization.plan.masks import special_values
 from quantglow.quantization.shape_variants import VariantEvaluator
-from quantglow.types import Array
 
 TOGETHER_ROWS = 2048
 """Target number of result rows of one matrix product.  Samples with few rows are stacked up to it,

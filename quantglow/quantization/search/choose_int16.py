@@ -2,7 +2,7 @@
 
 int16 removes nearly all of a value's rounding sensitivity (``rounding_sensitivity``), since its own
 error is 2**16 times less in power.  The values with the largest sum of sensitivities are chosen
-whose cost fits ``BUDGET`` (see ``costs``).
+whose cost fits ``INT16_BUDGET`` (see ``costs``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quantglow.quantization.plan.int16 import int16_ineligibility, ranges_for_in
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.rounding_sensitivity import most_sensitive, stored_members
 
-BUDGET = 0.05
+INT16_BUDGET = 0.05
 """Maximum extra time of all int16 values, as a share of the network's estimated time."""
 
 
@@ -32,8 +32,10 @@ def with_chosen_int16(
     deadline: Deadline = NEVER,
 ) -> Plan:
     """The plan with some values in int16, as far as sensitivities are known at the deadline."""
-    costs = {root: int16_seconds(plan, stored_members(plan, root)) for root in candidates(plan)}
-    budget = BUDGET * total_seconds(plan)
+    costs = {
+        root: int16_seconds(plan, stored_members(plan, root)) for root in int16_candidates(plan)
+    }
+    budget = INT16_BUDGET * total_seconds(plan)
     worst = most_sensitive(plan, costs, budget, samples, deadline=deadline, progress=progress)
     ranges = ranges_for_int16(plan.graph, profile, config)
     for root in worst:
@@ -43,7 +45,7 @@ def with_chosen_int16(
     return plan
 
 
-def candidates(plan: Plan) -> list[Node]:
+def int16_candidates(plan: Plan) -> list[Node]:
     """A value of each group that could be int16."""
     return [
         root for root in dict.fromkeys(plan.groups.values()) if not int16_ineligibility(plan, root)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node, StoredConstant
 from quantglow.interpreter.executor import Execution, State
 from quantglow.interpreter.stacks import Evaluator, Stacks
@@ -25,7 +26,6 @@ from quantglow.quantization.plan.params import quantize_weights
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.quantization.shape_variants import VariantEvaluator
-from quantglow.types import Array
 
 
 class Rounded(NamedTuple):

@@ -8,8 +8,9 @@ In int8 a function of one value (HardSwish) is a table of 256 bytes, which costs
 It rounds twice.  In float32 on the sums it rounds once, and each result takes an operation or two
 more.  If a sum has many products, their time hides that, and every such function is fused (see
 ``passes.fuse_activation``).  Other functions are fused if the sensitivity of the outputs to the
-first rounding is large for the cost (see ``rounding_sensitivity``), as far as ``BUDGET`` goes.
-Sensitivities are so uneven that a third of the functions of PP-OCR recognition has 95 % of them.
+first rounding is large for the cost (see ``rounding_sensitivity``), as far as ``FUSION_BUDGET``
+goes.  Sensitivities are so uneven that a third of the functions of PP-OCR recognition has 95 % of
+them.
 
 Only a rounding is left out, so this is not tried on other samples.
 """
@@ -32,7 +33,7 @@ from quantglow.quantization.plan.int16 import named_values
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.search.rounding_sensitivity import most_sensitive
 
-BUDGET = 0.02
+FUSION_BUDGET = 0.02
 """Maximum extra time of all fused functions, as a share of the network's estimated time."""
 
 MAX_SAMPLES, FAST_SAMPLES = 4, 2
@@ -51,14 +52,14 @@ def worth_fusing(
     their sensitivities are known at the deadline.
     """
     plan = make_plan(graph, profile, config)
-    found = candidates(plan, named_values(graph, config))
+    found = fusion_candidates(plan, named_values(graph, config))
     if not samples:
         return frozenset()
     most = FAST_SAMPLES if config.effort == FAST else MAX_SAMPLES
     worst = most_sensitive(
         plan,
         {x: fused_function_seconds(x) for x in found},
-        BUDGET * total_seconds(plan),
+        FUSION_BUDGET * total_seconds(plan),
         samples[:: -(-len(samples) // most)],
         corrected="correct-bias" in config.recovery,
         deadline=deadline,
@@ -66,7 +67,7 @@ def worth_fusing(
     return frozenset(found[x].name for x in worst)
 
 
-def candidates(plan: Plan, kept: Collection[Node] = ()) -> dict[Node, Node]:
+def fusion_candidates(plan: Plan, kept: Collection[Node] = ()) -> dict[Node, Node]:
     """Result of an int8 layer that is rounded to int8 for one function -> this function.  None of
     the ``kept`` values may disappear.
     """

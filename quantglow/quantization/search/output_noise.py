@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax
 from quantglow.ops.contraction import Contraction
 from quantglow.quantization.plan.choices import behind_views, scores_of
-from quantglow.types import Array
 
 TINY = 1e-30
 MIN_VALUES = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+from quantglow.foreign_types import Array
 from quantglow.interpreter.executor import peak_nbytes
 from quantglow.interpreter.stacks import in_groups
 from quantglow.processes.workers import at_once, each
@@ -13,7 +14,6 @@ from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.checkpoints import Checkpoints, RunCheckpoints
 from quantglow.quantization.search.fake_quantization import execution, rounded_weights
 from quantglow.quantization.search.output_noise import compared_nodes, noise_to_signal
-from quantglow.types import Array
 
 
 def relative_noise(

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.ops.arithmetic import clip_steps, quant_of
 from quantglow.ops.native import native_ops
-from quantglow.types import Array, ElementType
+from quantglow.types import ElementType
 
 TINY = 1e-30
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import quant_of
 from quantglow.ops.contraction import Contraction
@@ -15,7 +16,7 @@ from quantglow.profiling import Histogram
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.recovery.sample_values import SampleValues
 from quantglow.quantization.search.reader_errors import ReaderErrors
-from quantglow.types import Array, ElementType
+from quantglow.types import ElementType
 
 COHERENCE = 4.0
 """Weight of clipping errors.  They have one sign and lie together, at the strongest values: they

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.traits import Trait
 from quantglow.ops import Concat, Conv
@@ -40,7 +41,7 @@ from quantglow.quantization.search.range_errors import (
     products,
     relative,
 )
-from quantglow.types import Array, ElementType
+from quantglow.types import ElementType
 
 WORK = 10**8
 """Maximum number of multiply-accumulates for one product that reads a tensor, over all samples and

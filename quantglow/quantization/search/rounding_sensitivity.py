@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
@@ -37,7 +38,7 @@ from quantglow.quantization.search.output_noise import (
     power,
 )
 from quantglow.quantization.shape_variants import VariantEvaluator
-from quantglow.types import Array, ElementType
+from quantglow.types import ElementType
 
 MIN_SAMPLES, MAX_SAMPLES = 2, 8
 """Minimum and maximum number of calibration samples on which errors are measured.  Each costs half

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.options import FAST, FAST_EQUALIZATIONS, QuantizationConfig
 from quantglow.processes.deadline import NEVER, Deadline
@@ -21,7 +22,6 @@ from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.quantization.shape_variants import graph_for
 from quantglow.quantization.smoothing_scales import with_smoothing_scales
-from quantglow.types import Array
 
 HELD_BACK = 8
 """Maximum number of samples to decide on; at most a third of all samples."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.quantization.recovery.factors import Feedback, feedback
 from quantglow.quantization.weight_groups.scales import Grid
-from quantglow.types import Array
 
 DAMPING = 0.01
 """Share of the mean variance that is added to all: few samples do not span all inputs."""
@@ -30,11 +30,11 @@ def rounded_by_moments(groups: Array, grid: Grid, moments: Array) -> Array:
     flat = found.reshape(rows, -1)
     metric = moments + np.eye(depth, dtype=moments.dtype) * (DAMPING * np.trace(moments) / depth)
     flat[:, :depth] = _in_order(groups, grid, feedback(metric[None]))
-    errors = [_errors(groups - grid.reals(codes), metric) for codes in (found, nearest)]
+    errors = [_rounding_errors(groups - grid.reals(codes), metric) for codes in (found, nearest)]
     return np.where((errors[0] < errors[1])[:, None, None], found, nearest)
 
 
-def _errors(differences: Array, metric: Array) -> Array:
+def _rounding_errors(differences: Array, metric: Array) -> Array:
     """``e' metric e`` of each channel."""
     flat = differences.reshape(len(differences), -1)[:, : len(metric)]
     return np.asarray(np.einsum("nk,nk->n", flat @ metric, flat))

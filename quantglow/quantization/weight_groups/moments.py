@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter import interpret
 from quantglow.profiling.data import Feeds
-from quantglow.types import Array
 
 MOST_NBYTES = 2**30
 """Size of the moments that are kept at the same time; for more the samples run again."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.ops.weight_groups import PackedWeights, packed_codes
 from quantglow.quantization.weight_groups.feedback import rounded_by_moments
 from quantglow.quantization.weight_groups.scales import searched_grid
-from quantglow.types import Array
 
 
 def packed_weights(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.processes.workers import each
-from quantglow.types import Array
 
 SHRINKING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6)
 """Shares of a group's range that the codes may span: what is beyond is clipped."""

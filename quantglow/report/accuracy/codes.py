@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Node
 from quantglow.profiling import Histogram, choose_range
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 CORE_PERCENT = 99.9
 GROUPS = 16

@@ -9,18 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import Listener, interpret, value_of
 from quantglow.interpreter.executor import Execution
 from quantglow.ops.arithmetic import dequantize, quantize
 from quantglow.profiling import Histogram
-from quantglow.quantization import QuantizationReport
+from quantglow.quantization.report import QuantizationReport
 from quantglow.report.accuracy.accuracy import LayerAccuracy
 from quantglow.report.accuracy.codes import CodeCounter
 from quantglow.report.accuracy.metrics import Sums
 from quantglow.report.accuracy.outputs import Feeds
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 
 def layer_accuracy(

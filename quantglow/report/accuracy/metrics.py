@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.types import Array, TensorType
+from quantglow.foreign_types import Array
+from quantglow.types import TensorType
 
 BLOCK = 8_192
 """Number of elements converted to float64 at a time: they stay in the cache, and BLAS uses one

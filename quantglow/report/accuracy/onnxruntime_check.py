@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.processes.isolation import ChildDied, called, started
 from quantglow.report.accuracy.sample_arrays import arrays_of
-from quantglow.types import Array
 
 PLACE = "quantglow.backends.onnxruntime.apart:outputs"
 """Name of the function that the child calls."""

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
@@ -17,7 +18,6 @@ from quantglow.quantization.search.output_noise import logit_outputs
 from quantglow.report.accuracy.accuracy import LayerAccuracy, OutputAccuracy
 from quantglow.report.accuracy.metrics import Sums, class_like, top1_agreement
 from quantglow.report.accuracy.onnxruntime_check import Outputs, running
-from quantglow.types import Array
 
 Feeds = Mapping[str, Array]
 """Input name -> array."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 def arrays_of(samples: Sequence[Mapping[str, Array]], names: Sequence[str]) -> list[Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter import interpret
@@ -13,7 +14,6 @@ from quantglow.quantization.search.output_noise import logit_outputs
 from quantglow.report.accuracy.layers import local_values
 from quantglow.report.accuracy.metrics import Sums
 from quantglow.report.accuracy.outputs import Feeds
-from quantglow.types import Array
 
 
 def sensitivities(

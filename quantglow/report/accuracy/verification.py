@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.ops.work import evaluated_macs
 from quantglow.processes.interrupts import ended, is_interrupted
 from quantglow.profiling import Profile
-from quantglow.quantization import QuantizationReport
+from quantglow.quantization.report import QuantizationReport
 from quantglow.report.accuracy.accuracy import LayerAccuracy, OutputAccuracy
 from quantglow.report.accuracy.headline import RightAnswers
 from quantglow.report.accuracy.layers import layer_accuracy
 from quantglow.report.accuracy.outputs import Reference, Runner, output_accuracy, with_logits
-from quantglow.types import Array
 
 Sample = TypeVar("Sample", bound=Mapping[str, Array])
 

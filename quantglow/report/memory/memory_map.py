@@ -11,7 +11,7 @@ from quantglow.instr.program import Alloc, Dealloc, Program
 from quantglow.memory.planner import MemoryPlan, lifetimes
 from quantglow.report.display.tables import nbytes_text
 
-ROWS, COLUMNS = 16, 72
+ROWS, MAP_COLUMNS = 16, 72
 """Size of the text, in characters."""
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 FREE, OTHER = "·", "+"
@@ -71,7 +71,7 @@ class MemoryMap:
     def __str__(self) -> str:
         if not self.blocks:
             return "The arena is empty."
-        columns = min(self.kernels, COLUMNS)
+        columns = min(self.kernels, MAP_COLUMNS)
         return "\n".join(
             [
                 f"The arena over time: a column is {self.kernels / columns:.3g} kernel(s), a row "

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quantglow.foreign_types import Array
 from quantglow.report.display.bars import Bar
 from quantglow.report.peers.model_files import on_disk
 from quantglow.report.peers.peers import Contender, compared
 from quantglow.report.speed.busy import busy_note
-from quantglow.types import Array
 
 PEER = "onnxruntime"
 SECONDS = 0.1

@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 
 from quantglow.backends.onnxruntime.session import Session
+from quantglow.foreign_types import Array
 from quantglow.report.speed.call_latencies import call_latencies
-from quantglow.types import Array
 
 
-def latencies(
+def onnxruntime_latencies(
     arrays: Sequence[Array], path: str, names: Sequence[str], threads: int, seconds: float
 ) -> list[Array]:
     """Seconds of each call, as users run it, for about ``seconds``."""

@@ -22,9 +22,9 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from quantglow.backends.onnxruntime.session import Session
+from quantglow.foreign_types import Array
 from quantglow.report.accuracy.outputs import Feeds, Runner
 from quantglow.report.accuracy.sample_arrays import feeds_from
-from quantglow.types import Array
 
 
 def int8_runners(

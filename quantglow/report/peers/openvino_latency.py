@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.report.speed.call_latencies import call_latencies
-from quantglow.types import Array
 
 
-def latencies(
+def openvino_latencies(
     arrays: Sequence[Array], path: str, names: Sequence[str], threads: int, seconds: float
 ) -> list[Array]:
     """Seconds of each call, with OpenVINO's settings for latency, for about ``seconds``."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.onnxruntime.logit_outputs import behind
 from quantglow.report.accuracy.sample_arrays import feeds_from
-from quantglow.types import Array
 
 
 def quantize_file(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.onnxruntime.logit_outputs import with_logits
 from quantglow.processes.isolation import called
 from quantglow.report.accuracy.onnxruntime_check import Outputs, grouped
 from quantglow.report.accuracy.sample_arrays import arrays_of
-from quantglow.types import Array
 
 ONNXRUNTIME = "quantglow.report.peers.onnxruntime_quantizer:quantized"
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.processes.isolation import IsolationError, RaisedInChild, called
 from quantglow.report.display.bars import text_bar
 from quantglow.report.display.tables import Table
 from quantglow.report.speed.call_latencies import call_latencies
-from quantglow.types import Array
 
 OURS = "quantglow"
 PLACES = {
-    "onnxruntime": "quantglow.report.peers.onnxruntime_latency:latencies",
-    "openvino": "quantglow.report.peers.openvino_latency:latencies",
+    "onnxruntime": "quantglow.report.peers.onnxruntime_latency:onnxruntime_latencies",
+    "openvino": "quantglow.report.peers.openvino_latency:openvino_latencies",
 }
 PEERS = tuple(PLACES)
 ROUNDS = 3

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import BatchNormalization
-from quantglow.types import Array
 
 FEWEST_SAMPLES = 10
 """Minimum number of different samples; with fewer, ranges and rounded weights depend on chance,

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.traits import Trait
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv, ConvTranspose, Gemm
 from quantglow.ops.binary import Binary
-from quantglow.types import Array
 
 LAYERS = 8
 """Number of layers whose biases are compared with their products."""

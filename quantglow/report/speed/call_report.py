@@ -11,9 +11,9 @@ from quantglow.backends.llvm.runtime.call_times import CallTime
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.runtime.peak import Peak, measure_peak
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.report.display.tables import Table
 from quantglow.runtime.build import Build
-from quantglow.types import Array
 
 FIGURES = ("µs", "% of all", "MMAC", "kB", "GMAC/s", "limit µs", "share")
 

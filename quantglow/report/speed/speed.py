@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from quantglow.backends.llvm.runtime.call_times import CallTime
+from quantglow.foreign_types import Array
 from quantglow.processes.deadline import NEVER, Deadline
 from quantglow.report.display.tables import Table, number
 from quantglow.runtime.protocol import Executable
-from quantglow.types import Array
 
 if TYPE_CHECKING:
     from quantglow.quantization.report import NodeReport

@@ -14,10 +14,10 @@ from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.served_shapes import ServedShapes
 from quantglow.runtime.shapes.specialisations import ModelPrograms, Served
 
-Shapes = Mapping[str, Shape]
+BodyShapes = Mapping[str, Shape]
 """Shapes of the inputs of a body."""
 
-Make = Callable[[Sequence[Shapes]], ModelPrograms]
+Make = Callable[[Sequence[BodyShapes]], ModelPrograms]
 """Makes the programs of a body, given the shapes of its inputs in some trips."""
 
 
@@ -31,9 +31,9 @@ class Bodies(Concise):
 
     make: Make | None = None
     programs: ModelPrograms | None = None
-    seen: list[Shapes] = field(default_factory=list)
+    seen: list[BodyShapes] = field(default_factory=list)
 
-    def prepare(self, trips: Sequence[Shapes]) -> ModelPrograms:
+    def prepare(self, trips: Sequence[BodyShapes]) -> ModelPrograms:
         """The programs for a loop whose trips have inputs of such shapes.
 
         Raises ``QuantglowError`` where there are none.
@@ -58,7 +58,7 @@ class Bodies(Concise):
         return () if self.programs is None else self.programs.served()
 
 
-def program_at(programs: ModelPrograms, shapes: Shapes) -> Executable:
+def program_at(programs: ModelPrograms, shapes: BodyShapes) -> Executable:
     """The program of a trip.  Raises ``BackendError`` where its body is no single program of ours,
     and ``QuantglowError`` where it cannot be compiled."""
     found = served_at(programs, shapes)
@@ -70,7 +70,7 @@ def program_at(programs: ModelPrograms, shapes: Shapes) -> Executable:
     return found.build.executable
 
 
-def served_at(programs: ModelPrograms, shapes: Shapes) -> Served:
+def served_at(programs: ModelPrograms, shapes: BodyShapes) -> Served:
     """The program for these shapes, which the inputs may have."""
     programs.signature.check(shapes, 1)
     return programs.prepare(Case.of(shapes)) if isinstance(programs, FreeShapes) else programs.first

@@ -16,10 +16,11 @@ from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.concise import Concise
 from quantglow.errors import BackendError, OutOfMemoryError, OutOfRangeError, QuantglowError
+from quantglow.foreign_types import Array
 from quantglow.graph.trips import Trips
 from quantglow.lazy import cached_property
 from quantglow.runtime.any_model import AnyModel
-from quantglow.runtime.loops.bodies import Bodies, Shapes, program_at
+from quantglow.runtime.loops.bodies import Bodies, BodyShapes, program_at
 from quantglow.runtime.loops.progress import (
     NamedArrays,
     Progress,
@@ -30,7 +31,6 @@ from quantglow.runtime.loops.trip_blocks import TRIPS, TripBlock, buffers_for
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.shapes.specialisations import ModelPrograms
 from quantglow.timeline import active
-from quantglow.types import Array
 
 GIVEN = ":given"
 """Ending of the names of operands in the model that computes them."""
@@ -68,7 +68,7 @@ class Kept(Concise):
         self.blocks[number : number + 1] = [made]
         return made
 
-    def _tabled(self, shapes: Shapes) -> LlvmExecutable:
+    def _tabled(self, shapes: BodyShapes) -> LlvmExecutable:
         """The program of a trip as a table.  Raises ``QuantglowError``."""
         found = program_at(self.programs, shapes)
         if not isinstance(found, LlvmExecutable):
@@ -191,9 +191,9 @@ class CompiledLoop(Concise):
         self._give(key, kept)
         return True
 
-    def observed(self, progress: Progress) -> list[Shapes]:
+    def observed(self, progress: Progress) -> list[BodyShapes]:
         """The shapes of the inputs of some trips.  Raises ``QuantglowError``."""
-        found, copy = list[Shapes](), progress.copy()
+        found, copy = list[BodyShapes](), progress.copy()
         while True:
             found.append({name: array.shape for name, array in copy.feeds.items()})
             if len(found) == SEEN or not copy.goes_on:

@@ -11,9 +11,9 @@ import numpy as np
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.concise import Concise
 from quantglow.errors import InputError
+from quantglow.foreign_types import Array
 from quantglow.graph.trips import Trips
 from quantglow.lazy import cached_property
-from quantglow.types import Array
 
 NamedArrays = Mapping[str, Array]
 

@@ -17,9 +17,9 @@ from quantglow.backends.llvm.runtime.chain import Chain, Ends
 from quantglow.backends.llvm.runtime.executable import LONG_WORK, LlvmExecutable
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.graph.trips import Trips
 from quantglow.runtime.loops.progress import Progress
-from quantglow.types import Array
 
 TRIPS = 64
 """Maximum number of trips of a block, which is even: the buffers of all blocks begin alike."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
-from quantglow.types import Array
 
 
 @dataclass(eq=False)

@@ -9,10 +9,10 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from quantglow.foreign_types import Array
 from quantglow.pages import Content, Data, is_worth_paging, paged, paged_pieces, pieces_of
 from quantglow.runtime.saved_models.members import Allowance, content_of, pieces_in
 from quantglow.runtime.saved_models.stored_arrays import PACKED, Forms, from_npy, member_of
-from quantglow.types import Array
 
 FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4

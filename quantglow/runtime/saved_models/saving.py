@@ -78,10 +78,10 @@ from typing import Any
 import quantglow.ops  # noqa: F401 - registers the operators that graphs name
 from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.files import DAMAGED_CONTENT, cause, writing
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
-from quantglow.graph.kinds import check_stored
-from quantglow.graph.node import Constant
+from quantglow.graph.node import Constant, check_stored
 from quantglow.graph.sharing import arrays_of, in_pages, with_arrays
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.lazy import cached_property
@@ -121,7 +121,6 @@ from quantglow.runtime.saved_models.included_code import IncludedCode
 from quantglow.runtime.saved_models.members import Allowance, check_members, write_members
 from quantglow.runtime.saved_models.stored_arrays import ArrayStore
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
-from quantglow.types import Array
 from quantglow.version import __version__
 
 

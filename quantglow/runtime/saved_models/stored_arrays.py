@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.fourier import FourierMatrix, Windowed, recognised
 from quantglow.pages import PIECE_NBYTES, Content, Data, Parts, pieces_of
 from quantglow.processes.parsing import undisturbed
 from quantglow.runtime.saved_models.members import FREE_NBYTES, member_nbytes
-from quantglow.types import Array
 
 PACKED = "constants/packed.bin"
 SMALL_NBYTES = 1 << 16

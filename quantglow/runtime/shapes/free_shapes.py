@@ -32,6 +32,7 @@ from quantglow.errors import (
     UndecidedError,
     UnsupportedOpError,
 )
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import SharedArrays
@@ -59,7 +60,6 @@ from quantglow.runtime.shapes.specialisations import (
 )
 from quantglow.runtime.shapes.stored_cases import StoredCases
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
-from quantglow.types import Array
 
 MOST_PROGRAMS = 32
 MOST_VALUES = 16

@@ -15,7 +15,8 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.instr.donation import Donation
 from quantglow.memory.ordered_plan import OrderedPlan
-from quantglow.runtime.planning import PlannedProgram, plan_program
+from quantglow.runtime.planning import plan_program
+from quantglow.runtime.plans import PlannedProgram
 from quantglow.runtime.shapes.general_plans import EndSizes, GeneralPlan
 from quantglow.symbolic.evaluation import Evaluation
 from quantglow.symbolic.guards import Guards

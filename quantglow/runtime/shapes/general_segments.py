@@ -16,6 +16,7 @@ from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.runtime.loaded import LoadedProgram
 from quantglow.concise import Concise
 from quantglow.errors import WrongResultError
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -25,7 +26,8 @@ from quantglow.runtime.branches import branches_apart
 from quantglow.runtime.build import Compiler, ProgramBackend
 from quantglow.runtime.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
 from quantglow.runtime.partition import Segment, partition
-from quantglow.runtime.planning import PlannedProgram, plan_program
+from quantglow.runtime.planning import plan_program
+from quantglow.runtime.plans import PlannedProgram
 from quantglow.runtime.program_keys import key_of_general
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.segments import CompiledSegment, SegmentedExecutable, last_reads
@@ -42,7 +44,7 @@ from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.symbolic.expression import Values
 from quantglow.symbolic.guards import Guards
 from quantglow.symbolic.size import expression_of
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 Planned = tuple[PlannedProgram, OrderedPlan]
 

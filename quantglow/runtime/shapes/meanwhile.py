@@ -19,6 +19,7 @@ import numpy as np
 
 from quantglow import debug
 from quantglow.errors import FallbackError
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case, may_decide
 from quantglow.processes import background
 from quantglow.processes.forking import renewed_after_fork
@@ -31,7 +32,6 @@ from quantglow.runtime.answers import (
     AnswerLog,
 )
 from quantglow.runtime.shapes.specialisations import Served
-from quantglow.types import Array
 
 QUICK_SECONDS = 0.02
 """Time after the first call at a case in which calls wait for its program."""

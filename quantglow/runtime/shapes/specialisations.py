@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shape, Shapes, Signature
@@ -15,7 +16,6 @@ from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.saved_models.saving import Freedom
 from quantglow.runtime.shapes.served_shapes import ServedShapes
-from quantglow.types import Array
 
 
 @dataclass(frozen=True, eq=False, repr=False)

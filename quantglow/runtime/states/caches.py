@@ -14,10 +14,10 @@ from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError, OptionError, StateFullError
 from quantglow.files import read_arrays
+from quantglow.foreign_types import Array
 from quantglow.graph.signature import Dim, Port
 from quantglow.lazy import cached_property
 from quantglow.runtime.states.state_programs import Pair
-from quantglow.types import Array
 
 SLACK_NBYTES = 64
 """Bytes behind an array that kernels may read."""

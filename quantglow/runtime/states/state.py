@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from quantglow.arguments import file_path, integer
 from quantglow.concise import Concise
 from quantglow.files import writing
+from quantglow.foreign_types import Array
 from quantglow.graph.border import declared_feeds, entering, leaving
 from quantglow.graph.case import Case, elements, may_decide
 from quantglow.graph.signature import Port, Signature
@@ -22,7 +23,6 @@ from quantglow.runtime.feeds import chosen_outputs, feeds_by_name, feeds_of
 from quantglow.runtime.states.caches import Caches
 from quantglow.runtime.states.state_programs import StatePrograms
 from quantglow.runtime.tensor_info import TensorInfo
-from quantglow.types import Array
 
 
 class Runs(Protocol):

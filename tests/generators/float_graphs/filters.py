@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.ops import Conv, Reshape, Slice
 from quantglow.ops.activation import Activation
-from quantglow.types import Array, f32
+from quantglow.types import f32
 
 
 def bank(taps: int, even: int, odd: int, total: int) -> Array:

@@ -17,6 +17,7 @@ import numpy as np
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import resolve
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.instr.generate import generate
@@ -40,7 +41,7 @@ from quantglow.ops import (
     Table,
     Transpose,
 )
-from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from quantglow.types import DType, ElementType, QuantParams, TensorType
 from tests.support.guarded import guarded, protect
 from tests.support.harsh import patterned
 

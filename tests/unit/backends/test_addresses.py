@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quantglow.backends.llvm.runtime.buffers import address_of
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 def read_only(array: Array) -> Array:

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from quantglow.backends.llvm.array_kernels.native import array_kernels
 from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Constant, Input
 from quantglow.graph.traits import Trait
@@ -39,7 +40,7 @@ from quantglow.ops.window_products import conv2d, products
 from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Histogram
 from quantglow.quantization.search.range_errors import Grids, energies
-from quantglow.types import Array, DType, ElementType, QuantParams, f32
+from quantglow.types import DType, ElementType, QuantParams, f32
 from tests.generators.quantized_graphs.convolutions import Case, cases, floats, integers
 from tests.support.effort import moderate
 from tests.support.guarded import guarded

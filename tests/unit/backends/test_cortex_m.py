@@ -18,7 +18,7 @@ from quantglow.backends.llvm.jit.compiler import assembly
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.targets import level_target, resolve
 from quantglow.errors import BackendError
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 from tests.matrix.harness import ENTRY, planned
 from tests.support.effort import moderate
 from tests.support.pinned import pinned

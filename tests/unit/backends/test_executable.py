@@ -8,12 +8,13 @@ from quantglow.backends.llvm.runtime.buffers import SHARED_NBYTES, Constants, al
 from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.targets import resolve
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
 from quantglow.lowering import lower
 from quantglow.memory.planner import plan_memory
 from quantglow.ops import Constant, Conv, Input, Pad
-from quantglow.types import Array, f32
+from quantglow.types import f32
 
 FEEDS = {"x": np.arange(4 * 5 * 3, dtype=np.float32).reshape(1, 4, 5, 3)}
 

@@ -19,11 +19,12 @@ from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.kernels.vector import mathfun
 from quantglow.backends.llvm.kernels.vector.scalars import VECTOR_FUNCTIONS
 from quantglow.backends.llvm.targets import level_target, resolve
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import Sigmoid, Tanh
 from quantglow.ops.unary import SMALLEST_EXPONENT
-from quantglow.types import Array, f32
+from quantglow.types import f32
 from tests.matrix.harness import ENTRY, planned
 
 BINARY: dict[str, Callable[[Any, Any], Any]] = {

@@ -18,9 +18,9 @@ from quantglow.backends.llvm.isa.target import Host, Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
-from quantglow.types import Array
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.matrix.harness import planned
 from tests.matrix.plain_ir.translation import FAMILIES, plain

@@ -15,6 +15,7 @@ from quantglow.backends.llvm.jit.compiler import assembly
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
 from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.instr.generate import generate
@@ -22,7 +23,7 @@ from quantglow.memory.planner import plan_memory
 from quantglow.ops import Elementwise
 from quantglow.ops.expression import Expr, arg, call, const
 from quantglow.ops.functions import BINARY
-from quantglow.types import Array, DType, ElementType, f32
+from quantglow.types import DType, ElementType, f32
 
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
 BORDERS = np.array(

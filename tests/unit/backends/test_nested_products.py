@@ -7,7 +7,8 @@ import pytest
 
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.targets import level_target
-from quantglow.types import Array, DType
+from quantglow.foreign_types import Array
+from quantglow.types import DType
 
 SSE2, AVX2 = "x86-64", "avx2"
 WEIGHTS = np.arange(-127, 128, dtype=np.int8)

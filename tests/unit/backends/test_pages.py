@@ -25,7 +25,7 @@ from quantglow.backends.llvm.runtime.huge_pages import (
 from quantglow.backends.llvm.runtime.loaded import allocator
 from quantglow.backends.llvm.targets import level_target
 from quantglow.errors import OutOfMemoryError
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 pytestmark = pytest.mark.skipif(not HAS_LARGE_PAGES, reason="the system has no large pages")
 

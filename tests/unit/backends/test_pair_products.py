@@ -13,7 +13,7 @@ from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.kernels.contraction.geometry import Runs
 from quantglow.backends.llvm.kernels.conv.pair_sums import step_offsets
 from quantglow.backends.llvm.targets import level_target
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 NEAR_BOUNDS = st.sampled_from([-128, -127, -65, -64, -63, -1, 0, 1, 2, 63, 64, 65, 126, 127])
 QUADS = arrays(np.int8, (4,), elements=NEAR_BOUNDS | st.integers(-128, 127))

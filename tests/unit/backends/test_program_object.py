@@ -20,12 +20,13 @@ from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.jit.compiler import linked_by_llvm
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.backends.llvm.targets import LEVELS, level_target, runs_here
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import Gather
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.planning import plan_program
-from quantglow.types import Array, DType, TensorType, f32
+from quantglow.types import DType, TensorType, f32
 from tests.generators.onnx_models import models
 from tests.support.small_network import small_model, small_samples
 

@@ -13,7 +13,7 @@ from quantglow.backends.llvm.builder import Builder, vector
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.kernels.vector.quotient import divides_exactly, quotient
 from quantglow.backends.llvm.targets import resolve, runs_here
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 FUSED = [name for name in ("avx2", "avx512vnni") if runs_here(name)]

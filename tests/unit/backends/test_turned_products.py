@@ -14,7 +14,8 @@ from quantglow.graph.graph import Graph
 from quantglow.instr import generate
 from quantglow.instr.program import Copy
 from quantglow.ops import Input, MatMul, Transpose
-from quantglow.runtime.planning import PlannedProgram, plan_program
+from quantglow.runtime.planning import plan_program
+from quantglow.runtime.plans import PlannedProgram
 from quantglow.types import f32
 
 SIZES = [(4, 3, 64, 101), (1, 1, 16, 16), (2, 9, 5, 3), (1, 8, 70, 48), (2, 17, 33, 200)]

@@ -15,8 +15,8 @@ import quantglow as qg
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.bundle import Code, Model, contents_of, wasm
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.runtime.bundles import emitted
-from quantglow.types import Array
 from tests.support.browser import BROWSER, answer_of_page
 from tests.support.small_network import small_model, small_samples
 from tests.unit.bundle.test_needs import roots

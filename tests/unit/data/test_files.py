@@ -15,9 +15,10 @@ import pytest
 import quantglow as qg
 from quantglow.data import samples
 from quantglow.data.paths import samples_at
+from quantglow.foreign_types import Array
 from quantglow.graph.signature import Port, Signature
 from quantglow.profiling.data import feeds_of
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 ONE = Signature((Port("x", DType.F32, ("n", 3)),), ())
 TWO = Signature((Port("a", DType.F32, ("n", 1)), Port("b", DType.I64, ("n", 2))), ())

@@ -9,9 +9,10 @@ import pytest
 
 import quantglow as qg
 from quantglow.data.samples import without_labels
+from quantglow.foreign_types import Array
 from quantglow.graph.signature import Port, Signature
 from quantglow.profiling.data import feeds_of
-from quantglow.types import Array, DType
+from quantglow.types import DType
 from tests.support.small_network import small_model, small_samples
 
 IMAGES = Signature((Port("x", DType.F32, ("n", 2, 2)),), ())

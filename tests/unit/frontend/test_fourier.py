@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.fourier import turns
 from quantglow.frontend import import_model
 from quantglow.frontend.nodes.context import Unsupported
@@ -20,7 +21,6 @@ from quantglow.frontend.operators.transforms import Transform
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv, External, MatMul
-from quantglow.types import Array
 from tests.unit.frontend.onnx_models import (
     Const,
     assert_agrees,

@@ -8,7 +8,7 @@ from onnx import ModelProto, parser
 
 import quantglow as qg
 from quantglow.backends.llvm.targets import LEVELS, runs_here
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 from tests.unit.frontend.onnx_models import by_onnxruntime
 
 X = np.linspace(-1.3, 1.31, 2 * 8, dtype=np.float32).reshape(2, 8)

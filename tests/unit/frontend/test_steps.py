@@ -15,7 +15,7 @@ from PIL import Image
 
 import quantglow as qg
 from quantglow import steps
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 from tests.support.effort import moderate
 
 DATASETS = Path(__file__).resolve().parents[3] / "datasets"

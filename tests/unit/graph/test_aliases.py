@@ -11,13 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.graph.aliases import known_names, with_aliases
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.graph.origins import Origin
 from quantglow.ops import Add, Relu
 from quantglow.passes import optimize
-from quantglow.types import Array, f32
+from quantglow.types import f32
 from tests.support.embedded import MAKERS, network
 
 X = Input(name="x", tensor=f32(2))

@@ -11,7 +11,8 @@ from quantglow.instr.generate import reads_slack
 from quantglow.instr.program import BufferKind, Compute, View
 from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.memory.unwritten import unwritten_blocks
-from quantglow.runtime.planning import PlannedProgram, plan_program
+from quantglow.runtime.planning import plan_program
+from quantglow.runtime.plans import PlannedProgram
 from tests.support.pinned import NAMES, pinned
 
 TARGET = level_target("portable")

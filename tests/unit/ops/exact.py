@@ -7,8 +7,9 @@ from itertools import product
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 Index = tuple[int, ...]
 

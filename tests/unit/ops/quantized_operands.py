@@ -7,7 +7,8 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.foreign_types import Array
+from quantglow.types import DType, ElementType, QuantParams
 from tests.unit.ops.exact import (
     element,
 )

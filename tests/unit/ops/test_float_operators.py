@@ -13,8 +13,8 @@ import pytest
 from onnx import helper
 
 from quantglow import ops
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Node
-from quantglow.types import Array
 from tests.generators.unary_functions import FUNCTIONS, Declared
 from tests.unit.ops.exact import constant, floats
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import quantglow
+from quantglow.foreign_types import Array
 from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
 from quantglow.graph.traits import Trait
 from quantglow.ops import Pad
-from quantglow.types import Array
 from tests.unit.frontend.export_cases import FLOAT, INT8
 from tests.unit.frontend.export_kit import Kit
 

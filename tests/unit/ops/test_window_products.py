@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantglow.foreign_types import Array
 from quantglow.ops.images import Images
 from quantglow.ops.window_products import MANY_CHANNELS, conv2d
-from quantglow.types import Array
 
 CHANNELS = [1, 2, 3, MANY_CHANNELS - 1, MANY_CHANNELS, MANY_CHANNELS + 1, 70]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quantglow.foreign_types import Array
 from quantglow.processes.isolation import (
     ChildDied,
     ChildTimeout,
@@ -21,7 +22,6 @@ from quantglow.processes.isolation import (
     called,
     started,
 )
-from quantglow.types import Array
 
 PLACE = "tests.unit.isolated_calls:"
 SECONDS = 60.0

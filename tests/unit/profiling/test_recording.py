@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from quantglow.errors import CalibrationError, OptionError
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.ops import Add, Log
 from quantglow.profiling import Profile, profile
-from quantglow.types import Array, f32
+from quantglow.types import f32
 
 DATA = np.linspace(0.5, 3, 24, dtype=np.float32).reshape(4, 2, 3)
 

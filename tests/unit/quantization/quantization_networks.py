@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
@@ -13,10 +14,11 @@ from quantglow.ops import Concat, Conv, Gemm, MaxPool, ReduceMean, Softmax
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.profiling.data import Feeds
-from quantglow.quantization import FloatRuns, quantize_for_all_shapes
+from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.equalize.sample_statistics import ChannelReach
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.search.output_noise import compared_nodes
-from quantglow.types import Array, f32
+from quantglow.types import f32
 
 INF = float("inf")
 

@@ -16,8 +16,10 @@ from quantglow.options import (
     QuantizationConfig,
 )
 from quantglow.profiling import profile
-from quantglow.quantization import Candidate, FloatRuns, quantize, quantizer
-from quantglow.quantization.quantizer import FAST_SAMPLES
+from quantglow.quantization import quantizer
+from quantglow.quantization.equalize.float_runs import FloatRuns
+from quantglow.quantization.quantizer import FAST_SAMPLES, quantize
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.levers import MORE_STRETCHES, Stretches, tried_levers
 from quantglow.quantization.search.preparation import steps
 from quantglow.quantization.search.trials import Trials, split

@@ -11,6 +11,7 @@ import pytest
 
 from quantglow.driver import samples as driver_samples
 from quantglow.driver.samples import Samples
+from quantglow.foreign_types import Array
 from quantglow.frontend import open_model
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
@@ -22,12 +23,13 @@ from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape
 from quantglow.options import PRESETS, QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
-from quantglow.quantization import QuantizedGraph, quantize_for_all_shapes, quantizer
+from quantglow.quantization import quantizer
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.plan.plan import make_plan
+from quantglow.quantization.quantizer import QuantizedGraph, quantize_for_all_shapes
 from quantglow.quantization.recovery import sample_nbytes
 from quantglow.quantization.recovery.sample_values import SampleEvaluator
-from quantglow.quantization.search.choose_int16 import candidates
+from quantglow.quantization.search.choose_int16 import int16_candidates
 from quantglow.quantization.search.output_noise import noise_to_signal
 from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.quantization.search.preparation import prepare
@@ -39,7 +41,7 @@ from quantglow.quantization.shape_variants import (
     counterpart,
     graph_for,
 )
-from quantglow.types import Array, DType, TensorType
+from quantglow.types import DType, TensorType
 from tests.support.free_network import SHAPES, free_model, image
 from tests.unit.quantization.quantization_networks import compared_values, small_cnn
 
@@ -171,7 +173,7 @@ def test_sensitivities_at_another_shape_are_those_of_the_same_plan_there(
 ) -> None:
     def sensitivities(graph: Graph, feeds: dict[str, Array]) -> dict[str, float]:
         plan = make_plan(graph, seen(), PLAIN)
-        found = rounding_sensitivities(plan, candidates(plan), [feeds])
+        found = rounding_sensitivities(plan, int16_candidates(plan), [feeds])
         return {root.name: harm for root, harm in found.items()}
 
     there = family().at({"x": shape})

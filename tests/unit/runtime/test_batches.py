@@ -14,6 +14,7 @@ from quantglow.backends.llvm.runtime import executable as executables
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import resolve
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
@@ -22,7 +23,7 @@ from quantglow.report.speed.call_report import profile_calls
 from quantglow.runtime import batches
 from quantglow.runtime.batches import Traffic, pieces_for, shared_evenly
 from quantglow.runtime.planning import plan_program
-from quantglow.types import Array, TensorType, f32
+from quantglow.types import TensorType, f32
 from tests.support.free_network import image, wide_model
 from tests.support.harsh import harsh
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter import interpret
@@ -23,7 +24,6 @@ from quantglow.runtime import branches
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.partition import partition
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
-from quantglow.types import Array
 from tests.generators.float_graphs.elementwise import SCALAR, Form, elementwise_graphs
 from tests.support.feeds import feeds_of
 

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.runtime.fallback_model import PartlyCompiledModel
-from quantglow.types import Array
 from tests.support.attending_loop import attending_loop, feeds_of
 from tests.support.cascade import cascade, picture
 from tests.unit.frontend.onnx_models import floats, model_of

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.frontend.onnxruntime.left_out_results import name_left_out_results
 from quantglow.processes.isolation import called
-from quantglow.types import Array
 from tests.unit.frontend.onnx_models import floats
 
 FLOAT, INTEGER, CONDITION = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

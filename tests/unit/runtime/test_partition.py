@@ -11,13 +11,14 @@ from hypothesis import given
 
 import quantglow as qg
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Add, Mul, Relu, Tanh
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.partition import Segment, partition
-from quantglow.types import Array, f32
+from quantglow.types import f32
 from tests.generators.float_graphs.elementwise import SHAPE, Form, elementwise_graphs
 from tests.support.effort import moderate
 from tests.support.feeds import feeds_of

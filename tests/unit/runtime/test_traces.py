@@ -19,8 +19,8 @@ import pytest
 import quantglow as qg
 from quantglow.backends.llvm.runtime import call_trace, recorded_walk
 from quantglow.backends.llvm.runtime.program_table import ProgramTable
+from quantglow.foreign_types import Array
 from quantglow.timeline import FOREIGN, KERNEL, STAGE, WAITING, Event, Trace, recording, span
-from quantglow.types import Array
 from tests.support.embedded import network
 from tests.unit.frontend.onnx_models import floats
 

@@ -11,8 +11,8 @@ import pytest
 
 import quantglow as qg
 from quantglow.driver import whole_check
+from quantglow.foreign_types import Array
 from quantglow.runtime.fallback_model import PartlyCompiledModel
-from quantglow.types import Array
 from tests.support.choosing_rows import choosing_rows, rows_of
 from tests.unit.frontend.onnx_models import by_onnxruntime
 

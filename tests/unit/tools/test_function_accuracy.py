@@ -10,13 +10,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.targets import LEVELS, runs_here
+from quantglow.foreign_types import Array
 from quantglow.frontend.operators.formulas import PLAIN
 from quantglow.graph.node import OPS
 from quantglow.graph.traits import Trait
 from quantglow.ops.expression import arg
 from quantglow.ops.functions import ROW_FUNCTIONS, UNARY
 from quantglow.ops.unary import Unary
-from quantglow.types import Array
 from tests.support import effort
 from tools.function_accuracy import FUNCTIONS, PAGE, updated
 from tools.function_errors import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 Jobs = Sequence[tuple[str, Any, int]]
 

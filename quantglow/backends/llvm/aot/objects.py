@@ -16,8 +16,8 @@ from quantglow.backends.llvm.aot.stack import REMARKS, Stack, frames_of
 from quantglow.backends.llvm.isa.target import Settings, Target
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.processes.isolation import IsolationError, called
-from quantglow.types import Array
 
 PATIENCE_SECONDS = 1200.0
 """Longest time that LLVM may take for one object."""

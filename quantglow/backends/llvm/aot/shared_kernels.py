@@ -17,7 +17,7 @@ import numpy as np
 
 from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place, Pointer
 from quantglow.backends.llvm.isa.sharing import Sharing
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 ROOM_KIND = "room"
 MOST_OPERANDS = 16

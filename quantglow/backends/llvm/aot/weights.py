@@ -12,9 +12,9 @@ import numpy as np
 
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.memory.arena_order import ALIGNMENT
-from quantglow.types import Array
 
 
 class Placement(StrEnum):

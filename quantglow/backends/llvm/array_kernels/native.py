@@ -26,9 +26,10 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.buffers import address_of
 from quantglow.backends.llvm.targets import resolve
+from quantglow.foreign_types import Array
 from quantglow.ops.expression import Expr
 from quantglow.ops.native import Ends, IntegerEnds, Pair
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 SIGN = 0x80
 """The sign bit of a byte."""

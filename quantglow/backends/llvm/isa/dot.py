@@ -15,8 +15,8 @@ import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.costs import StepCost
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
-from quantglow.types import Array
 
 STEP_NBYTES = 4
 """Bytes of an activation row that one step takes."""

@@ -23,7 +23,8 @@ from quantglow.backends.llvm.isa.dot import (
 )
 from quantglow.backends.llvm.isa.sharing import Sharing
 from quantglow.backends.llvm.isa.waiting import Waiting
-from quantglow.types import Array, DType
+from quantglow.foreign_types import Array
+from quantglow.types import DType
 
 LINE_NBYTES = 64
 """Bytes of a cache line, to which memory is aligned."""

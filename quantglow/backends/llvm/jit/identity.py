@@ -17,11 +17,12 @@ import numpy as np
 import quantglow
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.foreign_types import Array
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Constant
 from quantglow.graph.sharing import content_key
 from quantglow.instr.program import Compute, Instruction
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 TASK_VERSION = "1"
 """To be raised when equal tasks mean other work."""

@@ -26,9 +26,10 @@ from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.table_walk import OWN_RUN_ALONE
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.instr.strides import dense_strides
 from quantglow.lazy import cached_property
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 _WORDS = {"slots": 0, "calls": 1, "moving": 2, "count": 3, "busy": 8}
 """Layout of the argument of ``run_pieces``, in words.  ``slots``: the addresses of each slot's

@@ -10,10 +10,10 @@ import numpy as np
 
 from quantglow.backends.llvm.runtime.program_table import End, ProgramTable
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.memory.arena_order import ALIGNMENT, ArenaOrder
 from quantglow.symbolic.expression import Values
-from quantglow.types import Array
 
 Kind = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and element type of an array."""

@@ -18,10 +18,10 @@ import numpy as np
 
 from quantglow.concise import Concise
 from quantglow.errors import OutOfMemoryError
+from quantglow.foreign_types import Array
 from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.pages import release_pages
 from quantglow.processes.system import c_function
-from quantglow.types import Array
 
 RELEASE_EVERY_NBYTES = 4 * 2**20
 """Packed constants after which freed memory is given back."""

@@ -22,8 +22,8 @@ from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.call_times import CallFacts
 from quantglow.backends.llvm.runtime.table_runner import filled
 from quantglow.backends.llvm.runtime.trace_clock import Clock, clock_of, with_waits
+from quantglow.foreign_types import Array
 from quantglow.timeline import KERNEL, Event, Trace
-from quantglow.types import Array
 
 RECORD_WORDS = 4
 """Words that stand for the arguments of a kernel: kernel, arguments, log, number of the row."""

@@ -16,7 +16,7 @@ from quantglow.backends.llvm.runtime.executable import Context, LlvmExecutable
 from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.concise import Concise
 from quantglow.errors import OutOfRangeError
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 Ends = Sequence[tuple[int, int]]
 """For each input, then each output of a program: the number of a buffer, and bytes from its

@@ -19,12 +19,12 @@ from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table, walk_of
 from quantglow.concise import Concise
 from quantglow.errors import BackendError, OutOfRangeError
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.ops.indexing import out_of_range
 from quantglow.processes.foreign_calls import endable
 from quantglow.symbolic.expression import Values
 from quantglow.timeline import active
-from quantglow.types import Array
 
 if TYPE_CHECKING:
     from quantglow.backends.llvm.emitted import EmittedProgram

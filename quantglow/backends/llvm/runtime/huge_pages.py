@@ -15,9 +15,9 @@ import numpy as np
 
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.errors import OutOfMemoryError
+from quantglow.foreign_types import Array
 from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.processes.system import at_fork
-from quantglow.types import Array
 
 PAGE_NBYTES = 2 * 2**20
 """Bytes of a large page on systems whose small pages have 4 KB."""

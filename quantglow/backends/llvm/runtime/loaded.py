@@ -14,8 +14,8 @@ from quantglow.backends.llvm.runtime.buffers import Allocate, address_of, aligne
 from quantglow.backends.llvm.runtime.huge_pages import HAS_LARGE_PAGES, LargePages
 from quantglow.backends.llvm.runtime.program_table import ProgramTable
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
-from quantglow.types import Array
 
 if TYPE_CHECKING:
     from quantglow.backends.llvm.emitted import EmittedProgram

@@ -19,7 +19,8 @@ from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.buffers import Allocate, aligned_bytes
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
-from quantglow.types import Array, DType
+from quantglow.foreign_types import Array
+from quantglow.types import DType
 
 ROUNDS = 4096
 """Rounds of one work item of a product kernel."""

@@ -33,9 +33,9 @@ from quantglow.backends.llvm.runtime.program_table import OWN_BASES, End, Progra
 from quantglow.backends.llvm.table_walk import ENTRY_NBYTES
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.symbolic.expression import Values
-from quantglow.types import Array
 
 MOST_NBYTES = 2**50
 """Largest number of a program: sums of such numbers are exact as float64."""

@@ -28,7 +28,7 @@ from quantglow.backends.llvm.jit.library import library
 from quantglow.backends.llvm.runtime.buffers import Constants
 from quantglow.backends.llvm.runtime.loaded import Arenas, LoadedProgram, allocator, as_words
 from quantglow.backends.llvm.runtime.stored_table import from_json, to_json
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 FOLDER = "programs"
 LARGE_NBYTES = 1 << 16

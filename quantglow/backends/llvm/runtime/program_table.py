@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.call_times import CallFacts
 from quantglow.concise import Concise
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.memory.arena_order import ArenaOrder
 from quantglow.symbolic.straight_line import StraightLine
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 OWN_BASES = 4
 """Bases before those of constants: no memory, the checks, the table, the arguments of all calls."""

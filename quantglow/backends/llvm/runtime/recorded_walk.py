@@ -24,8 +24,8 @@ from quantglow.backends.llvm.runtime.call_times import CallFacts
 from quantglow.backends.llvm.runtime.table_runner import filled
 from quantglow.backends.llvm.runtime.trace_clock import Clock, clock_of, with_waits
 from quantglow.backends.llvm.table_walk import CALL_OF_ENTRY
+from quantglow.foreign_types import Array
 from quantglow.timeline import KERNEL, Event, Trace
-from quantglow.types import Array
 
 PAGE_WORDS = 4096
 """Words for which a log has room, or those of one run if they are more."""

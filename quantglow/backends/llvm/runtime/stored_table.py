@@ -17,9 +17,10 @@ from quantglow.backends.llvm.runtime.program_table import (
     Places,
     ProgramTable,
 )
+from quantglow.foreign_types import Array
 from quantglow.memory.arena_order import ArenaOrder
 from quantglow.symbolic.straight_line import StraightLine
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 OPERAND_ARRAYS = ("pointers", "axes", "element_nbytes", "buffer", "lives")
 MOST_ELEMENT_NBYTES = 8

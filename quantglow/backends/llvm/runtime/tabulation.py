@@ -16,12 +16,12 @@ from quantglow.backends.llvm.runtime.program_table import (
     Places,
     ProgramTable,
 )
+from quantglow.foreign_types import Array
 from quantglow.instr.program import BufferKind, Fill, View
 from quantglow.symbolic.evaluation import Condition, Evaluation
 from quantglow.symbolic.expression import Expression, number
 from quantglow.symbolic.guards import Guards
 from quantglow.symbolic.size import expression_of, is_free, likely
-from quantglow.types import Array
 
 
 def table_of(program: EmittedProgram, guards: Guards | None = None) -> ProgramTable:

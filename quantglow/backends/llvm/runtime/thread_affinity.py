@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from quantglow.foreign_types import Array
 from quantglow.processes.system import c_function
-from quantglow.types import Array
 
 PATIENCE = 16
 """Number of calls in a row for which a worker may stay on the caller's processor."""

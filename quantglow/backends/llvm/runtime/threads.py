@@ -13,8 +13,8 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.table_runner import CLAIM_WORDS, POOL, entries
 from quantglow.backends.llvm.runtime.thread_affinity import Placement
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.processes.system import at_fork
-from quantglow.types import Array
 
 
 class ThreadPool:

@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from quantglow.backends.onnxruntime.session import Session
+from quantglow.foreign_types import Array
 from quantglow.processes.isolation import RaisedInChild, called
 from quantglow.runtime.newer_opsets import opened, safe
-from quantglow.types import Array
 from tests.unit.frontend.onnx_models import floats
 
 SCALES = np.array([1, 2], np.float32)

@@ -14,10 +14,10 @@ from onnx import helper, numpy_helper
 
 from quantglow import pages
 from quantglow.errors import ModelError
+from quantglow.foreign_types import Array
 from quantglow.frontend.reading import wire
 from quantglow.frontend.reading.light_models import light, whole
 from quantglow.frontend.reading.wire import as_varint, light_decoded, serialized, varint
-from quantglow.types import Array
 
 KINDS = ["float32", "float16", "int64", "uint8"]
 

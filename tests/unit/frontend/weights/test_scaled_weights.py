@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from quantglow.foreign_types import Array
 from quantglow.frontend.weights.scaled_weights import (
     MOST_STEPS,
     exact_factors,
@@ -17,7 +18,6 @@ from quantglow.frontend.weights.scaled_weights import (
     rounded_factors,
     scaled,
 )
-from quantglow.types import Array
 
 SHAPE = (24, 20)
 FLOATS = st.one_of(

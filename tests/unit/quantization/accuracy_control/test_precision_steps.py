@@ -16,7 +16,6 @@ from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.processes.deadline import Deadline
 from quantglow.profiling import Profile, profile
-from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.accuracy_control.precision_steps import (
     FLOAT,
     INT16,
@@ -28,6 +27,7 @@ from quantglow.quantization.accuracy_control.precision_steps import (
 )
 from quantglow.quantization.costs import float_seconds, int16_seconds
 from quantglow.quantization.plan.plan import OVERRIDDEN, Plan, make_plan
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.report.accuracy.sensitivity import noise_of_each
 from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
 

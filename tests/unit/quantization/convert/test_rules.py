@@ -9,10 +9,10 @@ from quantglow import ops
 from quantglow.graph.node import OPS, Constant, Input, Node
 from quantglow.ops.arithmetic import quant_of, quantize
 from quantglow.profiling import Range
-from quantglow.quantization import float_islands
 from quantglow.quantization.convert.rules import rule_of, tabulate
 from quantglow.quantization.plan.eligibility import NO_INT8_FORM
 from quantglow.quantization.plan.params import activation_element
+from quantglow.quantization.report import float_islands
 from quantglow.types import DType, f32
 from tests.generators.unary_functions import FUNCTIONS, Declared
 from tests.unit.quantization.quantization_networks import (

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.interpreter import interpret
 from quantglow.ops import Add, Relu
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import prepare, quantize
 from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.quantization.equalize.channel_mixing import (
     MAX_CONDITION,
@@ -23,8 +23,9 @@ from quantglow.quantization.equalize.channel_mixing import (
 )
 from quantglow.quantization.equalize.equalization import rescaled
 from quantglow.quantization.equalize.float_runs import FloatRuns
-from quantglow.quantization.quantizer import quantize_for_all_shapes
-from quantglow.types import Array, f32
+from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
+from quantglow.quantization.search.preparation import prepare
+from quantglow.types import f32
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,

@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from quantglow.backends.llvm.array_kernels.native import array_kernels
 from quantglow.driver.samples import Samples
+from quantglow.foreign_types import Array
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
@@ -18,12 +19,10 @@ from quantglow.interpreter.stacks import interpret_together
 from quantglow.ops.native import computing_with
 from quantglow.processes.workers import each, side_by_side
 from quantglow.profiling import Histogram, profile
-from quantglow.quantization import FloatRuns
 from quantglow.quantization.equalize import float_runs
 from quantglow.quantization.equalize.equalization import factors_of, rescaled
-from quantglow.quantization.equalize.float_runs import Values
+from quantglow.quantization.equalize.float_runs import FloatRuns, Values
 from quantglow.quantization.equalize.sample_statistics import RescaledValues
-from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import reach_of, samples_for, small_cnn
 
 Calls = list[object]

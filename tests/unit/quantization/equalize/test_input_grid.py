@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.interpreter import interpret
@@ -19,13 +20,14 @@ from quantglow.lowering.split_batch import split_batch
 from quantglow.ops import Concat, Conv, Quantize, Transpose
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import Candidate, prepare, quantize
 from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.quantization.equalize.input_grid import LEVELS, aligned, grids_of
 from quantglow.quantization.plan.plan import make_plan
-from quantglow.quantization.quantizer import quantize_for_all_shapes
+from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.types import Array, f32
+from quantglow.quantization.search.preparation import prepare
+from quantglow.types import f32
 from tests.support.effort import moderate
 from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import conv, graph_of

@@ -41,11 +41,11 @@ from quantglow.ops import (
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.plan import float_heuristics as why
 from quantglow.quantization.plan import spectra
 from quantglow.quantization.plan.detection_heads import box_decoders
 from quantglow.quantization.plan.spectra import are_kernels, is_transform, transforms
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.types import DType, f32
 from tests.unit.quantization.quantization_networks import constant, conv, graph_of, image
 

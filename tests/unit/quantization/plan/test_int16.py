@@ -18,9 +18,8 @@ from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import quantize
 from quantglow.quantization.plan.params import accumulator_excess
-from quantglow.quantization.quantizer import quantize_for_all_shapes
+from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
 from quantglow.types import DType
 from tests.matrix.harness import assert_agree
 from tests.support.effort import moderate

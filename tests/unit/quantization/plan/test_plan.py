@@ -10,7 +10,8 @@ from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import float_islands, quantize
+from quantglow.quantization.quantizer import quantize
+from quantglow.quantization.report import float_islands
 from quantglow.types import f32
 from tests.unit.quantization.quantization_networks import (
     constant,

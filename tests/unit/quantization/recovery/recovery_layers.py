@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant, Input
 from quantglow.ops import Gemm
 from quantglow.quantization.plan.params import quantize_weights
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.moments import Moments, Statistics
 from quantglow.quantization.recovery.products import Product
-from quantglow.types import Array, QuantParams, f32
+from quantglow.types import QuantParams, f32
 
 X = QuantParams.per_tensor(0.05, 3)
 

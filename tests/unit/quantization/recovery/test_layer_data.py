@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from quantglow.backends.llvm.array_kernels.native import array_kernels
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.stacks import Stacks
@@ -18,7 +19,7 @@ from quantglow.ops.native import NativeOps, computing_with
 from quantglow.ops.window_products import conv2d
 from quantglow.options import RECOVERIES, QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import quantize
+from quantglow.quantization.quantizer import quantize
 from quantglow.quantization.recovery import layer_data
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.layer_data import (
@@ -30,7 +31,6 @@ from quantglow.quantization.recovery.layer_data import (
 from quantglow.quantization.recovery.moments import Statistics
 from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
-from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
 
 PLAIN = QuantizationConfig(recovery=(), equalization=(), calibrate_method="minmax")

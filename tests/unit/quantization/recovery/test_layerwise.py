@@ -16,7 +16,7 @@ from quantglow.ops import Conv, Gemm
 from quantglow.ops.contraction import Contraction
 from quantglow.options import RECOVERIES, QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import quantize
+from quantglow.quantization.quantizer import quantize
 from quantglow.quantization.recovery import (
     TECHNIQUES,
     Cache,

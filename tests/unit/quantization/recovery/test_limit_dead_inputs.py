@@ -10,7 +10,7 @@ import pytest
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.profiling import profile
-from quantglow.quantization import quantize
+from quantglow.quantization.quantizer import quantize
 from quantglow.quantization.recovery import layerwise
 from tests.unit.quantization.quantization_networks import (
     constant,

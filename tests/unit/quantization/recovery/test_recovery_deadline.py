@@ -17,7 +17,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.processes import deadline
 from quantglow.processes.deadline import Deadline
 from quantglow.profiling import profile
-from quantglow.quantization import quantize_for_all_shapes
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.recovery import Cache, recover, sample_runs
 from quantglow.quantization.search import choose_int16, levers
 from tests.support.small_network import small_model, small_samples
@@ -116,7 +116,7 @@ def test_a_later_run_goes_on_where_the_deadline_ended_the_first(clock: Clock) ->
 def test_a_deadline_in_the_recovery_with_int16_keeps_the_whole_one_without(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose_int16, "BUDGET", 10.0)
+    monkeypatch.setattr(choose_int16, "INT16_BUDGET", 10.0)
     graph = network()
     samples = samples_for(graph, 6)
     seen = profile(graph, samples, progress=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.options import QuantizationConfig
@@ -16,7 +17,6 @@ from quantglow.quantization.search.checkpoints import Checkpoints, RunCheckpoint
 from quantglow.quantization.search.fake_quantization import execution
 from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import (
     compared_values,
     conv,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
@@ -16,15 +17,16 @@ from quantglow.ops.arithmetic import dequantize, is_integer
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import quantize, quantizer
+from quantglow.quantization import quantizer
 from quantglow.quantization.costs import int16_seconds, total_seconds
 from quantglow.quantization.plan.int16 import int16_ineligibility, is_stored
 from quantglow.quantization.plan.plan import Plan, make_plan
+from quantglow.quantization.quantizer import quantize
 from quantglow.quantization.recovery import recover
 from quantglow.quantization.search import choose_int16
-from quantglow.quantization.search.choose_int16 import BUDGET
+from quantglow.quantization.search.choose_int16 import INT16_BUDGET
 from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 from tests.matrix.harness import assert_agree
 from tests.unit.quantization.quantization_networks import (
     constant,
@@ -82,7 +84,7 @@ def test_chosen_values_stay_within_the_budget() -> None:
     graph = network()
     plan, chosen = plan_of(graph), wide(quantized_with(AUTO, graph))
     stored = [n for n in graph.nodes if n.name in chosen]
-    assert 0 < int16_seconds(plan, stored) <= BUDGET * total_seconds(plan)
+    assert 0 < int16_seconds(plan, stored) <= INT16_BUDGET * total_seconds(plan)
 
 
 def test_the_choice_is_the_same_every_time() -> None:
@@ -155,7 +157,7 @@ def test_chosen_values_stay_only_if_the_int8_graph_is_closer_to_float(
     seen = profile(graph, data, progress=False)
     found = iter([noise, 1.0])
     monkeypatch.setattr(quantizer, "noise_to_signal", lambda *arguments: next(found))
-    monkeypatch.setattr(choose_int16, "BUDGET", 10.0)
+    monkeypatch.setattr(choose_int16, "INT16_BUDGET", 10.0)
     made = quantize(graph, seen, QuantizationConfig(int16_activations="auto"), data=data)
     assert any(node.type.dtype is DType.I16 for node in made.nodes) == is_kept
 

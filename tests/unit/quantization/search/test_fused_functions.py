@@ -17,12 +17,17 @@ from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import profile
-from quantglow.quantization import prepare, quantize, quantize_for_all_shapes
 from quantglow.quantization.costs import fused_function_seconds, total_seconds
 from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.quantization.plan.plan import make_plan
+from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
 from quantglow.quantization.search import fused_functions
-from quantglow.quantization.search.fused_functions import BUDGET, candidates, worth_fusing
+from quantglow.quantization.search.fused_functions import (
+    FUSION_BUDGET,
+    fusion_candidates,
+    worth_fusing,
+)
+from quantglow.quantization.search.preparation import prepare
 from quantglow.quantization.search.rounding_sensitivity import rounding_sensitivities
 from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import assert_agree
@@ -77,7 +82,7 @@ def activations_of(graph: Graph) -> list[str]:
 @pytest.fixture
 def rich(monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget for all functions."""
-    monkeypatch.setattr(fused_functions, "BUDGET", 10.0)
+    monkeypatch.setattr(fused_functions, "FUSION_BUDGET", 10.0)
 
 
 def test_all_are_fused_that_the_budget_has_room_for(rich: None) -> None:
@@ -92,13 +97,13 @@ def test_the_most_sensitive_function_is_fused_if_one_fits(monkeypatch: pytest.Mo
     graph = network()
     samples = samples_for(graph, 6)
     plan = make_plan(graph, profile(graph, samples, progress=False), FUSING)
-    found = candidates(plan)
+    found = fusion_candidates(plan)
     errors = rounding_sensitivities(plan, list(found), samples)
     worst = max(errors, key=lambda x: errors[x])
     share = fused_function_seconds(worst) / total_seconds(plan)
-    monkeypatch.setattr(fused_functions, "BUDGET", 1.5 * share)
+    monkeypatch.setattr(fused_functions, "FUSION_BUDGET", 1.5 * share)
     assert chosen(graph) == {found[worst].name}
-    monkeypatch.setattr(fused_functions, "BUDGET", 0.5 * share)
+    monkeypatch.setattr(fused_functions, "FUSION_BUDGET", 0.5 * share)
     assert chosen(graph) == frozenset()
 
 
@@ -106,9 +111,9 @@ def test_costs_stay_within_the_budget() -> None:
     graph = network()
     samples = samples_for(graph, 6)
     plan = make_plan(graph, profile(graph, samples, progress=False), FUSING)
-    found = {function.name: x for x, function in candidates(plan).items()}
+    found = {function.name: x for x, function in fusion_candidates(plan).items()}
     spent = sum(fused_function_seconds(found[name]) for name in chosen(graph))
-    assert spent <= BUDGET * total_seconds(plan)
+    assert spent <= FUSION_BUDGET * total_seconds(plan)
 
 
 def test_one_rounding_is_closer_to_float(rich: None) -> None:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
 from quantglow.processes.deadline import Deadline
 from quantglow.profiling import Range, profile
-from quantglow.quantization import Candidate, FloatRuns
+from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.search import levers
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.levers import (
     STRETCHES,
     AlignInputs,
@@ -31,7 +33,6 @@ from quantglow.quantization.search.levers import (
     tried_levers,
 )
 from quantglow.quantization.search.trials import Trials, split
-from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,

@@ -12,6 +12,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.errors import OptionError
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
@@ -32,22 +33,22 @@ from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.processes.deadline import Deadline
 from quantglow.processes.interrupts import check_interrupt, keeping_best
 from quantglow.profiling import Range, profile
-from quantglow.quantization import Candidate, prepare, quantize
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.equalization import factors_of
 from quantglow.quantization.plan import tensor_ranges
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan, make_plan
-from quantglow.quantization.quantizer import quantize_for_all_shapes
+from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
 from quantglow.quantization.recovery.sample_values import SampleEvaluator
 from quantglow.quantization.search import levers, range_choice, range_trial, reader_errors, trials
+from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.quantization.search.plan_noise import relative_noise
+from quantglow.quantization.search.preparation import prepare
 from quantglow.quantization.search.range_choice import choose_ranges
 from quantglow.quantization.search.range_trial import Judged, Pair, RangeTrial
 from quantglow.quantization.search.reader_errors import ReaderErrors
 from quantglow.quantization.search.trials import split
-from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import (
     compared_values,
     constant,

@@ -18,7 +18,7 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Conv, HardSwish, Softmax
 from quantglow.ops.arithmetic import dequantize, quant_of
 from quantglow.ops.arithmetic import quantize as quantized_array
-from quantglow.quantization.search.choose_int16 import candidates
+from quantglow.quantization.search.choose_int16 import int16_candidates
 from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.quantization.search.rounding_sensitivity import (
     BUDGET_PARTS,
@@ -62,7 +62,9 @@ def test_the_number_of_threads_changes_no_sensitivity() -> None:
     found = []
     for threads in (1, 2, 3):
         with threadpool_limits(threads, user_api="blas"):
-            found.append(rounding_sensitivities(plan, candidates(plan), samples, corrected=True))
+            found.append(
+                rounding_sensitivities(plan, int16_candidates(plan), samples, corrected=True)
+            )
     assert found[0] == found[1] == found[2]
 
 
@@ -79,7 +81,7 @@ def test_sensitivities_are_those_of_whole_runs(make: Any) -> None:
     graph = make()
     plan, samples = plan_of(graph), samples_for(graph, 2)
     wanted = [compared_values(graph, feeds) for feeds in samples]
-    found = rounding_sensitivities(plan, candidates(plan), samples)
+    found = rounding_sensitivities(plan, int16_candidates(plan), samples)
     assert len(found) > 1
     for root, error in found.items():
         alone = replace(plan, elements={n: plan.elements[n] for n in stored_members(plan, root)})
@@ -100,7 +102,7 @@ def test_bias_correction_removes_errors_that_are_the_same_everywhere(
     samples = [{"x": np.broadcast_to(pixel, x.type.shape).copy()}]
     plan = plan_of(graph)
     errors, left = (
-        rounding_sensitivities(plan, candidates(plan), samples, c) for c in (False, True)
+        rounding_sensitivities(plan, int16_candidates(plan), samples, c) for c in (False, True)
     )
     assert min(errors.values()) > 1e-7
     behind_input = plan.groups[x]  # The first layer, with 25 rows, reads it.
@@ -118,7 +120,7 @@ def test_errors_that_differ_between_samples_stay() -> None:
     samples = [{"x": np.broadcast_to(p, x.type.shape).copy()} for p in pixels]
     plan = plan_of(graph)
     errors, left = (
-        rounding_sensitivities(plan, candidates(plan), samples, c) for c in (False, True)
+        rounding_sensitivities(plan, int16_candidates(plan), samples, c) for c in (False, True)
     )
     assert left[plan.groups[x]] > 0.5 * errors[plan.groups[x]]
 

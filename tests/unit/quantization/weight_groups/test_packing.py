@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantglow.foreign_types import Array
 from quantglow.ops.weight_groups import PackedWeights, unpacked_codes
 from quantglow.quantization.weight_groups import (
     input_moments,
@@ -15,7 +16,6 @@ from quantglow.quantization.weight_groups import (
     searched_grid,
 )
 from quantglow.quantization.weight_groups.moments import batches
-from quantglow.types import Array
 from tests.support.builder import Builder
 from tests.support.effort import moderate
 

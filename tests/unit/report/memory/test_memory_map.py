@@ -9,7 +9,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.cli.main import main
-from quantglow.report.memory.memory_map import COLUMNS, FREE, LETTERS, ROWS, Block, MemoryMap
+from quantglow.report.memory.memory_map import FREE, LETTERS, MAP_COLUMNS, ROWS, Block, MemoryMap
 from quantglow.runtime.planning import plan_program
 from tests.support.embedded import network
 
@@ -45,7 +45,7 @@ def test_letters_are_where_values_are() -> None:
 
 def test_the_text_names_the_largest_values() -> None:
     lines = str(planned("ppocr_cls")).splitlines()
-    assert all(len(row) == COLUMNS for row in lines[1 : ROWS + 1])
+    assert all(len(row) == MAP_COLUMNS for row in lines[1 : ROWS + 1])
     assert lines[ROWS + 1].split()[0] == LETTERS[0]
     assert lines[-1].startswith("  and ")
 

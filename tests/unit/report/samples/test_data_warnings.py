@@ -10,10 +10,10 @@ import pytest
 import quantglow as qg
 from quantglow.cli.data import EXAMPLES, Example, mnist
 from quantglow.driver.held_out import digest_of
+from quantglow.foreign_types import Array
 from quantglow.report.accuracy.accuracy import OutputAccuracy
 from quantglow.report.accuracy.headline import UNSEEN, closeness, headline
 from quantglow.report.samples.data_warnings import Seen, unlike_training
-from quantglow.types import Array
 
 BYTES: dict[str, Callable[[Array], Array]] = {
     "image": lambda x: x * 255,

@@ -9,12 +9,12 @@ import pytest
 
 import quantglow as qg
 from quantglow.cli.data import EXAMPLES, Example, mnist
+from quantglow.foreign_types import Array
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops import Concat, Conv, Relu, Slice, Softmax
 from quantglow.passes import optimize
 from quantglow.report.samples.input_scale import out_of_scale
-from quantglow.types import Array
 from tests.support.builder import Builder
 from tests.unit.report.samples.test_data_warnings import BYTES
 

@@ -12,9 +12,9 @@ import pytest
 
 import quantglow as qg
 from quantglow.backends.llvm.runtime.call_times import CallTime
+from quantglow.foreign_types import Array
 from quantglow.report.speed import speed
 from quantglow.report.speed.speed import LayerSpeed, SpeedSearch, layer_milliseconds, slower
-from quantglow.types import Array
 from tests.support.small_network import small_model, small_samples
 
 

@@ -15,12 +15,12 @@ from onnx import helper
 
 import quantglow as qg
 from quantglow.errors import OutOfRangeError
+from quantglow.foreign_types import Array
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.loops import trip_blocks
 from quantglow.runtime.loops.compiled_loop import CompiledLoop
 from quantglow.runtime.loops.progress import Progress
 from quantglow.runtime.staged_tails import StagedTail
-from quantglow.types import Array
 from tests.support.attending_loop import attending_loop, feeds_of
 from tests.support.guarded import guarded
 from tests.unit.frontend.onnx_models import by_onnxruntime

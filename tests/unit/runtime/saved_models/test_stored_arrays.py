@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from quantglow import pages
+from quantglow.foreign_types import Array
 from quantglow.frontend.operators.transforms import Transform
 from quantglow.runtime.saved_models import stored_arrays
 from quantglow.runtime.saved_models.members import (
@@ -33,7 +34,6 @@ from quantglow.runtime.saved_models.stored_arrays import (
     from_npy,
     member_of,
 )
-from quantglow.types import Array
 
 DTYPES = [np.float32, np.int8, np.int32, np.int64, np.bool_, np.float64, np.uint8]
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.frontend import Source, restored, stored
 from quantglow.frontend.nodes.values import array_of
 from quantglow.graph.node import Constant
-from quantglow.types import Array, DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams
 from tests.support.effort import moderate
 from tests.support.free_network import image
 from tests.unit.runtime.shapes.test_free_shapes_int8 import edited

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 from tests.unit.runtime.shapes.test_export_free import assert_equal_runs
 from tests.unit.runtime.shapes.test_export_sizes import assert_near_runs
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 from tests.support.choosing_rows import choosing_rows
 from tests.support.free_network import free_model, image
 from tests.unit.runtime.shapes.test_export_free import assert_equal_runs, session_of

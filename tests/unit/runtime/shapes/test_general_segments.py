@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.frontend import open_model
 from quantglow.frontend.resolvers import external
 from quantglow.graph.attributes import encode
@@ -20,7 +21,6 @@ from quantglow.runtime.shapes import general_programs, general_segments
 from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram
 from quantglow.runtime.shapes.served_shapes import FOR_ALL
 from quantglow.symbolic.size import expression_of, sized
-from quantglow.types import Array
 from tests.support.deformable import deformable, weights
 from tests.support.free_network import image
 from tests.unit.frontend.onnx_models import by_onnxruntime

@@ -18,13 +18,13 @@ from onnx import numpy_helper
 import quantglow as qg
 from quantglow.driver import parts
 from quantglow.driver.parts import WholeModel
+from quantglow.foreign_types import Array
 from quantglow.graph.case import Case
 from quantglow.processes import background
 from quantglow.runtime.answers import MOST_CASES, AnswerLog, Answers
 from quantglow.runtime.shapes import meanwhile
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.meanwhile import THREAD
-from quantglow.types import Array
 from tests.support.ending import outcome
 from tests.support.free_network import SHAPES, free_model, image
 from tests.unit.forking import exit_code_of_child

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import quantglow as qg
+from quantglow.foreign_types import Array
 from quantglow.runtime.shapes import general_programs
 from quantglow.runtime.shapes.served_shapes import FOR_ALL, WHOLE
-from quantglow.types import Array
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
 from tests.unit.runtime.test_partly_compiled import free_detector
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES, BlockDot, DotProduct, FloatDot
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 BYTES, HALF, WORDS, QUADS = "<16 x i8>", "<8 x i8>", "<8 x i16>", "<4 x i32>"
 SIGN = -128

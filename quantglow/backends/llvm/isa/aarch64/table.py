@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Builder, Value, splat
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 KIND = "<16 x i8>"
 QUARTERS = 4

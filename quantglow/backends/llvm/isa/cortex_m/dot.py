@@ -8,7 +8,7 @@ import numpy as np
 from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.cortex_m.lanes import LANES, WORDS, element, gathered
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct, MergedDot
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 def widened_halves(b: Builder, word: Value) -> tuple[Value, Value]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct, WidenedDot
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 class ScalarDot(DotProduct):

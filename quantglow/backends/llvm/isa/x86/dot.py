@@ -15,7 +15,7 @@ from quantglow.backends.llvm.isa.dot import (
     WidenedDot,
     WordDot,
 )
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 class VnniDot(DotProduct):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 def upper(b: Builder, kind: str, codes: Value, signed: bool) -> Value:

@@ -8,7 +8,7 @@ import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.x86.features import octets
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 CONFIG_NBYTES, WIDTHS_AT, HEIGHTS_AT = 64, 16, 48
 """Operand of ``ldtilecfg`` (palette 1): 16-bit widths in bytes, 8-bit numbers of rows."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from quantglow.backends.llvm.isa.interface import InstructionSet
 from quantglow.backends.llvm.kernels.contraction.tiling import groups
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 def channel_order(isa: InstructionSet, vectors: int, joined: int) -> Array:

@@ -18,10 +18,11 @@ from quantglow.backends.llvm.kernels.contraction.results import Results
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.errors import BackendError
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import is_integer
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 STORED = (DType.U8, DType.I8, DType.I16)
 

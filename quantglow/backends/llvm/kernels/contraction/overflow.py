@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
 from quantglow.ops import Conv
-from quantglow.types import Array, TensorType
+from quantglow.types import TensorType
 
 LARGEST_WEIGHT = 128
 """Maximum magnitude of int8 weights."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.backends.llvm.kernels.contraction.geometry import Runs
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.interface import RAISED
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, widen
+from quantglow.foreign_types import Array
 from quantglow.instr.program import Compute, View
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import is_integer, multiplier
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 
 @dataclass(frozen=True)

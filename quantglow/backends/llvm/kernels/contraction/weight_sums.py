@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 CHUNK_ELEMENTS = 2**17
 """Weights that are widened at a time: a wide copy of all would be eight times their size."""

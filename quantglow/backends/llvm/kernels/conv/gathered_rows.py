@@ -17,7 +17,8 @@ from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.contraction.packing import panel_steps
 from quantglow.backends.llvm.kernels.contraction.tiling import Tile
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
-from quantglow.types import Array, DType
+from quantglow.foreign_types import Array
+from quantglow.types import DType
 
 MOST_ROWS = 8
 """Maximum number of rows of a window: their steps are unrolled."""

@@ -21,10 +21,11 @@ from quantglow.backends.llvm.kernels.contraction.geometry import Runs
 from quantglow.backends.llvm.kernels.contraction.packing import panel_steps
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.loops import Channels
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
 from quantglow.lazy import cached_property
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 RECORD_ALIGNMENT = 64
 INT_NBYTES = 4

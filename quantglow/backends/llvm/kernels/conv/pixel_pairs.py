@@ -16,7 +16,7 @@ from quantglow.backends.llvm.isa.dot import STEP_NBYTES, BlockDot
 from quantglow.backends.llvm.kernels.contraction.packing import panel_steps
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.loops import Place
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 FIRST, SECOND = (0, 1, 4, 5), (2, 3, 6, 7)
 """Lanes of two vectors of four: the lower halves of both, and the upper ones."""

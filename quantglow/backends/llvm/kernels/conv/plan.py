@@ -28,12 +28,12 @@ from quantglow.backends.llvm.kernels.contraction.tiling import (
     choose_tile,
 )
 from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
 from quantglow.symbolic.size import careful, is_free, likely
-from quantglow.types import Array
 
 FEWEST_PANELS = 6
 """Minimum number of panels that threads can share evenly."""

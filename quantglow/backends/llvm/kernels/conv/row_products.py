@@ -15,7 +15,7 @@ from quantglow.backends.llvm.builder import Value, vector
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.contraction.packing import panel_steps
 from quantglow.backends.llvm.kernels.conv.streamed import Carried, Panel, StreamedConvKernel
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 MOST_GATHERED = 16
 """Maximum number of runs that share vectors: their products are unrolled."""

@@ -23,8 +23,8 @@ from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.loops import Place
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
-from quantglow.types import Array
 
 MOST_VECTORS = 4
 """Vectors of a pixel, the shared one included: all are one panel."""

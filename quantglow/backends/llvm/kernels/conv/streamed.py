@@ -18,8 +18,9 @@ from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.contraction.tiling import Tile
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.vector.partial import store_partial
+from quantglow.foreign_types import Array
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 Carried = list[tuple[str, Value]]
 

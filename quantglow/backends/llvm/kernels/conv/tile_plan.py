@@ -18,9 +18,10 @@ from quantglow.backends.llvm.kernels.contraction.packing import panel_steps
 from quantglow.backends.llvm.kernels.contraction.tiling import Tile
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.tile_blocks import SUMS, Blocks, row_positions
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 MOST_VECTORS = 4
 """Maximum number of vectors of a panel."""

@@ -21,11 +21,12 @@ from quantglow.backends.llvm.kernels.vector.strided import (
     store_strided,
 )
 from quantglow.backends.llvm.kernels.vector.vectors import Piece
+from quantglow.foreign_types import Array
 from quantglow.instr.program import Compute, View
 from quantglow.lazy import cached_property
 from quantglow.ops import Resize
 from quantglow.symbolic.size import likely
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 
 @emits(Resize)

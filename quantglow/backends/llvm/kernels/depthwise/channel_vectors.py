@@ -13,10 +13,10 @@ from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.vector.partial import store_partial
+from quantglow.foreign_types import Array
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 from quantglow.symbolic.size import is_free, likely
-from quantglow.types import Array
 
 FACTOR_NBYTES = 4
 """Bytes of the bias of a channel, and of its multiplier."""

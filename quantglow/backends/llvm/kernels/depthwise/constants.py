@@ -15,7 +15,7 @@ import numpy as np
 
 from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.kernels.depthwise.plan import Chunk, RowPlan
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwis
 from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 MOST_COLUMNS = 8
 WORD_NBYTES = 2

@@ -11,10 +11,11 @@ from quantglow.backends.llvm.isa.choices import Choice
 from quantglow.backends.llvm.kernels.depthwise.channel_vectors import ChannelVectors, Place
 from quantglow.backends.llvm.kernels.depthwise.plan import UNROLLED_TAPS, is_depthwise
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
 from quantglow.lazy import cached_property
 from quantglow.symbolic.size import likely
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 FLOAT_COLUMNS = 8
 """Output columns in registers: enough sums to hide the latency of the multiply-add."""

@@ -29,12 +29,13 @@ from quantglow.backends.llvm.kernels.depthwise.plan import (
     plan_rows,
     row_plan,
 )
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
 from quantglow.symbolic.size import likely
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 CARRIED, PASSES = "carried", "passes"
 """Forms: interleaved columns stay in registers for the next block, or work goes by pairs of

@@ -15,9 +15,10 @@ from quantglow.backends.llvm.isa.dot import LaneProducts
 from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
 from quantglow.backends.llvm.kernels.depthwise.channel_vectors import ChannelVectors, Place
 from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 OFFSET_COLUMNS = 2
 """Neighbouring columns that share the weights of a tap."""

@@ -25,12 +25,13 @@ from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
 from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
 from quantglow.symbolic.size import is_free
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 FACTOR_NBYTES = 4
 """Bytes of the bias of a channel, and of its multiplier."""

@@ -13,11 +13,12 @@ from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, collapsed
 from quantglow.backends.llvm.kernels.vector.strided import load_strided, store_strided
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.foreign_types import Array
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.ops import Table
 from quantglow.symbolic.size import is_free, likely
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 SCALAR_STEP = 8
 """Look-ups before their stores, where every one is a load of its own."""

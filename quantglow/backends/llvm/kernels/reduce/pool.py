@@ -24,12 +24,13 @@ from quantglow.backends.llvm.kernels.vector.strided import (
     store_strided,
 )
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.foreign_types import Array
 from quantglow.instr.program import Compute, View
 from quantglow.lazy import cached_property
 from quantglow.ops import AveragePool, MaxPool
 from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import is_free, likely
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 UNROLL = 4
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.foreign_types import Array
 from quantglow.ops import AveragePool, MaxPool
-from quantglow.types import Array
 
 MAX_TAPS = 49
 """Larger windows are not unrolled: every position is treated as a border."""

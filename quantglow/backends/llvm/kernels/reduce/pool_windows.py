@@ -11,10 +11,10 @@ import numpy as np
 from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.kernels.reduce.pool_tables import MAX_TAPS, PoolTables
 from quantglow.backends.llvm.kernels.vector.mathfun import literal
+from quantglow.foreign_types import Array
 from quantglow.lazy import cached_property
 from quantglow.ops import AveragePool
 from quantglow.symbolic.size import is_free, maximum, minimum
-from quantglow.types import Array
 
 Position = tuple[Value, ...]
 """A window, as its divisor is found: its number, or its row and column."""

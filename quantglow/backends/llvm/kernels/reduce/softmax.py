@@ -19,11 +19,12 @@ from quantglow.backends.llvm.kernels.vector.strided import (
     store_results,
 )
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.foreign_types import Array
 from quantglow.instr.program import Compute, View
 from quantglow.ops import Softmax
 from quantglow.symbolic.expression import LARGEST
 from quantglow.symbolic.size import is_free, likely
-from quantglow.types import Array, DType
+from quantglow.types import DType
 
 OPERATIONS = 40
 """Rough cost of an element: two looks at the table and a division."""

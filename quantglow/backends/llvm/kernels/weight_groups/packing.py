@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.types import Array
+from quantglow.foreign_types import Array
 
 WORD_NBYTES = 4
 PANELS_AT_ONCE = 64

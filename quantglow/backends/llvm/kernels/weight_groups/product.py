@@ -13,11 +13,11 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.vector.partial import store_partial
 from quantglow.backends.llvm.kernels.weight_groups.packing import Layout
+from quantglow.foreign_types import Array
 from quantglow.instr.program import Compute, View
 from quantglow.lazy import cached_property
 from quantglow.ops import GroupedMatMul
 from quantglow.symbolic.size import is_free, likely
-from quantglow.types import Array
 
 MOST_VECTORS = 2
 """Vectors of channels of a panel."""
