@@ -34,11 +34,11 @@ setup(
     package_data={
         "quantglow": [
             "py.typed",
-            "bundle/module.mjs",
-            "bundle/pool.c",
-            "bundle/pool.h",
-            "webpage/assets/*.*",
-            "webpage/vendor/*",
+            "export/bundle/module.mjs",
+            "export/bundle/pool.c",
+            "export/bundle/pool.h",
+            "support/display/assets/*.*",
+            "support/display/vendor/*",
         ],
         DATA: [
             "README.md",

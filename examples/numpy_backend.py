@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import quantglow as qg
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import Gemm, MatMul, Mul, Relu, Sigmoid, Softmax, Tanh
-from quantglow.types import f32
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Gemm, MatMul, Mul, Relu, Sigmoid, Softmax, Tanh
+from quantglow.ir.types import f32
 
 Array = NDArray[np.float32]
 Step = Callable[[list[Array]], Array]

@@ -12,7 +12,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from quantglow.errors import (
+from quantglow.support.errors import (
     AccuracyDropError,
     BackendError,
     CalibrationError,
@@ -41,54 +41,54 @@ from quantglow.version import __version__
 
 if TYPE_CHECKING:
     from quantglow import data, steps
-    from quantglow.driver.bisection import bisect
-    from quantglow.driver.comparison import compare
-    from quantglow.driver.compilation import compile
-    from quantglow.driver.loading import load
-    from quantglow.driver.quantize_and_compile import quantize_and_compile
-    from quantglow.driver.stages import diagnose, import_model, interpret, profile, quantize
-    from quantglow.graph.graph import Graph
-    from quantglow.options import IgnoredScope, QuantizationConfig
+    from quantglow.api.bisect import bisect
+    from quantglow.api.compare import compare
+    from quantglow.api.compile import compile
+    from quantglow.api.load import load
+    from quantglow.api.quantize_and_compile import quantize_and_compile
+    from quantglow.api.stages import diagnose, import_model, interpret, profile, quantize
+    from quantglow.ir.graph.graph import Graph
+    from quantglow.ort.fallback import OnnxRuntimeBackend
     from quantglow.profiling import Profile
+    from quantglow.quantization.options import IgnoredScope, QuantizationConfig
     from quantglow.report import Report
     from quantglow.report.diagnosis import Diagnosis
     from quantglow.runtime.compiled import CompiledModel
-    from quantglow.runtime.fallback import OnnxRuntimeBackend
-    from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
-    from quantglow.runtime.protocol import Backend, Executable
-    from quantglow.runtime.queues.infer_queue import InferQueue
+    from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+    from quantglow.runtime.serving.infer_queue import InferQueue
     from quantglow.runtime.states.state import State
-    from quantglow.runtime.traces import tracing
+    from quantglow.support.timeline import tracing
+    from quantglow.transforms.partition import Backend, Executable
 
 _PLACES = {
-    "Backend": "quantglow.runtime.protocol",
+    "Backend": "quantglow.transforms.partition",
     "CompiledModel": "quantglow.runtime.compiled",
-    "Executable": "quantglow.runtime.protocol",
-    "FallbackModel": "quantglow.runtime.fallback_model",
-    "Graph": "quantglow.graph.graph",
-    "IgnoredScope": "quantglow.options",
-    "InferQueue": "quantglow.runtime.queues.infer_queue",
-    "OnnxRuntimeBackend": "quantglow.runtime.fallback",
+    "Executable": "quantglow.transforms.partition",
+    "FallbackModel": "quantglow.runtime.hybrid.fallback_model",
+    "Graph": "quantglow.ir.graph.graph",
+    "IgnoredScope": "quantglow.quantization.options",
+    "InferQueue": "quantglow.runtime.serving.infer_queue",
+    "OnnxRuntimeBackend": "quantglow.ort.fallback",
     "Diagnosis": "quantglow.report.diagnosis",
-    "PartlyCompiledModel": "quantglow.runtime.fallback_model",
+    "PartlyCompiledModel": "quantglow.runtime.hybrid.fallback_model",
     "Profile": "quantglow.profiling",
-    "QuantizationConfig": "quantglow.options",
+    "QuantizationConfig": "quantglow.quantization.options",
     "Report": "quantglow.report",
     "State": "quantglow.runtime.states.state",
-    "bisect": "quantglow.driver.bisection",
-    "compare": "quantglow.driver.comparison",
-    "compile": "quantglow.driver.compilation",
-    "diagnose": "quantglow.driver.stages",
-    "import_model": "quantglow.driver.stages",
-    "interpret": "quantglow.driver.stages",
-    "load": "quantglow.driver.loading",
-    "profile": "quantglow.driver.stages",
-    "quantize": "quantglow.driver.stages",
-    "quantize_and_compile": "quantglow.driver.quantize_and_compile",
-    "tracing": "quantglow.runtime.traces",
+    "bisect": "quantglow.api.bisect",
+    "compare": "quantglow.api.compare",
+    "compile": "quantglow.api.compile",
+    "diagnose": "quantglow.api.stages",
+    "import_model": "quantglow.api.stages",
+    "interpret": "quantglow.api.stages",
+    "load": "quantglow.api.load",
+    "profile": "quantglow.api.stages",
+    "quantize": "quantglow.api.stages",
+    "quantize_and_compile": "quantglow.api.quantize_and_compile",
+    "tracing": "quantglow.support.timeline",
 }
 """Modules of the names that are imported on first use: a process that only runs a saved model
-imports no frontend, and the command line begins at once."""
+imports no importer, and the command line begins at once."""
 
 _NAMESPACES = ("data", "steps")
 """Public modules, which are imported on first use, too."""

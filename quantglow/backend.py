@@ -21,14 +21,14 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from quantglow import frontend
-from quantglow.driver import compilation
-from quantglow.driver.fallback import fallback_model
-from quantglow.errors import UnsupportedOpError
-from quantglow.frontend.reading.inference import inferred
-from quantglow.runtime.build import thread_count
+from quantglow.api.compile import compile as compile_model
+from quantglow.api.models.fallback import fallback_model
+from quantglow.importer.onnx import open_model
+from quantglow.importer.onnx.reading.proto import inferred
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import FallbackModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
+from quantglow.runtime.programs.build import thread_count
+from quantglow.support.errors import UnsupportedOpError
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +56,8 @@ class QuantglowBackend(Backend):
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
         """Compile a model; what cannot be compiled runs in onnxruntime."""
         if not is_wide(model):
-            return PreparedModel(compilation.compile(model, **kwargs))
-        source, threads = frontend.open_model(model), thread_count(kwargs.get("num_threads"))
+            return PreparedModel(compile_model(model, **kwargs))
+        source, threads = open_model(model), thread_count(kwargs.get("num_threads"))
         reason = UnsupportedOpError(["its inputs or outputs are float64"])
         return PreparedModel(fallback_model(source, reason, threads))
 

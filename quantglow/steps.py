@@ -27,8 +27,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from quantglow.arguments import brief, choice, fields_named, flag, integer, is_series, number
-from quantglow.errors import OptionError
+from quantglow.support.arguments import (
+    brief,
+    choice,
+    fields_named,
+    flag,
+    integer,
+    is_series,
+    number,
+)
+from quantglow.support.errors import OptionError
 
 ELEMENT_TYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 """Element types that an input may be declared to have."""
@@ -100,7 +108,7 @@ class Layout(Before, After):
 @fields_named
 @dataclass(frozen=True)
 class Resize(Before):
-    """Resize images to ``height`` times ``width``, by the centres of pixels ("half_pixel").
+    """Resize images to ``height`` times ``width``, by the centers of pixels ("half_pixel").
 
     Images of any size may be fed then; a size that ``input_shapes`` fixes compiles to one program.
     "linear" weighs the two nearest rows and columns.  With ``antialias`` it weighs all pixels below

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch.fx import GraphModule
 
-from quantglow.converters.pytorch_graphs import Outputs, Split, onnx_of_graph
-from quantglow.driver.compilation import compile
-from quantglow.errors import ConversionError, OptionError, QuantglowError
-from quantglow.extras import package
-from quantglow.lazy import cached_property
-from quantglow.processes.forking import renewed_after_fork
+from quantglow.api.compile import compile
+from quantglow.importer.torch.graphs import Outputs, Split, onnx_of_graph
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import FallbackModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
+from quantglow.support.classes import cached_property
+from quantglow.support.errors import ConversionError, OptionError, QuantglowError
+from quantglow.support.extras import package
+from quantglow.support.processes.threads import renewed_after_fork
 
 MOST_WEIGHTS = 4
 """Maximum number of different weights for which a graph is converted: beyond, it is in training."""

@@ -23,20 +23,19 @@ import numpy as np
 
 import quantglow as qg
 from quantglow import interpreter
-from quantglow.driver.computing import computing
-from quantglow.driver.stages import float_graph_of
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.options import COMPILED, PROFILES_WITH, ProfileWith
+from quantglow.api.pipeline.request import computing
+from quantglow.api.stages import float_graph_of
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
 from quantglow.profiling import Profile
-from quantglow.profiling.data import Feeds
-from quantglow.quantization.equalize.float_runs import FloatRuns
+from quantglow.profiling.samples.feeds import Feeds
+from quantglow.quantization.equalize.sample_statistics import FloatRuns
+from quantglow.quantization.options import COMPILED, PROFILES_WITH, ProfileWith
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.quantizer import Quantizer, samples_of
-from quantglow.quantization.search import preparation
-from quantglow.quantization.search.candidate import Candidate
-from quantglow.quantization.search.trials import Trials, split
+from quantglow.quantization.search import levers as preparation
+from quantglow.quantization.search.trials import Candidate, Trials, split
+from quantglow.support.arrays import Array
 from tools.hashed_networks import NETWORKS
 
 Stage = dict[str, str]

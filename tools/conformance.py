@@ -24,8 +24,8 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 from quantglow import backend
-from quantglow.backends.llvm.runtime import executable
-from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.native import executable
 
 PASSED = ("compiled", "partly", "whole")
 """Passed cases, by what computed them: quantglow, quantglow and onnxruntime, onnxruntime."""

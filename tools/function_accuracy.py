@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from quantglow.foreign_types import Array
-from quantglow.frontend.operators.formulas import PLAIN
-from quantglow.graph.node import Input
-from quantglow.ops import unary
-from quantglow.ops.expression import Expr, arg, call, const
-from quantglow.types import f32
+from quantglow.importer.onnx.operators.math.elementwise import PLAIN
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import unary
+from quantglow.ir.ops.expression import Expr, arg, call, const
+from quantglow.ir.types import f32
+from quantglow.support.arrays import Array
 from tools.function_errors import (
     PRODUCTS,
     SMALLEST_NORMAL,

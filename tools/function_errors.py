@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.backends.llvm.array_kernels.functions import mapped
-from quantglow.backends.llvm.array_kernels.native import loaded
-from quantglow.backends.llvm.targets import resolve
-from quantglow.foreign_types import Array
-from quantglow.ops.expression import Expr
-from quantglow.processes.workers import each, side_by_side
+from quantglow.codegen.llvm.array_kernels.elements import mapped
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.ops.expression import Expr
+from quantglow.runtime.native.array_ops import loaded
+from quantglow.support.arrays import Array
+from quantglow.support.processes.workers import each, side_by_side
 
 ROW, BLOCK = 1 << 9, 1 << 17
 """Numbers of a row, which lie in one binade as far apart from each other, and of the rows that are

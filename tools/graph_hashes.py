@@ -26,8 +26,8 @@ from typing import Any
 
 import quantglow as qg
 from benchmarks.networks.registry import network
-from quantglow.graph.graph import Graph
-from quantglow.graph.text import FORMER_NAMES, constants_of, print_graph
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.text import FORMER_NAMES, constants_of, print_graph
 from tools.comparison import Record, add_arguments, finish
 from tools.small_networks import NETWORKS, samples
 

@@ -14,15 +14,15 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.jit.compiler import assembly
-from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.targets import level_target
-from quantglow.instr.generate import generate
-from quantglow.instr.program import Compute
-from quantglow.lowering import lower
-from quantglow.ops import Conv
-from quantglow.types import DType
+from quantglow.codegen.llvm.compiler import assembly
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.kernels import emit
+from quantglow.codegen.llvm.targets import level_target
+from quantglow.ir.ops import Conv
+from quantglow.ir.program.program import Compute
+from quantglow.ir.types import DType
+from quantglow.transforms.lowering import lower
+from quantglow.transforms.program.generate import generate
 from tests.generators.quantized_graphs.convolutions import Case, integers
 
 ANALYZER = "llvm-mca-19"

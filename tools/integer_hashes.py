@@ -27,11 +27,11 @@ import numpy as np
 
 import quantglow as qg
 from quantglow import interpreter
-from quantglow.backends.llvm.targets import LEVELS, runs_here
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.runtime.saved_models import saving
+from quantglow.codegen.llvm.targets import LEVELS, runs_here
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.runtime.saved import saving
+from quantglow.support.arrays import Array
 from tests.support.pinned import digest
 
 RUNS = 2

@@ -30,19 +30,19 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.backends.llvm.emission import kernel_calls
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.runtime.executable import chunks_of, crew_for
-from quantglow.backends.llvm.runtime.table_runner import run_time_texts
-from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.instr.program import BufferKind, View
+from quantglow.codegen.llvm.emission import kernel_calls
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.kernel import KernelCall
+from quantglow.codegen.llvm.targets import LEVELS, level_target, resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.program.program import BufferKind, View
 from quantglow.memory.planner import MemoryPlan
-from quantglow.runtime.build import ProgramBackend
-from quantglow.runtime.plans import PlannedProgram
-from quantglow.runtime.saved_models import saving
+from quantglow.memory.plans import PlannedProgram
+from quantglow.runtime.native.executable import chunks_of, crew_for
+from quantglow.runtime.native.table_runner import run_time_texts
+from quantglow.runtime.programs.build import ProgramBackend
+from quantglow.runtime.saved import saving
+from quantglow.support.arrays import Array
 from tools.comparison import Record, add_arguments, finish
 from tools.llvm_text import digest, normal_text
 

@@ -17,12 +17,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantglow.backends.llvm.aot.program_object import kernel_functions
-from quantglow.backends.llvm.emitted import EmittedProgram
-from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.foreign_types import Array
-from quantglow.runtime.bundles import emitted
-from quantglow.runtime.saved_models import saving
+from quantglow.codegen.llvm.emitted import EmittedProgram
+from quantglow.codegen.llvm.kernel import KernelCall
+from quantglow.export.bundle.exporter import emitted
+from quantglow.export.bundle.program_object import kernel_functions
+from quantglow.runtime.saved import saving
+from quantglow.support.arrays import Array
 from tools.integer_hashes import feeds_of
 from tools.other_processors import NAME, QEMU, level_of, linked
 

@@ -15,14 +15,19 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from quantglow.errors import UnsupportedOpError
-from quantglow.frontend import import_model
-from quantglow.frontend.nodes.context import IMPORTERS, ML
-from quantglow.frontend.operators.loops import MOST_UNROLLED
-from quantglow.frontend.operators.qlinear import CONCAT, FLOAT_PRODUCTS, FORMS, MICROSOFT
-from quantglow.frontend.operators.transforms import MOST_WHOLE
-from quantglow.frontend.resolvers.fused_operators import DEFINITIONS
-from quantglow.ops.external import External
+from quantglow.importer.onnx import import_model
+from quantglow.importer.onnx.nodes.context import IMPORTERS, ML
+from quantglow.importer.onnx.operators.controlflow.loops import MOST_UNROLLED
+from quantglow.importer.onnx.operators.math.fourier import MOST_WHOLE
+from quantglow.importer.onnx.operators.quantization.qlinear import (
+    CONCAT,
+    FLOAT_PRODUCTS,
+    FORMS,
+    MICROSOFT,
+)
+from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS
+from quantglow.ir.ops.external import External
+from quantglow.support.errors import UnsupportedOpError
 
 Operand = tuple[int, ...] | NDArray[Any] | None
 """The shape of a float input, a constant, or an absent operand."""

@@ -12,8 +12,8 @@ import onnx
 
 import quantglow as qg
 from benchmarks.networks import registry
-from quantglow.foreign_types import Array
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.support.arrays import Array
 from tools.downloads import mlperf_tiny
 from tools.pinned_graphs import with_integer_outputs
 from tools.small_networks import Builder

@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.instr.program import Compute, Instruction, Repeat
-from quantglow.ops.work import macs_of
-from quantglow.runtime.bundles import emitted
+from quantglow.export.bundle.exporter import emitted
+from quantglow.ir.ops.work import macs_of
+from quantglow.ir.program.program import Compute, Instruction, Repeat
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.support.arrays import Array
 from tests.cross.cortex_m.boards import BOARDS, executed, program, run_tool
 from tools.microcontroller_networks import NETWORKS, quantized
 

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from quantglow.backends.llvm.targets import LEVELS, runs_here
-from quantglow.graph.graph import Graph
-from quantglow.graph.text import constants_of, print_graph
-from quantglow.runtime.saved_models import saving
+from quantglow.codegen.llvm.targets import LEVELS, runs_here
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.text import constants_of, print_graph
+from quantglow.runtime.saved import saving
 from tests.support.pinned import digest
 from tools import other_processors
 from tools.hashed_networks import NETWORKS

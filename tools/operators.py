@@ -21,21 +21,22 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow import passes
-from quantglow.driver import models, stages
-from quantglow.errors import (
+from quantglow.api import stages
+from quantglow.api.models import families as models
+from quantglow.importer.onnx.nodes.context import IMPORTERS
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Gemm, LeakyRelu, Reshape
+from quantglow.ir.types import DType
+from quantglow.profiling import profile
+from quantglow.quantization.quantizer import quantize_for_all_shapes
+from quantglow.support.errors import (
     CalibrationError,
     QuantglowError,
     UndecidedError,
     UnsupportedOpError,
 )
-from quantglow.frontend.nodes.context import IMPORTERS
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import Gemm, LeakyRelu, Reshape
-from quantglow.profiling import profile
-from quantglow.quantization.quantizer import quantize_for_all_shapes
-from quantglow.types import DType
+from quantglow.transforms import float as passes
 from tools import limits
 from tools.conformance import cases
 

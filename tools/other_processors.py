@@ -28,13 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.backends.llvm.aot.program_object import program_object
-from quantglow.backends.llvm.aot.stack import Stack
-from quantglow.backends.llvm.emitted import EmittedProgram
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.runtime.bundles import emitted
-from quantglow.runtime.saved_models import saving
+from quantglow.codegen.llvm.emitted import EmittedProgram
+from quantglow.export.bundle.exporter import emitted
+from quantglow.export.bundle.object_file import Stack
+from quantglow.export.bundle.program_object import program_object
+from quantglow.ir.graph.graph import Graph
+from quantglow.runtime.saved import saving
+from quantglow.support.arrays import Array
 from tests.support.pinned import digest
 from tools.cross_setup import PROCESSORS, counter
 from tools.integer_hashes import feeds_of

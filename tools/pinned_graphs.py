@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import quantglow as qg
 from quantglow import interpreter
-from quantglow.graph.graph import Graph
+from quantglow.ir.graph.graph import Graph
 from tests.support.pinned import FOLDER, HASHES, digest, feeds_of, pinned
 from tools.rounding_distance import distance
 from tools.small_networks import NETWORKS, samples

@@ -27,20 +27,20 @@ from numpy.typing import NDArray
 
 import quantglow as qg
 from benchmarks.networks.registry import TABLE, network
-from quantglow.frontend import import_model
-from quantglow.frontend.export.model import export_onnx
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
+from quantglow.evaluation.metrics import sqnr_db
+from quantglow.export.onnx.model import export_onnx
+from quantglow.importer.onnx import import_model
 from quantglow.interpreter import interpret
-from quantglow.ops import Dequantize, Quantize
-from quantglow.ops.arithmetic import dequantize, is_integer
-from quantglow.ops.arithmetic import quantize as to_integers
-from quantglow.options import QuantizationConfig
-from quantglow.passes import optimize
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Dequantize, Quantize
+from quantglow.ir.ops.arithmetic import dequantize, is_integer
+from quantglow.ir.ops.arithmetic import quantize as to_integers
+from quantglow.ir.types import f32
 from quantglow.profiling import profile
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.quantizer import quantize
-from quantglow.report.accuracy.metrics import sqnr_db
-from quantglow.types import f32
+from quantglow.transforms.float import optimize
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]

@@ -12,9 +12,9 @@ from collections.abc import Container, Mapping
 import numpy as np
 
 from quantglow import interpreter
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.support.arrays import Array
 
 FUNCTIONS = ("Exp", "LayerNormalization", "Sigmoid", "Softmax", "Tanh")
 """Float operators whose last bit depends on the processor."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from quantglow.backends.llvm.aot.weights import Placement, weights_of
-from quantglow.backends.llvm.targets import LEVELS
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant
-from quantglow.runtime.bundles import emitted
-from quantglow.runtime.saved_models import saving
+from quantglow.codegen.llvm.targets import LEVELS
+from quantglow.export.bundle.constants import Placement, weights_of
+from quantglow.export.bundle.exporter import emitted
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
+from quantglow.runtime.saved import saving
 
 
 def constant_nbytes(graph: Graph) -> int:

@@ -23,7 +23,7 @@ import quantglow as qg
 from benchmarks.accuracy.evaluation import sqnr
 from benchmarks.networks.samples import load
 from benchmarks.support.runtime import outputs_of
-from quantglow.report.peers.onnxruntime_quantizer import SampleReader
+from quantglow.evaluation.baselines.onnxruntime_quantizer import SampleReader
 from tools.downloads.wheels import wheel_member
 
 Array = NDArray[Any]

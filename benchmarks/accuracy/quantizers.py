@@ -15,8 +15,8 @@ import quantglow as qg
 from benchmarks.networks.network import Feeds, Network
 from benchmarks.support import peer_runtimes
 from benchmarks.support.runtime import Runtime, shaped
-from quantglow.options import EQUALIZATIONS
-from quantglow.report.peers import openvino_quantizer
+from quantglow.evaluation.baselines import openvino_quantizer
+from quantglow.quantization.options import EQUALIZATIONS
 
 Quantize = Callable[[Network, list[Feeds], int], Runtime]
 """(network, calibration feeds, threads) -> the quantized network, ready to run."""
@@ -80,7 +80,7 @@ def nncf(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> 
 
 UNALIGNED = tuple(name for name in EQUALIZATIONS if name != "align-inputs")
 UNFUSED = tuple(name for name in EQUALIZATIONS if name != "fuse-functions")
-_OURS = ("quantglow.driver.stages",)
+_OURS = ("quantglow.api.stages",)
 _ORT = ("onnxruntime.quantization",)
 _NNCF = ("openvino", "nncf")
 QUANTIZERS = {

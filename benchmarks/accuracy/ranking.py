@@ -20,7 +20,7 @@ from benchmarks.accuracy.evaluation import sqnr
 from benchmarks.networks import registry, samples
 from benchmarks.networks.network import Feeds, Network
 from benchmarks.support.runtime import shaped
-from quantglow.options import EQUALIZATIONS
+from quantglow.quantization.options import EQUALIZATIONS
 
 CALIBRATION = 20
 SETTINGS: dict[str, tuple[str, ...]] = {

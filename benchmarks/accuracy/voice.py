@@ -19,8 +19,8 @@ import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_static
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.report.peers.onnxruntime_quantizer import SampleReader
+from quantglow.evaluation.baselines.onnxruntime_quantizer import SampleReader
+from quantglow.support.arrays import Array
 from tools.downloads.silero_vad import CHUNKS, calls, model_file
 
 BRANCHES = {16000: "then_branch", 8000: "else_branch"}

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.networks.branchy import BRANCHY
-from quantglow.backends.llvm.targets import LEVELS, level_target
-from quantglow.graph.graph import Graph
+from quantglow.codegen.llvm.targets import LEVELS, level_target
+from quantglow.ir.graph.graph import Graph
 from quantglow.memory.planner import MemoryPlan
-from quantglow.memory.schedules import FAST, MEMORY
-from quantglow.runtime.planning import plan_program
-from quantglow.runtime.saved_models import saving
+from quantglow.memory.planning import plan_program
+from quantglow.memory.schedule import FAST, MEMORY
+from quantglow.runtime.saved import saving
 
 HEADER = "| graph | fast, bytes | memory, bytes | ratio | every order, bytes | optimal |"
 

@@ -19,11 +19,11 @@ from benchmarks.networks.network import Feeds
 from benchmarks.support.arguments import add_models, add_samples, positive
 from benchmarks.support.quantglow_runtime import compiled_model
 from benchmarks.support.runtime import PRECISIONS
-from quantglow.backends.llvm.isa.costs import Core
-from quantglow.backends.llvm.runtime.compilation import compile_program
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.backends.llvm.targets import resolve
-from quantglow.runtime.build import Compiler
+from quantglow.codegen.llvm.isa.costs import Core
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.runtime.native.compilation import compile_program
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.programs.build import Compiler
 from quantglow.tuning.networks import tune_network
 
 

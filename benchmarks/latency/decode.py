@@ -35,12 +35,8 @@ from benchmarks.support.openvino_decoder import (
 )
 from benchmarks.support.process_memory import status_nbytes
 from benchmarks.support.processes import ROOT, environment_with, module_command
-from quantglow.driver.pipeline.packed_weights import (
-    float_family,
-    source_of,
-    with_packed_weights,
-)
-from quantglow.options import WeightType
+from quantglow.api.pipeline.groupwise import float_family, source_of, with_packed_weights
+from quantglow.quantization.options import WeightType
 from tests.support.decoder import Array, Decoder, Feeds, decoder_model
 
 RUNTIMES = ("onnxruntime", "openvino", "quantglow", "quantglow calls")

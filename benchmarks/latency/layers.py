@@ -10,7 +10,7 @@ from benchmarks.networks import registry
 from benchmarks.support.arguments import add_samples, network_name, positive
 from benchmarks.support.quantglow_runtime import compiled_model
 from benchmarks.support.runtime import PRECISIONS
-from quantglow.report.speed.call_report import profile_calls
+from quantglow.evaluation.call_times import profile_calls
 
 WIDTH = 160
 

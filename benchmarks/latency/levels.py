@@ -12,7 +12,7 @@ from benchmarks.networks.network import Feeds, Network
 from benchmarks.support.arguments import add_models, add_samples, positive
 from benchmarks.support.quantglow_runtime import compiled_whole
 from benchmarks.support.runtime import shaped
-from quantglow.backends.llvm.targets import LEVELS, runs_here
+from quantglow.codegen.llvm.targets import LEVELS, runs_here
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ import quantglow as qg
 from benchmarks.latency.weight_groups import onnxruntime_of
 from benchmarks.networks import attending, mamba
 from benchmarks.support.arguments import positive
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 
 WIDTH, STATES, SAMPLES = 256, 16, 4
 GATES = {"lstm": 4, "gru": 3}

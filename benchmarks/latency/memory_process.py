@@ -32,10 +32,10 @@ def quantglow_llvm_linker(model: str, threads: int) -> Run:
     """quantglow without a linker of its own."""
     from unittest.mock import patch
 
-    from quantglow.backends.llvm.jit.linker import UnlinkableError
+    from quantglow.runtime.jit.linker import UnlinkableError
 
     refusal = UnlinkableError("switched off")
-    patch("quantglow.backends.llvm.jit.library.linked", side_effect=refusal).start()
+    patch("quantglow.runtime.jit.library.linked", side_effect=refusal).start()
     return quantglow(model, threads)
 
 

@@ -6,8 +6,8 @@ import argparse
 from functools import cache
 
 from benchmarks.support.arguments import positive
-from quantglow.backends.llvm.runtime.peak import Peak, measure_peak
-from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
+from quantglow.codegen.llvm.targets import LEVELS, resolve, runs_here
+from quantglow.runtime.native.peak import Peak, measure_peak
 
 
 @cache

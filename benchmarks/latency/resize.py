@@ -21,7 +21,7 @@ from benchmarks.networks.samples import DATASETS
 from benchmarks.support.arguments import positive
 from benchmarks.support.quantglow_runtime import compiled_whole
 from quantglow import steps
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 
 SIZES = ("256x256", "375x500", "1080x1920")
 

@@ -23,19 +23,14 @@ from benchmarks.networks import registry
 from benchmarks.support.arguments import add_models, add_samples, positive
 from benchmarks.support.quantglow_runtime import compiled_model
 from benchmarks.support.runtime import PRECISIONS
-from quantglow.backends.llvm.jit.library import addresses
-from quantglow.backends.llvm.runtime.buffers import aligned_bytes
-from quantglow.backends.llvm.runtime.executable import chunks_of, crew_for
-from quantglow.backends.llvm.runtime.peak import (
-    BLOCK_NBYTES,
-    MEMORY_NBYTES,
-    reading_kernel,
-    reading_rate,
-)
-from quantglow.backends.llvm.runtime.table_runner import SERIAL
-from quantglow.backends.llvm.runtime.threads import run_table
-from quantglow.backends.llvm.targets import resolve
-from quantglow.report.speed.call_report import profile_calls, timed_part
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.evaluation.call_times import profile_calls, timed_part
+from quantglow.runtime.jit.library import addresses
+from quantglow.runtime.native.buffers import aligned_bytes
+from quantglow.runtime.native.executable import chunks_of, crew_for
+from quantglow.runtime.native.peak import BLOCK_NBYTES, MEMORY_NBYTES, reading_kernel, reading_rate
+from quantglow.runtime.native.table_runner import SERIAL
+from quantglow.runtime.native.threads import run_table
 
 ENTRIES, CHUNKS = 1000, 4
 """Rows of a table that two threads share, and the chunks of each: long enough that both take

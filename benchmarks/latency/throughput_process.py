@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.networks import registry
 from benchmarks.networks.network import Feeds
-from quantglow.cli.timing import loaded_latencies
+from quantglow.evaluation.latencies import loaded_latencies
 
 OURS = "quantglow"
 PEERS = ("onnxruntime", "openvino")

@@ -25,9 +25,9 @@ import quantglow as qg
 from benchmarks.latency.peak import native_peak
 from benchmarks.support.arguments import positive
 from benchmarks.support.peer_runtimes import openvino_request
-from quantglow.backends.llvm.runtime.peak import BLOCK_NBYTES, MEMORY_NBYTES, reader
-from quantglow.backends.llvm.targets import resolve
-from quantglow.foreign_types import Array
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.runtime.native.peak import BLOCK_NBYTES, MEMORY_NBYTES, reader
+from quantglow.support.arrays import Array
 
 SIZES = ("2048x2048", "4096x4096", "4096x11008")
 """K x N of the products of language models with 1 to 7 billion parameters."""

@@ -13,10 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import Add, AveragePool, Concat, Conv, MaxPool, Relu
-from quantglow.types import f32
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Add, AveragePool, Concat, Conv, MaxPool, Relu
+from quantglow.ir.types import f32
 
 
 class Builder:

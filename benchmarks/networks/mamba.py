@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 
 LAYERS, MODEL, INNER, STATES, RANK, TAPS = 24, 768, 1536, 16, 48, 4
 

@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 
 import quantglow as qg
-from quantglow.ops.work import macs_of
+from quantglow.ir.ops.work import macs_of
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]

@@ -11,8 +11,8 @@ from itertools import product
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.tuning.space import NOWHERE, Space
+from quantglow.support.arrays import Array
+from quantglow.tuning.searchers import NOWHERE, Space
 
 EXPONENT = 10
 PARTS = (4, 2, 4)

@@ -20,12 +20,10 @@ from benchmarks.search import tables
 from benchmarks.search.gemm import gemm_space
 from benchmarks.search.tables import Table
 from benchmarks.support.arguments import positive
-from quantglow.errors import OptionError
-from quantglow.foreign_types import Array
-from quantglow.tuning.learned import OptunaSearch, XGBoostSearch
-from quantglow.tuning.na2c import NA2C
-from quantglow.tuning.searchers import GBFS, Annealing, Maker, ModelOrder, RandomSearch
-from quantglow.tuning.space import Space
+from quantglow.support.arrays import Array
+from quantglow.support.errors import OptionError
+from quantglow.tuning.learned import NA2C, OptunaSearch, XGBoostSearch
+from quantglow.tuning.searchers import GBFS, Annealing, Maker, ModelOrder, RandomSearch, Space
 
 NEAR = 1.02
 """Time over the optimum that counts as found."""

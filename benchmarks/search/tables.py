@@ -16,17 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.backends.llvm.jit.machine import machine
-from quantglow.backends.llvm.targets import resolve
-from quantglow.foreign_types import Array
-from quantglow.lazy import cached_property
+from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.machine import machine
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.types import DType
+from quantglow.support.arrays import Array
+from quantglow.support.classes import cached_property
 from quantglow.tuning.core_fit import Shape, graph_of
 from quantglow.tuning.measuring import Job, Measured, Measurer, planned_for
-from quantglow.tuning.space import Space
-from quantglow.tuning.tasks import Task, tasks_of
-from quantglow.tuning.trial import FAR_NBYTES
-from quantglow.types import DType
+from quantglow.tuning.searchers import Space
+from quantglow.tuning.trials import FAR_NBYTES, Task, tasks_of
 
 TABLES = Path(__file__).parent / "tables.json.gz"
 LEVEL = "avx512vnni"

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from benchmarks.networks.network import Feeds, Network
 from benchmarks.support.runtime import Runtime, shaped
-from quantglow.backends.onnxruntime.session import EXACT_SUMS
-from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
-from quantglow.report.peers import onnxruntime_quantizer, openvino_quantizer
+from quantglow.evaluation.baselines import onnxruntime_quantizer, openvino_quantizer
+from quantglow.ort.quantizer_input import quantizer_input
+from quantglow.ort.session import EXACT_SUMS
 from tools.downloads.model_cache import cached, content_key
 
 

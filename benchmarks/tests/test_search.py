@@ -12,9 +12,8 @@ from benchmarks.search import search, tables
 from benchmarks.search.gemm import EXPONENT, PARTS, gemm_space
 from benchmarks.search.search import CONTESTANTS, replay, replayed
 from benchmarks.search.tables import Table
-from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.tuning.searchers import ModelOrder
-from quantglow.tuning.space import NOWHERE
+from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.tuning.searchers import NOWHERE, ModelOrder
 
 
 def table(name: str = "a") -> Table:

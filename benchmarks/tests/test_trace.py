@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.latency import trace
 from benchmarks.latency.ratios import FEWEST_RUNS, Ratio
-from quantglow.timeline import active
+from quantglow.support.timeline import active
 
 
 class Model:

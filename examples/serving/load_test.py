@@ -32,7 +32,7 @@ from prepare import CLASSES, INPUT, MODEL, prepare
 from runtimes import digest_of
 
 import quantglow as qg
-from quantglow.cli.data import ocr_direction
+from quantglow.cli.demo import ocr_direction
 
 OK, BAD_REQUEST, BUSY = 200, 400, 503
 CLIENTS, IMAGES = 8, 32

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import quantglow as qg
-from quantglow.cli.data import ocr_direction
+from quantglow.cli.demo import ocr_direction
 
 MODEL, INPUT = "lines", "x"
 OPTIONS = {"num_threads": 2, "streams": 2, "max_waiting": 16}

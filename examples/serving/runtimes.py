@@ -153,7 +153,7 @@ class QuantglowQueue:
             self.queue.run(None, {i: np.zeros(shapes[i], kind) for i, kind in kinds.items()})
 
     def submit(self, feeds: Feeds) -> Future[list[np.ndarray]]:
-        from quantglow.errors import QueueError
+        from quantglow.support.errors import QueueError
 
         try:
             return self.queue.submit(feeds)

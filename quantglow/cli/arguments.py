@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from quantglow.backends.llvm.targets import LEVELS
-from quantglow.data.preprocessing import PREPROCESSING
-from quantglow.errors import OptionError
-from quantglow.memory.schedules import SCHEDULES
-from quantglow.options import (
+from quantglow.codegen.llvm.targets import LEVELS
+from quantglow.memory.schedule import SCHEDULES
+from quantglow.profiling.samples.images import PREPROCESSING
+from quantglow.quantization.accuracy_control import DROP_TYPES
+from quantglow.quantization.options import (
     ACTIVATIONS,
     COMPILED,
     DEFAULT,
@@ -24,9 +24,9 @@ from quantglow.options import (
     WEIGHTS,
     QuantizationConfig,
 )
-from quantglow.quantization.accuracy_control.control import DROP_TYPES
-from quantglow.runtime.answers import ONNXRUNTIME, WAIT
-from quantglow.runtime.saved_models.included_code import CODE_MODES
+from quantglow.runtime.programs.answers import ONNXRUNTIME, WAIT
+from quantglow.runtime.saved.machine_code import CODE_MODES
+from quantglow.support.errors import OptionError
 
 RECORDS = "records"
 AUTO, NONE = "auto", "none"

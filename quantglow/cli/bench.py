@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from quantglow.arguments import integer
+from quantglow.api.models.families import with_steps
 from quantglow.cli.arguments import (
     code_argument,
     machine_arguments,
@@ -24,20 +24,17 @@ from quantglow.cli.arguments import (
     trace_argument,
     tune_argument,
 )
-from quantglow.cli.files import SAVED, is_saved
-from quantglow.cli.models import opened
+from quantglow.cli.files import SAVED, is_saved, opened
 from quantglow.cli.steps import steps_arguments, steps_of, words_of
-from quantglow.cli.timing import loaded_latencies
-from quantglow.driver.models import with_steps
-from quantglow.errors import InputError, OptionError
-from quantglow.foreign_types import Array
-from quantglow.report.peers.peers import PEERS, Comparison, Contender, compared
-from quantglow.report.speed.busy import busy_note
-from quantglow.report.speed.call_latencies import call_latencies
-from quantglow.report.speed.call_report import CallReport, profile_calls
+from quantglow.evaluation.baselines.latency import PEERS, Comparison, Contender, compared
+from quantglow.evaluation.call_times import CallReport, profile_calls
+from quantglow.evaluation.latencies import busy_note, call_latencies, loaded_latencies
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
-from quantglow.runtime.queues.infer_queue import AUTO, InferQueue
+from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.serving.infer_queue import AUTO, InferQueue
+from quantglow.support.arguments import integer
+from quantglow.support.arrays import Array
+from quantglow.support.errors import InputError, OptionError
 
 MODES = ("latency", "throughput")
 IN_FLIGHT = 2

@@ -11,10 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.backends.llvm.aot.stack import MOST_VLEN
-from quantglow.backends.llvm.aot.weights import Placement
-from quantglow.backends.llvm.targets import CHOICES, LEVELS
-from quantglow.bundle import Library
+from quantglow.api.compile import compile as compile_model
+from quantglow.api.load import load
+from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
     calibration_arguments,
     control_arguments,
@@ -26,20 +25,27 @@ from quantglow.cli.arguments import (
     shapes_of,
     validation_argument,
 )
-from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved
-from quantglow.cli.models import refuse_steps
-from quantglow.cli.next_steps import next_step
-from quantglow.cli.samples import samples_of, validation_of
+from quantglow.cli.commands import next_step
+from quantglow.cli.files import (
+    SAVED,
+    check_folder,
+    check_onnx,
+    is_saved,
+    refuse_steps,
+    samples_of,
+    validation_of,
+)
 from quantglow.cli.steps import steps_arguments, steps_of
-from quantglow.driver import compilation
-from quantglow.driver.loading import load
-from quantglow.driver.quantize_and_compile import quantize_and_compile
+from quantglow.codegen.llvm.targets import CHOICES, LEVELS
+from quantglow.export.bundle import Library
+from quantglow.export.bundle.constants import Placement
+from quantglow.export.bundle.exporter import BundleOptions
+from quantglow.export.bundle.object_file import MOST_VLEN
 from quantglow.report import Report
-from quantglow.report.display.tables import Table, Tabular, nbytes_text, number
-from quantglow.report.shown import ShownReport
-from quantglow.runtime.bundles import BundleOptions
+from quantglow.report.report import ShownReport
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import FallbackModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
+from quantglow.support.display.tables import Table, Tabular, nbytes_text, number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,9 +148,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
         if is_saved(options.model):
             refuse_steps(options)
             return load(options.model)
-        return compilation.compile(
-            options.model, input_shapes=shapes_of(options), **steps_of(options)
-        )
+        return compile_model(options.model, input_shapes=shapes_of(options), **steps_of(options))
     check_onnx(options.model)
     return quantize_and_compile(
         options.model,

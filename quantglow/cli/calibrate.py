@@ -11,22 +11,22 @@ from typing import Any
 
 from rich.console import Console
 
+from quantglow.api import stages
+from quantglow.api.quantize_and_compile import quantized_under
 from quantglow.cli.files import check_writable
-from quantglow.cli.predictions import READERS, Reader, check_labels, same
 from quantglow.cli.recipe import Recipe, images_of, load_recipe
-from quantglow.driver import stages
-from quantglow.driver.quantize_and_compile import quantized_under
-from quantglow.errors import AccuracyDropError, CalibrationError, ModelError
-from quantglow.foreign_types import Array
-from quantglow.graph.border import declared_feeds
-from quantglow.graph.graph import Graph
+from quantglow.cli.recipe_data import READERS, Reader, check_labels, same
+from quantglow.evaluation.metrics import Sums
+from quantglow.evaluation.outputs import reference
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import declared_feeds
 from quantglow.profiling import Profile
-from quantglow.profiling.data import Feeds, feeds_of
-from quantglow.report.accuracy.metrics import Sums
-from quantglow.report.accuracy.outputs import reference
-from quantglow.report.display.tables import Table, number
-from quantglow.runtime.build import Compiler
+from quantglow.profiling.samples.feeds import Feeds, feeds_of
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.programs.build import Compiler
+from quantglow.support.arrays import Array
+from quantglow.support.display.tables import Table, number
+from quantglow.support.errors import AccuracyDropError, CalibrationError, ModelError
 
 PROFILE_TOLERANCE = 0.01
 """Tolerance on the ends of a range, as a share of it: float sums differ between processors."""

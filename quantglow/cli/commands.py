@@ -1,16 +1,21 @@
-"""The commands that write models and results: profile, quantize, compile, run."""
+"""Commands that write models and results: ``profile``, ``quantize``, ``compile`` and ``run``.
+
+A report ends with the command to try next.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from quantglow.backends.llvm.targets import resolve
+from quantglow.api import stages
+from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
     calibration_arguments,
     code_argument,
@@ -38,21 +43,22 @@ from quantglow.cli.files import (
     arrays_in,
     check_onnx,
     check_writable,
+    opened,
+    refuse_shapes_of_saved,
+    samples_of,
+    validation_of,
     write_arrays,
 )
-from quantglow.cli.models import opened, refuse_shapes_of_saved
-from quantglow.cli.next_steps import next_step
-from quantglow.cli.samples import samples_of, validation_of
 from quantglow.cli.steps import steps_arguments, steps_of, words_of
-from quantglow.driver import stages
-from quantglow.driver.quantize_and_compile import quantize_and_compile
-from quantglow.errors import AccuracyDropError, OptionError
-from quantglow.foreign_types import Array
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.evaluation.accuracy import is_close
 from quantglow.report import Report
-from quantglow.report.display.tables import Table
-from quantglow.report.shown import ShownReport
+from quantglow.report.report import ShownReport
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import FallbackModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
+from quantglow.support.arrays import Array
+from quantglow.support.display.tables import Table
+from quantglow.support.errors import AccuracyDropError, OptionError
 
 TRANSFORMER = "transformer"
 
@@ -289,3 +295,19 @@ def outputs_table(outputs: Mapping[str, Array]) -> Table:
     ]
     numbers = ("smallest", "largest", "index of largest")
     return Table("Outputs", ("name", "type", *numbers), rows, frozenset(numbers))
+
+
+def next_step(report: Report, options: argparse.Namespace, output: str, good: Sequence[str]) -> str:
+    """The command ``good``, or the one that looks into a result that is not close to float."""
+    if report.verdict and not is_close(report.verdict) and options.calibration_data:
+        page = ["--output", f"{Path(output).stem}.html"]
+        return shlex.join(["quantglow", "debug", *source_words(options), *page])
+    return shlex.join(good)
+
+
+def source_words(options: argparse.Namespace) -> list[str]:
+    """The model and its calibration data, as words of another command."""
+    words = [options.model, "--calibration-data", options.calibration_data]
+    words += ["--preprocess", options.preprocess] if options.preprocess else []
+    words += ["--input-shapes", *options.input_shapes] if options.input_shapes else []
+    return [*words, *words_of(options)]

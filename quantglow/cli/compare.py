@@ -7,6 +7,7 @@ import json
 
 from rich.console import Console
 
+from quantglow.api.compare import SECONDS, compare
 from quantglow.cli.arguments import (
     calibration_arguments,
     machine_arguments,
@@ -15,11 +16,9 @@ from quantglow.cli.arguments import (
     quantization_options,
     shapes_of,
 )
-from quantglow.cli.files import check_onnx
-from quantglow.cli.samples import samples_of
+from quantglow.cli.files import check_onnx, samples_of
 from quantglow.cli.steps import steps_arguments, steps_of
-from quantglow.driver.comparison import SECONDS, compare
-from quantglow.report.peers.peer_quantizers import PEER_QUANTIZERS
+from quantglow.evaluation.baselines.quantizers import PEER_QUANTIZERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

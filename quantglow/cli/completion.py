@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from quantglow.extras import package
+from quantglow.support.extras import package
 
 SHELLS = ("bash", "zsh", "fish")
 FILES = ("FILE", "FOLDER", "DIR")

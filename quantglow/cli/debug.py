@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from quantglow.api import stages
 from quantglow.cli.arguments import (
     calibration_arguments,
     config_of,
@@ -16,13 +17,11 @@ from quantglow.cli.arguments import (
     quantization_arguments,
     shapes_of,
 )
-from quantglow.cli.files import check_onnx, check_writable
-from quantglow.cli.samples import samples_of
+from quantglow.cli.files import check_onnx, check_writable, samples_of
 from quantglow.cli.steps import steps_arguments, steps_of
-from quantglow.driver import stages
-from quantglow.files import writing
-from quantglow.report.accuracy.accuracy import WORST
+from quantglow.evaluation.accuracy import WORST
 from quantglow.report.diagnosis import Diagnosis
+from quantglow.support.files import writing
 
 PAGES = (".json", ".html")
 

@@ -1,27 +1,36 @@
-"""``quantglow demo``: two embedded networks from ONNX to int8 machine code, checked and timed."""
+"""``quantglow demo``: two embedded networks from ONNX to int8 machine code, checked and timed.
+
+Their data lies in ``datasets/`` of the repository, and in ``_data`` when installed.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from quantglow.backends.onnxruntime.session import EXACT_SUMS, Session
-from quantglow.cli.data import EXAMPLES, Example
-from quantglow.cli.timing import medians
-from quantglow.driver.compilation import compile
-from quantglow.driver.quantize_and_compile import quantize_and_compile
-from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
+from quantglow.api.compile import compile
+from quantglow.api.quantize_and_compile import quantize_and_compile
+from quantglow.evaluation.baselines.onnxruntime_quantizer import int8_runners
+from quantglow.evaluation.latencies import medians
+from quantglow.evaluation.outputs import Runner
+from quantglow.ort.quantizer_input import quantizer_input
+from quantglow.ort.session import EXACT_SUMS, Session
 from quantglow.report import Report
-from quantglow.report.accuracy.outputs import Runner
-from quantglow.report.display.tables import Table, number
-from quantglow.report.peers.onnxruntime_quantizer import int8_runners
-from quantglow.runtime.build import thread_count
+from quantglow.runtime.programs.build import thread_count
+from quantglow.support.arrays import Array
+from quantglow.support.display.tables import Table, number
+from quantglow.support.errors import QuantglowError
 
 CALIBRATION_SAMPLES = 50
 OURS, PEER = "quantglow", "onnxruntime"
+
+_TIME = frozenset({"time"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,13 +82,10 @@ def stages_table(report: Report) -> Table:
     return Table("From ONNX to checked int8 machine code", ("stage", "time"), rows, _TIME)
 
 
-_TIME = frozenset({"time"})
-
-
 def results_table(
     example: Example, runners: dict[str, Runner], threads: int, seconds: float = 0.35
 ) -> Table:
-    """Accuracy on the labelled images, latency of one image measured for ``seconds`` each."""
+    """Accuracy on the labeled images, latency of one image measured for ``seconds`` each."""
     one = {example.input_name: example.images[:1]}
     calls = {name: lambda run=run: run(one) for name, run in runners.items()}
     times = medians(calls, seconds)
@@ -99,7 +105,7 @@ def results_table(
 
 
 def accuracy(run: Runner, example: Example) -> float:
-    """Share of the labelled images whose largest score is the label."""
+    """Share of the labeled images whose largest score is the label."""
     found = [int(run({example.input_name: image[None]})[0].argmax()) for image in example.images]
     return float(np.mean(np.array(found) == example.labels))
 
@@ -112,3 +118,62 @@ def operators_line(report: Report) -> str:
         f"arena {report.memory.peak_nbytes / 1000:.1f} kB, "
         f"{report.memory.efficiency:.0%} of it needed at once"
     )
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model with labeled images and calibration images, preprocessed: float32 [n, ...]."""
+
+    title: str
+    model: Path
+    input_name: str
+    images: Array
+    labels: Array
+    calibration: Array
+
+
+def data_folder() -> Path:
+    """Folder of the data files.  Raises ``QuantglowError`` if the installation lacks them."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "_data", package.parent / "datasets"):
+        if (folder / "mnist_cnn.onnx").is_file():
+            return folder
+    raise QuantglowError(
+        "the demo's data is missing from this installation. "
+        "Remedy: install from a complete checkout with `pip install .`"
+    )
+
+
+def mnist() -> Example:
+    """Handwritten digits."""
+    folder = data_folder()
+    with np.load(folder / "mnist_test.npz", allow_pickle=False) as data:
+        images, labels = _digits(data["images"]), data["labels"]
+        calibration = _digits(data["calibration_images"])
+    model = folder / "mnist_cnn.onnx"
+    return Example("MNIST digits, small CNN", model, "image", images, labels, calibration)
+
+
+def ocr_direction() -> Example:
+    """Lines of text, upright or upside down."""
+    folder = data_folder()
+    with np.load(folder / "ocr_direction.npz", allow_pickle=False) as data:
+        images, labels = _lines(data["images"], data["widths"]), data["labels"]
+        calibration = _lines(data["calibration_images"], data["calibration_widths"])
+    model = folder / "ppocr_cls.onnx"
+    return Example("PP-OCR text direction classifier", model, "x", images, labels, calibration)
+
+
+EXAMPLES: tuple[Callable[[], Example], ...] = (mnist, ocr_direction)
+
+
+def _digits(images: Array) -> Array:
+    """uint8 [N, 28, 28] -> [N, 1, 28, 28] in [0, 1]."""
+    return images[:, None].astype(np.float32) / np.float32(255)
+
+
+def _lines(images: Array, widths: Array) -> Array:
+    """uint8 [N, 48, 192] -> [N, 3, 48, 192]: (x / 255 - 0.5) / 0.5, and 0 right of the line."""
+    x = (images.astype(np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
+    x = np.where(np.arange(images.shape[2]) < widths[:, None, None], x, np.float32(0))
+    return np.repeat(x[:, None], 3, axis=1)

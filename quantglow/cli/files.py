@@ -1,17 +1,32 @@
-"""Files that commands read and write."""
+"""Files that commands read and write, and the models and samples in them.
+
+A model is a saved one, or an ONNX file that is compiled now; ``-`` is a model on stdin.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from quantglow.errors import InputError, OptionError
-from quantglow.files import cause, check_replacing, read_arrays, writing
-from quantglow.foreign_types import Array
+from quantglow.api.compile import compile as compile_model
+from quantglow.api.load import load
+from quantglow.cli.arguments import shapes_of
+from quantglow.cli.steps import steps_of, words_of
+from quantglow.profiling.samples import ImageFolder
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
+from quantglow.runtime.programs.answers import WAIT
+from quantglow.support.arrays import Array
+from quantglow.support.errors import InputError, OptionError
+from quantglow.support.files import cause, check_replacing, read_arrays, writing
 
 SAVED = ".qgm"
 MODELS = (SAVED, ".onnx")
@@ -25,6 +40,10 @@ FILES = ("model", "onnx", "calibration_data", "validation_data", "inputs", "outp
 INT8_SHARE, FLOAT_SHARE = 0.25, 0.5
 """Minimum size of a saved model, as a share of the size of the ONNX file.  Float weights become
 int8; a float model may hold float16 weights twice, or fold half of them away."""
+
+STDIN = "-"
+ARCHIVE = b"PK"
+"""First bytes of a saved model, which is an archive; no ONNX model begins so."""
 
 
 def is_saved(model: str) -> bool:
@@ -117,3 +136,82 @@ def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
     plain = {n: a.astype(np.str_) if a.dtype.hasobject else a for n, a in arrays.items()}
     with writing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **dict[str, Any](plain))
+
+
+@contextmanager
+def from_stdin() -> Iterator[str]:
+    """A file with the model on stdin, named ``stdin``.  Raises ``OptionError``."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise OptionError("no model is piped to stdin. Remedy: pipe one, or name a file.")
+    content = sys.stdin.buffer.read()
+    if not content:
+        raise OptionError("no model came from stdin. Remedy: look at the command before the pipe.")
+    with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
+        path = Path(folder) / f"stdin{SAVED if content.startswith(ARCHIVE) else '.onnx'}"
+        path.write_bytes(content)
+        yield str(path)
+
+
+def samples_of(options: argparse.Namespace) -> Any:
+    """The calibration data: a path, or with ``--preprocess`` the images of a folder."""
+    given = options.calibration_data
+    return ImageFolder(given, options.preprocess) if given and options.preprocess else given
+
+
+def validation_of(options: argparse.Namespace) -> Any:
+    """The validation data; images in subfolders are labeled by these."""
+    given = options.validation_data
+    if not given or not options.preprocess or not os.path.isdir(given):
+        return given
+    is_labelled = any(entry.is_dir() for entry in Path(given).iterdir())
+    return ImageFolder(given, options.preprocess, labels=is_labelled)
+
+
+def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
+    """The compiled model of ``options``: a saved one, or an ONNX file."""
+    code: Any = getattr(options, "code", "ignore")
+    tune: Any = getattr(options, "tune", None)
+    while_compiling: Any = getattr(options, "while_compiling", WAIT)
+    if is_saved(options.model):
+        refuse_steps(options)
+        return load(
+            options.model,
+            options.target,
+            options.num_threads,
+            schedule=options.schedule,
+            code=code,
+            tune=tune,
+            while_compiling=while_compiling,
+        )
+    if code != "ignore":
+        raise OptionError(
+            f"--code is for saved models, {options.model!r} is ONNX. Remedy: omit it."
+        )
+    return compile_model(
+        options.model,
+        options.target,
+        options.num_threads,
+        input_shapes=shapes_of(options),
+        schedule=options.schedule,
+        tune=tune,
+        while_compiling=while_compiling,
+        **steps_of(options),
+    )
+
+
+def refuse_steps(options: argparse.Namespace) -> None:
+    """Raise ``OptionError`` if steps are given for a saved model, and no ONNX file beside it."""
+    if words_of(options) and not getattr(options, "onnx", None):
+        raise OptionError(
+            f"--before and --after are for ONNX models, {options.model!r} is a saved one. Remedy: "
+            "give them where the model is compiled; a saved model has its steps."
+        )
+
+
+def refuse_shapes_of_saved(options: argparse.Namespace) -> None:
+    """Raise ``OptionError`` if shapes are given for a saved model, which contains them."""
+    if is_saved(options.model) and options.input_shapes:
+        raise OptionError(
+            f"input_shapes is for ONNX models, {options.model!r} is a saved one. Remedy: omit it; "
+            "a model with free dimensions takes the shapes of what it is fed."
+        )

@@ -1,12 +1,25 @@
-"""``quantglow inspect``: a model at one stage of the compiler."""
+"""``quantglow inspect``: a model at one stage of the compiler.
+
+``--layer PATTERN`` prints the lines of a graph or a program that are about some layers.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
 from rich.console import Console
 
-from quantglow.backends.llvm.targets import LEVELS
+from quantglow.api import stages
+from quantglow.api.compile import compile as compile_model
+from quantglow.api.models.families import is_quantized, with_steps
+from quantglow.api.pipeline.calibration import calibrated
+from quantglow.api.pipeline.quantization import prepared, quantized
+from quantglow.api.pipeline.request import QuantizationRequest, imported
+from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
     calibration_arguments,
     config_of,
@@ -16,32 +29,36 @@ from quantglow.cli.arguments import (
     schedule_argument,
     shapes_of,
 )
-from quantglow.cli.files import SAVED, check_writable, is_saved
-from quantglow.cli.layer_lines import lines_about
-from quantglow.cli.models import refuse_shapes_of_saved, refuse_steps
-from quantglow.cli.next_steps import next_step, source_words
-from quantglow.cli.samples import samples_of
+from quantglow.cli.commands import next_step, source_words
+from quantglow.cli.files import (
+    SAVED,
+    check_writable,
+    is_saved,
+    refuse_shapes_of_saved,
+    refuse_steps,
+    samples_of,
+)
 from quantglow.cli.steps import steps_arguments, steps_of
-from quantglow.driver import compilation, stages
-from quantglow.driver.models import is_quantized, with_steps
-from quantglow.driver.pipeline.calibrated import calibrated
-from quantglow.driver.pipeline.imported import imported
-from quantglow.driver.pipeline.prepared import prepared
-from quantglow.driver.pipeline.quantized import quantized
-from quantglow.driver.pipeline.request import QuantizationRequest
-from quantglow.driver.quantize_and_compile import quantize_and_compile
-from quantglow.errors import OptionError
-from quantglow.files import writing
-from quantglow.graph.graph import Graph
+from quantglow.codegen.llvm.targets import LEVELS
+from quantglow.evaluation.footprint import Footprint
+from quantglow.export.bundle.exporter import bundle_target, schedule_for
+from quantglow.ir.graph.graph import Graph
+from quantglow.memory.planning import plan_program
 from quantglow.report import Report
-from quantglow.report.memory.footprint import Footprint
-from quantglow.report.shown import ShownReport
-from quantglow.runtime.bundles import bundle_target, schedule_for
-from quantglow.runtime.planning import plan_program
-from quantglow.runtime.saved_models import saving
+from quantglow.report.report import ShownReport
+from quantglow.runtime.saved import saving
+from quantglow.support.errors import OptionError
+from quantglow.support.files import writing
+
+NAMES = re.compile(r"^'([^']+)':|%([^\[\]{},:= ]+(?::[^\[\]{},:= ]+)*)|name='([^']+)'")
+"""Names in a line: of the node that it makes, of buffers, and of an instruction."""
+
+NUMBERS = re.compile(r"\(([^(),]+, [^(),]+), (?:[^(),]+, ){6,}[^(),]+\)")
+"""A tuple of more than eight numbers, such as the scales of channels."""
+
+SUGGESTIONS = 3
 
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
-
 
 PICTURES = (".svg",)
 WITHOUT_LINES = ("memory", "report")
@@ -162,7 +179,7 @@ def report_of(options: argparse.Namespace) -> object:
         refuse_steps(options)
         return Report.from_json(saving.load(options.model).report)
     if not options.calibration_data:
-        return compilation.compile(
+        return compile_model(
             options.model, input_shapes=shapes_of(options), **steps_of(options)
         ).report
     return quantize_and_compile(
@@ -173,3 +190,42 @@ def report_of(options: argparse.Namespace) -> object:
         input_shapes=shapes_of(options),
         **steps_of(options),
     ).report
+
+
+def lines_about(text: str, pattern: str) -> str:
+    """The lines about layers whose names fit a shell pattern, long tuples shortened.
+
+    Constants and helpers of a layer are named ``layer:what`` and belong to it.  Raises
+    ``OptionError`` if no name fits.
+    """
+    lines = text.splitlines()
+    found = [line for line in lines if any(fits(name, pattern) for name in names_in(line))]
+    if not found:
+        raise OptionError(no_layer(pattern, [n for line in lines for n in names_in(line)]))
+    return "\n".join(map(shortened, found))
+
+
+def names_in(line: str) -> list[str]:
+    """The names of layers and buffers that a line is about."""
+    return [next(filter(None, groups)) for groups in NAMES.findall(line)]
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a name fits, or that of the layer which it belongs to."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}:*")
+
+
+def shortened(line: str) -> str:
+    """The line with the first two numbers of long tuples, and how many there are."""
+
+    def cut(found: re.Match[str]) -> str:
+        return f"({found[1]}, … {found[0].count(',') + 1} in all)"
+
+    return NUMBERS.sub(cut, line)
+
+
+def no_layer(pattern: str, known: Sequence[str]) -> str:
+    """The message for a pattern that fits nothing, with the nearest names."""
+    near = get_close_matches(pattern, sorted(set(known)), SUGGESTIONS, 0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "'*' fits any part of a name."
+    return f"no layer fits {pattern!r} at this stage; {hint}"

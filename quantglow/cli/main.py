@@ -29,15 +29,13 @@ from quantglow.cli import (
     opt,
     tune,
 )
-from quantglow.cli.config_file import FLAG, with_config
 from quantglow.cli.entry import INTERRUPTED
-from quantglow.cli.files import check_timeline
-from quantglow.cli.flags_in_text import in_flags
-from quantglow.cli.stdin_model import STDIN, from_stdin
-from quantglow.errors import OptionError, QuantglowError
-from quantglow.files import cause
-from quantglow.profiling.under_way import heartbeat
-from quantglow.runtime.traces import tracing
+from quantglow.cli.files import STDIN, check_timeline, from_stdin
+from quantglow.cli.flags import FLAG, in_flags, with_config
+from quantglow.support.errors import OptionError, QuantglowError
+from quantglow.support.files import cause
+from quantglow.support.progress import heartbeat
+from quantglow.support.timeline import tracing
 from quantglow.version import __version__
 
 DESCRIPTION = """Quantizes ONNX models to int8, and compiles them for this processor.  Flags are

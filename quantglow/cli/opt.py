@@ -1,31 +1,80 @@
-"""``quantglow opt``: passes by name over the text of a graph or a program."""
+"""``quantglow opt``: passes by name over the text of a graph or a program.
+
+``GRAPH_PASSES`` and ``NAMED_PROGRAM_PASSES`` have every pass by its name.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
-from quantglow.arguments import integer
+from quantglow.api import stages
+from quantglow.api.bisect import Bisection, bisect
 from quantglow.cli.files import check_onnx
 from quantglow.cli.steps import steps_arguments, steps_of, words_of
-from quantglow.driver import stages
-from quantglow.driver.bisection import Bisection, bisect
-from quantglow.driver.named_passes import GRAPH_PASSES, NAMED_PROGRAM_PASSES, chosen, summary
-from quantglow.errors import FileFormatError, OptionError
-from quantglow.files import cause
-from quantglow.graph.graph import Graph
-from quantglow.graph.text import arrays_written_out, parse_graph, print_with_arrays
-from quantglow.instr.text import parse_program
-from quantglow.instr.verify import verify_program
-from quantglow.pass_manager import run_in_order
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.text import arrays_written_out, parse_graph, print_with_arrays
+from quantglow.ir.program.text import parse_program
+from quantglow.ir.program.verify import verify_program
+from quantglow.quantization.qdq import QDQ_PASSES
+from quantglow.support.arguments import integer
+from quantglow.support.errors import FileFormatError, OptionError
+from quantglow.support.files import cause
+from quantglow.transforms.float import FLOAT_PASSES, optimize
+from quantglow.transforms.lowering import LOWERING_PASSES, lower
+from quantglow.transforms.pass_manager import pass_name, run_in_order
+from quantglow.transforms.program.sharing import PROGRAM_PASSES, ProgramPass
+from quantglow.transforms.rewrite import Pass, RewritePass, single_passes
+
+Step = TypeVar("Step", bound=Callable[..., Any])
 
 MAX_ELEMENTS = 64
 """Maximum size of an array whose values are printed, by default."""
+
+
+def by_name(passes: Iterable[Step]) -> dict[str, Step]:
+    """The passes by their names, in their order."""
+    return {pass_name(step): step for step in passes}
+
+
+GRAPH_PASSES: dict[str, Pass] = by_name(
+    [*single_passes((*FLOAT_PASSES, *QDQ_PASSES, *LOWERING_PASSES)), optimize, lower]
+)
+"""Passes over graphs: those of ``optimize``, of models that come quantized, and of ``lower``."""
+
+NAMED_PROGRAM_PASSES: dict[str, ProgramPass] = by_name(PROGRAM_PASSES)
+
+
+def chosen(names: Iterable[str], passes: dict[str, Step], others: Iterable[str]) -> list[Step]:
+    """The passes of these names.  Raises ``OptionError``, with a near name; ``others`` are names of
+    passes over the other representation.
+    """
+    return [found(name, passes, others) for name in names]
+
+
+def found(name: str, passes: dict[str, Step], others: Iterable[str]) -> Step:
+    if name in passes:
+        return passes[name]
+    if name in others:
+        raise OptionError(
+            f"pass {name!r} is over programs or graphs, whichever the text is not. Remedy: "
+            "`quantglow opt --list` says over what each pass runs."
+        )
+    near = get_close_matches(name.replace("_", "-"), passes, 1)
+    hint = f", did you mean {near[0]!r}?" if near else "."
+    raise OptionError(f"there is no pass {name!r}{hint} `quantglow opt --list` names all")
+
+
+def summary(step: Callable[..., Any]) -> str:
+    """The first sentence of a pass's documentation, the equation of a rule."""
+    text = step.doc if isinstance(step, RewritePass) else (step.__doc__ or "")
+    return " ".join(text.split("\n\n")[0].split())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

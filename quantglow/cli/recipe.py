@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.arguments import choice, integer, number, shapes
-from quantglow.cli.predictions import READERS
-from quantglow.cli.preprocessing import STEPS, Images, preprocess
-from quantglow.driver.pipeline.request import AccuracyContract
-from quantglow.errors import CalibrationError, OptionError
-from quantglow.files import cause, read_arrays
-from quantglow.foreign_types import Array
-from quantglow.options import QuantizationConfig
+from quantglow.api.pipeline.request import AccuracyContract
+from quantglow.cli.recipe_data import READERS, STEPS, Images, preprocess
+from quantglow.quantization.options import QuantizationConfig
+from quantglow.support.arguments import choice, integer, number, shapes
+from quantglow.support.arrays import Array
+from quantglow.support.errors import CalibrationError, OptionError
+from quantglow.support.files import cause, read_arrays
 
 ROOT_MARKS = (".git", "pyproject.toml")
 """Names that mark the folder of a repository."""

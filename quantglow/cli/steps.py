@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quantglow import steps
-from quantglow.arguments import choice
-from quantglow.errors import OptionError
+from quantglow.support.arguments import choice
+from quantglow.support.errors import OptionError
 
 BEFORE = (
     "element-type:uint8 layout:NHWC resize:HEIGHT,WIDTH[,antialias] rescale:1/255 "

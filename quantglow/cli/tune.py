@@ -13,20 +13,19 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from quantglow.backends.llvm.isa.costs import Core
-from quantglow.backends.llvm.jit.machine import core_to_json
 from quantglow.cli.arguments import machine_arguments, shapes_argument
 from quantglow.cli.bench import drawn_feeds
-from quantglow.cli.models import opened
+from quantglow.cli.files import opened
 from quantglow.cli.steps import steps_arguments
-from quantglow.cli.timing import medians
-from quantglow.clusters import dask
-from quantglow.errors import OptionError
-from quantglow.profiling.under_way import step
-from quantglow.report.display.tables import Table
-from quantglow.report.speed.busy import busy_note
-from quantglow.runtime.build import Compiler
+from quantglow.codegen.llvm.isa.costs import Core
+from quantglow.codegen.llvm.machine import core_to_json
+from quantglow.evaluation.latencies import busy_note, medians
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.programs.build import Compiler
+from quantglow.support.display.tables import Table
+from quantglow.support.errors import OptionError
+from quantglow.support.extras import dask
+from quantglow.support.progress import step
 from quantglow.tuning.core_fit import CoreFit, measure_core, stored
 from quantglow.tuning.networks import MAX_MINUTES, Tuning, tune_network
 from quantglow.tuning.records import Record, check_minutes

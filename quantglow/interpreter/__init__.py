@@ -1,9 +1,9 @@
 """The reference interpreter: runs any graph, float or int8, by each operator's ``reference``.
 
 Its result is the meaning of the graph.  Listeners see every value; the profiler is one.
-``executor`` has the loop over nodes, which every other run of a graph in NumPy shares; ``choices``
-finds the branches that an If does not take; ``loops`` shows values inside of loops; ``stacks`` runs
-several samples at once.
+``executor`` has the loop over nodes, which every other run of a graph in NumPy shares, and shows
+values inside of loops; ``branches`` finds the branches that an If does not take; ``stacks`` runs
+several samples at once; ``program`` runs a planned program in one arena.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.errors import InputError
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.graph.signature import Signature
-from quantglow.interpreter.executor import Execution
-from quantglow.interpreter.loops import Watched
-from quantglow.ops.loop import Loop
-from quantglow.types import TensorType
+from quantglow.interpreter.executor import Execution, Watched
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.graph.signature import Signature
+from quantglow.ir.ops.loop import Loop
+from quantglow.ir.types import TensorType
+from quantglow.support.arrays import Array
+from quantglow.support.errors import InputError
 
 Listener = Callable[[Node, Array], None]
 """Called with every node and its value, in the order of execution."""
@@ -33,7 +32,7 @@ def interpret(
     """Outputs of the graph on ``feeds`` (input name -> array), in the order of its outputs.
 
     Listeners see every value; of the bodies of loops those that products with constant weights
-    read, of all trips stacked (``loops``).
+    read, of all trips stacked (``executor``).
 
     Raises ``InputError`` when a feed is missing, unknown, or of another shape or dtype.
     """

@@ -16,17 +16,17 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import Listener, check_feeds
-from quantglow.interpreter.choices import branches_of
+from quantglow.interpreter.branches import branches_of
 from quantglow.interpreter.executor import Execution
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.convolution import Conv
-from quantglow.ops.loop import Loop
-from quantglow.ops.shape import Concat
-from quantglow.processes.workers import each
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.convolution import Conv
+from quantglow.ir.ops.loop import Loop
+from quantglow.ir.ops.shape import Concat
+from quantglow.support.arrays import Array
+from quantglow.support.processes.workers import each
 
 Sample = TypeVar("Sample")
 
@@ -155,7 +155,7 @@ class Evaluator:
         return Stacks(found, layout)
 
     def together(self, node: Node) -> int:
-        """How many samples of a node to stack."""
+        """Number of samples of a node to stack."""
         return together_of(node)
 
     def layout(self, together: int) -> Layout:
@@ -232,7 +232,7 @@ def in_groups(samples: Sequence[Sample], nbytes: int, groups: int = 1) -> list[S
 
 
 def together_of(node: Node) -> int:
-    """How many samples of a node to stack: a power of two."""
+    """Number of samples of a node to stack: a power of two."""
     largest = max([node.type.nbytes, *(o.type.nbytes for o in node.operands if _is_computed(o))])
     fitting = min(max(STACK_NBYTES, weights_nbytes(node)) // max(largest, 1), MOST)
     if fitting < 2 or joined(node, 2) is None:

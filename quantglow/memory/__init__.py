@@ -1,1 +1,1 @@
-"""Memory of a program: order of execution, shared buffers, offsets in one arena."""
+"""Memory of a program: order of execution, and offsets in one arena.  README.md has the guide."""

@@ -1,23 +1,33 @@
-"""Static memory plan: an offset in one arena for every temporary buffer.
+"""Static memory plans: an offset in one arena for each buffer, at one or all shapes.
 
 The lower bound of any plan is the largest sum of buffers that are alive at one time.  Several
 greedy orders are tried (Glow's, and best fit by size); the smallest peak wins.  Each buffer is held
-against those that are alive with it; where those are too many pairs, one scan in the order of
-execution takes the place of all orders (``linear_scan``).
+against those that are alive with it.
+
+Where those are too many pairs, one scan in the order of execution (``Gaps``) takes the place of all
+orders: a buffer takes the smallest gap that holds it, and gives it back when it dies, in n log n
+steps.
+
+An ``OrderedPlan`` serves all shapes.  The plan of the shape at hand says which of two buffers lies
+below the other.  At other shapes each buffer begins where the highest of those below it ends: no
+two that are alive together overlap, whatever their sizes; only the peak may be larger than that of
+a new plan.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from quantglow.concise import Concise
-from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
-from quantglow.lazy import cached_property
-from quantglow.memory.arena_order import ALIGNMENT
-from quantglow.memory.linear_scan import scan
-from quantglow.symbolic.size import likely
+from quantglow.ir.program.program import Alloc, Buffer, Dealloc, Program
+from quantglow.ir.symbolic.size import aligned, likely
+from quantglow.support.classes import Concise, cached_property
+from quantglow.support.errors import BackendError
+
+ALIGNMENT = 64
+"""Alignment of buffers in bytes: a cache line, and the widest vector."""
 
 MOST_PAIRS = 4_000_000
 """Maximum number of pairs of buffers alive at one time that are compared: 2,800 buffers that are
@@ -187,3 +197,128 @@ def _smallest_gap(taken: Sequence[tuple[int, int]], nbytes: int) -> int:
             best, best_room = top, room
         top = max(top, high)
     return top if best < 0 else best
+
+
+@dataclass(frozen=True, repr=False)
+class ArenaOrder(Concise):
+    """``below``: for each buffer the earlier ones that it lies above, by position."""
+
+    below: tuple[tuple[int, ...], ...]
+
+    def offsets(self, nbytes: Sequence[int]) -> tuple[list[int], int]:
+        """The offset of each buffer, and the size of the arena, where they have these sizes."""
+        ends: list[int] = []
+        found: list[int] = []
+        for size, below in zip(nbytes, self.below, strict=True):
+            at = 0
+            for other in below:
+                if ends[other] > at:
+                    at = ends[other]
+            found.append(at)
+            ends.append(at + size)
+        return found, max(ends, default=0)
+
+
+@dataclass
+class Gaps:
+    """The free ranges of an arena of ``nbytes``."""
+
+    nbytes: int
+    sizes: dict[int, int] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
+    """The start of the gap that ends at an offset."""
+    by_size: list[tuple[int, int]] = field(default_factory=list)
+    """(size, start), sorted."""
+
+    def __post_init__(self) -> None:
+        self._add(0, self.nbytes)
+
+    def take(self, nbytes: int) -> int:
+        """The start of the smallest gap that holds so many bytes, which are taken from it."""
+        size, start = self.by_size[bisect_left(self.by_size, (nbytes, 0))]
+        self._remove(start)
+        if size > nbytes:
+            self._add(start + nbytes, size - nbytes)
+        return start
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Give a range back; it joins the gaps beside it."""
+        if (after := start + nbytes) in self.sizes:
+            nbytes += self._remove(after)
+        if (before := self.starts.get(start)) is not None:
+            start, nbytes = before, nbytes + self._remove(before)
+        self._add(start, nbytes)
+
+    def _add(self, start: int, nbytes: int) -> None:
+        self.sizes[start], self.starts[start + nbytes] = nbytes, start
+        insort(self.by_size, (nbytes, start))
+
+    def _remove(self, start: int) -> int:
+        """Forget a gap; its size."""
+        nbytes = self.sizes.pop(start)
+        del self.starts[start + nbytes]
+        del self.by_size[bisect_left(self.by_size, (nbytes, start))]
+        return nbytes
+
+
+def scan(lives: Sequence[tuple[int, int, int]]) -> list[int]:
+    """An offset for each (begin, end, nbytes), both ends included."""
+    gaps, offsets = Gaps(sum(nbytes for *_, nbytes in lives)), [0] * len(lives)
+    dying: list[tuple[int, int]] = []
+    for index in sorted(range(len(lives)), key=lambda i: lives[i][0]):
+        begin, end, nbytes = lives[index]
+        while dying and dying[0][0] < begin:
+            dead = heapq.heappop(dying)[1]
+            gaps.give(offsets[dead], lives[dead][2])
+        if nbytes:
+            offsets[index] = gaps.take(nbytes)
+            heapq.heappush(dying, (end, index))
+    return offsets
+
+
+@dataclass(frozen=True, repr=False)
+class OrderedPlan(Concise):
+    """Temporaries in the order of their offsets.
+
+    nbytes    size of each in bytes, aligned, which may be free
+    below     for each the earlier ones that are alive with it, by position, without those that
+              lie below another one of them
+    """
+
+    buffers: tuple[Buffer, ...]
+    nbytes: tuple[int, ...]
+    below: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(program: Program, plan: MemoryPlan) -> OrderedPlan:
+        """The order of a plan of the program.  Raises ``BackendError`` for too many buffers."""
+        intervals = sorted(lifetimes(program), key=lambda i: plan.offsets[i.buffer])
+        together = alive_together(intervals)
+        if together is None:
+            raise BackendError("too many buffers are alive together for a plan of all shapes")
+        below = _next_below([[o for o in others if o < i] for i, others in enumerate(together)])
+        nbytes = tuple(aligned(i.buffer.nbytes, ALIGNMENT) for i in intervals)
+        return OrderedPlan(tuple(i.buffer for i in intervals), nbytes, below)
+
+    @cached_property
+    def positions(self) -> dict[Buffer, int]:
+        """The position of each buffer."""
+        return {buffer: position for position, buffer in enumerate(self.buffers)}
+
+    @property
+    def arena(self) -> ArenaOrder:
+        """The order alone."""
+        return ArenaOrder(self.below)
+
+    def offsets(self, nbytes: Sequence[int]) -> tuple[list[int], int]:
+        """``ArenaOrder.offsets``"""
+        return self.arena.offsets(nbytes)
+
+
+def _next_below(below: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """For each the ones that are below it and below no other of these."""
+    found = []
+    for others in below:
+        covered = {lower for other in others for lower in below[other]}
+        found.append(tuple(other for other in others if other not in covered))
+    return tuple(found)

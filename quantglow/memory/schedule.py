@@ -1,18 +1,83 @@
-"""Scheduling without a search: the depth-first order with the smallest peak of live activations.
+"""Schedules: the order of execution, depth first or searched, with its memory plan.
 
-Candidates are depth-first orders that visit operands in different sequence; the one with the
-smallest simulated peak wins.  Glow's child-memory order is one of them.  Sizes of nodes stand for
-buffers here: ``search`` knows which of these share memory.
+``"fast"`` takes the best of three depth-first orders, which visit operands in different sequence;
+the one with the smallest simulated peak wins.  Glow's child-memory order is one of them.  Sizes of
+nodes stand for buffers here: ``tasks`` knows which of these share memory.
+
+``"memory"`` searches for the order with the smallest planned arena: by an exact search
+(``exact_order``), then by priorities (``genetic_search``) where the plan is larger than the bound
+of all orders.  Its work is bounded by counts, so the result is the same on every machine.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from quantglow.graph.graph import Graph, topological_order
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.symbolic.size import likely
+from quantglow.ir.graph.graph import Graph, topological_order
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.program.program import Program
+from quantglow.ir.symbolic.size import likely
+from quantglow.memory.exact_order import best_order
+from quantglow.memory.genetic_search import searched_order, searched_plan
+from quantglow.memory.planner import MemoryPlan, lifetimes, plan_memory
+from quantglow.memory.tasks import Tasks, tasks_of
+from quantglow.support.classes import Concise
+from quantglow.transforms.program.generate import Generated
+from quantglow.transforms.program.sharing import optimize_program
+
+FAST, MEMORY = SCHEDULES = ("fast", "memory")
+
+MOST_TASKS = 2000
+"""Maximum number of instructions that a search orders: bounds of longer programs take seconds."""
+
+Maker = Callable[[Sequence[Node]], Generated]
+"""Function that generates the program of an order."""
+
+
+@dataclass(frozen=True, repr=False)
+class Arranged(Concise):
+    """A program with its plan."""
+
+    program: Program
+    plan: MemoryPlan
+
+
+def arranged(graph: Graph, make: Maker, way: str = FAST) -> Arranged:
+    """The program of a lowered graph with its plan, by one of ``SCHEDULES``."""
+    generated = make(schedule(graph))
+    program = optimize_program(generated.program)
+    quick = Arranged(program, plan_memory(program))
+    if way == FAST:
+        return quick
+    tasks = tasks_of(graph, generated)
+    return quick if len(tasks) > MOST_TASKS else _smallest(tasks, make, quick)
+
+
+def _smallest(tasks: Tasks, make: Maker, best: Arranged) -> Arranged:
+    """The arrangement with the smallest arena that was found; ``best`` is that of the tasks as
+    they are."""
+    given = tuple(range(len(tasks)))
+    found = best_order(tasks, tasks.peak(given))
+    orders = [given] if found.order is None else [found.order, given]
+    for order in orders:
+        best = _better(tasks, order, make, best, found.bound)
+    if best.plan.peak_nbytes > found.bound:
+        order = searched_order(tasks, orders, found.bound)
+        best = _better(tasks, order, make, best, found.bound)
+    return replace(best, plan=replace(best.plan, every_order_nbytes=found.bound))
+
+
+def _better(
+    tasks: Tasks, order: Sequence[int], make: Maker, best: Arranged, bound: int
+) -> Arranged:
+    """The arrangement of an order if its arena is smaller; ``bound`` is that of all orders."""
+    if best.plan.peak_nbytes == bound or tasks.peak(order) >= best.plan.peak_nbytes:
+        return best
+    program = optimize_program(make(tasks.nodes_in(order)).program)
+    plan = searched_plan(lifetimes(program), plan_memory(program))
+    return Arranged(program, plan) if plan.peak_nbytes < best.plan.peak_nbytes else best
 
 
 def schedule(graph: Graph) -> tuple[Node, ...]:

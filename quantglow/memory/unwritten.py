@@ -11,11 +11,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.instr.generate import reads_slack
-from quantglow.instr.program import BufferKind, Compute, Fill, Instruction, Program, Repeat, View
-from quantglow.memory.arena_order import ALIGNMENT
-from quantglow.memory.planner import MemoryPlan
+from quantglow.ir.program.program import (
+    BufferKind,
+    Compute,
+    Fill,
+    Instruction,
+    Program,
+    Repeat,
+    View,
+)
+from quantglow.memory.planner import ALIGNMENT, MemoryPlan
+from quantglow.support.arrays import Array
+from quantglow.transforms.program.generate import reads_slack
 
 Blocks = tuple[tuple[int, int], ...]
 """First block of ``ALIGNMENT`` bytes, and one past the last block, of each range."""

@@ -8,9 +8,14 @@ True
 Range(low=-1.0, high=2.0)
 """
 
-from quantglow.profiling.histogram import Histogram
+from quantglow.profiling.histogram import (
+    RANGE_METHODS,
+    Histogram,
+    Range,
+    choose_range,
+    squared_error,
+)
 from quantglow.profiling.profiles import Profile
-from quantglow.profiling.ranges import RANGE_METHODS, Range, choose_range, squared_error
 from quantglow.profiling.recording import profile
 
 __all__ = [

@@ -1,23 +1,50 @@
-"""Profile: the values of every tensor of a model, independent of the quantization chosen later."""
+"""Profile of a model: the histogram of every tensor, its file, and plain data to draw.
+
+A profile is independent of the quantization chosen later.  Its file is a zip of ``manifest.json``
+and ``counts.npy`` (so ``numpy.load`` opens it).  The manifest holds a SHA-256 over everything else;
+reading trusts nothing and unpickles nothing.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import math
 import os
+import zipfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import reduce
+from typing import Any
 
-from quantglow.arguments import brief, file_path, instance, is_series
-from quantglow.concise import Concise
-from quantglow.errors import OptionError, ProfileMismatchError
-from quantglow.graph.case import Case
-from quantglow.graph.graph import Graph
-from quantglow.profiling.drawing import drawn
-from quantglow.profiling.histogram import Histogram
-from quantglow.profiling.storage import read_profile, write_profile
-from quantglow.webpage import embedded
+import numpy as np
+
+from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.graph import Graph
+from quantglow.profiling.histogram import BINS, FINEST, Histogram
+from quantglow.support.arguments import brief, file_path, instance, is_series
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise
+from quantglow.support.display.webpage import embedded
+from quantglow.support.errors import FileFormatError, OptionError, ProfileMismatchError
+from quantglow.support.files import DAMAGED_CONTENT, cause, writing
+from quantglow.support.processes.threads import undisturbed
+
+BARS = 56
+"""Maximum number of bars."""
+
+Range = tuple[float, float]
+
+FORMAT = "quantglow-profile"
+VERSION = 1
+MAX_NBYTES, MAX_TEXT_NBYTES = 1 << 30, 64 << 20
+"""Maximum size of the text and of the counts, in bytes; larger members are refused unread.  A
+model of 50,000 tensors stays below.  As Python objects the text takes 20 times as much."""
+
+Run = tuple[Case, int]
+"""Input shapes and deciding values -> number of runs with them."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,3 +141,159 @@ class Profile(Concise):
         for profile in found:
             instance("profiles", profile, Profile, "Profiles")
         return reduce(Profile.merge, found)
+
+
+def write_profile(
+    path: str | os.PathLike[str],
+    source_hash: str,
+    histograms: Mapping[str, Histogram],
+    samples: int,
+    runs: Sequence[Run] = (),
+) -> None:
+    """Write to a temporary file beside ``path``, then rename.  Raises ``FileFormatError``.
+
+    Equal profiles give equal files, in whatever order their values were recorded.
+    """
+    histograms = dict(sorted(histograms.items()))
+    parts = [h.counts for h in histograms.values()]
+    counts = np.concatenate([np.zeros(0, np.int64), *parts]).astype("<i8")
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "source_hash": source_hash,
+        "samples": samples,
+        "runs": [_described_run(*run) for run in runs],
+        "tensors": {name: _described(h) for name, h in histograms.items()},
+    }
+    manifest["sha256"] = _digest(manifest, counts)
+    with writing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr(_entry("manifest.json"), json.dumps(manifest, indent=1))
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, counts, allow_pickle=False)
+        archive.writestr(_entry("counts.npy"), buffer.getvalue())
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """A member that does not depend on the time of day."""
+    entry = zipfile.ZipInfo(name)
+    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o600 << 16
+    return entry
+
+
+def read_profile(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, list[Run]]:
+    """Source hash, histograms, number of samples, and their shapes if the file has them.
+
+    Raises ``FileFormatError``.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = json.loads(_member(archive, "manifest.json", MAX_TEXT_NBYTES))
+            raw = _member(archive, "counts.npy", MAX_NBYTES)
+        counts = undisturbed(lambda: np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False))
+        _check(manifest, counts)
+        histograms = _histograms(manifest["tensors"], counts)
+        runs = [_run(entry) for entry in manifest.get("runs", [])]
+        return str(manifest["source_hash"]), histograms, int(manifest["samples"]), runs
+    except OSError as error:
+        raise FileFormatError(
+            f"cannot read profile {os.fspath(path)!r}: {cause(error)}. Remedy: give the path of an "
+            ".npz file that Profile.save wrote."
+        ) from error
+    except DAMAGED_CONTENT as error:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is not a profile of version {VERSION}, or it is truncated or "
+            f"altered ({error}). Remedy: profile the model again."
+        ) from error
+
+
+def is_profile(path: str | os.PathLike[str]) -> bool:
+    """Whether a file has the members of a profile, sound or damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {"manifest.json", "counts.npy"} <= set(archive.namelist())
+    except (OSError, *DAMAGED_CONTENT):
+        return False
+
+
+def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    if archive.getinfo(name).file_size > most:
+        raise ValueError(f"{name} is larger than {most} bytes")
+    return archive.read(name)
+
+
+def _check(manifest: Any, counts: Array) -> None:
+    if manifest["format"] != FORMAT or manifest["version"] != VERSION:
+        raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
+    if counts.dtype != np.dtype("<i8") or counts.ndim != 1 or (counts < 0).any():
+        raise ValueError("counts must be a vector of non-negative int64")
+    recorded = manifest.pop("sha256")
+    if recorded != _digest(manifest, counts):
+        raise ValueError("the checksum does not fit the content")
+
+
+def _digest(manifest: Mapping[str, Any], counts: Array) -> str:
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
+    digest.update(counts.tobytes())
+    return digest.hexdigest()
+
+
+def _described_run(case: Case, count: int) -> dict[str, Any]:
+    values = {"values": dict(case.values)} if case.values else {}
+    return {"inputs": dict(case.shapes), "count": count, **values}
+
+
+def _run(entry: Mapping[str, Any]) -> Run:
+    shapes, values = (
+        {str(name): tuple(map(int, entries)) for name, entries in entry.get(key, {}).items()}
+        for key in ("inputs", "values")
+    )
+    return Case.of(shapes, values), int(entry["count"])
+
+
+def _described(histogram: Histogram) -> dict[str, Any]:
+    fields = asdict(histogram)
+    fields["counts"] = len(histogram.counts)
+    for extreme in ("minimum", "maximum"):
+        fields[extreme] = float.hex(fields[extreme])
+    return fields
+
+
+def _histograms(tensors: Mapping[str, Any], counts: Array) -> dict[str, Histogram]:
+    found: dict[str, Histogram] = {}
+    position = 0
+    for name, fields in tensors.items():
+        size = int(fields["counts"])
+        part = counts[position : position + size].astype(np.int64)
+        found[name] = _histogram(fields, part)
+        position += size
+    if position != len(counts):
+        raise ValueError("the counts do not fit the tensors")
+    return found
+
+
+def _histogram(fields: Mapping[str, Any], counts: Array) -> Histogram:
+    extremes = {key: float.fromhex(fields[key]) for key in ("minimum", "maximum")}
+    whole = ("exponent", "start", "zeros", "nans", "infinities")
+    numbers = {key: int(fields[key]) for key in whole}
+    # Older files have none, because calibration refused infinities.
+    numbers["negative_infinities"] = int(fields.get("negative_infinities", 0))
+    sane = FINEST <= numbers["exponent"] <= 128 and abs(numbers["start"]) < 1 << 26
+    sane = sane and len(counts) == int(fields["counts"]) <= BINS
+    if not sane or (len(counts) and not all(map(math.isfinite, extremes.values()))):
+        raise ValueError("a histogram is out of bounds")
+    return Histogram(counts=counts, **extremes, **numbers)  # type: ignore[arg-type]
+
+
+def drawn(histogram: Histogram, stored: Range | None = None) -> dict[str, Any]:
+    """Counts in equal bars between the reals ``low`` and ``high``; ``stored`` is the range of the
+    integers, None for a float tensor."""
+    edges, counts = histogram.edges, histogram.counts
+    group = -(-len(counts) // BARS)
+    bars = np.add.reduceat(counts, np.arange(0, len(counts), group))
+    low, width = float(edges[0]), float(edges[1] - edges[0])
+    return {
+        "low": low,
+        "high": low + width * group * len(bars),
+        "counts": bars.tolist(),
+        "range": None if stored is None else list(stored),
+    }

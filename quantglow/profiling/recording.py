@@ -12,30 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.arguments import count
-from quantglow.errors import (
-    CalibrationError,
-    InputError,
-    ModelError,
-    UnsupportedOpError,
-)
-from quantglow.foreign_types import Array
-from quantglow.graph.case import Case
-from quantglow.graph.family import Family
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.graph.traits import Trait
 from quantglow.interpreter import Listener, interpret
-from quantglow.interpreter.choices import taken_only
+from quantglow.interpreter.branches import taken_only
 from quantglow.interpreter.executor import peak_nbytes
 from quantglow.interpreter.stacks import MOST, in_groups, interpret_together, runs_together
-from quantglow.processes.interrupts import ended, is_interrupted
-from quantglow.processes.workers import at_once, each, later, side_by_side
-from quantglow.profiling.data import Located, feeds_of
+from quantglow.ir.graph.family import Case, Family
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Constant, Node
 from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
-from quantglow.profiling.progress import shown
+from quantglow.profiling.samples.feeds import Located, feeds_of
 from quantglow.profiling.specials import ABSENT, Specials, brought, specials_of, text_of
+from quantglow.support.arguments import count
+from quantglow.support.arrays import Array
+from quantglow.support.errors import CalibrationError, InputError, ModelError, UnsupportedOpError
+from quantglow.support.processes.interrupts import ended, is_interrupted
+from quantglow.support.processes.workers import at_once, each, later, side_by_side
+from quantglow.support.progress import shown
 
 TOGETHER_NBYTES = 2**27
 """Maximum size of the values of batches that run side by side, in bytes."""
@@ -87,7 +81,7 @@ def profile(
     """Histograms of every float value of ``graph`` over the first ``subset_size`` batches.
 
     If ``graph`` is a family, the graph for its shapes runs each batch; values of one name share one
-    histogram.  ``data`` is as for ``data.feeds_of``.  ``progress`` is a bar on stderr; "auto" shows
+    histogram.  ``data`` is as for ``feeds_of``.  ``progress`` is a bar on stderr; "auto" shows
     it on a terminal only.  Ctrl-C inside ``interrupts.keeping_best`` ends it after a batch.
 
     Raises ``CalibrationError`` for data that does not fit the model, holds NaN or Inf, or leads to

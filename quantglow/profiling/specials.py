@@ -16,12 +16,12 @@ from itertools import product
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.node import Constant, Node
-from quantglow.graph.traits import Trait
-from quantglow.ops import Elementwise, Pad
-from quantglow.ops.binary import Binary
-from quantglow.ops.unary import Unary
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Elementwise, Pad
+from quantglow.ir.ops.binary import Binary
+from quantglow.ir.ops.unary import Unary
+from quantglow.support.arrays import Array
 
 Specials = frozenset[float]
 """The special numbers that a value includes: -inf, inf, and the object ``math.nan``."""

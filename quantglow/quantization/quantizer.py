@@ -1,40 +1,42 @@
-"""The quantizer: a float graph and its profile to an int8 graph."""
+"""Quantizer: a float graph and its profile to an int8 graph, and a report on every operator.
+
+``quantize`` is the entry; ``Quantizer`` runs the steps from a prepared graph to the int8 graph.
+``QuantizationReport`` has the precision of each operator, and why it stayed float.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from quantglow import debug
-from quantglow.concise import Concise
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.origins import label_of
-from quantglow.graph.traits import Trait
-from quantglow.options import FAST, QuantizationConfig
-from quantglow.processes.deadline import NEVER, Deadline
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.origins import label_of
 from quantglow.profiling import Profile
-from quantglow.profiling.data import Feeds, feeds_of
-from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
-from quantglow.quantization.convert.converter import Converter
-from quantglow.quantization.decisions.decisions import Decisions
-from quantglow.quantization.plan.bodies import with_bodies
+from quantglow.profiling.samples.feeds import Feeds, feeds_of
+from quantglow.quantization.accuracy_control import NO_OVERRIDES, PrecisionOverrides
+from quantglow.quantization.converter import Converter
+from quantglow.quantization.decisions import Decisions
+from quantglow.quantization.options import FAST, QuantizationConfig
 from quantglow.quantization.plan.int16 import AUTO, with_named_int16
-from quantglow.quantization.plan.plan import Plan, make_plan
+from quantglow.quantization.plan.plan import Plan, make_plan, with_bodies
 from quantglow.quantization.plan.tensor_ranges import element_of
-from quantglow.quantization.recovery import Cache, Reservoir, capacity, recover
-from quantglow.quantization.recovery.layerwise import Begin
-from quantglow.quantization.recovery.sample_runs import SampleRuns
-from quantglow.quantization.recovery.sampling import Spread
-from quantglow.quantization.report import NodeReport, QuantizationReport
-from quantglow.quantization.search.candidate import Candidate
-from quantglow.quantization.search.choose_int16 import with_chosen_int16
-from quantglow.quantization.search.output_noise import compared_nodes, noise_to_signal
-from quantglow.quantization.search.preparation import prepare
-from quantglow.quantization.search.trials import WORTH
+from quantglow.quantization.rounding import Cache, Reservoir, capacity, recover
+from quantglow.quantization.rounding.layerwise import Begin
+from quantglow.quantization.rounding.sample_runs import SampleRuns
+from quantglow.quantization.rounding.sampling import Spread
+from quantglow.quantization.search.fake_quantization import compared_nodes, noise_to_signal
+from quantglow.quantization.search.levers import prepare
+from quantglow.quantization.search.time_budget import with_chosen_int16
+from quantglow.quantization.search.trials import WORTH, Candidate
 from quantglow.quantization.shape_variants import at_own_shapes, fit
+from quantglow.support import debug
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise
+from quantglow.support.processes.interrupts import NEVER, Deadline
 
 INT16_STAGE = "choosing int16"
 
@@ -57,8 +59,8 @@ def quantize(
 
     Raises ``ProfileMismatchError`` for the profile of another model and ``IgnoredScopeError`` for
     an exclusion that matches nothing.  ``data``, calibration samples as ``profile`` takes them,
-    turns on ``preparation`` (equalization, ranges by their effect) and accuracy recovery; see
-    ``quantglow.quantization.recovery``, also for ``begin``.
+    turns on ``search`` (equalization, ranges by their effect) and accuracy recovery; see
+    ``quantglow.quantization.rounding``, also for ``begin``.
     """
     config = config or QuantizationConfig()
     samples = samples_of(data, graph, config.seed)
@@ -189,8 +191,8 @@ class Quantizer:
 @dataclass(frozen=True)
 class Made:
     """An int8 graph and its plan.  ``ends``: place of a sample -> the values by which outputs are
-    compared (``output_noise.compared_nodes``), in this graph and in the float one.  ``notes``: what
-    the deadline cut short.
+    compared (``fake_quantization.compared_nodes``), in this graph and in the float one.  ``notes``:
+    what the deadline cut short.
     """
 
     graph: Graph
@@ -210,23 +212,6 @@ def better(graph: Graph, plain: Made, other: Made) -> Made:
     if not places:  # A deadline ended the runs.
         return plain
     return other if other.noise(graph, places) < WORTH * plain.noise(graph, places) else plain
-
-
-def report_of(plan: Plan) -> QuantizationReport:
-    """For every operator its precision and why it stayed float."""
-    origins = plan.graph.origins
-    return QuantizationReport(
-        tuple(
-            NodeReport(
-                n.name,
-                label_of(n, origins),
-                plan.precision(n),
-                plan.reasons.get(n, ""),
-                n.has(Trait.KEEPS_QUANTIZATION),
-            )
-            for n in plan.graph.compute_nodes()
-        )
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -270,3 +255,72 @@ def quantize_for_all_shapes(
         deadline=deadline,
         begin=begin,
     ).run()
+
+
+def report_of(plan: Plan) -> QuantizationReport:
+    """For every operator its precision and why it stayed float."""
+    origins = plan.graph.origins
+    return QuantizationReport(
+        tuple(
+            NodeReport(
+                n.name,
+                label_of(n, origins),
+                plan.precision(n),
+                plan.reasons.get(n, ""),
+                n.has(Trait.KEEPS_QUANTIZATION),
+            )
+            for n in plan.graph.compute_nodes()
+        )
+    )
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One operator of the float graph; ``reason`` says why it stayed float.
+
+    ``op``: the operators of the user's model whose work it does, ``Transpose for Conv`` for a move
+    that the compiler put in.  ``precision``: ``float``, or the
+    width of its integer results, ``int8`` or ``int16``.  ``moves``: it has the quantization
+    parameters of its operand.
+    """
+
+    name: str
+    op: str
+    precision: str
+    reason: str = ""
+    moves: bool = False
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """Every operator of the float graph, in order."""
+
+    nodes: tuple[NodeReport, ...]
+
+    def count(self, precision: str) -> int:
+        """Number of operators of a precision: ``int8``, ``int16`` or ``float``."""
+        return sum(node.precision == precision for node in self.nodes)
+
+    def named(self, precision: str) -> list[str]:
+        """The names of the operators of a precision."""
+        return [node.name for node in self.nodes if node.precision == precision]
+
+    @property
+    def kept_float(self) -> tuple[NodeReport, ...]:
+        return tuple(node for node in self.nodes if node.precision == "float")
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(node) for node in self.nodes]
+
+    def __str__(self) -> str:
+        kinds = Counter((n.op, "float" if n.precision == "float" else "int8") for n in self.nodes)
+        ops = sorted({op for op, _ in kinds})
+        integers = len(self.nodes) - self.count("float")
+        lines = [f"{integers} of {len(self.nodes)} operators are int8"]
+        if wide := self.named("int16"):
+            lines.append(f"  {len(wide)} of them give int16: {', '.join(wide)}")
+        lines += [
+            f"  {op:20} int8 {kinds[op, 'int8']:4}  float {kinds[op, 'float']:4}" for op in ops
+        ]
+        lines += [f"  float: {n.op} {n.name!r}: {n.reason}" for n in self.kept_float]
+        return "\n".join(lines)

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.stacks import Evaluator
-from quantglow.ops.contraction import Contraction
-from quantglow.profiling.data import Feeds
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.profiling.samples.feeds import Feeds
+from quantglow.support.arrays import Array
 
 TOLERANCE = 1e-6
 """Maximum difference of equal weights, relative to the largest: other threads sum products with

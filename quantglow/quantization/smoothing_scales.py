@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.names import Names
-from quantglow.graph.node import Constant, Node, may_change
-from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape, Transpose
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.names import Names
+from quantglow.ir.graph.node import Constant, Node, may_change
+from quantglow.ir.ops import Conv, Gemm, LayerNormalization, Mul, Reshape, Transpose
+from quantglow.support.arrays import Array
 
 SUFFIX = ":smooth"
 """Suffix of the name of a smoothing scale, after the name of the value it scales."""

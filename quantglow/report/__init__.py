@@ -4,8 +4,8 @@
 not.
 """
 
-from quantglow.report.accuracy.accuracy import LayerAccuracy, OutputAccuracy
-from quantglow.report.accuracy.codes import CodeUse
+from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy
+from quantglow.evaluation.metrics import CodeUse
 from quantglow.report.report import MemoryFigures, Report
 
 __all__ = ["CodeUse", "LayerAccuracy", "MemoryFigures", "OutputAccuracy", "Report"]

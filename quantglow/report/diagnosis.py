@@ -6,32 +6,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantglow.concise import Concise
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.interpreter import interpret
-from quantglow.profiling import Profile
-from quantglow.profiling.under_way import step
-from quantglow.quantization.report import QuantizationReport
-from quantglow.report.accuracy.accuracy import (
+from quantglow.evaluation.accuracy import (
+    ALL_FLOAT_WARNING,
     SUSPECTS,
     WORST,
     LayerAccuracy,
     OutputAccuracy,
+    headline,
     layers_table,
     outputs_table,
     with_figure,
     worst,
     worst_tables,
 )
-from quantglow.report.accuracy.headline import ALL_FLOAT_WARNING, headline
-from quantglow.report.accuracy.layers import layer_accuracy
-from quantglow.report.accuracy.outputs import output_accuracy, with_logits
-from quantglow.report.accuracy.sensitivity import sensitivities
-from quantglow.report.display.tables import Table, Tabular
-from quantglow.report.page.data import Figures, page_of, without_page
-from quantglow.report.page.source import PageSource
-from quantglow.report.speed.speed import LayerSpeed, speed_table
+from quantglow.evaluation.layer_speed import LayerSpeed, speed_table
+from quantglow.evaluation.layers import layer_accuracy, sensitivities
+from quantglow.evaluation.outputs import output_accuracy, with_logits
+from quantglow.interpreter import interpret
+from quantglow.ir.graph.graph import Graph
+from quantglow.profiling import Profile
+from quantglow.quantization.quantizer import QuantizationReport
+from quantglow.report.page import Figures, PageSource, page_of, without_page
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise
+from quantglow.support.display.tables import Table, Tabular
+from quantglow.support.progress import step
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,50 +1,57 @@
-"""Report: the steps of a compilation, the accuracy of its result, and its cost."""
+"""Report: the steps of a compilation, the accuracy of its result, and its cost.
+
+``ShownReport`` shows it with the tables that matter, or with all of them.
+"""
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quantglow.concise import Concise
-from quantglow.errors import FileFormatError
-from quantglow.graph.graph import Graph
-from quantglow.report.accuracy.accuracy import (
+from quantglow.evaluation.accuracy import (
+    ALL_FLOAT,
+    ALL_FLOAT_WARNING,
+    NOTHING_QUANTIZED,
     SUSPECTS,
     LayerAccuracy,
     OutputAccuracy,
+    RightAnswers,
     float_table,
+    headline,
+    is_close,
     layers_table,
     outputs_table,
+    verdict,
     with_figure,
     worst,
     worst_sqnr_db,
     worst_tables,
 )
-from quantglow.report.accuracy.headline import (
-    ALL_FLOAT,
-    ALL_FLOAT_WARNING,
-    NOTHING_QUANTIZED,
-    RightAnswers,
-    headline,
-    is_close,
-    verdict,
+from quantglow.evaluation.baselines.latency import MeasuredLatency
+from quantglow.evaluation.layer_speed import LayerSpeed, speed_table
+from quantglow.evaluation.weight_sizes import WeightSizes
+from quantglow.ir.graph.graph import Graph
+from quantglow.ort.fallback import FallbackNode
+from quantglow.report.page import Figures, PageSource, TraceLike, page_of, without_page
+from quantglow.report.sections import (
+    PrecisionOverride,
+    Summary,
+    fallback_table,
+    overrides_table,
+    programs_table,
 )
-from quantglow.report.display.tables import Table, Tabular, nbytes_text
-from quantglow.report.fallback import fallback_table
-from quantglow.report.memory.sizes import WeightSizes
-from quantglow.report.page.data import Figures, TraceLike, page_of, without_page
-from quantglow.report.page.source import PageSource
-from quantglow.report.peers.latency import MeasuredLatency
-from quantglow.report.precision_overrides import PrecisionOverride, overrides_table
-from quantglow.report.programs import programs_table
-from quantglow.report.shown import ShownReport
-from quantglow.report.speed.speed import LayerSpeed, speed_table
-from quantglow.report.summary import Summary
-from quantglow.runtime.build import Build
-from quantglow.runtime.fallback import FallbackNode
-from quantglow.runtime.shapes.served_shapes import ServedShapes
+from quantglow.runtime.programs.build import Build
+from quantglow.runtime.shapes.specializations import ServedShapes
+from quantglow.support.classes import Concise
+from quantglow.support.display.tables import Table, Tabular, nbytes_text
+from quantglow.support.errors import FileFormatError
+
+if TYPE_CHECKING:
+    pass
+
 
 SHOWN = 5
 """Number of rows of tables that are cut."""
@@ -325,3 +332,52 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         weights=WeightSizes.from_json(data["weights"]) if data.get("weights") else None,
         latency=MeasuredLatency.from_json(data["latency"]) if data.get("latency") else None,
     )
+
+
+@dataclass(frozen=True)
+class ShownReport(Tabular):
+    """``print`` it, or show it in a notebook; ``next_step`` replaces the report's own."""
+
+    report: Report
+    all_layers: bool = True
+    next_step: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The report's notes."""
+        return self.report.notes
+
+    @property
+    def summary(self) -> Summary | None:
+        """The lines at the end; None for a model that was not quantized."""
+        return self.report.summary(self.next_step)
+
+    def tables(self) -> Iterator[Table]:
+        """All tables, or those that matter."""
+        return self.report.tables(self.all_layers)
+
+    def opening(self) -> Iterator[str]:
+        """The summary."""
+        if self.summary is not None:
+            yield from self.summary.figures()
+
+    def heading(self) -> Iterator[str]:
+        """The warnings."""
+        yield from (f"Warning: {warning}" for warning in self.report.warnings)
+
+    def closing(self) -> Iterator[str]:
+        """The next step."""
+        if self.summary is not None:
+            yield self.summary.step
+
+    def _repr_html_(self) -> str:
+        """The summary with bars, warnings and notes; tables that unfold."""
+        own = [self.summary.html()] if self.summary is not None else []
+        lines = [*self.heading(), *(f"Note: {note}" for note in self.notes)]
+        texts = [f"<p>{html.escape(line)}</p>" for line in lines]
+        return "\n".join([*own, *texts, *map(folded, self.report.tables(True))])
+
+
+def folded(table: Table) -> str:
+    """A table behind its title."""
+    return f"<details><summary>{html.escape(table.title)}</summary>{table.html()}</details>"

@@ -9,31 +9,27 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from quantglow.arguments import file_path, flag, integer, items, options_named, strings
-from quantglow.arguments import shapes as shapes_of
-from quantglow.errors import OptionError
-from quantglow.foreign_types import Array
-from quantglow.graph.border import entering, leaving
-from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Shapes
-from quantglow.lazy import cached_property
-from quantglow.pages import release_pages
-from quantglow.runtime.answers import Answers
-from quantglow.runtime.build import MAX_THREADS, Build
-from quantglow.runtime.copies import OfOneProcess
-from quantglow.runtime.exports import whole_model, write
-from quantglow.runtime.feeds import chosen_outputs, feeds_by_name, feeds_of
-from quantglow.runtime.queues.infer_queue import InferQueue
-from quantglow.runtime.saved_models.saving import Freedom, Tail, save
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import Shapes, entering, leaving
+from quantglow.runtime.exports.onnx_models import whole_model, write
+from quantglow.runtime.programs.answers import Answers
+from quantglow.runtime.programs.build import MAX_THREADS, Build
+from quantglow.runtime.programs.feeds import TensorInfo, chosen_outputs, feeds_by_name, feeds_of
+from quantglow.runtime.saved.saving import Freedom, Tail, save
+from quantglow.runtime.serving.infer_queue import InferQueue
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.served_shapes import ServedShapes, served_meanwhile
-from quantglow.runtime.shapes.specialisations import ModelPrograms
+from quantglow.runtime.shapes.specializations import ModelPrograms, ServedShapes, served_meanwhile
 from quantglow.runtime.states.caches import Caches, pairs_of
 from quantglow.runtime.states.state import State
 from quantglow.runtime.states.state_programs import Pair, StatePrograms
-from quantglow.runtime.tensor_info import TensorInfo
-from quantglow.runtime.traces import traced_run
-from quantglow.webpage import framed
+from quantglow.support.arguments import file_path, flag, integer, items, options_named, strings
+from quantglow.support.arguments import shapes as shapes_of
+from quantglow.support.arrays import Array
+from quantglow.support.classes import OfOneProcess, cached_property
+from quantglow.support.display.webpage import framed
+from quantglow.support.errors import OptionError
+from quantglow.support.pages import release_pages
+from quantglow.support.timeline import traced_run
 
 if TYPE_CHECKING:
     from quantglow.profiling import Profile
@@ -43,7 +39,6 @@ PAIR = 2
 
 DEFAULT_CAPACITY = 256
 """Rows of a new state that have memory."""
-
 
 Contents = tuple[Graph, Mapping[str, Any], Freedom | None, Tail | None]
 """Arguments of ``saving.save``."""
@@ -57,7 +52,7 @@ def save_with_code(
         save(path, *contents)
         return
     # Only here: few processes make code for others.
-    from quantglow.runtime.saved_models.code_making import checked_targets, code_for
+    from quantglow.runtime.saved.machine_code import checked_targets, code_for
 
     checked_targets(targets, programs.compiler)
     if programs.is_empty:
@@ -100,7 +95,7 @@ class CompiledModel(OfOneProcess):
     model or one loaded from a file.
 
     A model with free dimensions takes inputs of any fitting shape; programs are compiled on first
-    use, see ``quantglow.runtime.shapes.specialisations``.
+    use, see ``quantglow.runtime.shapes.specializations``.
     """
 
     specialisations: ModelPrograms
@@ -360,7 +355,7 @@ class CompiledModel(OfOneProcess):
         """
         chosen, path = shapes_of("input_shapes", input_shapes), file_path("folder", folder)
         # Imported here because most processes make no bundles.
-        from quantglow.runtime.bundles import BundleOptions, export_bundle
+        from quantglow.export.bundle.exporter import BundleOptions, export_bundle
 
         graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
         options = BundleOptions(

@@ -13,27 +13,24 @@ from pathlib import Path
 
 import numpy as np
 
-from quantglow.backends.llvm.isa.choices import Choice, Choices
-from quantglow.backends.llvm.isa.costs import Core, StepCost
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.jit.machine import keep_core
-from quantglow.backends.llvm.kernels.contraction.tiling import FAR, Tile, all_cycles
-from quantglow.backends.llvm.kernels.conv.forms import kernel_of
-from quantglow.backends.llvm.kernels.conv.implicit_gemm import EARLY, EVEN
-from quantglow.backends.llvm.runtime.buffers import Allocate, aligned_bytes
-from quantglow.backends.llvm.runtime.huge_pages import HAS_LARGE_PAGES, LargePages
-from quantglow.backends.llvm.runtime.peak import reading_rate
-from quantglow.backends.llvm.targets import KNOWN_CORES, resolve
-from quantglow.errors import BackendError
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
-from quantglow.lazy import cached_property
-from quantglow.ops import Conv
+from quantglow.codegen.llvm.isa.costs import Choice, Choices, Core, StepCost
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.kernels.contraction.tiling import FAR, Tile, all_cycles
+from quantglow.codegen.llvm.kernels.conv.forms import kernel_of
+from quantglow.codegen.llvm.kernels.conv.implicit_gemm import EARLY, EVEN
+from quantglow.codegen.llvm.machine import keep_core
+from quantglow.codegen.llvm.targets import KNOWN_CORES, resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.ops import Conv
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
+from quantglow.runtime.native.buffers import HAS_LARGE_PAGES, Allocate, LargePages, aligned_bytes
+from quantglow.runtime.native.peak import reading_rate
+from quantglow.support.arrays import Array
+from quantglow.support.classes import cached_property
+from quantglow.support.errors import BackendError
 from quantglow.tuning.measuring import Job, Measured, Measurer, Progress, planned_for
-from quantglow.tuning.tasks import Task, tasks_of
-from quantglow.tuning.trial import FAR_NBYTES
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.tuning.trials import FAR_NBYTES, Task, tasks_of
 
 PLAIN = "plain"
 MOST_TILES = 30
@@ -41,11 +38,11 @@ MOST_TILES = 30
 HELD_OUT = 3
 """Every so many-th shape judges the costs and has no part in the fit."""
 LOST_WEIGHT = 50.0
-"""Weight of the time lost by chosen tiles beside the error of modelled times."""
+"""Weight of the time lost by chosen tiles beside the error of modeled times."""
 MOVED_WEIGHT = 0.1
 """Weight of the distance from the known core where the search began."""
 SOFTNESS = 0.01
-"""Share of modelled cycles that makes a tile e times less likely."""
+"""Share of modeled cycles that makes a tile e times less likely."""
 NEAR = 0.3
 """Share of time by which tiles are slower than the best one and count e times less."""
 FREE_ISSUE = 8.0
@@ -132,7 +129,7 @@ class Timed:
     ratios: dict[Tile, float]
 
     def cycles(self, core: Core) -> Array:
-        """The modelled cycles of each tile."""
+        """The modeled cycles of each tile."""
         cost = replace(self.cost, core=core)
         return np.array([all_cycles(tile, *self.work, cost) for tile in self.ratios])
 
@@ -258,10 +255,10 @@ def timed_tasks(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[Tim
 
 
 def loss(found: Sequence[Timed], core: Core) -> float:
-    """Mean time lost by chosen tiles, and the error of the logarithms of modelled times.
+    """Mean time lost by chosen tiles, and the error of the logarithms of modeled times.
 
     The choice is softened, so that the loss has slopes: a tile is chosen with a probability that
-    falls with its modelled cycles above the least ones.  Errors of fast tiles count most.
+    falls with its modeled cycles above the least ones.  Errors of fast tiles count most.
     """
     lost, errors, weights = [], [], []
     for each in found:

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from quantglow import debug
-from quantglow.arguments import choice as one_of
-from quantglow.arguments import positive
-from quantglow.backends.llvm.isa.choices import Choice, Choices
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.jit.cache import cache_folder, unused
-from quantglow.backends.llvm.jit.machine import machine_identity
-from quantglow.backends.llvm.jit.private_folder import PrivateFolder
-from quantglow.errors import OptionError
-from quantglow.runtime.build import Compiler
+from quantglow.codegen.llvm.cache import cache_folder, unused
+from quantglow.codegen.llvm.isa.costs import Choice, Choices
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.machine import machine_identity
+from quantglow.runtime.programs.build import Compiler
+from quantglow.support import debug
+from quantglow.support.arguments import choice as one_of
+from quantglow.support.arguments import positive
+from quantglow.support.errors import OptionError
+from quantglow.support.private_folder import PrivateFolder
 from quantglow.version import __version__
 
 FOLDER, NAME = "tuning", "records.jsonl"
@@ -181,7 +181,7 @@ def check_client(client: Any, tune: Tune | None) -> Any:
     """The argument ``client``.  Raises ``OptionError``."""
     if client is not None:
         # Only here: a process that loads a model needs no cluster.
-        from quantglow.clusters import checked_client
+        from quantglow.support.extras import checked_client
 
         checked_client(client)
         if tune != "measure":

@@ -1,31 +1,109 @@
-"""Search for the fastest state of a space: ask for states to measure, tell what they took.
+"""Search spaces of tasks, and searchers for their fastest states.
 
-G-BFS and N-A2C (``na2c``) are those of Zhang, Cheng, Zang and Park 2019 (arXiv:1909.10616), on the
-moves of ``Space``.
+The choices of a task are states with coordinates.  A move changes one coordinate by one step:
+another form, a tile of more or fewer pixels or vectors, the other order, more or fewer steps, an
+earlier or later prefetch.
+
+A searcher is asked for states to measure, and told what they took.  G-BFS and N-A2C (``learned``)
+are those of Zhang, Cheng, Zang and Park 2019 (arXiv:1909.10616), on the moves of ``Space``.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from quantglow.tuning.space import Space
+from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.kernels.conv.implicit_gemm import PREFETCHES
+from quantglow.codegen.llvm.kernels.tunable import NAMES
+from quantglow.support.arrays import Array
+
+FORM = 0
+"""The coordinate whose moves lead to the first state of another form."""
+NOWHERE = -1
 
 RHO = 5
-"""Neighbours of a state that G-BFS measures, as in the paper."""
+"""Neighbors of a state that G-BFS measures, as in the paper."""
 HOT, COLD = 0.3, 0.01
 """First and last temperature of annealing, as a share of the time of the current state."""
 COOLING = 200
 """States after which annealing is cold."""
 STRAY = 0.05
-"""Probability of a random state instead of a neighbour."""
+"""Probability of a random state instead of a neighbor."""
 MOST_STEPS = 500
 """Steps of a walk among known states before any new one is taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """States 0 to n - 1 of a task, the default first, then in the order of the cost model.
+
+    ``coordinates``: int [n, d]; ``moves``: the state at which each of 2 d moves ends, or
+    ``NOWHERE``, int [n, 2 d]; ``modelled``: cycles of the cost model, [n].
+    """
+
+    coordinates: Array
+    moves: Array
+    modelled: Array
+
+    @staticmethod
+    def of(choices: Sequence[Choice], modelled: Sequence[float]) -> Space:
+        """The space of choices in the order of the cost model."""
+        return Space.at(coordinates_of(choices), np.asarray(modelled, np.float64))
+
+    @staticmethod
+    def at(coordinates: Array, modelled: Array) -> Space:
+        """The space of states at these coordinates."""
+        place = {tuple(each): number for number, each in enumerate(coordinates.tolist())}
+        first: dict[int, int] = {}
+        for number, form in enumerate(coordinates[:, FORM].tolist()):
+            first.setdefault(form, number)
+        moves = np.full((len(coordinates), 2 * coordinates.shape[1]), NOWHERE, np.int64)
+        for number, each in enumerate(coordinates.tolist()):
+            for axis in range(len(each)):
+                for side, step in enumerate((-1, 1)):
+                    to = (*each[:axis], each[axis] + step, *each[axis + 1 :])
+                    end = first.get(to[FORM], NOWHERE) if axis == FORM else place.get(to, NOWHERE)
+                    moves[number, 2 * axis + side] = end
+        return Space(coordinates, moves, modelled)
+
+    def __len__(self) -> int:
+        return len(self.coordinates)
+
+    def neighbours(self, state: int) -> list[int]:
+        """The states one move away."""
+        return [int(end) for end in self.moves[state] if end != NOWHERE]
+
+    @property
+    def features(self) -> Array:
+        """Coordinates between -0.5 and 0.5, float [n, d]."""
+        most = np.maximum(self.coordinates.max(axis=0), 1)
+        return np.asarray(self.coordinates / most - 0.5)
+
+
+def coordinates_of(choices: Sequence[Choice]) -> Array:
+    """For each choice the ranks of its form, pixels, vectors, order, unrolling and prefetch."""
+    keys = [
+        (
+            NAMES.index(choice.form),
+            (0, 0) if choice.tile is None else (choice.tile[0] * choice.tile[1], choice.tile[0]),
+            0 if choice.tile is None else choice.tile[2],
+            int(choice.panels_outer or False),
+            choice.unroll or 0,
+            PREFETCHES.index(choice.prefetch or PREFETCHES[0]),
+        )
+        for choice in choices
+    ]
+    ranks = []
+    for column in zip(*keys, strict=True):
+        rank = {value: number for number, value in enumerate(sorted(set(column)))}
+        ranks.append([rank[value] for value in column])
+    return np.array(ranks, np.int64).T
 
 
 class Searcher(Protocol):
@@ -146,7 +224,7 @@ class Annealing:
 
 
 class GBFS:
-    """Greedy best-first search: ``rho`` random neighbours of the fastest state not yet expanded.
+    """Greedy best-first search: ``rho`` random neighbors of the fastest state not yet expanded.
 
     Where the queue is empty, it goes on at a random state: the paper's would end.
     """

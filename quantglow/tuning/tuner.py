@@ -13,20 +13,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.arguments import choice as one_of
-from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.errors import BackendError
-from quantglow.graph.graph import Graph
-from quantglow.lazy import cached_property
-from quantglow.processes.deadline import Deadline
-from quantglow.tuning.learned import OptunaSearch, XGBoostSearch
+from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.ir.graph.graph import Graph
+from quantglow.support.arguments import choice as one_of
+from quantglow.support.classes import cached_property
+from quantglow.support.errors import BackendError
+from quantglow.support.processes.interrupts import Deadline
+from quantglow.tuning.learned import NA2C, OptunaSearch, XGBoostSearch
 from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, planned_for
-from quantglow.tuning.na2c import NA2C
 from quantglow.tuning.records import Record, this_host
-from quantglow.tuning.searchers import GBFS, Annealing, Maker, ModelOrder, RandomSearch, Searcher
-from quantglow.tuning.space import Space
-from quantglow.tuning.tasks import Task, tasks_of
+from quantglow.tuning.searchers import (
+    GBFS,
+    Annealing,
+    Maker,
+    ModelOrder,
+    RandomSearch,
+    Searcher,
+    Space,
+)
+from quantglow.tuning.trials import Task, tasks_of
 
 SEARCHERS: dict[str, Maker] = {
     "model": ModelOrder,

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.ops import Relu
+from quantglow.evaluation.layer_speed import LayerSpeed
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import Relu
+from quantglow.ir.types import f32
 from quantglow.profiling import Histogram
 from quantglow.report import CodeUse, LayerAccuracy, OutputAccuracy
-from quantglow.report.page.data import Figures, page_of
-from quantglow.report.page.source import PageSource
-from quantglow.report.speed.speed import LayerSpeed
-from quantglow.types import f32
-from quantglow.webpage import framed
+from quantglow.report.page import Figures, PageSource, page_of
+from quantglow.support.display.webpage import framed
 from tests.browser.conftest import Opener
 from tests.support.small_network import small_model, small_samples
 

@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 LEVELS = tuple(PROCESSORS)
 
 SUITE = (
-    "tests/unit/backends/test_executable.py",
-    "tests/unit/backends/test_guard_pages.py",
-    "tests/unit/backends/test_host.py",
-    "tests/unit/backends/test_instruction_sets.py",
-    "tests/unit/backends/test_link.py",
-    "tests/unit/backends/test_llvm_functions.py",
-    "tests/unit/backends/test_threads.py",
-    "tests/unit/runtime/saved_models/test_saving.py",
+    "tests/unit/runtime/native/test_executable.py",
+    "tests/unit/codegen/test_guard_pages.py",
+    "tests/unit/codegen/test_host.py",
+    "tests/unit/codegen/test_instruction_sets.py",
+    "tests/unit/runtime/jit/test_link.py",
+    "tests/unit/codegen/test_llvm_functions.py",
+    "tests/unit/runtime/native/test_threads.py",
+    "tests/unit/runtime/saved/test_saving.py",
     "tests/matrix/test_llvm_activations.py",
     "tests/matrix/test_llvm_convolution.py",
     "tests/matrix/test_llvm_indexing.py",
@@ -48,13 +48,15 @@ SUITE = (
 laws of backends, and pinned integers."""
 
 QUICK = (
-    "tests/unit/backends/test_host.py",
-    "tests/unit/backends/test_link.py",
+    "tests/unit/codegen/test_host.py",
+    "tests/unit/runtime/jit/test_link.py",
     "tests/properties/test_saved_model_laws.py",
 )
 """The part of them that CI runs: 83 seconds of CPU."""
 
-NOT_EMULATED = ("tests/unit/backends/test_threads.py::test_a_forked_child_gets_workers_of_its_own",)
+NOT_EMULATED = (
+    "tests/unit/runtime/native/test_threads.py::test_a_forked_child_gets_workers_of_its_own",
+)
 """QEMU 7.2 ends a process that forks while other threads run, by an assertion of its own."""
 
 needs_emulator = pytest.mark.skipif(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.ops import Concat, Elementwise
-from quantglow.ops.expression import Expr, arg, call, const
-from quantglow.types import DType, ElementType, f32
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Concat, Elementwise
+from quantglow.ir.ops.expression import Expr, arg, call, const
+from quantglow.ir.types import DType, ElementType, f32
+from quantglow.support.arrays import Array
 from tools.function_accuracy import FUNCTIONS
 from tools.function_errors import SMALLEST_NORMAL, compiled
 

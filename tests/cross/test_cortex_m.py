@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.bundle.flash import LIBRARIES
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
-from quantglow.memory.arena_order import ALIGNMENT
-from quantglow.ops import Add, Mul, Softmax
-from quantglow.types import f32
+from quantglow.export.bundle.linking import LIBRARIES
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.ops import Add, Mul, Softmax
+from quantglow.ir.types import f32
+from quantglow.memory.planner import ALIGNMENT
 from tests.cross import float_functions
 from tests.cross.cortex_m import functions
 from tests.cross.cortex_m.boards import (

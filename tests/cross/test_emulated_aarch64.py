@@ -49,7 +49,7 @@ def test_networks_saved_here_give_the_same_integers_there(
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_processor_runs_its_own_level_and_all_below(level: str) -> None:
-    script = "from quantglow.backends.llvm.targets import *; print(*filter(runs_here, LEVELS))"
+    script = "from quantglow.codegen.llvm.targets import *; print(*filter(runs_here, LEVELS))"
     better_first = ["i8mm", "dotprod", "neon", "portable"]
     assert passed(run(level, "-c", script)).split() == better_first[better_first.index(level) :]
 

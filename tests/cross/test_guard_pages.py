@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.runtime import bundles
+from quantglow.export.bundle import exporter as bundles
 from tests.support.bundled import built, interpreted, written
 from tests.support.pinned import NAMES, feeds_of, hashes, pinned
 from tools.other_processors import QEMU

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.aot.objects import object_file
-from quantglow.backends.llvm.aot.program_object import CALLS
-from quantglow.backends.llvm.builder import Builder, vector
-from quantglow.backends.llvm.targets import level_target
-from quantglow.foreign_types import Array
+from quantglow.codegen.llvm.builder import Builder, vector
+from quantglow.codegen.llvm.targets import level_target
+from quantglow.export.bundle.object_file import object_file
+from quantglow.export.bundle.program_object import CALLS
 from quantglow.interpreter import interpret
-from quantglow.runtime.saved_models import saving
+from quantglow.runtime.saved import saving
+from quantglow.support.arrays import Array
 from tests.cross import float_functions
 from tests.fuzz.emulated import program_difference
 from tests.generators.onnx_models import models

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.graph.graph import Graph
-from quantglow.runtime.bundles import BundleOptions, export_bundle
-from quantglow.runtime.saved_models import saving
+from quantglow.export.bundle.exporter import BundleOptions, export_bundle
+from quantglow.ir.graph.graph import Graph
+from quantglow.runtime.saved import saving
 from tests.support.pinned import NAMES, pinned
 from tools.integer_hashes import write
 from tools.other_processors import HERE, QEMU, VECTORS

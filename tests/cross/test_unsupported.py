@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.aot.run_function import OK, UNSUPPORTED
+from quantglow.export.bundle.run_functions import OK, UNSUPPORTED
 from tests.support.small_network import small_model, small_samples
 
 MAIN = """

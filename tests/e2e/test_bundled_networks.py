@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.targets import runs_here
+from quantglow.codegen.llvm.targets import runs_here
 from tests.support.bundled import built, each_compiler, octets, written
 from tests.support.embedded import MAKERS, network
 

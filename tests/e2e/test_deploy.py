@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import pytest
 
-from quantglow.backends.llvm.targets import runs_here
-from quantglow.bundle.linkers import programs
+from quantglow.codegen.llvm.targets import runs_here
+from quantglow.export.bundle.linking import programs
 from tests.support.small_network import small_model, small_samples
 
 ROOT = Path(__file__).resolve().parents[2]

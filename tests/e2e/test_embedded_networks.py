@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 import quantglow as qg
-from quantglow.backends.llvm.targets import LEVELS, runs_here
 from quantglow.cli import demo
-from quantglow.cli.data import EXAMPLES, Example
+from quantglow.cli.demo import EXAMPLES, Example
+from quantglow.codegen.llvm.targets import LEVELS, runs_here
 
 TESTED = 100
 """Number of labelled images of each network in these tests."""

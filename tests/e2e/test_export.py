@@ -13,11 +13,11 @@ import onnx
 import onnxruntime
 import pytest
 
-from quantglow.frontend import import_model
-from quantglow.frontend.export.model import export_onnx
-from quantglow.graph.graph import Graph
+from quantglow.export.onnx.model import export_onnx
+from quantglow.importer.onnx import import_model
 from quantglow.interpreter import interpret
-from quantglow.passes import optimize
+from quantglow.ir.graph.graph import Graph
+from quantglow.transforms.float import optimize
 from tests.support.embedded import network
 from tools.qdq_agreement import (
     CALIBRATION,

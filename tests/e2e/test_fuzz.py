@@ -50,13 +50,13 @@ def test_altered_texts_are_accepted_and_refused() -> None:
 
 def test_an_undeclared_kind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fuzzer draws operands of kinds that the compiler does not take."""
-    monkeypatch.setattr("quantglow.ops.MaxPool.takes", {})
-    monkeypatch.setattr("quantglow.ops.Quantize.takes", {})
+    monkeypatch.setattr("quantglow.ir.ops.MaxPool.takes", {})
+    monkeypatch.setattr("quantglow.ir.ops.Quantize.takes", {})
     assert any(saved_texts.check_text(seed) for seed in range(600))
 
 
 def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantglow.ops.unary.Relu.reference", lambda self, x: x)
+    monkeypatch.setattr("quantglow.ir.ops.unary.Relu.reference", lambda self, x: x)
     seed = next(
         s
         for s in range(500)
@@ -103,7 +103,7 @@ def test_extremes_of_nan_are_not_compared_with_onnxruntime() -> None:
 
 
 def test_other_results_beside_open_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantglow.ops.unary.Relu.reference", lambda self, x: x)
+    monkeypatch.setattr("quantglow.ir.ops.unary.Relu.reference", lambda self, x: x)
     found = check(extreme(np.nan), Setting())
     assert found is not None
     assert "output 2" in found.detail
@@ -112,7 +112,7 @@ def test_other_results_beside_open_ones_are(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_open_result_is_the_same_compiled_and_interpreted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quantglow.ops.unary.Neg.reference", lambda self, x: np.ones_like(x))
+    monkeypatch.setattr("quantglow.ir.ops.unary.Neg.reference", lambda self, x: np.ones_like(x))
     found = check(extreme(np.nan), Setting())
     assert found is not None
     assert found.kind == "compiled float"
@@ -120,7 +120,7 @@ def test_an_open_result_is_the_same_compiled_and_interpreted(
 
 def test_extremes_of_numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "quantglow.ops.pooling.ReduceMax.reference",
+        "quantglow.ir.ops.pooling.ReduceMax.reference",
         lambda self, x: x.min(self.axes, keepdims=self.keepdims),
     )
     found = check(extreme(0.5), Setting())

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from quantglow.frontend.nodes.context import IMPORTERS
+from quantglow.importer.onnx.nodes.context import IMPORTERS
 from tests.generators.onnx_models.drawing import FLOAT, OPSETS, Drawing, Rejected
 from tests.generators.onnx_models.operators import FAMILIES, Family
 from tools.operators import PAGE

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from quantglow.frontend import import_model
+from quantglow.importer.onnx import import_model
 from quantglow.interpreter import interpret
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

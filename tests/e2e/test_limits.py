@@ -10,24 +10,21 @@ from pathlib import Path
 
 import pytest
 
-import quantglow.frontend.operators
+import quantglow.importer.onnx.operators
 from tools.limits import LIMITS, Limit, reasons
 
-OPERATORS = Path(quantglow.frontend.operators.__file__).parent
+OPERATORS = Path(quantglow.importer.onnx.operators.__file__).parent
 
 NO_LIMITS = {
-    "attention": "ONNX's definition of the operator takes their place",
-    "branches": "an If is named with what its branches refuse",
-    "dynamic": "integer products outside of dynamic quantization",
-    "fused": "operators of onnxruntime, which have no row in the README's table",
-    "grouped_query": "the same",
-    "integer_sums": "integer products outside of dynamic quantization",
-    "integers": "element types: of these the README says that onnxruntime runs them",
-    "multi_head": "operators of onnxruntime",
-    "qlinear": "QLinearSoftmax before opset 13",
-    "quantized": "run-time integers, see 'Models that come quantized'",
-    "steps": "shapes that ONNX does not allow",
-    "weight_groups": "operators of onnxruntime",
+    "contrib": "operators of onnxruntime",
+    "controlflow/subgraphs": "an If is named with what its branches refuse",
+    "groupwise": "operators of onnxruntime",
+    "math/integers": "element types: of these the README says that onnxruntime runs them",
+    "nn/attention": "ONNX's definition of the operator takes their place",
+    "nn/fused": "operators of onnxruntime, and shapes that ONNX does not allow",
+    "quantization/integer_products": "integer products outside of dynamic quantization",
+    "quantization/linear": "run-time integers, see 'Models that come quantized'",
+    "quantization/qlinear": "QLinearSoftmax before opset 13",
 }
 """Modules whose refusals are about values and types, not about forms of an operator."""
 
@@ -59,10 +56,11 @@ REFUSALS = ("Unsupported", "OfLateShapes")
 
 def refusals() -> Iterator[tuple[str, str]]:
     """Module and text of every reason in the code, with * for its parameters."""
-    for path in sorted(OPERATORS.glob("*.py")):
+    for path in sorted(OPERATORS.rglob("*.py")):
+        module = path.relative_to(OPERATORS).with_suffix("").as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in REFUSALS:
-                yield path.stem, text_of(node.args[0])
+                yield module, text_of(node.args[0])
 
 
 def text_of(node: ast.expr) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import quantglow as qg
 from quantglow import interpreter
-from quantglow.backends.llvm.targets import LEVELS, runs_here
+from quantglow.codegen.llvm.targets import LEVELS, runs_here
 from tests.support.combinations import covering
 from tests.support.pinned import NAMES, digest, feeds_of, hashes, pinned
 

@@ -27,9 +27,9 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import quantglow as qg
-from quantglow.graph.node import Constant, Node
-from quantglow.ops.arithmetic import is_integer
-from quantglow.types import DType
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops.arithmetic import is_integer
+from quantglow.ir.types import DType
 from tests.support.embedded import network
 from tests.unit.quantization.qdq.qdq_models import by_onnxruntime
 

@@ -11,9 +11,9 @@ import pytest
 
 import quantglow as qg
 from quantglow import steps
-from quantglow.foreign_types import Array
-from quantglow.report.accuracy.metrics import sqnr_db
-from quantglow.types import DType
+from quantglow.evaluation.metrics import sqnr_db
+from quantglow.ir.types import DType
+from quantglow.support.arrays import Array
 from tests.support.equality import assert_equal_values
 from tools.hashed_networks import NETWORKS
 

@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.types import DType
+from quantglow.ir.types import DType
 from tools.downloads.silero_vad import CHUNKS, calls, model_file
 from tools.downloads.wheels import wheel_member
 

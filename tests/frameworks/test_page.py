@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.converters.tflite.operators import RULES
+from quantglow.importer.tflite.operators import RULES
 from tests.support.documented import BOTH, ONE, blocks
 
 for needed in ("torch", "onnxscript", "torchao", "sklearn", "skl2onnx"):

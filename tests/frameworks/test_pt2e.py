@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.ops.convolution import Conv, Gemm
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops.convolution import Conv, Gemm
 from quantglow.torch_backend import GraphOnQuantglow
 from tests.frameworks.networks import digits, images
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.converters import pytorch_calls
-from quantglow.foreign_types import array_of_tensor
+from quantglow.importer.torch import samples as pytorch_calls
+from quantglow.support.arrays import array_of_tensor
 from tests.frameworks.networks import digits, images, labels
 from tests.support.small_network import small_model
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.converters.tflite.operators import RULES, written
-from quantglow.converters.tflite.reading import KINDS, TfliteFile
+from quantglow.importer.tflite.files import KINDS, TfliteFile
+from quantglow.importer.tflite.operators import RULES, written
 from tests.support.tflite_cases import CASES, inputs_of
 from tools.downloads.mlperf_tiny import SOURCES, int8_file, samples
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from quantglow.tuning.space import Space
+from quantglow.tuning.searchers import Space
 from quantglow.tuning.tuner import SEARCHERS
 
 pytestmark = pytest.mark.frameworks

@@ -15,10 +15,9 @@ import onnx
 from onnx import TensorProto
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.frontend.export.model import export_onnx
-from quantglow.graph.border import numpy_type
-from quantglow.graph.signature import DECLARED
+from quantglow.export.onnx.model import export_onnx
+from quantglow.ir.graph.signature import DECLARED, numpy_type
+from quantglow.support.arrays import Array
 from tests.generators.onnx_models.float_types import with_casts
 from tests.generators.onnx_models.models import Case
 

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from onnx import inliner
 
 import quantglow as qg
-from quantglow.backends.llvm import targets
-from quantglow.backends.onnxruntime.session import failures
-from quantglow.driver.models import is_quantized
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.graph.traits import Trait
+from quantglow.api.models.families import is_quantized
+from quantglow.codegen.llvm import targets
 from quantglow.interpreter import interpret
-from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
-from quantglow.ops.unary import Relu
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
+from quantglow.ir.ops.unary import Relu
+from quantglow.ort.session import failures
 from quantglow.runtime.compiled import CompiledModel
 from tests.fuzz.borders import border_difference
 from tests.fuzz.free_sizes import free_difference

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 from quantglow import interpreter
-from quantglow.errors import BackendError, CalibrationError
-from quantglow.graph.border import entering
+from quantglow.ir.graph.signature import entering
+from quantglow.support.errors import BackendError, CalibrationError
 from tests.fuzz import compare
 from tests.fuzz.integers import first_difference
 from tests.generators.onnx_models import models

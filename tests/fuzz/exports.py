@@ -20,12 +20,12 @@ import onnx
 import onnxruntime as ort
 
 import quantglow as qg
-from quantglow.backends.onnxruntime.session import failures
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.ops.external import External
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops.external import External
+from quantglow.ort.session import failures
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.free_graphs import REMEDY
+from quantglow.runtime.exports.free_graphs import REMEDY
+from quantglow.support.arrays import Array
 from tests.fuzz.compare import (
     REFUSED,
     Difference,

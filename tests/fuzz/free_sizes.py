@@ -17,14 +17,14 @@ import numpy as np
 import onnx
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.frontend.nodes.context import IMPORTERS, qualified
-from quantglow.graph.case import Case as ShapeCase
-from quantglow.graph.graph import Graph
+from quantglow.importer.onnx.nodes.context import IMPORTERS, qualified
+from quantglow.ir.graph.family import Case as ShapeCase
+from quantglow.ir.graph.graph import Graph
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.shapes import general_programs
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.general_programs import HALVINGS
+from quantglow.support.arrays import Array
 from tests.generators.onnx_models.models import Case, Feeds
 from tests.support.free_dimensions import RESIZES, freed, resized
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 
 
 def first_difference(names: Iterable[str], wanted: Sequence[Array], found: Sequence[Array]) -> str:

@@ -27,9 +27,9 @@ from typing import IO, Any
 import numpy as np
 
 import quantglow as qg
-from quantglow.errors import CalibrationError
-from quantglow.foreign_types import Array
-from quantglow.runtime.saved_models import saving
+from quantglow.runtime.saved import saving
+from quantglow.support.arrays import Array
+from quantglow.support.errors import CalibrationError
 from tests.fuzz import compare
 from tests.fuzz.isolated import last_words, patience
 from tests.generators.onnx_models import models

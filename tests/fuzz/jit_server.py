@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
-from quantglow.runtime.saved_models import saving
+from quantglow.runtime.saved import saving
 from tests.fuzz.integers import first_difference
 from tests.support.harsh import harsh
 

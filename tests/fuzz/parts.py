@@ -16,9 +16,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.frontend import open_model, split
-from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.importer.onnx import open_model, split
+from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.support.arrays import Array
 from tests.generators.onnx_models.drawing import ML
 from tests.generators.onnx_models.models import Case
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
-from quantglow.runtime.saved_models import archives
+from quantglow.runtime.saved import archives
 from tests.fuzz.compare import Difference
 from tests.fuzz.files import MOST_ELEMENTS, RUN_SECONDS, altered_bytes, interrupted_after
 from tests.support.cascade import picture

@@ -21,21 +21,21 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
-from quantglow.graph.graph import Graph
-from quantglow.graph.text import constants_of, print_with_arrays, scales_of
-from quantglow.runtime.saved_models import archives
-from quantglow.runtime.saved_models.members import Allowance
-from quantglow.runtime.saved_models.saving import StoredText, texts_of
-from quantglow.runtime.saved_models.stored_arrays import ArrayStore
-from quantglow.symbolic.size import symbols as free_symbols
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.text import constants_of, print_with_arrays, scales_of
+from quantglow.ir.symbolic.size import symbols as free_symbols
+from quantglow.runtime.saved import archives
+from quantglow.runtime.saved.members import Allowance
+from quantglow.runtime.saved.saving import StoredText, texts_of
+from quantglow.runtime.saved.stored_arrays import ArrayStore
 from tests.fuzz import saved_files
 from tests.fuzz.compare import Difference
 from tests.fuzz.files import MOST_ELEMENTS, RUN_SECONDS, interrupted_after
 from tests.fuzz.text_changes import change, conditions
 from tests.fuzz.text_lines import Repaired, repaired
 from tests.support.guarded import guarded
-from tests.unit.frontend.export_cases import FLOAT, INT8
-from tests.unit.frontend.export_kit import Kit
+from tests.unit.export.onnx.export_cases import FLOAT, INT8
+from tests.unit.export.onnx.export_kit import Kit
 
 MOST_WRITTEN = 4096
 """Maximum number of elements of an array in a text."""

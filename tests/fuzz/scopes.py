@@ -15,12 +15,12 @@ import onnx
 from onnx import numpy_helper
 
 import quantglow as qg
-from quantglow.driver.models import is_quantized
-from quantglow.foreign_types import Array
-from quantglow.frontend.reading.proto import all_nodes
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant
-from quantglow.ops.arithmetic import dequantize
+from quantglow.api.models.families import is_quantized
+from quantglow.importer.onnx.reading.proto import all_nodes
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
+from quantglow.ir.ops.arithmetic import dequantize
+from quantglow.support.arrays import Array
 from tests.generators.onnx_models.models import Case
 
 SHARE = 0.2

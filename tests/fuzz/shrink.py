@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import onnx
 from onnx import helper
 
-from quantglow.backends.onnxruntime.session import failures
+from quantglow.ort.session import failures
 from tests.fuzz.compare import session
 from tests.generators.onnx_models.models import Case, Feeds, read_by
 

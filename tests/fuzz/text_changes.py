@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.graph.node import OPS, attribute_fields, operand_fields
-from quantglow.ops.functions import BINARY, SELECT, UNARY
-from quantglow.ops.resize import COORDINATES, ROUNDINGS
-from quantglow.types import DType
+from quantglow.ir.graph.node import OPS, attribute_fields, operand_fields
+from quantglow.ir.ops.functions import BINARY, SELECT, UNARY
+from quantglow.ir.ops.resize import COORDINATES, ROUNDINGS
+from quantglow.ir.types import DType
 from tests.fuzz.text_lines import Line, nodes_of
 
 Random = np.random.Generator

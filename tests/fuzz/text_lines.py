@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from quantglow.errors import QuantglowError
-from quantglow.foreign_types import Array
-from quantglow.graph.attributes import ArrayMark
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.graph.text import STRING, GraphReader
+from quantglow.ir.graph.attributes import ArrayMark
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.graph.text import STRING, GraphReader
+from quantglow.support.arrays import Array
+from quantglow.support.errors import QuantglowError
 
 NODE = re.compile(rf"( *)({STRING}): ([^=]*) = (\w+)\((.*)\)")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.instr.program import Buffer, BufferKind
-from quantglow.memory.search.tasks import Step, Tasks
-from quantglow.ops import Add, Concat, MaxPool, Relu
-from quantglow.types import f32
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import Add, Concat, MaxPool, Relu
+from quantglow.ir.program.program import Buffer, BufferKind
+from quantglow.ir.types import f32
+from quantglow.memory.tasks import Step, Tasks
 from tests.support.builder import Builder
 
 CHANNELS = (1, 4, 16, 64)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.ops import (
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import (
     Abs,
     Add,
     Concat,
@@ -23,7 +23,7 @@ from quantglow.ops import (
     Tanh,
     Transpose,
 )
-from quantglow.types import f32
+from quantglow.ir.types import f32
 from tests.support.builder import Builder, cut
 
 ROWS, COLUMNS = 2, 4

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from quantglow.instr.generate import generate
-from quantglow.instr.program import Alloc, Buffer, BufferKind, Dealloc, Instruction, Program
-from quantglow.lowering import lower
+from quantglow.ir.program.program import Alloc, Buffer, BufferKind, Dealloc, Instruction, Program
 from quantglow.memory.schedule import schedule
-from quantglow.memory.share import share_in_place
+from quantglow.transforms.lowering import lower
+from quantglow.transforms.program.generate import generate
+from quantglow.transforms.program.sharing import share_in_place
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 
 NBYTES = (0, 1, 63, 64, 65, 128, 1000, 4096)

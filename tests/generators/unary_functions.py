@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from quantglow.frontend.operators.elementwise import DECLARED
-from quantglow.graph.node import OPS, Node, attribute_fields
-from quantglow.ops.unary import Unary
+from quantglow.importer.onnx.operators.math.elementwise import DECLARED
+from quantglow.ir.graph.node import OPS, Node, attribute_fields
+from quantglow.ir.ops.unary import Unary
 
 POSITIVE = ("Log", "Reciprocal", "Sqrt")
 """Functions with a pole or an end at 0."""

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantglow.ops.activation import Activation
+from quantglow.ir.ops.activation import Activation
 
 LOWS = (-np.inf, -1e4, -1e9, float(np.finfo(np.float32).min))
 """Numbers that masks add to hidden values."""

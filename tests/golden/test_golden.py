@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantglow.backends.reference import ReferenceExecutable
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.instr.program import Program
 from quantglow.interpreter import interpret
+from quantglow.interpreter.program import ReferenceExecutable
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.program.program import Program
 from quantglow.memory.planner import plan_memory
+from quantglow.support.arrays import Array
 from tests.golden.texts import FILES, PASSES, run
 from tests.support.equality import assert_equal_values
 
@@ -61,7 +61,7 @@ WITHOUT_TEXT = {
     "fold-symmetric-products": "matrices that pay are too large for a text",
     "minimal-filtering": "filters that pay are too large for a text",
 }
-"""Passes with tests of their own in ``tests/unit/passes``, and why."""
+"""Passes with tests of their own in ``tests/unit/transforms/float``, and why."""
 
 
 @pytest.mark.parametrize("name", sorted(PASSES.keys() - WITHOUT_TEXT.keys()))

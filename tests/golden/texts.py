@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantglow.driver.named_passes import GRAPH_PASSES, NAMED_PROGRAM_PASSES
-from quantglow.graph.graph import Graph
-from quantglow.graph.text import arrays_written_out, parse_graph, print_with_arrays
-from quantglow.instr.program import Program
-from quantglow.instr.text import parse_program
-from quantglow.instr.verify import verify_program
-from quantglow.pass_manager import PassRecord, recording, run_in_order
+from quantglow.cli.opt import GRAPH_PASSES, NAMED_PROGRAM_PASSES
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.text import arrays_written_out, parse_graph, print_with_arrays
+from quantglow.ir.program.program import Program
+from quantglow.ir.program.text import parse_program
+from quantglow.ir.program.verify import verify_program
+from quantglow.transforms.pass_manager import PassRecord, recording, run_in_order
 
 FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("*/*.txt"))

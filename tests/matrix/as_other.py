@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
-from quantglow.backends.llvm import targets
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.errors import BackendError
+from quantglow.codegen.llvm import targets
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.support.errors import BackendError
 from tests.matrix.plain_ir.translation import FAMILIES, SUFFIX, plain
 
 

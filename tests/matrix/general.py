@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.backends.llvm.runtime.loaded import Arenas
-from quantglow.graph.case import Case
-from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Signature
-from quantglow.memory.arena_order import ALIGNMENT
-from quantglow.runtime.build import Compiler
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import Signature
+from quantglow.ir.symbolic.guards import Relation
+from quantglow.ir.symbolic.size import aligned
+from quantglow.memory.planner import ALIGNMENT
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.native.loaded import Arenas
+from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.shapes.general import GeneralProgram, general_program
-from quantglow.symbolic.guards import Relation
-from quantglow.symbolic.size import aligned
 from tests.matrix.harness import TARGETS, on_llvm
 from tests.support.guarded import guarded
 

@@ -6,20 +6,20 @@ import ctypes
 
 import numpy as np
 
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.runtime.compilation import compile_program
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
-from quantglow.backends.reference import ReferenceExecutable
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.instr.generate import generate
-from quantglow.instr.verify import verify_program
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.interpreter import interpret
-from quantglow.lowering import lower
+from quantglow.interpreter.program import ReferenceExecutable
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.program.verify import verify_program
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
-from quantglow.memory.share import share_in_place
+from quantglow.runtime.native.compilation import compile_program
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.support.arrays import Array
+from quantglow.transforms.lowering import lower
+from quantglow.transforms.program.generate import generate
+from quantglow.transforms.program.sharing import share_in_place
 from tests.support.equality import assert_equal_values
 from tests.support.feeds import feeds_of
 from tests.support.guarded import guarded

@@ -16,11 +16,11 @@ from onnx import numpy_helper
 from onnx.backend.test.case import node
 from onnx.backend.test.case.test_case import TestCase
 
-from quantglow.errors import UnsupportedOpError
-from quantglow.foreign_types import Array
-from quantglow.frontend import import_model
-from quantglow.frontend.reading.proto import OLDEST_OPSET
-from quantglow.graph.graph import Graph
+from quantglow.importer.onnx import import_model
+from quantglow.importer.onnx.reading.proto import OLDEST_OPSET
+from quantglow.ir.graph.graph import Graph
+from quantglow.support.arrays import Array
+from quantglow.support.errors import UnsupportedOpError
 
 LOW_PRECISION = {"float16": 2e-3, "bfloat16": 2e-2}
 """Relative error of results in these types: we compute in float32."""

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from quantglow.types import DType
+from quantglow.ir.types import DType
 from tests.matrix import test_general_depthwise as depthwise
 from tests.matrix import test_general_indexing as indexing
 from tests.matrix import test_general_matmul as matmul

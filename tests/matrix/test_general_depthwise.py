@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.targets import resolve
-from quantglow.graph.graph import Graph
-from quantglow.ops import Constant, Conv
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Constant, Conv
+from quantglow.ir.types import DType, ElementType, QuantParams
 from tests.generators.quantized_graphs.convolutions import element, tensor
 from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
 from tests.matrix.harness import TARGETS

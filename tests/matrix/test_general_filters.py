@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quantglow.backends.llvm.targets import resolve
-from quantglow.graph.graph import Graph
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.graph import Graph
 from tests.generators.float_graphs.filters import bank, three_taps, transform
 from tests.matrix.general import LEVELS, Sizes, assert_serves
 from tests.matrix.harness import TARGETS, assert_agree

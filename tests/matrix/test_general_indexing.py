@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.backends.llvm.targets import resolve
-from quantglow.errors import OutOfRangeError
-from quantglow.graph.case import Case
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.ops import Gather, Scatter, TopK
-from quantglow.types import DType, TensorType
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Gather, Scatter, TopK
+from quantglow.ir.types import DType, TensorType
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.support.errors import OutOfRangeError
 from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS
 from tests.support.builder import Builder

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from quantglow.backends.llvm.targets import resolve
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.ops import Add, Concat, Loop, Slice, Tanh
-from quantglow.types import f32
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Add, Concat, Loop, Slice, Tanh
+from quantglow.ir.types import f32
 from tests.matrix.general import LEVELS, Sizes, assert_serves
 from tests.support.builder import Builder
 

@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from quantglow.backends.llvm.targets import resolve
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.ops import MatMul, Transpose
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import MatMul, Transpose
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from tests.matrix.general import LEVELS, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
 

@@ -9,13 +9,13 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.errors import QuantglowError
-from quantglow.graph.case import Case, may_decide
+from quantglow.ir.graph.family import Case, may_decide
+from quantglow.ir.symbolic.expression import Values
+from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.general import GeneralProgram, general_program, planned_program
 from quantglow.runtime.shapes.general_programs import HALVINGS
-from quantglow.symbolic.expression import Values
+from quantglow.support.errors import QuantglowError
 from tests.matrix import node_cases
 from tests.support.free_dimensions import RESIZES, bytes_of, freed, resized
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.backends.llvm.targets import resolve
-from quantglow.graph.graph import Graph
-from quantglow.ops import Add, Gemm, Mul, Relu, Reshape, Sigmoid, Transpose
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Add, Gemm, Mul, Relu, Reshape, Sigmoid, Transpose
+from quantglow.runtime.native.executable import LlvmExecutable
 from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS, on_llvm
 from tests.support.builder import Builder

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from quantglow.backends.llvm.targets import resolve
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
-from quantglow.types import DType, ElementType
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
+from quantglow.ir.types import DType, ElementType
 from tests.generators.quantized_graphs.convolutions import element, tensor
 from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
 from tests.matrix.harness import TARGETS

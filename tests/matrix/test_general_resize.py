@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quantglow.backends.llvm.targets import resolve
-from quantglow.graph.graph import Graph
-from quantglow.ops import Relu, Resize
-from quantglow.types import DType, ElementType
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Relu, Resize
+from quantglow.ir.types import DType, ElementType
 from tests.generators.quantized_graphs.convolutions import element, tensor
 from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS

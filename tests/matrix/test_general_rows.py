@@ -6,11 +6,11 @@ from unittest import mock
 
 import pytest
 
-from quantglow.backends.llvm.kernels.elementwise import row_map
-from quantglow.backends.llvm.targets import resolve
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.ops import (
+from quantglow.codegen.llvm.kernels.elementwise import row_map
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import (
     Add,
     Exp,
     LayerNormalization,
@@ -21,7 +21,7 @@ from quantglow.ops import (
     Softmax,
     Transpose,
 )
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS
 from tests.support.builder import Builder

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.errors import QuantglowError
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
+from quantglow.support.errors import QuantglowError
 from tests.matrix import node_cases
 from tests.support.free_dimensions import RESIZES, freed, resized
 

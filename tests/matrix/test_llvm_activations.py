@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv
-from quantglow.ops.activation import Activation
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.ops import Conv
+from quantglow.ir.ops.activation import Activation
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from tests.generators.values import activations
 from tests.matrix.harness import TARGETS, on_llvm, on_reference
 from tests.support.effort import moderate

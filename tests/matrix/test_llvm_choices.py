@@ -9,15 +9,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.isa.choices import Choice, Choices
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.targets import resolve
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.ops import MatMul, Quantize, Transpose
-from quantglow.tuning.tasks import Task, tasks_of
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.codegen.llvm.isa.costs import Choice, Choices
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.kernels import emit
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import MatMul, Quantize, Transpose
+from quantglow.ir.types import DType, ElementType, QuantParams
+from quantglow.tuning.trials import Task, tasks_of
 from tests.generators.quantized_graphs.convolutions import Case, cases, floats, integers, tensor
 from tests.matrix.harness import TARGETS, assert_agree, on_llvm, planned
 from tests.support.effort import moderate

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.jit.compiler import target_machine
-from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.runtime.compilation import compile_program
-from quantglow.backends.llvm.targets import level_target, resolve
-from quantglow.graph.graph import Graph
-from quantglow.instr.program import Compute
+from quantglow.codegen.llvm.compiler import target_machine
+from quantglow.codegen.llvm.kernels import emit
+from quantglow.codegen.llvm.targets import level_target, resolve
 from quantglow.interpreter import interpret
-from quantglow.ops import Constant, Conv, Gemm, Input
-from quantglow.ops.activation import Activation
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Constant, Conv, Gemm, Input
+from quantglow.ir.ops.activation import Activation
+from quantglow.ir.program.program import Compute
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
+from quantglow.runtime.native.compilation import compile_program
 from tests.generators.quantized_graphs.convolutions import (
     Case,
     cases,

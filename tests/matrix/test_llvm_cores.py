@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.isa.costs import Core
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.isa.x86.levels import ICE_LAKE
-from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
-from quantglow.backends.llvm.targets import resolve, runs_here
-from quantglow.graph.graph import Graph
-from quantglow.instr.program import Compute
-from quantglow.ops import Conv
-from quantglow.types import DType
+from quantglow.codegen.llvm.isa.costs import Core
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.isa.x86.levels import ICE_LAKE
+from quantglow.codegen.llvm.kernels.conv.implicit_gemm import ConvKernel
+from quantglow.codegen.llvm.targets import resolve, runs_here
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Conv
+from quantglow.ir.program.program import Compute
+from quantglow.ir.types import DType
 from tests.generators.quantized_graphs.convolutions import (
     Case,
     cases,

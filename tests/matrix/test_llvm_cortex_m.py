@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.kernels.conv.merged_channels import MergedConvKernel
-from quantglow.backends.llvm.kernels.conv.row_products import RowsConvKernel
-from quantglow.backends.llvm.kernels.depthwise.window_kernel import WindowDepthwise
-from quantglow.graph.graph import Graph
-from quantglow.instr.program import Compute
-from quantglow.ops import Constant, Conv
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.codegen.llvm.kernels.conv.row_products import RowsConvKernel
+from quantglow.codegen.llvm.kernels.conv.streamed import MergedConvKernel
+from quantglow.codegen.llvm.kernels.depthwise.window_kernel import WindowDepthwise
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Constant, Conv
+from quantglow.ir.program.program import Compute
+from quantglow.ir.types import DType, ElementType, QuantParams
 from tests.generators.quantized_graphs.convolutions import Case, cases, integers
 from tests.matrix.harness import assert_agree, planned
 from tests.matrix.plain_ir.translation import plain

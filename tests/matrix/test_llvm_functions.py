@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.ops import Elementwise
-from quantglow.ops.expression import Expr, arg, call, iconst
-from quantglow.ops.functions import BINARY, ROW_FUNCTIONS, SELECT, UNARY, kind_of, result_kind
-from quantglow.types import DType, ElementType, TensorType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Elementwise
+from quantglow.ir.ops.expression import Expr, arg, call, iconst
+from quantglow.ir.ops.functions import BINARY, ROW_FUNCTIONS, SELECT, UNARY, kind_of, result_kind
+from quantglow.ir.types import DType, ElementType, TensorType
+from quantglow.support.arrays import Array
 from tests.generators.quantized_graphs.drawing import CHANNELS
 from tests.matrix.harness import assert_targets_agree
 from tests.support.effort import expensive, moderate

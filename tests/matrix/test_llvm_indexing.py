@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.runtime.compilation import compile_program
-from quantglow.backends.llvm.targets import resolve
-from quantglow.backends.reference import ReferenceExecutable
-from quantglow.errors import OutOfRangeError
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
+from quantglow.codegen.llvm.targets import resolve
 from quantglow.interpreter import interpret
-from quantglow.ops import Gather, Scatter, TopK, Transpose
-from quantglow.types import DType, TensorType
+from quantglow.interpreter.program import ReferenceExecutable
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import Gather, Scatter, TopK, Transpose
+from quantglow.ir.types import DType, TensorType
+from quantglow.runtime.native.compilation import compile_program
+from quantglow.support.arrays import Array
+from quantglow.support.errors import OutOfRangeError
 from tests.generators.quantized_graphs.drawing import CHANNELS
 from tests.matrix.harness import TARGETS, assert_targets_agree, planned
 from tests.support.combinations import covering

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from quantglow.errors import TypeRuleError
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import (
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import (
     LRN,
     Add,
     AveragePool,
@@ -48,8 +47,9 @@ from quantglow.ops import (
     Transpose,
     Where,
 )
-from quantglow.ops.expression import arg, call, const
-from quantglow.types import DType, ElementType, QuantParams, f32
+from quantglow.ir.ops.expression import arg, call, const
+from quantglow.ir.types import DType, ElementType, QuantParams, f32
+from quantglow.support.errors import TypeRuleError
 from tests.generators.quantized_graphs.drawing import CHANNELS, Drawing
 from tests.matrix.harness import assert_targets_agree, guarded_feeds
 from tests.support.effort import expensive

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.jit.identity import call_names
-from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.targets import LEVELS, level_target
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
-from quantglow.instr.program import Alloc, Dealloc
-from quantglow.ops import Conv
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.codegen.llvm.kernel import call_names
+from quantglow.codegen.llvm.kernels import emit
+from quantglow.codegen.llvm.targets import LEVELS, level_target
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.ops import Conv
+from quantglow.ir.program.program import Alloc, Dealloc
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from tests.matrix.harness import planned
 from tests.matrix.test_llvm_convolution import Case, cases, integers
 from tests.support.effort import moderate

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.targets import level_target
-from quantglow.graph.graph import Graph
-from quantglow.instr.program import Compute
-from quantglow.ops import Constant, Conv, Input
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.codegen.llvm.kernels import emit
+from quantglow.codegen.llvm.targets import level_target
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Constant, Conv, Input
+from quantglow.ir.program.program import Compute
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from tests.matrix.harness import TARGETS, assert_agree, planned
 from tests.support.effort import moderate
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
-from quantglow.backends.llvm.runtime.compilation import compile_program
-from quantglow.graph.graph import Graph
+from quantglow.codegen.llvm.kernels.conv.pair_products import BlockConvKernel
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv
-from quantglow.types import DType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Conv
+from quantglow.ir.types import DType
+from quantglow.runtime.native.compilation import compile_program
 from tests.generators.quantized_graphs.convolutions import Case, cases, floats, integers
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.matrix.harness import assert_agree, planned, run_backwards

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.kernels.elementwise.quantized import value_range
-from quantglow.backends.llvm.kernels.elementwise.row_invariants import row_parts
-from quantglow.backends.llvm.kernels.vector.nest import Axis
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import Add, Dequantize, Elementwise, Mul, Quantize, Transpose
-from quantglow.ops.expression import arg, call, const, iconst, parse_expression
-from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
+from quantglow.codegen.llvm.kernels.elementwise.elementwise import value_range
+from quantglow.codegen.llvm.kernels.elementwise.row_values import row_parts
+from quantglow.codegen.llvm.kernels.vector.loops import Axis
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Add, Dequantize, Elementwise, Mul, Quantize, Transpose
+from quantglow.ir.ops.expression import arg, call, const, iconst, parse_expression
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType, f32
+from quantglow.support.arrays import Array
 from tests.generators.quantized_graphs.drawing import Drawing
 from tests.matrix.harness import assert_targets_agree, guarded_feeds
 from tests.support.effort import expensive, moderate

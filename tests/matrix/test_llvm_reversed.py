@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.ops import Concat, Elementwise, Slice
-from quantglow.ops.expression import arg, call
-from quantglow.types import DType, ElementType, TensorType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import Concat, Elementwise, Slice
+from quantglow.ir.ops.expression import arg, call
+from quantglow.ir.types import DType, ElementType, TensorType
 from tests.matrix.harness import assert_targets_agree, guarded_feeds
 from tests.support.effort import moderate
 

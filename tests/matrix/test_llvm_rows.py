@@ -7,12 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
-from quantglow.instr.program import Compute
-from quantglow.ops import Add, Dequantize, LayerNormalization, LogSoftmax, Quantize, RowMap, Softmax
-from quantglow.ops.functions import row_sum
-from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.ops import (
+    Add,
+    Dequantize,
+    LayerNormalization,
+    LogSoftmax,
+    Quantize,
+    RowMap,
+    Softmax,
+)
+from quantglow.ir.ops.functions import row_sum
+from quantglow.ir.program.program import Compute
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType, f32
 from tests.matrix.harness import TARGETS, assert_targets_agree, on_llvm, planned
 from tests.support.effort import expensive
 

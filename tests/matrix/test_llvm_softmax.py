@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.ops import Softmax
-from quantglow.types import f32
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Softmax
+from quantglow.ir.types import f32
 from tests.matrix.harness import assert_targets_agree
 
 LOWEST = np.finfo(np.float32).min

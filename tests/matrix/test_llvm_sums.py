@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.ops import ReduceMean
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import ReduceMean
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from tests.generators.quantized_graphs.drawing import CHANNELS
 from tests.matrix.harness import assert_targets_agree
 from tests.support.effort import expensive

@@ -19,26 +19,26 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm import targets
-from quantglow.backends.llvm.emission import emit_free_program
-from quantglow.backends.llvm.emitted import EmittedProgram
-from quantglow.backends.llvm.isa.target import Host, Target
-from quantglow.backends.llvm.isa.x86 import tile_permission
-from quantglow.backends.llvm.isa.x86.levels import AMX, LEVELS, TRIPLE
-from quantglow.backends.llvm.jit.cache import ObjectCache
-from quantglow.backends.llvm.jit.compiler import target_machine
-from quantglow.backends.llvm.jit.host import host
-from quantglow.backends.llvm.jit.library import KernelLibrary
-from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.runtime import compilation
-from quantglow.backends.llvm.targets import level_target, resolve, runs_here
-from quantglow.errors import BackendError
-from quantglow.graph.graph import Graph
-from quantglow.instr.program import Compute
+from quantglow.codegen.llvm import targets
+from quantglow.codegen.llvm.cache import ObjectCache
+from quantglow.codegen.llvm.compiler import target_machine
+from quantglow.codegen.llvm.emission import emit_free_program
+from quantglow.codegen.llvm.emitted import EmittedProgram
+from quantglow.codegen.llvm.isa.target import Host, Target
+from quantglow.codegen.llvm.isa.x86 import features as tile_permission
+from quantglow.codegen.llvm.isa.x86.levels import AMX, LEVELS, TRIPLE
+from quantglow.codegen.llvm.kernels import emit
+from quantglow.codegen.llvm.machine import host
+from quantglow.codegen.llvm.targets import level_target, resolve, runs_here
 from quantglow.interpreter import interpret
-from quantglow.ops import Constant, Conv, Input
-from quantglow.symbolic.guards import Relation
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Constant, Conv, Input
+from quantglow.ir.program.program import Compute
+from quantglow.ir.symbolic.guards import Relation
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
+from quantglow.runtime.jit.library import KernelLibrary
+from quantglow.runtime.native import compilation
+from quantglow.support.errors import BackendError
 from tests.matrix.general import general
 from tests.matrix.harness import TARGETS, assert_agree, planned
 from tests.matrix.tile_machine import TileMachine

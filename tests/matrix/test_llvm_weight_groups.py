@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.runtime.compilation import compile_program
-from quantglow.backends.llvm.targets import resolve
-from quantglow.backends.reference import ReferenceExecutable
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
+from quantglow.codegen.llvm.targets import resolve
 from quantglow.interpreter import interpret
-from quantglow.ops import GroupedMatMul, QuantizeRows
-from quantglow.types import f32
+from quantglow.interpreter.program import ReferenceExecutable
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import GroupedMatMul, QuantizeRows
+from quantglow.ir.types import f32
+from quantglow.runtime.native.compilation import compile_program
+from quantglow.support.arrays import Array
 from tests.matrix.general import LEVELS, Sizes, assert_serves
 from tests.matrix.harness import TARGETS, assert_targets_agree, planned, run_backwards
 from tests.support.effort import expensive

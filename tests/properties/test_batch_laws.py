@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.lowering.split_batch import batch_of, split_batch
-from quantglow.runtime.batches import divisors
+from quantglow.ir.graph.graph import Graph
+from quantglow.memory.plans import divisors
+from quantglow.transforms.lowering.split_batch import batch_of, split_batch
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import moderate
 from tests.support.equality import assert_equal_values

@@ -6,15 +6,15 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
 from quantglow.interpreter import interpret
-from quantglow.ops import Concat, Expand, Gather, Pad, Slice
-from quantglow.passes import optimize
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import Concat, Expand, Gather, Pad, Slice
+from quantglow.ir.types import DType, ElementType
 from quantglow.profiling import profile
 from quantglow.quantization.quantizer import QuantizedGraph, quantize_for_all_shapes
-from quantglow.types import DType, ElementType
+from quantglow.support.arrays import Array
+from quantglow.transforms.float import optimize
 from tests.support.builder import Builder
 from tests.support.effort import moderate
 from tests.support.same import same_graph

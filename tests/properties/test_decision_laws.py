@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.frontend import open_model
-from quantglow.graph.family import Family
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
+from quantglow.importer.onnx import open_model
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, Gemm, Relu, Reshape, Sigmoid, Softmax, Transpose
-from quantglow.options import QuantizationConfig
-from quantglow.passes import optimize
+from quantglow.ir.graph.family import Family
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Conv, Gemm, Relu, Reshape, Sigmoid, Softmax, Transpose
+from quantglow.ir.types import f32
 from quantglow.profiling import Profile, profile
-from quantglow.quantization.decisions import serialization
-from quantglow.quantization.decisions.decisions import NO_RANGE, UNDECIDED, Decisions
+from quantglow.quantization import decisions as serialization
+from quantglow.quantization.decisions import NO_RANGE, UNDECIDED, Decisions
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.quantizer import QuantizedGraph, quantize, quantize_for_all_shapes
-from quantglow.types import f32
+from quantglow.transforms.float import optimize
 from tests.generators.float_graphs.networks import networks
 from tests.support.effort import moderate
 from tests.support.free_network import SHAPES, free_model, image

@@ -7,17 +7,14 @@ import dataclasses
 import numpy as np
 from hypothesis import given
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
-from quantglow.ops import (
-    Add,
-    LayerNormalization,
-)
-from quantglow.options import EQUALIZATIONS
-from quantglow.profiling.data import Feeds
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Add, LayerNormalization
+from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.equalization import factors_of, rescaled
+from quantglow.quantization.options import EQUALIZATIONS
 from quantglow.quantization.smoothing_scales import (
     SUFFIX,
     is_smoothing_scale,
@@ -25,10 +22,7 @@ from quantglow.quantization.smoothing_scales import (
     with_smoothing_scales,
 )
 from tests.generators.float_graphs.networks import fused_networks
-from tests.unit.quantization.quantization_networks import (
-    reach_of,
-    samples_for,
-)
+from tests.unit.quantization.quantization_networks import reach_of, samples_for
 
 
 def equalized(graph: Graph, data: list[Feeds]) -> Graph:

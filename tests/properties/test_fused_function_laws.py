@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.options import QuantizationConfig
-from quantglow.passes import optimize
+from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import profile
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.quantizer import QuantizedGraph, quantize_for_all_shapes
-from quantglow.quantization.search import fused_functions
+from quantglow.quantization.search import time_budget as fused_functions
+from quantglow.transforms.float import optimize
 from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import BASELINE, TARGETS, assert_agree
 from tests.support.effort import expensive

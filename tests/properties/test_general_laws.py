@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.graph.case import Case
+from quantglow.ir.graph.family import Case
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from tests.support import effort
 from tests.support.free_network import free_model, image

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.graph.traits import Trait
 from quantglow.interpreter import interpret
-from quantglow.ops import (
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import (
     Abs,
     Add,
     Clip,
@@ -42,12 +41,13 @@ from quantglow.ops import (
     Tanh,
     Where,
 )
-from quantglow.passes import optimize
+from quantglow.ir.types import DType, TensorType
 from quantglow.profiling import Histogram, profile
 from quantglow.profiling.specials import ABSENT, Specials, specials_of
-from quantglow.quantization.plan.masks import masked_values, special_values
+from quantglow.quantization.plan.tensor_ranges import masked_values, special_values
 from quantglow.quantization.quantizer import quantize_for_all_shapes
-from quantglow.types import DType, TensorType
+from quantglow.support.arrays import Array
+from quantglow.transforms.float import optimize
 from tests.generators.float_graphs.elementwise import ELEMENTS, SHAPE, Form, elementwise_graphs
 from tests.generators.float_graphs.layers import STEPS
 from tests.generators.float_graphs.networks import networks

@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.options import QuantizationConfig
-from quantglow.passes import optimize
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.types import DType
 from quantglow.profiling import profile
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.int16 import int16_ineligibility, value_names
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.quantizer import QuantizedGraph, quantize_for_all_shapes
-from quantglow.types import DType
+from quantglow.transforms.float import optimize
 from tests.generators.float_graphs.layers import shuffled
 from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import BASELINE, TARGETS, assert_agree

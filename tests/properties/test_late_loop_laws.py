@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import quantglow as qg
 from tests.support.attending_loop import attending_loop, feeds_of
 from tests.support.effort import expensive, moderate
-from tests.unit.frontend.onnx_models import by_onnxruntime
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 COUNTS = st.sampled_from([0, 1, 63, 64, 65, 200]) | st.integers(0, 300)
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow import passes
-from quantglow.backends.llvm.runtime.compilation import compile_program
-from quantglow.backends.llvm.targets import resolve
-from quantglow.backends.reference import ReferenceExecutable
-from quantglow.frontend.export.model import export_onnx
-from quantglow.graph.graph import Graph
-from quantglow.graph.text import constants_of, parse_graph, print_graph
-from quantglow.instr import text
-from quantglow.instr.generate import generate
-from quantglow.instr.verify import verify_program
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.export.onnx.model import export_onnx
 from quantglow.interpreter import interpret
-from quantglow.lowering import lower
-from quantglow.memory.passes import optimize_program
+from quantglow.interpreter.program import ReferenceExecutable
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.text import constants_of, parse_graph, print_graph
+from quantglow.ir.program import text
+from quantglow.ir.program.verify import verify_program
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
+from quantglow.runtime.native.compilation import compile_program
+from quantglow.transforms import float as passes
+from quantglow.transforms.lowering import lower
+from quantglow.transforms.program.generate import generate
+from quantglow.transforms.program.sharing import optimize_program
 from tests.generators.loops import loop_graphs
 from tests.matrix.harness import TARGETS
 from tests.support.builder import assert_same_function
@@ -27,7 +27,7 @@ from tests.support.effort import expensive, moderate
 from tests.support.equality import assert_equal_values
 from tests.support.feeds import feeds_of
 from tests.support.same import same_program
-from tests.unit.frontend.onnx_models import by_onnxruntime
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 
 @given(graph=loop_graphs())

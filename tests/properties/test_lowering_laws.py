@@ -6,17 +6,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.reference import ReferenceExecutable
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.instr.generate import generate
-from quantglow.instr.program import Program
-from quantglow.instr.verify import verify_program
 from quantglow.interpreter import interpret
-from quantglow.lowering import check_lowered, lower
+from quantglow.interpreter.program import ReferenceExecutable
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.program.program import Program
+from quantglow.ir.program.verify import verify_program
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
-from quantglow.memory.share import share_in_place
+from quantglow.support.arrays import Array
+from quantglow.transforms.lowering import check_lowered, lower
+from quantglow.transforms.program.generate import generate
+from quantglow.transforms.program.sharing import share_in_place
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.equality import assert_equal_values
 from tests.support.feeds import feeds_of

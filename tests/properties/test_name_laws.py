@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.errors import ModelError
-from quantglow.graph.graph import Graph
-from quantglow.graph.names import Names
-from quantglow.graph.node import Input, Node
-from quantglow.ops import Add, Relu
-from quantglow.options import QuantizationConfig
-from quantglow.passes import optimize
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.names import Names
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import Add, Relu
+from quantglow.ir.types import f32
 from quantglow.profiling import profile
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.quantizer import quantize_for_all_shapes
-from quantglow.runtime.build import Compiler
-from quantglow.types import f32
+from quantglow.runtime.programs.build import Compiler
+from quantglow.support.errors import ModelError
+from quantglow.transforms.float import optimize
 from tests.generators.float_graphs.networks import networks
 from tests.support.effort import moderate
 from tests.support.same import same_graph

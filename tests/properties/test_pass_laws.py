@@ -8,17 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow import passes
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.graph.rewrite import Pass, run_passes
-from quantglow.ops import Constant, Conv, HardSwish, Transpose
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.reference_costs import FEWEST_PRODUCTS
-from quantglow.ops.unary import Fusible
-from quantglow.pass_manager import pass_name
-from quantglow.passes.fuse_activation import fuse_float_activation
-from quantglow.passes.repeat import single_passes
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Constant, Conv, HardSwish, Transpose
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.unary import Fusible
+from quantglow.ir.ops.work import FEWEST_PRODUCTS
+from quantglow.transforms import float as passes
+from quantglow.transforms.float.fusion import fuse_float_activation
+from quantglow.transforms.pass_manager import pass_name
+from quantglow.transforms.rewrite import Pass, run_passes, single_passes
 from tests.generators.float_graphs.layers import STEPS
 from tests.generators.float_graphs.networks import networks
 from tests.support.builder import Builder, assert_same_function, ops_of

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.backends.llvm.runtime.binding import Bindings
-from quantglow.backends.llvm.runtime.plan_check import PlanCheck
-from quantglow.backends.llvm.runtime.program_table import ProgramTable
-from quantglow.errors import FileFormatError
-from quantglow.symbolic.expression import Values
+from quantglow.ir.symbolic.expression import Values
+from quantglow.runtime.native.plan_check import PlanCheck
+from quantglow.runtime.native.program_table import Bindings, ProgramTable
+from quantglow.support.errors import FileFormatError
 from tests.support import effort
 from tests.support.decoder import Decoder, decoder_model
 from tests.support.free_network import free_model, image

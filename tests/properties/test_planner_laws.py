@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from quantglow.backends.reference import ReferenceExecutable
-from quantglow.graph.graph import Graph
-from quantglow.instr.generate import generate
-from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
-from quantglow.lowering import lower
+from quantglow.interpreter.program import ReferenceExecutable
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.program.program import Alloc, Buffer, Dealloc, Program
 from quantglow.memory import planner
-from quantglow.memory.arena_order import ALIGNMENT
-from quantglow.memory.planner import MemoryPlan, lifetimes, plan_memory
+from quantglow.memory.planner import ALIGNMENT, MemoryPlan, lifetimes, plan_memory
 from quantglow.memory.schedule import peak_nbytes, schedule
-from quantglow.memory.share import share_in_place
+from quantglow.transforms.lowering import lower
+from quantglow.transforms.program.generate import generate
+from quantglow.transforms.program.sharing import share_in_place
 from tests.generators.programs import memory_programs, programs
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import moderate

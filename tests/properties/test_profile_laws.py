@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from threadpoolctl import threadpool_limits
 
-from quantglow.backends.llvm.array_kernels.native import array_kernels
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.ops import Add, Relu
-from quantglow.ops.native import NativeOps, computing_with
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Add, Relu
+from quantglow.ir.ops.native import NativeOps, computing_with
+from quantglow.ir.types import f32
 from quantglow.profiling import RANGE_METHODS, Histogram, Profile, choose_range, profile
 from quantglow.profiling.histogram import BINS, bin_exponent
-from quantglow.types import f32
+from quantglow.runtime.native.array_ops import array_kernels
+from quantglow.support.arrays import Array
 from tests.generators.float_graphs.networks import fused_networks, networks
 from tests.support.effort import moderate
 

@@ -6,17 +6,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
-from quantglow.ops import Dequantize, Quantize
-from quantglow.ops.arithmetic import quantize
-from quantglow.ops.contraction import Contraction
-from quantglow.profiling.ranges import Range
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Dequantize, Quantize
+from quantglow.ir.ops.arithmetic import quantize
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.types import DType, ElementType, QuantParams
+from quantglow.profiling.histogram import Range
 from quantglow.quantization.plan.params import activation_element, quantize_weights
 from quantglow.quantization.qdq import fuse_quantized
-from quantglow.runtime.build import Compiler
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.runtime.programs.build import Compiler
 from tests.generators.float_graphs.networks import networks
 from tests.support.effort import expensive, moderate
 from tests.support.feeds import feeds_of

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantglow.foreign_types import Array
-from quantglow.ops.arithmetic import dequantize, quant_of, quantize
+from quantglow.ir.ops.arithmetic import dequantize, quant_of, quantize
+from quantglow.ir.types import QuantParams
 from quantglow.profiling import Range
 from quantglow.quantization.plan.params import activation_element, quantize_weights
-from quantglow.types import QuantParams
+from quantglow.support.arrays import Array
 
 reals = st.floats(-(2.0**100), 2.0**100, width=32)
 

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantglow.ops.arithmetic import F32
-from quantglow.quantization.recovery import TECHNIQUES
-from quantglow.quantization.recovery.correct_bias import correct_bias
-from quantglow.quantization.recovery.layer import Layer
-from quantglow.quantization.recovery.layerwise import FED_BACK
-from quantglow.quantization.recovery.limit_dead_inputs import limit_dead_inputs
-from tests.unit.quantization.recovery.recovery_layers import X, data_error, layer_of
+from quantglow.ir.ops.arithmetic import F32
+from quantglow.quantization.rounding import TECHNIQUES
+from quantglow.quantization.rounding.layer import Layer
+from quantglow.quantization.rounding.layerwise import FED_BACK
+from quantglow.quantization.rounding.techniques import correct_bias, limit_dead_inputs
+from tests.unit.quantization.rounding.recovery_layers import X, data_error, layer_of
 
 
 @st.composite

@@ -10,7 +10,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 import quantglow as qg
 from tests.support.combinations import covering
-from tests.unit.frontend.onnx_models import floats
+from tests.unit.importer.onnx.onnx_models import floats
 
 SIZE, CHANNELS = 7, 8
 """Height, width and channels of the images."""

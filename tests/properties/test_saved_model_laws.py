@@ -11,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.driver.pipeline.calibrated import calibrated
-from quantglow.driver.pipeline.compiled import compiled
-from quantglow.driver.pipeline.imported import imported
-from quantglow.driver.pipeline.prepared import prepared
-from quantglow.driver.pipeline.quantized import quantized
-from quantglow.driver.pipeline.request import QuantizationRequest
-from quantglow.options import EQUALIZATIONS, QuantizationConfig
-from quantglow.runtime.build import Compiler
+from quantglow.api.pipeline.calibration import calibrated
+from quantglow.api.pipeline.compilation import compiled
+from quantglow.api.pipeline.quantization import prepared, quantized
+from quantglow.api.pipeline.request import QuantizationRequest, imported
+from quantglow.quantization.options import EQUALIZATIONS, QuantizationConfig
+from quantglow.runtime.programs.build import Compiler
 from tests.generators.onnx_models.free_networks import (
     image_networks,
     recurrent_networks,

@@ -8,21 +8,19 @@ from functools import partial
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from quantglow.backends.reference import ReferenceExecutable
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.instr.generate import Generated, generate_by_node
-from quantglow.instr.program import Program
-from quantglow.instr.verify import verify_program
-from quantglow.lowering import lower
-from quantglow.memory.arrange import Maker, arranged
-from quantglow.memory.passes import optimize_program
+from quantglow.interpreter.program import ReferenceExecutable
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.program.program import Program
+from quantglow.ir.program.verify import verify_program
+from quantglow.memory.exact_order import best_order, peak_bound
+from quantglow.memory.genetic_search import order_of, searched_order
 from quantglow.memory.planner import lifetimes, lower_bound, plan_memory
-from quantglow.memory.schedule import schedule
-from quantglow.memory.search.exact_order import best_order, peak_bound
-from quantglow.memory.search.priorities import order_of, searched_order
-from quantglow.memory.search.task_lives import lives
-from quantglow.memory.search.tasks import Tasks, members, tasks_of
+from quantglow.memory.schedule import Maker, arranged, schedule
+from quantglow.memory.tasks import Tasks, lives, members, tasks_of
+from quantglow.transforms.lowering import lower
+from quantglow.transforms.program.generate import Generated, generate_by_node
+from quantglow.transforms.program.sharing import optimize_program
 from tests.generators.branches import branching_graphs, task_sets
 from tests.generators.loops import loop_graphs
 from tests.generators.quantized_graphs.graphs import mixed_graphs

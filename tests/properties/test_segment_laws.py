@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.graph.case import Case
+from quantglow.ir.graph.family import Case
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from tests.support import effort

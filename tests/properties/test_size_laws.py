@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.targets import LEVELS, level_target
-from quantglow.instr.program import Compute
-from quantglow.symbolic.guards import Guards
-from quantglow.symbolic.size import symbols
-from quantglow.types import DType
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.kernels import emit
+from quantglow.codegen.llvm.targets import LEVELS, level_target
+from quantglow.ir.program.program import Compute
+from quantglow.ir.symbolic.guards import Guards
+from quantglow.ir.symbolic.size import symbols
+from quantglow.ir.types import DType
 from tests.matrix.harness import planned
 from tests.matrix.test_general_matmul import KINDS, TYPES, product
 

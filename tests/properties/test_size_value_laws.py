@@ -10,8 +10,8 @@ import pytest
 from onnx import ModelProto, parser
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from tests.unit.frontend.onnx_models import by_onnxruntime
+from quantglow.support.arrays import Array
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 BODIES = {
     "quotient": "n=Gather(s,zero) f=Cast<to=1>(n) y=Div(x,f)",

@@ -10,24 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow import ops
-from quantglow.backends.llvm.array_kernels.native import array_kernels
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret, stacks
 from quantglow.interpreter.executor import Execution
-from quantglow.interpreter.stacks import (
-    Evaluator,
-    Layout,
-    Stacks,
-    in_groups,
-    joined,
-    together_of,
-)
-from quantglow.ops.native import computing_with
-from quantglow.processes.workers import side_by_side
-from quantglow.types import f32
+from quantglow.interpreter.stacks import Evaluator, Layout, Stacks, in_groups, joined, together_of
+from quantglow.ir import ops
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops.native import computing_with
+from quantglow.ir.types import f32
+from quantglow.runtime.native.array_ops import array_kernels
+from quantglow.support.arrays import Array
+from quantglow.support.processes.workers import side_by_side
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.equality import assert_equal_values
 from tests.support.feeds import feeds_of

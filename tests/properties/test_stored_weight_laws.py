@@ -15,14 +15,14 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant
 from quantglow.interpreter import interpret
-from quantglow.ops import GroupedMatMul
-from quantglow.ops.arithmetic import dequantize, is_integer
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.weight_groups import unpacked_codes
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
+from quantglow.ir.ops import GroupedMatMul
+from quantglow.ir.ops.arithmetic import dequantize, is_integer
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.groupwise import unpacked_codes
+from quantglow.support.arrays import Array
 from tests.support.effort import moderate
 
 LIMITS = {T.INT4: (-8, 7), T.UINT4: (0, 15), T.INT8: (-128, 127), T.UINT8: (0, 255)}

@@ -9,26 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import quantglow.instr.text as program_text
-from quantglow.foreign_types import Array
-from quantglow.graph.attributes import Dense, encode, parse_call
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.graph.signature import DECLARED
-from quantglow.graph.text import (
+import quantglow.ir.program.text as program_text
+from quantglow.ir.graph.attributes import Dense, encode, parse_call
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.graph.signature import DECLARED
+from quantglow.ir.graph.text import (
     arrays_written_out,
     constants_of,
     parse_graph,
     print_graph,
     print_with_arrays,
 )
-from quantglow.instr.generate import generate
-from quantglow.instr.program import Program
-from quantglow.lowering import lower
-from quantglow.ops import Relu
-from quantglow.ops.expression import Expr, arg, call, iconst, lconst, parse_expression
-from quantglow.ops.functions import BINARY, SELECT, UNARY
-from quantglow.types import DType, ElementType, QuantParams, f32
+from quantglow.ir.ops import Relu
+from quantglow.ir.ops.expression import Expr, arg, call, iconst, lconst, parse_expression
+from quantglow.ir.ops.functions import BINARY, SELECT, UNARY
+from quantglow.ir.program.program import Program
+from quantglow.ir.types import DType, ElementType, QuantParams, f32
+from quantglow.support.arrays import Array
+from quantglow.transforms.lowering import lower
+from quantglow.transforms.program.generate import generate
 from tests.generators.programs import programs
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import expensive, moderate

@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.backends.llvm.runtime import compilation, program_store
-from quantglow.symbolic import guards, text
-from quantglow.symbolic.size import Size, expression_of, sized, symbols
+from quantglow.ir.symbolic import guards, text
+from quantglow.ir.symbolic.size import Size, expression_of, sized, symbols
+from quantglow.runtime.native import compilation, program_store
 from tests.support import effort
 from tests.support.forged_file import HEAD, HINT, forged
 from tests.support.guarded import guarded
@@ -292,7 +292,7 @@ def test_known_holes_are_closed_three_times(case: str, trusted: str, tmp_path: P
             stack.enter_context(mock.patch.object(text, "quotient", believed))
         if trusted == "proofs":
             stack.enter_context(mock.patch.object(guards.Guards, "answers", nothing))
-            divisors = "quantglow.symbolic.evaluation.Evaluation.divisors"
+            divisors = "quantglow.ir.symbolic.straight_line.Evaluation.divisors"
             stack.enter_context(mock.patch(divisors, return_value=()))
         found = answers(forged(tmp_path / "f.qgm", graph.body), (8, 9, 10, 12))
     assert all(is_right(graph, x, answer) for x, answer in found)

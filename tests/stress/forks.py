@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
-from quantglow.backends.llvm.targets import runs_here
+from quantglow.codegen.llvm.targets import runs_here
 from tests.support.free_network import SHAPES, free_model, image, sum_model
 
 TARGETS = ("native", *(name for name in ("avx2", "x86-64") if runs_here(name)))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
-from quantglow.backends.llvm.runtime.executable import Context
+from quantglow.runtime.native.executable import Context
 from tests.support.free_network import free_model, image
 from tests.support.small_network import small_model, small_samples
 

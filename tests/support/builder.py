@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
-from quantglow.ops import (
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import (
     AveragePool,
     BatchNormalization,
     Conv,
@@ -23,7 +23,7 @@ from quantglow.ops import (
     Slice,
     Transpose,
 )
-from quantglow.types import ElementType, f32
+from quantglow.ir.types import ElementType, f32
 from tests.support.equality import assert_equal_values
 from tests.support.feeds import feeds_of
 

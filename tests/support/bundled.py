@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
+from quantglow.ir.graph.graph import Graph
+from quantglow.support.arrays import Array
 
 MAIN = Path(__file__).with_name("bundle_main.c")
 KNOWN_COMPILERS = ("gcc", "clang")

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 from tests.support.deformable import weights
 
 WIDTH = 16

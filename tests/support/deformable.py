@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 
 
 def weights(*shape: int, seed: int, scale: float) -> Array:

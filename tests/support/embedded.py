@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from quantglow.cli.data import mnist, ocr_direction
-from quantglow.foreign_types import Array
+from quantglow.cli.demo import mnist, ocr_direction
+from quantglow.support.arrays import Array
 
 MAKERS = {"mnist": mnist, "ppocr_cls": ocr_direction}
 

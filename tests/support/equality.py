@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 
 
 def largest_finite(array: Array) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.types import DType, TensorType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.types import DType, TensorType
+from quantglow.support.arrays import Array
 
 
 def feeds_of(graph: Graph, seed: int = 0, spread: float = 1.0) -> dict[str, Array]:

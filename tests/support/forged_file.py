@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.runtime.saved_models import archives
+from quantglow.runtime.saved import archives
 
 HINT = 8
 """Number of elements for which the file says that its graph was made."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 
 RESIZES: tuple[Callable[[int], int], ...] = (
     lambda size: size,

@@ -7,7 +7,7 @@ import mmap
 
 import numpy as np
 
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _NO_ACCESS = 0

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.runtime import compilation, executable
-from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.foreign_types import Array
-from quantglow.memory.arena_order import ALIGNMENT
-from quantglow.runtime import batches
+from quantglow.memory import plans as batches
+from quantglow.memory.planner import ALIGNMENT
+from quantglow.runtime.native import compilation, executable
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.native.sequences import BatchedExecutable
 from quantglow.runtime.shapes import general
+from quantglow.support.arrays import Array
 from tests.support.guarded import guarded
 
 PATTERN = 0xA5

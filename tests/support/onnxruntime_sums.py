@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from quantglow.backends.llvm.targets import runs_here
+from quantglow.codegen.llvm.targets import runs_here
 
 
 def saturates() -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.codegen.llvm.emitted import EmittedProgram
 
 LEAST_NBYTES = 1024
 

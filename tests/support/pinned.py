@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-import quantglow.ops  # noqa: F401 - registers the operators that a saved graph names
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.runtime.saved_models import saving
+import quantglow.ir.ops  # noqa: F401 - registers the operators that a saved graph names
+from quantglow.ir.graph.graph import Graph
+from quantglow.runtime.saved import saving
+from quantglow.support.arrays import Array
 
 FOLDER = Path(__file__).parents[1] / "e2e" / "pinned"
 HASHES = FOLDER / "hashes.json"

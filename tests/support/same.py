@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.instr.program import Buffer, Compute, Fill, Instruction, Program, Repeat, View
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.program.program import Buffer, Compute, Fill, Instruction, Program, Repeat, View
 
 
 def same_graph(a: Graph, b: Graph) -> bool:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 from tests.support.free_network import SHAPES, image
 from tests.support.small_network import small_model
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the kernels of this process, as a new one does not have them."""
-    monkeypatch.setattr("quantglow.backends.llvm.jit.library.libraries", {})
+    monkeypatch.setattr("quantglow.runtime.jit.library.libraries", {})
 
 
 def run_small() -> bytes:

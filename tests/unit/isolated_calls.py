@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.backends.onnxruntime import apart
-from quantglow.foreign_types import Array
+from quantglow.ort import session as apart
+from quantglow.support.arrays import Array
 
 
 def echoed(arrays: list[Array], **facts: Any) -> list[Array]:
@@ -68,7 +68,7 @@ def objects(arrays: list[Array], **facts: Any) -> list[Array]:
 
 
 def nested(arrays: list[Array], **facts: Any) -> list[Array]:
-    from quantglow.processes.isolation import called
+    from quantglow.support.processes.isolation import called
 
     return called("tests.unit.isolated_calls:echoed", arrays, seconds=60)
 

@@ -15,8 +15,8 @@ import pytest
 
 import quantglow as qg
 from quantglow import steps
-from quantglow.arguments import brief, integer, number, strings
 from quantglow.profiling import Profile
+from quantglow.support.arguments import brief, integer, number, strings
 from tests.support.small_network import small_model, small_samples
 
 MODEL, SAMPLES = small_model(), small_samples(2)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 
-from quantglow.frontend.budget import ImportBudget, variable
+from quantglow.importer.onnx.budget import ImportBudget, variable
 from tools.prose import ROOT, is_generated
 
 PAGE = ROOT / "docs/reference/environment.md"

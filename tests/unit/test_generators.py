@@ -10,10 +10,10 @@ import pytest
 from hypothesis import find
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import OPS, Constant
-from quantglow.instr.program import Program
-from quantglow.types import DType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import OPS, Constant
+from quantglow.ir.program.program import Program
+from quantglow.ir.types import DType
 from tests.generators.float_graphs import layers
 from tests.generators.float_graphs.networks import fused_networks, networks
 from tests.generators.programs import programs

@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 from tests.generators.onnx_models.drawing import Value
 from tests.generators.onnx_models.network_drawing import NetworkDrawing, drawing
 

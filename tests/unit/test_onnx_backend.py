@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 from onnx.backend.base import Backend
 
 import quantglow.backend as backend
-from quantglow.runtime.fallback_model import FallbackModel
-from tests.unit.frontend.onnx_models import floats, model_of, single
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
+from tests.unit.importer.onnx.onnx_models import floats, model_of, single
 
 
 def typed(element: int) -> onnx.ModelProto:

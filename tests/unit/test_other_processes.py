@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from quantglow import errors
-from quantglow.graph.case import Case
-from quantglow.ops.expression import arg, call
-from quantglow.symbolic.expression import symbol
+from quantglow.ir.graph.family import Case
+from quantglow.ir.ops.expression import arg, call
+from quantglow.ir.symbolic.expression import symbol
+from quantglow.support import errors
 
 CASE = Case.of({"x": (1, 2)}, {"rate": (8000,)})
 EXPRESSION = call("add", arg(0), arg(1))

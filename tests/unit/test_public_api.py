@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import quantglow as qg
-from quantglow import errors
-from quantglow.backends.llvm import targets
-from quantglow.backends.llvm.isa.target import Host
+from quantglow.codegen.llvm import targets
+from quantglow.codegen.llvm.isa.target import Host
+from quantglow.support import errors
 from tests.support.small_network import small_model, small_samples
 
 API = Path(__file__).parents[2] / "docs/reference/api.md"
@@ -70,7 +70,7 @@ def test_every_public_name_resolves() -> None:
 
 
 def tree_of(kind: type[Exception]) -> set[type[Exception]]:
-    """A class of ``quantglow.errors`` and those derived from it there; those of other modules are
+    """A class of ``support.errors`` and those derived from it there; those of other modules are
     caught inside the package, or are one of these to users."""
     own = [found for found in kind.__subclasses__() if found.__module__ == errors.__name__]
     return {kind}.union(*map(tree_of, own))

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow import errors
-from quantglow.cli.data import data_folder
+from quantglow.cli.demo import data_folder
+from quantglow.support import errors
 
 MAX_CHARACTERS = 1_000
 MAX_ITEMS = 100

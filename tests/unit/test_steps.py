@@ -13,12 +13,12 @@ from onnx.version_converter import convert_version
 
 import quantglow as qg
 from quantglow import steps
-from quantglow.driver.models import with_steps
-from quantglow.foreign_types import Array
-from quantglow.frontend.onnxruntime.ort_quantizer_input import quantizer_input
-from quantglow.ops import Quantize
-from quantglow.report.accuracy.metrics import sqnr_db
-from quantglow.report.peers.onnxruntime_quantizer import quantize_file
+from quantglow.api.models.families import with_steps
+from quantglow.evaluation.baselines.onnxruntime_quantizer import quantize_file
+from quantglow.evaluation.metrics import sqnr_db
+from quantglow.ir.ops import Quantize
+from quantglow.ort.quantizer_input import quantizer_input
+from quantglow.support.arrays import Array
 from tests.support.small_network import small_model
 from tests.unit.quantization.qdq.qdq_models import by_onnxruntime
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.errors import ConversionError
+from quantglow.support.errors import ConversionError
 from tests.unit.forking import exit_code_of_child
 
 ROOT = Path(__file__).parents[2]

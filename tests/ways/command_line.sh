@@ -7,7 +7,7 @@ quantglow demo
 cp "$root/datasets/ppocr_cls.onnx" model.onnx
 python - <<'END'
 import numpy as np
-from quantglow.cli.data import ocr_direction
+from quantglow.cli.demo import ocr_direction
 
 lines = ocr_direction().calibration
 np.savez("samples.npz", x=lines)

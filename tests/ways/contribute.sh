@@ -5,7 +5,7 @@ git clone -q "$root" quantglow
 cd quantglow
 pip install -q -e ".[dev]"
 make check
-pytest -n 0 tests/unit/passes/test_fold_batch_norm.py
-pytest -n 0 tests/unit/passes -k stays
+pytest -n 0 tests/unit/transforms/float/test_fold_batch_norm.py
+pytest -n 0 tests/unit/transforms/float -k stays
 pytest tests/golden --update-golden
 git diff --exit-code tests/golden

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node, may_change
-from quantglow.ops import (
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node, may_change
+from quantglow.ir.ops import (
     Add,
     AveragePool,
     Clip,
@@ -33,8 +33,8 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.profiling.specials import brought
+from quantglow.quantization.plan.fourier_transforms import is_fourier, transforms
 from quantglow.quantization.plan.plan import UnionFind
-from quantglow.quantization.plan.spectra import is_fourier, transforms
 from quantglow.quantization.smoothing_scales import is_smoothing_scale
 
 PRODUCERS = (Conv, Gemm, LayerNormalization)

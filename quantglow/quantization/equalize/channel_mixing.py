@@ -14,7 +14,7 @@ Liu et al., 2024, arXiv:2405.16406).  Here F may be any matrix, as in transform 
     J = sum over i of |y_i|**2 (F' M F)_ii,      M = mean over readers' channels of w w' / variance
 
 where ``|y_i|`` is the 12-norm over the data: the range of the least square error is the same
-multiple of it for Gaussian and for Laplacian values, within 5 %.  J is minimised by steepest
+multiple of it for Gaussian and for Laplacian values, within 5 %.  J is minimized by steepest
 descent in relative coordinates, ``F <- F (I - E)``, from the identity; the descent is cut short
 for wide layers, where a step costs most and noise is spread over many channels anyway.
 """
@@ -27,12 +27,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.ops import Add, AveragePool, Conv, Gemm, ReduceMean
-from quantglow.processes.workers import each
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import Add, AveragePool, Conv, Gemm, ReduceMean
 from quantglow.quantization.equalize.channel_groups import channel_groups, takes_factors
+from quantglow.support.arrays import Array
+from quantglow.support.processes.workers import each
 
 NORM = 12
 ROWS = 2**14

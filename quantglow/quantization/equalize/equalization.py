@@ -1,5 +1,8 @@
-"""Equalization: float graphs rescaled channel by channel, so that the channels of a tensor have
-similar ranges.
+"""Equalization: float graphs rescaled channel by channel, with new weight constants.
+
+Layers share Constants: ``eliminate-common-subexpressions`` merges equal ones, and an ONNX model may
+give one initializer to many layers.  A new value for one layer is a new Constant, whose name no
+other node has.
 
 =================== ======================================================== ======================
 technique           where                                                    source
@@ -10,7 +13,7 @@ smooth-activations  between a LayerNormalization and the products behind it,  Sm
                     by a ``smoothing_scales`` node if others read it
 mix-channels        between convolutions without activation: ``channel_mixing``  QuaRot, 2024
 align-inputs        between an input and convolutions: ``input_grid``
-fuse-functions      between a layer and a cheap function: ``fused_functions``
+fuse-functions      between a layer and a cheap function: ``search.time_budget``
 =================== ======================================================== ======================
 
 Cross-layer equalization (Nagel et al., 2019, arXiv:1906.04721, section 4.1) and SmoothQuant (Xiao
@@ -30,16 +33,15 @@ nothing within ``MARGIN`` times the calibrated reach meets it, which is also whe
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.ops import Conv, Gemm, LayerNormalization, Mul
-from quantglow.quantization.equalize.changed_constants import Owner
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.names import Names
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Conv, Gemm, LayerNormalization, Mul
 from quantglow.quantization.equalize.channel_groups import (
     bounded,
     channel_groups,
@@ -47,6 +49,7 @@ from quantglow.quantization.equalize.channel_groups import (
     takes_factors,
 )
 from quantglow.quantization.smoothing_scales import is_smoothing_scale, with_smoothing_scales
+from quantglow.support.arrays import Array
 
 Factors = Mapping[str, Array]
 """Value name -> the factor of each channel [C], or the matrix [C, C] of ``channel_mixing``: the old
@@ -259,3 +262,29 @@ def _normalization(node: LayerNormalization, moved: Any, factor: Array, owner: O
     if isinstance(node.beta, Constant):
         changes["beta"] = owner.constant(node, "beta", node.beta.value * factor)
     return replace(moved, **changes)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Names new Constants after the nodes of ``graph`` that read them.
+
+    The name depends on the graph, the node and the operand only, so that Constants of several
+    graphs made from this one go together.
+    """
+
+    graph: Graph
+    names: Names
+
+    @staticmethod
+    def of(graph: Graph) -> Owner:
+        """For one traversal of the graph: each operand of a node gets one Constant."""
+        return Owner(graph, Names.of(graph))
+
+    def constant(self, node: Node, operand: str, value: Array) -> Constant:
+        """The new Constant of one node.  It keeps the name of the old one if only this node read
+        that.
+        """
+        old: Node | None = getattr(node, operand)
+        alone = old is not None and self.graph.use_counts[old] == 1
+        name = old.name if old and alone else self.names.fresh(f"{node.name}:{operand}")
+        return Constant(name=name, value=value.astype(np.float32, copy=False))

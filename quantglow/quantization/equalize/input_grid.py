@@ -23,16 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.names import Names
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import Add, Concat, Conv, Mul, Transpose
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.names import Names
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Add, Concat, Conv, Mul, Transpose
 from quantglow.profiling import Range
-from quantglow.profiling.data import Feeds
-from quantglow.quantization.equalize.changed_constants import Owner
+from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import takes_factors
-from quantglow.quantization.equalize.equalization import by_row
+from quantglow.quantization.equalize.equalization import Owner, by_row
+from quantglow.support.arrays import Array
 
 Grids = Mapping[str, Array]
 """Name of an input, or of its only Transpose -> [2, C]: step and offset of each channel."""

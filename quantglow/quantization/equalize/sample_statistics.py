@@ -1,22 +1,180 @@
-"""Statistics of a float graph's values that equalization needs, see ``FloatRuns.collect``."""
+"""Runs of the float graph over samples, and the statistics of its values.
+
+``FloatRuns`` computes values on samples and keeps those of a few; ``ChannelReach`` and
+``RescaledValues`` are collected from them.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby, islice
+from typing import Any, Protocol
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.lazy import cached_property
-from quantglow.ops.native import native_ops
+from quantglow.interpreter import Listener, interpret
+from quantglow.interpreter.branches import taken_only
+from quantglow.interpreter.executor import peak_nbytes
+from quantglow.interpreter.stacks import MOST, in_groups, interpret_together, runs_together
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops.native import native_ops
 from quantglow.profiling import Histogram
+from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import bounded, high_of
 from quantglow.quantization.equalize.equalization import Factors, divided
+from quantglow.quantization.shape_variants import graph_for
 from quantglow.quantization.smoothing_scales import unscaled_name
+from quantglow.support.arrays import Array
+from quantglow.support.classes import cached_property
+from quantglow.support.processes.interrupts import check_interrupt
+from quantglow.support.processes.workers import at_once, each
+
+KEPT_NBYTES, KEPT_SAMPLES = 2**28, 4
+"""Maximum size, in bytes, and number of samples whose values are kept, so that a few samples are
+run once.  Others are run again: among many, that hardly counts, and less memory does.
+"""
+
+TOGETHER_NBYTES = 2**27
+"""Maximum size of the values of samples that run side by side, in bytes."""
+
+Values = Mapping[str, Array]
+"""Name -> value, of all nodes but Constants and those of branches that were not taken."""
+
+Part = tuple["SampleStatistic", str, Any]
+"""A statistic, the name of a value, and what the statistic made of it."""
+
+Take = Callable[[str, Array], None]
+"""Function of the name and the value of a node."""
+
+
+class SampleStatistic(Protocol):
+    """Collected from the values of samples.
+
+    ``part`` sees a value of ``names`` when it has been computed, in any thread, of one sample or of
+    several stacked along axis 0; then ``add`` gets the parts in the order of the samples.
+    """
+
+    @property
+    def names(self) -> Collection[str]: ...
+
+    def part(self, name: str, value: Array) -> Any: ...
+
+    def add(self, parts: Mapping[str, Any]) -> None: ...
+
+
+@dataclass
+class FloatRuns:
+    """The values of ``graph`` on samples, found by identity; ``kept`` has those of a few.
+
+    A sample of another shape runs its own graph, which has the same names (``shape_variants``).
+    ``nbytes``: size of the values of the samples that are kept, or will be.
+    """
+
+    graph: Graph
+    kept: list[tuple[Feeds, Values]] = field(default_factory=list)
+    places: int = 0
+    nbytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def results(self, feeds: Feeds, nodes: Sequence[Node]) -> list[Array]:
+        """The values of some nodes for one sample."""
+        found: dict[str, Array] = {}
+        self._see([feeds], {node.name for node in nodes}, found.__setitem__)
+        return [n.value if isinstance(n, Constant) else found[n.name] for n in nodes]
+
+    def run(self, samples: Sequence[Feeds], listeners: Sequence[Listener]) -> None:
+        """``interpret`` samples of the same shapes; the values of those for which there is room are
+        kept for the next request, the others run together.
+        """
+        own, rest = graph_for(samples[0], self.graph), list[Feeds]()
+        for feeds in samples:
+            if self._takes_place(own):
+                found: dict[str, Array] = {}
+                kept = taken_only(own, partial(_shown, found.__setitem__, None))
+                interpret(own, feeds, [*listeners, kept])
+                with self.lock:
+                    self.kept.append((feeds, found))
+            else:
+                rest.append(feeds)
+        if len(rest) == 1:
+            interpret(own, rest[0], listeners)
+        elif rest:
+            interpret_together(own, rest, listeners)
+
+    def collect(self, samples: Iterable[Feeds], *statistics: SampleStatistic) -> None:
+        """Add all values of each sample to every statistic.  Each sample runs once.
+
+        Raises ``Interrupted`` after Ctrl-C.
+        """
+        nbytes = peak_nbytes(self.graph)
+        together = max(1, min(at_once() * MOST, TOGETHER_NBYTES // max(nbytes, 1)))
+        rest = iter(samples)
+        while some := list(islice(rest, together)):
+            for parts in each(partial(self._parts, statistics), self._groups(some, nbytes)):
+                for statistic, name, part in parts:
+                    statistic.add({name: part})
+
+    def _groups(self, samples: Sequence[Feeds], nbytes: int) -> list[Sequence[Feeds]]:
+        """Consecutive samples that run together: of the same shapes, and not kept."""
+        known = {id(feeds) for feeds, _ in self.kept}
+
+        def kind(feeds: Feeds) -> tuple[int, int]:
+            graph = graph_for(feeds, self.graph)
+            is_alone = id(feeds) in known or not runs_together(graph)
+            return id(graph), id(feeds) if is_alone else 0
+
+        found: list[Sequence[Feeds]] = []
+        for _, alike in groupby(samples, kind):
+            found += in_groups(list(alike), nbytes, at_once())
+        return found
+
+    def forget(self) -> None:
+        """Free the memory of the values kept."""
+        self.kept, self.places, self.nbytes = [], 0, 0
+
+    def _parts(self, statistics: Sequence[SampleStatistic], samples: Sequence[Feeds]) -> list[Part]:
+        """The parts of some samples, each with its statistic and the name of its value."""
+        check_interrupt()
+        parts: list[Part] = []
+
+        def take(name: str, value: Array) -> None:
+            wanted = (one for one in statistics if name in one.names)
+            parts.extend((one, name, one.part(name, value)) for one in wanted)
+
+        self._see(samples, set[str]().union(*(one.names for one in statistics)), take)
+        return parts
+
+    def _see(self, samples: Sequence[Feeds], names: Collection[str], take: Take) -> None:
+        """Show some values of samples that ``run``; those kept are not computed again."""
+        known = next((values for kept, values in self.kept if kept is samples[0]), None)
+        if known is None:
+            graph = graph_for(samples[0], self.graph)
+            self.run(samples, [taken_only(graph, partial(_shown, take, names))])
+            return
+        for name in known.keys() & names:
+            take(name, known[name])
+
+    def _takes_place(self, graph: Graph) -> bool:
+        """Whether there is room for the values of one more sample, which then has it."""
+        nbytes = sum(n.type.nbytes for n in graph.nodes if not isinstance(n, Constant))
+        with self.lock:  # Several samples may run side by side.
+            room = self.places < KEPT_SAMPLES and self.nbytes + nbytes <= KEPT_NBYTES
+            if room:
+                self.places += 1
+                self.nbytes += nbytes
+            return room
+
+
+def _shown(take: Take, names: Collection[str] | None, node: Node, value: Array) -> None:
+    """A listener that takes the values of some nodes, or of all."""
+    if not isinstance(node, Constant) and (names is None or node.name in names):
+        take(node.name, value)
 
 
 @dataclass

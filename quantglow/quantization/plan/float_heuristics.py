@@ -1,5 +1,5 @@
-"""These operators stay in float by default, because quantization hurts them most for the time that
-float costs there:
+"""Heuristics for operators that stay in float by default: quantization hurts them most for the time
+that float costs there.
 
 1. The operators between the matrix products of a recurrent cell (LSTM, GRU, RNN).  Errors of the
    state come back in every later step, and the state has few elements beside the products.  So do
@@ -14,8 +14,12 @@ float costs there:
    decades than 256 steps.
 6. The condition of a branch, with the operators that lead to it alone: int8 saturates at the end of
    the calibrated range, and a branch whose threshold lies beyond would never be taken.
-7. The box decoder of a detector that takes the mean of distributions of distances: from the logits
-   on, boxes and scores need steps of their own.
+7. The box decoder of a detector that takes the mean of distributions of distances (distribution
+   focal loss: Li et al., Generalized Focal Loss, 2020; PicoDet, NanoDet, YOLOv8): from the logits
+   on, boxes and scores need steps of their own.  Its integral layer is the mean of each
+   distribution: a Softmax over the distances 0, 1, ... n - 1, times these distances.  The logits of
+   boxes and of classes are often joined before it, and results joined behind it: rounded, they
+   would share the steps of the widest.
 8. A value that is rounded to decide a length (durations of speech, counts), with the operators that
    lead to it alone: an error of a step adds or removes a frame.
 """
@@ -24,11 +28,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.graph.traits import Trait
-from quantglow.interpreter.choices import branches_of
-from quantglow.ops import (
+import numpy as np
+
+from quantglow.interpreter.branches import branches_of
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import (
     Abs,
     Add,
     Ceil,
@@ -52,18 +58,24 @@ from quantglow.ops import (
     ReduceMean,
     ReduceMin,
     ReduceSum,
+    Reshape,
     Sigmoid,
     Slice,
+    Softmax,
     Sqrt,
     Sub,
     Tanh,
+    Transpose,
 )
-from quantglow.ops.binary import Binary
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.unary import Unary
+from quantglow.ir.ops.binary import Binary
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.unary import Unary
 from quantglow.profiling import Range
-from quantglow.quantization.plan.detection_heads import box_decoders
-from quantglow.quantization.plan.spectra import transforms
+from quantglow.quantization.plan.fourier_transforms import transforms
+from quantglow.support.arrays import Array
+
+MIN_BINS = 4
+"""Minimum number of distances of a distribution."""
 
 RECURRENT = "it is between the products of a recurrent cell, whose roundings come back"
 ROOT = "a square root is taken of it: near 0, 256 steps give 16 roots"
@@ -303,3 +315,65 @@ def leads(node: Node, leaving: Set[Node]) -> bool:
     if isinstance(node, Concat):
         return any(not isinstance(part, Constant) for part in node.parts)
     return node.operands[0] in leaving and leads(node.operands[0], leaving)
+
+
+def box_decoders(graph: Graph) -> list[Node]:
+    """Integral layers, the moves of logits before them, and the operators from these moves to the
+    results, in boxes and in scores, in the order of the graph.
+    """
+    integrals = {node for node in graph.compute_nodes() if is_integral(node)}
+    found = set(integrals)
+    for node in integrals:
+        found.update(moved_logits(node))
+    for node in graph.compute_nodes():
+        computed = [o for o in node.operands if not isinstance(o, Constant)]
+        if decodes(node) and found.intersection(computed):
+            found.add(node)
+    return [node for node in graph.compute_nodes() if node in found]
+
+
+def moves(node: Node) -> bool:
+    """Whether a node joins values or gives their elements another place."""
+    return isinstance(node, Concat) or node.has(Trait.REARRANGES)
+
+
+def decodes(node: Node) -> bool:
+    """Whether a node may be a step from distributions to boxes and scores."""
+    return moves(node) or isinstance(node, Binary | Unary | Softmax)
+
+
+def is_integral(node: Node) -> bool:
+    """Whether a node multiplies a Softmax by distances."""
+    match node:
+        case Contraction(x=x, w=Constant(value=distances)):
+            return is_softmax(x) and distances.shape[-1] == 1 and is_arange(distances)
+        case MatMul(x=x, y=Constant(value=distances)) | Mul(x=x, y=Constant(value=distances)):
+            return is_softmax(x) and is_arange(distances)
+    return False
+
+
+def is_softmax(node: Node) -> bool:
+    """Whether a node is a Softmax, or moves one."""
+    while isinstance(node, Reshape | Transpose):
+        node = node.x
+    return isinstance(node, Softmax)
+
+
+def is_arange(distances: Array) -> bool:
+    """Whether constants are 0, 1, ... n - 1 times a step."""
+    flat = distances.reshape(-1)
+    step = flat[1] if flat.size > 1 else 0
+    steps = np.arange(flat.size) * step
+    return bool(flat.size >= MIN_BINS and step > 0 and np.allclose(flat, steps))
+
+
+def moved_logits(integral: Node) -> Iterator[Node]:
+    """The Softmax of an integral layer and all moves between it and the products of its logits."""
+    pending, seen = [integral.operands[0]], set[Node]()
+    while pending:
+        node = pending.pop()
+        if node in seen or not (moves(node) or isinstance(node, Softmax)):
+            continue
+        seen.add(node)
+        yield node
+        pending += [o for o in node.operands if not isinstance(o, Constant | Input)]

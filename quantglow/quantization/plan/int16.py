@@ -12,22 +12,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from quantglow.errors import OptionError
-from quantglow.graph.aliases import known_names
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import AveragePool, Clip, MatMul, ReduceMean, Relu, Softmax
-from quantglow.options import QuantizationConfig
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.names import known_names
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import AveragePool, Clip, MatMul, ReduceMean, Relu, Softmax
+from quantglow.ir.types import DType
 from quantglow.profiling import Profile, Range
-from quantglow.quantization.plan.functions import function_of
+from quantglow.quantization.options import QuantizationConfig
+from quantglow.quantization.plan.eligibility import function_of
 from quantglow.quantization.plan.params import int16_element
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.plan.scope import matching
 from quantglow.quantization.plan.tensor_ranges import tensor_ranges
-from quantglow.types import DType
+from quantglow.support.errors import OptionError
 
 AUTO = ("auto",)
-"""Value of ``int16_activations`` that lets ``choose_int16`` choose."""
+"""Value of ``int16_activations`` that lets ``search.time_budget`` choose."""
 
 MAX_SUM = DType.I32.limits[1]
 MAX_INT16 = -DType.I16.limits[0]
@@ -147,7 +147,7 @@ def is_stored(plan: Plan, value: Node) -> bool:
 
 def is_skipped(plan: Plan, value: Node) -> bool:
     """Whether an int8 value lies inside chains of functions, each of which is one table (see
-    ``functions.composed``): it is never rounded.
+    ``eligibility.composed``): it is never rounded.
     """
     readers = plan.graph.users[value]
     if function_of(value) is None or is_int16(plan, value) or not readers:

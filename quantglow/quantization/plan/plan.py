@@ -1,5 +1,6 @@
-"""The plan: the precision of every operator, and the parameters of every value.  It is decided on
-the float graph, before any rewriting.
+"""Plan: the precision of every operator, and the parameters of every value.
+
+It is decided on the float graph, before any rewriting.
 
 1. A node is int8 if its op has a rule, its tensors have ranges, and the user did not exclude it.
 2. The tail stays float: operators that only move or finish the results of the last matrix products.
@@ -7,43 +8,56 @@ the float graph, before any rewriting.
    0.
 4. A connected group of int8 nodes that only move or combine elements is not worth its conversions.
 5. Values that must share parameters (through pooling, Concat, Reshape, …) form groups.
+
+The bodies of loops have plans of their own: products with constant weights are int8, all else is
+float.  The float results of a step become its next state, so that a state keeps its precision over
+any number of steps; what a product reads is rounded for the product only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.graph.traits import Trait
-from quantglow.interpreter.choices import in_branches
-from quantglow.lazy import cached_property
-from quantglow.ops import (
-    Clip,
-    Concat,
-    Conv,
-    Relu,
-    Softmax,
-)
-from quantglow.ops.binary import Binary
-from quantglow.options import QuantizationConfig
+from quantglow.interpreter.branches import in_branches
+from quantglow.interpreter.executor import multiplied
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Clip, Concat, Conv, Relu, Softmax
+from quantglow.ir.ops.binary import Binary
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.loop import Loop
+from quantglow.ir.types import DType, ElementType
 from quantglow.profiling import Profile, Range
 from quantglow.profiling.specials import Specials, text_of
-from quantglow.quantization.plan.copies import COPIED, copies
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.eligibility import (
     DIVISOR,
+    NO_INT8_FORM,
     divisors,
     ineligibility,
     normalizations,
 )
-from quantglow.quantization.plan.ends import PRODUCTS, byte_ranges, head, preparation, tail
 from quantglow.quantization.plan.float_heuristics import float_by_heuristics
-from quantglow.quantization.plan.masks import LARGE, masked_values, special_values
+from quantglow.quantization.plan.network_ends import (
+    COPIED,
+    PRODUCTS,
+    byte_ranges,
+    copies,
+    head,
+    preparation,
+    tail,
+)
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.scope import excluded_nodes
-from quantglow.quantization.plan.tensor_ranges import tensor_ranges
-from quantglow.types import DType, ElementType
+from quantglow.quantization.plan.tensor_ranges import (
+    LARGE,
+    masked_values,
+    special_values,
+    tensor_ranges,
+)
+from quantglow.support.classes import cached_property
 
 MASKED = "a mask is among its values: 256 steps would tell nothing else apart"
 UNTAKEN = "no calibration sample took this branch"
@@ -52,6 +66,11 @@ OVERRIDDEN = "int8 would lose more accuracy than max_drop allows"
 EXTREME_RATIO = 16.0
 """Minimum ratio of the range of a Concat to that of a part from which the part keeps its own scale
 for its other readers."""
+
+EMPTY: Mapping[str, str] = {}
+
+ElementOf = Callable[[str], ElementType | None]
+"""The integer type of a value by its name, None if it has none."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +104,8 @@ class Plan:
 
     @cached_property
     def copies(self) -> frozenset[Node]:
-        """Operators whose float form copies inputs to outputs, see ``plan.copies``; none if outputs
-        are the integers.
+        """Operators whose float form copies inputs to outputs, see ``network_ends.copies``; none if
+        outputs are the integers.
         """
         return frozenset() if self.quantize_output else copies(self.graph)
 
@@ -310,3 +329,41 @@ class UnionFind:
 
     def join(self, one: Node, other: Node) -> None:
         self.parents[self.find(other)] = self.find(one)
+
+
+def with_bodies(plan: Plan, element_of: ElementOf, to_float: Mapping[str, str] = EMPTY) -> Plan:
+    """The plan with plans of the bodies of all loops that are float for no other reason.
+
+    ``to_float``: operators of bodies that stay float, beside those that the plan has reasons of.
+    """
+    loops = [node for node in plan.graph.nodes if isinstance(node, Loop)]
+    usual = [node for node in loops if plan.reasons.get(node) == NO_INT8_FORM[Loop]]
+    excluded = {node.name: reason for node, reason in plan.reasons.items()} | dict(to_float)
+    bodies = {n.body: body_plan(n.body, element_of, excluded) for n in usual}
+    return replace(plan, bodies=bodies)
+
+
+def body_plan(body: Graph, element_of: ElementOf, to_float: Mapping[str, str]) -> Plan:
+    """The plan of one body."""
+    found = {x: element_of(x.name) for x in multiplied(body)}
+    elements = {x: element for x, element in found.items() if element is not None}
+    reasons = {
+        node: reason
+        for node in body.nodes
+        if (reason := to_float.get(node.name) or _reason(node, elements))
+    }
+    plan = Plan(body, reasons, elements, {x: x for x in elements}, quantize_output=False)
+    return with_bodies(plan, element_of, to_float)
+
+
+def _reason(node: Node, elements: Mapping[Node, ElementType]) -> str:
+    """Why a node of a body is float, or an empty string."""
+    if not node.operands:
+        return ""
+    if not isinstance(node, Contraction):
+        return ineligibility(node) or NO_INT8_FORM[Loop]
+    if isinstance(node, Conv) and node.residual is not None:
+        return "it adds to a state, which stays float"
+    if node.x not in elements:
+        return f"the profile has no range for {node.x.name!r}"
+    return ineligibility(node)

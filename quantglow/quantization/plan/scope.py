@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
-from quantglow.errors import IgnoredScopeError
-from quantglow.graph.aliases import known_names
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import OPS, Node
-from quantglow.graph.origins import Origin, Origins, origins_of
-from quantglow.options import QuantizationConfig
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.names import known_names
+from quantglow.ir.graph.node import OPS, Node
+from quantglow.ir.graph.origins import Origin, Origins, origins_of
+from quantglow.quantization.options import QuantizationConfig
+from quantglow.support.errors import IgnoredScopeError
 
 Named = TypeVar("Named")
 
@@ -125,7 +125,7 @@ def types_to_quantize(config: QuantizationConfig, types: Set[str]) -> frozenset[
 def is_operator(op_type: str) -> bool:
     """Whether there is such an operator, in quantglow or in ONNX."""
     # Imported here because a process that only runs models needs no onnx.
-    from quantglow.frontend import knows_operator
+    from quantglow.importer.onnx import knows_operator
 
     return op_type in OPS or knows_operator(op_type)
 

@@ -1,5 +1,11 @@
-"""The range of every value before any trial: the calibrated range, without parts on which all
-readers are flat, and wider if calibration saw few values.
+"""Range of every value before any trial, and values that hold or stand for infinities.
+
+The range is the calibrated one, without parts on which all readers are flat, and wider if
+calibration saw few values.
+
+Exporters hide attention scores by -1e9, -1e4 or the lowest number of a float type as well as by
+-inf.  A mask that no calibration sample needed may hide something later, at another length or in
+a batch with padding: 256 steps of the range that calibration saw would let it leak.
 
 HardSwish gives 0 for everything below -3, HardSigmoid and Clip are flat on both sides, Swish and
 Sigmoid nearly so.  If all readers of a value are flat on a part of its range, one integer suffices
@@ -18,17 +24,21 @@ from functools import reduce
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.graph.traits import Trait
-from quantglow.ops import MatMul
-from quantglow.options import QuantizationConfig
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Add, MatMul, Mul, Pad, Sub
+from quantglow.ir.types import ElementType
 from quantglow.profiling import Profile, Range, choose_range
-from quantglow.quantization.plan.functions import Function, function_of
-from quantglow.quantization.plan.masks import masked_values
+from quantglow.profiling.histogram import Histogram
+from quantglow.profiling.specials import NONE, Specials, shows_specials, specials_of
+from quantglow.quantization.options import QuantizationConfig
+from quantglow.quantization.plan.eligibility import Function, function_of
 from quantglow.quantization.plan.params import activation_element
-from quantglow.types import ElementType
+from quantglow.support.arrays import Array
+
+LARGE = 1e4
+"""Minimum magnitude of a number that hides the values it is added to or replaces."""
 
 POINTS = 4096
 """Number of points at which a function is evaluated."""
@@ -133,3 +143,61 @@ def _flat_until(y: Array, tolerance: float) -> Array:
     """Whether all values up to each one are within ``tolerance`` of it; false after a NaN."""
     distance = np.maximum(np.maximum.accumulate(y) - y, y - np.minimum.accumulate(y))
     return np.asarray(distance <= tolerance)
+
+
+def special_values(graph: Graph, profile: Profile | None = None) -> dict[Node, Specials]:
+    """Float values that include infinities or NaN, or may do so at run time.
+
+    The profile says which sums and maxima of many values include them.
+    """
+    return _special_values(graph, profile, masks=False)
+
+
+def masked_values(graph: Graph, profile: Profile | None = None) -> dict[Node, Specials]:
+    """``special_values`` where the large numbers of masks count as infinities."""
+    return _special_values(graph, profile, masks=True)
+
+
+def _special_values(graph: Graph, profile: Profile | None, masks: bool) -> dict[Node, Specials]:
+    found: dict[Node, Specials] = {}
+    for node in graph.nodes:
+        histogram = profile.histograms.get(node.name) if profile else None
+        seen = NONE if histogram is None or isinstance(node, Constant) else histogram.specials
+        if isinstance(node, Constant) or shows_specials(node):
+            hidden = {o: _hiding(o, node, histogram) for o in node.operands} if masks else {}
+            of = {o: found.get(o, NONE) | hidden.get(o, NONE) for o in node.operands}
+            seen |= specials_of(node, of.__getitem__)
+        if masks and isinstance(node, Pad):
+            seen |= _infinities(node.value, node.value)
+        if seen:
+            found[node] = seen
+    return found
+
+
+def _hiding(operand: Node, reader: Node, seen: Histogram | None) -> Specials:
+    """The infinities that the large numbers of a Constant stand for where ``reader`` hides other
+    values by them; none in weights, factors and shifts of all values.
+
+    ``seen``: the calibrated values of the reader's result.  A factor belongs to a mask if its
+    product was always 0.
+    """
+    if not isinstance(operand, Constant) or not operand.type.dtype.is_float:
+        return NONE
+    found = _infinities(*operand.extremes)
+    match reader:
+        case Add() | Sub():
+            hides = bool(found) and bool((np.abs(operand.value) < LARGE).any())
+        case Mul():
+            hides = seen is not None and seen.minimum == seen.maximum == 0
+        case _:
+            hides = reader.has(Trait.PASSES_SPECIALS)
+    return found if hides else NONE
+
+
+def _infinities(low: float, high: float) -> Specials:
+    """The infinities for which the extremes of some numbers stand."""
+    return frozenset(
+        infinity
+        for infinity, is_large in ((-math.inf, low <= -LARGE), (math.inf, high >= LARGE))
+        if is_large
+    )

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.rewrite import Pass, run_passes
-from quantglow.passes import MOVES, RECOGNISERS, optimize
-from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
-from quantglow.passes.eliminate_identity import eliminate_identity
-from quantglow.passes.fuse_activation import fuse_activation, fuse_float_activation
-from quantglow.passes.merge_reshapes import merge_reshapes
-from quantglow.passes.repeat import repeat
-from quantglow.passes.transpose_to_reshape import transpose_to_reshape
-from quantglow.quantization.qdq.affine import fold_scales
+from quantglow.ir.graph.graph import Graph
 from quantglow.quantization.qdq.contraction import (
     contract_integers,
+    float_notes,
+    fold_scales,
     fuse_activated_sum,
     fuse_contraction,
 )
-from quantglow.quantization.qdq.float_notes import float_notes
-from quantglow.quantization.qdq.movement import (
+from quantglow.quantization.qdq.operators import (
+    fuse_operator,
     lower_dequantize,
     merge_roundings,
     raise_quantize,
     real_constants,
     real_operands,
 )
-from quantglow.quantization.qdq.operators import fuse_operator
+from quantglow.transforms.float import MOVES, RECOGNISERS, optimize
+from quantglow.transforms.float.elimination import (
+    eliminate_common_subexpressions,
+    eliminate_identity,
+)
+from quantglow.transforms.float.fusion import fuse_activation, fuse_float_activation
+from quantglow.transforms.float.shape import merge_reshapes
+from quantglow.transforms.float.transposes import transpose_to_reshape
+from quantglow.transforms.rewrite import Pass, repeat, run_passes
 
 __all__ = ["QDQ_PASSES", "float_notes", "fuse_quantized"]
 

@@ -1,4 +1,9 @@
-"""Convolutions and products of integers with weights known as integers."""
+"""Convolutions and products of integers with known weights, and factors folded into their scales.
+
+Real weights are ``scale * code``: a factor for each channel (BatchNormalization and others behind
+the product) goes into the scale, and the integers that the user rounded stay.  ``float_notes`` says
+which products stay in float, and why.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.node import Constant, Node
-from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops import Add, Conv, Dequantize, Mul, Quantize
-from quantglow.ops.activation import Activation
-from quantglow.ops.arithmetic import dequantize
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.unary import Fusible
-from quantglow.passes.layout import per_axis
-from quantglow.passes.simplify_arithmetic import plain
-from quantglow.quantization.convert.rules import integer_operands, operand_names
-from quantglow.quantization.plan.params import QuantizedWeights
-from quantglow.quantization.plan.stored_layers import centred
-from quantglow.quantization.qdq.movement import computes, integers_below
-from quantglow.types import DType, ElementType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Add, BatchNormalization, Conv, Dequantize, MatMul, Mul, Quantize
+from quantglow.ir.ops.activation import Activation
+from quantglow.ir.ops.arithmetic import dequantize
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.unary import Fusible
+from quantglow.ir.types import DType, ElementType, QuantParams
+from quantglow.quantization.plan.params import QuantizedWeights, centred, exact_weights
+from quantglow.quantization.qdq.operators import computes, integers_below
+from quantglow.quantization.rules import integer_operands, operand_names
+from quantglow.support.arrays import Array
+from quantglow.transforms.float.arithmetic import plain
+from quantglow.transforms.float.constants import channel_values, float_constant
+from quantglow.transforms.float.layout import per_axis
+from quantglow.transforms.float.weight_folding import scale_and_shift
+from quantglow.transforms.rewrite import Uses, rewrite_pass
 
 FINE = 1 / 64
 """A bias without parameters is rounded to steps of the int32 sum if half of one is at most this
@@ -31,9 +38,10 @@ part of a step of the result; else it is added in float."""
 SAME_SCALE = 1e-6
 """Maximum relative difference of equal scales: products are rounded to float32 once or twice."""
 
-
 BARE: dict[str, Any] = {"b": None, "activation": None, "low": -math.inf, "high": math.inf}
 """Fields of a contraction that gives its sums as they are."""
+
+MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -250,3 +258,94 @@ def sum_of_inputs(found: Integers, uses: Uses) -> Node | None:
     whole = Integers(found.node, found.x, ones, scales, is_extra=True)
     name = uses.fresh(f"{found.node.name}:inputs")
     return whole.made(np.zeros(1), uses, name=name, **BARE)
+
+
+@rewrite_pass("fold-scales")
+def fold_scales(node: Node, uses: Uses) -> Node | None:
+    """Conv(x, Dequantize(w), b) * s + t -> Conv(x, Dequantize(w'), b * s + t), w' of scale * |s|"""
+    found = affine(node)
+    integers = None if found is None else integers_of(found[0])
+    if found is None or integers is None:
+        return None
+    return scaled(node, *found, QuantizedWeights(integers.weights, integers.scales, None), uses)
+
+
+@rewrite_pass("fold-stored-scales")
+def fold_stored_scales(node: Node, uses: Uses) -> Node | None:
+    """``fold_scales`` of products of float activations"""
+    found = affine(node)
+    w = None if found is None else found[0].w
+    weights = exact_weights(w.x) if isinstance(w, Dequantize) else None
+    return None if found is None or weights is None else scaled(node, *found, weights, uses)
+
+
+def scaled(
+    node: Node, product: Contraction, scale: Array, shift: Array, w: QuantizedWeights, uses: Uses
+) -> Node | None:
+    """The product with factors in the scales of its weights, under the name of the node."""
+    bias = np.zeros(scale.shape) if product.b is None else real_bias(product)
+    if bias is None or not product.is_bare or not uses.single(product):
+        return None
+    codes = np.where(scale < 0, -1, 1) * w.weights.astype(np.int32)
+    scales = (w.scales * np.abs(scale)).astype(np.float32)
+    if codes.max(initial=0) > DType.I8.limits[1] or not (np.isfinite(scales) & (scales > 0)).all():
+        return None
+    element = ElementType(DType.I8, QuantParams.symmetric(scales, codes.ndim - 1))
+    stored = Constant(
+        name=uses.fresh(f"{node.name}:codes"), value=codes.astype(np.int8), element=element
+    )
+    changes: dict[str, Any] = {
+        "name": node.name,
+        "w": Dequantize(name=uses.fresh(f"{node.name}:w"), x=stored),
+        "b": float_constant(bias * scale + shift, f"{node.name}:bias", uses),
+    }
+    return replace(product, **changes)
+
+
+def affine(node: Node) -> tuple[Contraction, Array, Array] | None:
+    """(product, scale, shift) of a node that computes ``product * scale + shift`` by channel."""
+    if isinstance(node, BatchNormalization) and isinstance(node.x, Contraction):
+        constants = scale_and_shift(node)
+        return None if constants is None else (node.x, *constants)
+    if not isinstance(node, Mul | Add) or not plain(node) or not isinstance(node.x, Contraction):
+        return None
+    product = node.x
+    values = channel_values(node.y, product.type.shape[-1], product.type.rank)
+    if values is None or node.type != product.type:
+        return None
+    wide = values.astype(np.float64)
+    if isinstance(node, Mul):
+        return product, wide, np.zeros_like(wide)
+    return product, np.ones_like(wide), wide
+
+
+def float_notes(graph: Graph) -> tuple[str, ...]:
+    """A line for each reason: the number of such products, and the names of the first ones."""
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if (reason := reason_of(node)) is not None:
+            found.setdefault(reason, []).append(node.name)
+    return tuple(
+        f"{len(names)} product(s) between roundings compute in float, {reason}: "
+        f"{', '.join(names[:MAX_NAMES])}{', …' if len(names) > MAX_NAMES else ''}"
+        for reason, names in found.items()
+    )
+
+
+def reason_of(node: Node) -> str | None:
+    """Why a product of quantized operands is not one of integers; None for all other nodes."""
+    if not isinstance(node, Contraction | MatMul):
+        return None
+    x, y = node.operands[:2]
+    for operand in (x, y):
+        if isinstance(operand, Dequantize) and not computes(operand.x):
+            kind = operand.x.type.dtype
+            return f"their operands being {kind} with a zero point, or quantized by axis"
+    if not isinstance(x, Dequantize):
+        return None
+    if isinstance(node, MatMul):
+        return "one operand not being quantized"
+    return (
+        "their weights not being int8 with a scale for each output channel, around a zero point "
+        "of int8 where they are in groups"
+    )

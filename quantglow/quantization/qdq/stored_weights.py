@@ -18,11 +18,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node, StoredConstant
-from quantglow.graph.rewrite import Pass, Uses, rewrite_pass, run_passes
-from quantglow.ops import (
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node, StoredConstant
+from quantglow.ir.ops import (
     Dequantize,
     Elementwise,
     Gather,
@@ -32,17 +30,20 @@ from quantglow.ops import (
     Reshape,
     Transpose,
 )
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.expression import arg
-from quantglow.ops.expression import call as fn
-from quantglow.ops.weight_groups import BITS, GRAIN, LONGEST, PackedWeights, packed_codes
-from quantglow.passes import MOVES, optimize
-from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
-from quantglow.passes.eliminate_identity import eliminate_identity
-from quantglow.passes.repeat import repeat
-from quantglow.quantization.qdq.affine import fold_stored_scales
-from quantglow.quantization.qdq.movement import real_constants
-from quantglow.types import DType, ElementType
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.expression import arg
+from quantglow.ir.ops.expression import call as fn
+from quantglow.ir.ops.groupwise import BITS, GRAIN, LONGEST, PackedWeights, packed_codes
+from quantglow.ir.types import DType, ElementType
+from quantglow.quantization.qdq.contraction import fold_stored_scales
+from quantglow.quantization.qdq.operators import real_constants
+from quantglow.support.arrays import Array
+from quantglow.transforms.float import MOVES, optimize
+from quantglow.transforms.float.elimination import (
+    eliminate_common_subexpressions,
+    eliminate_identity,
+)
+from quantglow.transforms.rewrite import Pass, Uses, repeat, rewrite_pass, run_passes
 
 
 def has_quantized_weights_only(graph: Graph) -> bool:

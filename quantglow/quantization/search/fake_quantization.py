@@ -1,31 +1,182 @@
-"""Fake quantization: a float graph run with the roundings of its plan, before there is an int8
-graph.
+"""Fake quantization: a float graph run with the roundings of its plan; the noise of its outputs.
 
-Activations are rounded as int8 would.  Weights are rounded to nearest, or left alone where
-accuracy recovery will round them against the data, with far smaller errors.
+Activations are rounded as int8 would, before there is an int8 graph.  Weights are rounded to
+nearest, or left alone where accuracy recovery will round them against the data, with far smaller
+errors.  The noise of the outputs (``relative_noise``) is the objective of the search;
+``comparisons`` has the values by which outputs are compared.
+
+Plans that are tried one after the other mostly differ in one part of the network, so a run resumes
+from checkpoints where the next plan differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.node import Constant, Node, StoredConstant
-from quantglow.interpreter.executor import Execution, State
-from quantglow.interpreter.stacks import Evaluator, Stacks
-from quantglow.ops.arithmetic import quant_of, rounded_reals
-from quantglow.ops.contraction import Contraction
-from quantglow.processes.interrupts import check_interrupt
-from quantglow.profiling.data import Feeds
+from quantglow.interpreter.executor import Execution, State, peak_nbytes
+from quantglow.interpreter.stacks import Evaluator, Stacks, in_groups
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node, StoredConstant, ancestors
+from quantglow.ir.ops import LogSoftmax, Reshape, Sigmoid, Softmax
+from quantglow.ir.ops.arithmetic import quant_of, rounded_reals
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.types import ElementType
+from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.plan.int16 import is_stored
+from quantglow.quantization.plan.network_ends import behind_views, scores_of
 from quantglow.quantization.plan.params import quantize_weights
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.quantization.shape_variants import VariantEvaluator
+from quantglow.support.arrays import Array
+from quantglow.support.processes.interrupts import check_interrupt
+from quantglow.support.processes.workers import at_once, each
+
+TINY = 1e-30
+MIN_VALUES = 64
+"""Minimum number of values of an output that is compared itself, not by its operands."""
+
+STATES = 16
+"""Maximum number of states kept of a run, evenly spaced along its nodes."""
+
+MAX_NBYTES = 2**27
+"""Maximum size of the states of one plan, over all samples, in bytes."""
+
+
+def relative_noise(
+    plan: Plan,
+    samples: Sequence[Feeds],
+    wanted: Sequence[Sequence[Array]],
+    exact_weights: bool,
+    checkpoints: Checkpoints | None = None,
+) -> float:
+    """Energy of the error over energy of the signal, of the worst output, over all samples.
+
+    ``wanted``: for each sample the exact values of the ``compared_nodes``.  ``checkpoints``: of an
+    earlier plan, from which the runs go on where they can.
+    """
+    weights = {} if exact_weights else rounded_weights(plan)
+    ends = compared_nodes(plan.graph)
+
+    def run(group: tuple[Sequence[Feeds], RunCheckpoints]) -> list[list[Array]]:
+        some, kept = group
+        running = execution(plan, some, weights, kept.resumed(ends))
+        for _ in running:
+            kept.add(running)
+        values = [value.real for value in running.run()]
+        return [[value.of(index) for value in values] for index in range(len(some))]
+
+    groups = in_groups(samples, peak_nbytes(plan.graph), at_once())
+    started = (checkpoints or Checkpoints()).started(plan, len(groups))
+    found = each(run, zip(groups, started, strict=True))
+    return noise_to_signal(plan.graph, list(chain.from_iterable(found)), wanted)
+
+
+class Comparison(NamedTuple):
+    """A node by which an output is compared, and whether a constant added to all values of a row
+    makes no difference there, as before a Softmax.
+    """
+
+    node: Node
+    any_shift: bool
+
+
+def logit_outputs(graph: Graph) -> tuple[Node, ...]:
+    """The outputs, a probability replaced by its logit: 0 and 1 hide the errors before them; a
+    choice by the scores that it is made among.
+    """
+    return tuple(_logits(node) for _, node in graph.outputs)
+
+
+def _logits(node: Node) -> Node:
+    source = behind_views(node)
+    if (scores := scores_of(source)) is not None:
+        return _logits(scores)
+    return _logits(source.x) if isinstance(source, Softmax | LogSoftmax | Sigmoid) else node
+
+
+def compared_nodes(graph: Graph) -> tuple[Node, ...]:
+    """The node by which each output is compared, see ``comparisons``."""
+    return tuple(comparison.node for comparison in comparisons(graph))
+
+
+def comparisons(graph: Graph) -> tuple[Comparison, ...]:
+    """How each output is compared.
+
+    A probability is compared by its logit: where it is 0 or 1 it hides noise, and the one sample
+    that is least sure would decide.  A choice (TopK) is compared by its scores.  A few numbers are
+    compared by the features they are computed from, since their noise is mostly chance.
+    """
+    return tuple(_comparison(node) for _, node in graph.outputs)
+
+
+def _comparison(node: Node) -> Comparison:
+    any_shift = False
+    while node.operands:
+        source = behind_views(node)
+        if (scores := scores_of(source)) is not None:
+            node, any_shift = scores, False
+        elif isinstance(source, Softmax | LogSoftmax | Sigmoid):
+            node, any_shift = source.x, not isinstance(source, Sigmoid)
+        elif node.type.size < MIN_VALUES and isinstance(node, Contraction | Reshape):
+            node, any_shift = node.operands[0], False
+        else:
+            break
+    return Comparison(node, any_shift)
+
+
+def noise_to_signal(
+    graph: Graph, found: Sequence[Sequence[Array]], wanted: Sequence[Sequence[Array]]
+) -> float:
+    """Noise over signal of the worst output, over all samples.
+
+    ``found`` and ``wanted`` [samples][outputs] are values of the ``compared_nodes``.
+    """
+    noise, signal = np.zeros(len(graph.outputs)), np.full(len(graph.outputs), TINY)
+    any_shift = [comparison.any_shift for comparison in comparisons(graph)]
+    for results, right in zip(found, wanted, strict=True):
+        for index, (got, exact) in enumerate(zip(results, right, strict=True)):
+            noise[index] += energy(error_of(got, exact), any_shift[index])
+            signal[index] += power(exact, any_shift[index])
+    return float((noise / signal).max(initial=0.0))
+
+
+def error_of(found: Array, exact: Array) -> Array:
+    """``found - exact`` in float64; NaN where both have the same infinity, or none is a number, and
+    inf where one has.
+    """
+    with np.errstate(invalid="ignore"):
+        error = np.asarray(np.subtract(found, exact, dtype=np.float64))
+    odd = ~np.isfinite(error)
+    if not odd.any():
+        return error
+    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
+    return np.where(odd, np.where(same, np.nan, np.inf), error)
+
+
+def power(exact: Array, any_shift: bool) -> float:
+    """The ``energy`` of finite values."""
+    values = exact.astype(np.float64)
+    return energy(np.where(np.isfinite(values), values, np.nan), any_shift)
+
+
+def energy(values: Array, any_shift: bool) -> float:
+    """Sum of squares, with ``any_shift`` of the distances from the mean of each row.  NaN are left
+    out.
+    """
+    known = ~np.isnan(values)
+    if not known.all():
+        values = np.where(known, values, 0.0)
+    apart = values
+    if any_shift and values.size and not np.isinf(values).any():
+        counts = np.maximum(known.sum(axis=-1, keepdims=True), 1)
+        apart = np.where(known, values - values.sum(axis=-1, keepdims=True) / counts, 0.0)
+    return float(np.square(apart).sum())
 
 
 class Rounded(NamedTuple):
@@ -81,3 +232,88 @@ def rounded_weights(plan: Plan) -> dict[Node, Array]:
             made = quantize_weights(w.value, None, quant_of(plan.elements[node.x]))
             found[w] = made.weights.astype(np.float32) * made.scales
     return found
+
+
+@dataclass
+class RunCheckpoints:
+    """States of the run of a plan on one sample, of ``room_nbytes`` together at most; ``before``
+    has those of another plan.
+    """
+
+    plan: Plan
+    room_nbytes: int
+    before: RunCheckpoints | None = None
+    states: list[State[Rounded]] = field(default_factory=list)
+
+    def add(self, execution: Execution[Rounded]) -> None:
+        """Keep the state of a run, if its turn has come and there is room."""
+        last = self.states[-1].position if self.states else 0
+        if execution.position - last < max(len(self.plan.graph.nodes) // STATES, 1):
+            return
+        state = execution.state
+        if nbytes_of(state) <= self.room_nbytes:
+            self._keep(state)
+
+    def resumed(self, ends: Collection[Node]) -> State[Rounded] | None:
+        """The last state that this plan has in common with the one before; None: there is none.
+
+        The states up to it become those of this run.  ``ends``: values that are read when all
+        nodes have run.
+        """
+        before, self.before = self.before, None
+        if before is None:
+            return None
+        same = _common_prefix(self.plan, before.plan)
+        for state in takewhile(lambda state: state.position <= same, before.states):
+            if _read_from(self.plan.graph, state.position, ends) <= state.values.keys():
+                self._keep(state)
+        return self.states[-1] if self.states else None
+
+    def _keep(self, state: State[Rounded]) -> None:
+        self.states.append(state)
+        self.room_nbytes -= nbytes_of(state)
+
+
+@dataclass
+class Checkpoints:
+    """Checkpoints, one for each sample, of the best plan so far (``kept``) and of the latest."""
+
+    kept: list[RunCheckpoints] = field(default_factory=list)
+    latest: list[RunCheckpoints] = field(default_factory=list)
+
+    def started(self, plan: Plan, samples: int) -> list[RunCheckpoints]:
+        """Checkpoints for the runs of a plan, which resume from those kept."""
+        before: Sequence[RunCheckpoints | None] = self.kept or [None] * samples
+        room = MAX_NBYTES // max(samples, 1)
+        self.latest = [RunCheckpoints(plan, room, run) for run in before]
+        return self.latest
+
+    def keep(self) -> None:
+        """The latest plan is the best one: plans to come resume from its runs."""
+        self.kept = self.latest
+
+
+def nbytes_of(state: State[Rounded]) -> int:
+    """Size of the values of a state, in bytes."""
+    return sum(value.nbytes for value in state.values.values())
+
+
+def _common_prefix(one: Plan, other: Plan) -> int:
+    """Number of nodes at the start that are the same, and rounded alike."""
+    pairs = zip(one.graph.nodes, other.graph.nodes, strict=False)
+    alike = (a is b and _decided(one, a) == _decided(other, b) for a, b in pairs)
+    return sum(1 for _ in takewhile(bool, alike))
+
+
+def _decided(plan: Plan, node: Node) -> tuple[bool, ElementType | None]:
+    """All that the value of a node depends on, beside its operands."""
+    return plan.is_int8(node), plan.elements.get(node) if is_stored(plan, node) else None
+
+
+def _read_from(graph: Graph, position: int, ends: Collection[Node]) -> set[Node]:
+    """The values computed before a position that are read from there on."""
+    needed = ancestors(ends)
+    later = (node for node in graph.nodes[position:] if node in needed)
+    read = {operand for node in later for operand in node.operands}
+    before = (node for node in graph.nodes[:position] if not isinstance(node, Constant))
+    return {node for node in before if node in read or node in ends}

@@ -1,38 +1,100 @@
-"""The levers of the search: each proposes candidates, which are judged on held-back samples.
+"""Levers that propose candidates, and the search over them before any value is rounded.
 
-A lever sees the outcome before it makes its next proposal.  ``EXACT`` levers are taken without a
-trial: they leave a rounding out, or make it exact, and behind the noise of all other values a few
-samples would not always show it.
+``prepare`` runs the search.  Every lever is tried and kept only if it lowers the noise of the
+network's outputs on samples that were held back: first for the whole network, then for each stretch
+of it alone.  The plain graph with min-max ranges is the first candidate, so that the result is
+never worse there.  Decisions are keyed by value names, so that they hold for the same model at
+another shape.
+
+A lever sees the outcome before it makes its next proposal.  Levers of ``exact_levers`` are taken
+without a trial: they leave a rounding out, or make it exact, and behind the noise of all other
+values a few samples would not always show it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
-from quantglow.graph.node import Constant
-from quantglow.options import BEST, DEFAULT
-from quantglow.passes.fuse_activation import fuse_functions
-from quantglow.profiling import Histogram
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
+from quantglow.profiling import Histogram, Profile
+from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.channel_mixing import Streams, linear_streams
 from quantglow.quantization.equalize.equalization import factors_of, groups_to_scale, rescaled
 from quantglow.quantization.equalize.input_grid import aligned, grids_of
-from quantglow.quantization.equalize.sample_statistics import ChannelReach, RescaledValues
+from quantglow.quantization.equalize.sample_statistics import (
+    ChannelReach,
+    FloatRuns,
+    RescaledValues,
+)
+from quantglow.quantization.options import BEST, DEFAULT, QuantizationConfig
 from quantglow.quantization.plan.tensor_ranges import scarce_values
-from quantglow.quantization.search.candidate import Candidate, Ranges
-from quantglow.quantization.search.fused_functions import worth_fusing
-from quantglow.quantization.search.range_choice import choose_ranges
-from quantglow.quantization.search.range_trial import Judged, Pair
-from quantglow.quantization.search.trials import Trials
+from quantglow.quantization.search.range_choice import Judged, Pair, choose_ranges
+from quantglow.quantization.search.time_budget import worth_fusing
+from quantglow.quantization.search.trials import Candidate, Ranges, Trials, split
 from quantglow.quantization.smoothing_scales import SUFFIX, unscaled_name, with_scaled_names
+from quantglow.support.processes.interrupts import NEVER, Deadline, Interrupted
+from quantglow.support.processes.workers import side_by_side
+from quantglow.support.progress import shown
+from quantglow.transforms.float.fusion import fuse_functions
 
 STRETCHES, MORE_STRETCHES = 4, 12
 """Number of parts of the network that are decided one by one; then, with ``effort="best"``, these
 smaller ones."""
+
+STAGE = "choosing ranges and scales"
+
+
+def prepare(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig,
+    samples: Sequence[Feeds],
+    progress: bool | str = False,
+    deadline: Deadline = NEVER,
+    runs: FloatRuns | None = None,
+) -> Candidate:
+    """The best candidate found until all are tried, until ``deadline`` or Ctrl-C.
+
+    ``runs``: of ``graph``, with the values of samples that ran before.
+    Raises ``ProfileMismatchError`` for the profile of another model.
+    """
+    profile.check(graph)
+    start = Candidate(graph, profile)
+    if not samples or not (config.equalization or config.calibrate_method == "auto"):
+        return start
+    parts = split(samples, config.seed)
+    trials = Trials(start, config, *parts, runs or FloatRuns(graph), deadline)
+    with suppress(Interrupted), side_by_side():  # The best so far is whole.
+        for _ in shown(steps(trials), STAGE.capitalize(), progress):
+            if deadline.is_over:
+                break
+        else:
+            return trials.best
+    deadline.ends(STAGE)
+    return trials.best
+
+
+def steps(trials: Trials) -> Iterator[None]:
+    """One proposal after the other."""
+    for lever in exact_levers():
+        for candidate in lever.proposals(trials):
+            trials.begin(candidate)
+        yield
+    trials.leave_out_unlike()
+    if not trials.is_search:
+        return
+    trials.run_float()
+    for lever in tried_levers(trials.config.effort):
+        for candidate in lever.proposals(trials):
+            trials.judge(candidate)
+            yield
 
 
 class Lever(Protocol):
@@ -43,7 +105,7 @@ class Lever(Protocol):
 
 
 class FuseFunctions:
-    """Compute functions behind layers on their sums (``fused_functions``)."""
+    """Compute functions behind layers on their sums (``time_budget``)."""
 
     def proposals(self, trials: Trials) -> Iterator[Candidate]:
         start = trials.start

@@ -1,4 +1,4 @@
-"""``calibrate_method="auto"``: choose ranges by the errors they cause in the readers of a tensor.
+"""Choice of ranges by the errors they cause in the readers of each value.
 
 A histogram alone does not show whether its tails matter.  So each of several ranges is tried on
 calibration samples: the values are rounded as in int8, and the operators that read them are
@@ -14,23 +14,34 @@ The best range of one half of the samples must be no worse than min-max on the o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
+import numpy as np
+
 from quantglow.interpreter.executor import Execution
-from quantglow.options import QuantizationConfig
-from quantglow.profiling import Profile, Range
-from quantglow.profiling.data import Feeds
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops.arithmetic import quant_of
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.types import ElementType
+from quantglow.profiling import Histogram, Profile, Range
+from quantglow.profiling.samples.feeds import Feeds
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.plan.tensor_ranges import scarce_values, tensor_ranges
-from quantglow.quantization.recovery.sample_values import SampleEvaluator
-from quantglow.quantization.recovery.sampling import Spread
-from quantglow.quantization.search.candidate import Ranges
-from quantglow.quantization.search.range_trial import Judged, Pair, RangeTrial
+from quantglow.quantization.rounding.sampling import SampleEvaluator, SampleValues, Spread
 from quantglow.quantization.search.reader_errors import ReaderErrors
-from quantglow.types import ElementType
+from quantglow.quantization.search.trials import Ranges
+from quantglow.support.arrays import Array
+from quantglow.support.processes.interrupts import check_interrupt
+
+COHERENCE = 4.0
+"""Weight of clipping errors.  They have one sign and lie together, at the strongest values: they
+add up behind the reader, while rounding errors average out."""
+
+Pair = tuple[str, str]
+"""Names of a value and of a reader of it."""
 
 METHODS = ("auto", "percentile", "mse")
 SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0), (0.2, 1.0))
@@ -38,6 +49,8 @@ SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0
 
 SAMPLES = 16
 """Maximum number of calibration samples that are used."""
+
+GroupRanges = dict[Node, Range]
 
 
 def choose_ranges(
@@ -67,9 +80,6 @@ def choose_ranges(
     return {n.name: chosen[root] for n, root in plan.groups.items() if root in chosen}
 
 
-GroupRanges = dict[Node, Range]
-
-
 def candidates_of(plan: Plan, profile: Profile, config: QuantizationConfig) -> list[GroupRanges]:
     """The range of each group, for every candidate; min-max, as ``auto`` takes it, first."""
     found = []
@@ -91,3 +101,96 @@ def _by_group(plan: Plan, ranges: Mapping[Node, Range]) -> GroupRanges:
 def types_of(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, ElementType]:
     """The int8 type of each group with these ranges."""
     return {root: activation_element(r, config.symmetric) for root, r in ranges.items()}
+
+
+@dataclass
+class RangeTrial:
+    """A float run that tries all candidates at each reader.  ``errors``: group -> [halves,
+    candidates], sums over its readers.  ``judged``: see ``choose_ranges``.
+    """
+
+    plan: Plan
+    types: list[dict[Node, ElementType]]
+    readers: ReaderErrors
+    judged: dict[Pair, Judged] = field(default_factory=dict)
+    errors: dict[Node, Array] = field(default_factory=dict)
+
+    def best(self) -> dict[Node, int]:
+        """The candidate of each group: the best of one half that holds on the other."""
+        found = {}
+        for root in self.errors:
+            one, other = self.weighted(root)
+            order = np.argsort(one + other, kind="stable")
+            # min-max always holds, also where a logarithm of 0 makes its error no number.
+            holds = ~((one > one[0]) | (other > other[0]))
+            found[root] = next(int(k) for k in order if holds[k])
+        return found
+
+    def weighted(self, root: Node) -> Array:
+        """[halves, candidates]: the errors of a group, with clipping weighted by ``COHERENCE``.
+        Rounding errors grow with the square of the step; the rest is clipping.
+        """
+        errors = self.errors[root]
+        steps = np.array([quant_of(types[root]).scale for types in self.types])
+        rounding = errors[:, :1] * np.square(steps / steps[0])
+        return np.asarray(errors + (COHERENCE - 1) * np.maximum(errors - rounding, 0.0))
+
+    def values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
+        """The values of the node; its int8 operands are judged by them."""
+        check_interrupt()
+        results = self.readers.evaluator.values(node, operands)
+        if self.plan.is_int8(node):
+            given = dict(zip(node.operands, operands, strict=True))
+            for operand in given:
+                if not isinstance(operand, Constant) and operand in self.plan.groups:
+                    self._judge(operand, node, given, results)
+        return results
+
+    def _judge(
+        self,
+        operand: Node,
+        reader: Node,
+        given: Mapping[Node, SampleValues],
+        results: SampleValues,
+    ) -> None:
+        root = self.plan.groups[operand]
+        types = [candidate[root] for candidate in self.types]
+        total = self.errors.setdefault(root, np.zeros((2, len(types))))
+        pair = operand.name, reader.name
+        shown = [node for node in (*given, reader) if not isinstance(node, Constant)]
+        histograms = [self.readers.histograms.get(node.name) for node in shown]
+        weights = reader.w if isinstance(reader, Contraction) else None
+        array = weights.value if isinstance(weights, Constant) else None
+        known = self.judged.get(pair)
+        if known is None or not known.holds(histograms, array, types):
+            errors = self.readers.of(operand, reader, given, types, results)
+            known = self.judged[pair] = Judged(histograms, array, types, errors)
+        total += known.errors
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The errors of a reader with candidates of a value, and all that they follow from.
+
+    ``histograms`` of the values that are read, and of the result; those of equal values are the
+    same object.  ``weights``: of a product.
+    """
+
+    histograms: Sequence[Histogram | None]
+    weights: Array | None
+    types: Sequence[ElementType]
+    errors: Array
+
+    def holds(
+        self,
+        histograms: Sequence[Histogram | None],
+        weights: Array | None,
+        types: Sequence[ElementType],
+    ) -> bool:
+        """Whether the errors are the same with these."""
+        pairs = zip(self.histograms, histograms, strict=True)
+        if not all(a is b is not None for a, b in pairs) or self.types != types:
+            return False
+        if weights is None or self.weights is None:
+            return weights is self.weights
+        return weights is self.weights or np.array_equal(weights, self.weights)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.ops.arithmetic import clip_steps, quant_of
-from quantglow.ops.native import native_ops
-from quantglow.types import ElementType
+from quantglow.ir.ops.arithmetic import clip_steps, quant_of
+from quantglow.ir.ops.native import native_ops
+from quantglow.ir.types import ElementType
+from quantglow.support.arrays import Array
 
 TINY = 1e-30
 

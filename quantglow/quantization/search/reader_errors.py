@@ -16,21 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.node import Constant, Node
-from quantglow.graph.traits import Trait
-from quantglow.ops import Concat, Conv
-from quantglow.ops.arithmetic import quant_of
-from quantglow.ops.binary import Binary
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.images import Images
-from quantglow.ops.native import native_ops
-from quantglow.ops.unary import Unary
-from quantglow.ops.window_products import conv2d
-from quantglow.processes.workers import each
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Concat, Conv
+from quantglow.ir.ops.arithmetic import quant_of
+from quantglow.ir.ops.binary import Binary
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.native import native_ops
+from quantglow.ir.ops.unary import Unary
+from quantglow.ir.ops.windows import Images, conv2d
+from quantglow.ir.types import ElementType
 from quantglow.profiling import Histogram, Range, squared_error
-from quantglow.quantization.recovery.products import Product
-from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
+from quantglow.quantization.rounding.layer import Product
+from quantglow.quantization.rounding.sampling import SampleEvaluator, SampleValues
 from quantglow.quantization.search.range_errors import (
     TINY,
     TOGETHER,
@@ -41,7 +39,8 @@ from quantglow.quantization.search.range_errors import (
     products,
     relative,
 )
-from quantglow.types import ElementType
+from quantglow.support.arrays import Array
+from quantglow.support.processes.workers import each
 
 WORK = 10**8
 """Maximum number of multiply-accumulates for one product that reads a tensor, over all samples and

@@ -2,8 +2,8 @@
 activations to keep in higher precision within a time budget.
 
 Each value alone is rounded in the float network, on a few calibration samples.  Its sensitivity is
-the error by which outputs are compared (see ``output_noise.comparisons``), over the signal.  The
-sensitivities of different values add up, nearly.
+the error by which outputs are compared (see ``fake_quantization.comparisons``), over the signal.
+The sensitivities of different values add up, nearly.
 """
 
 from __future__ import annotations
@@ -16,21 +16,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
 from quantglow.interpreter.stacks import Evaluator, Stacks, in_groups
-from quantglow.ops.arithmetic import rounded_reals
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.work import evaluated_macs
-from quantglow.processes.deadline import NEVER, Deadline
-from quantglow.processes.workers import each, side_by_side
-from quantglow.profiling.data import Feeds
-from quantglow.profiling.progress import shown
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops.arithmetic import rounded_reals
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.work import evaluated_macs
+from quantglow.ir.types import ElementType
+from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.plan.int16 import group_of, is_stored
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.search.output_noise import (
+from quantglow.quantization.search.fake_quantization import (
     Comparison,
     comparisons,
     energy,
@@ -38,7 +35,10 @@ from quantglow.quantization.search.output_noise import (
     power,
 )
 from quantglow.quantization.shape_variants import VariantEvaluator
-from quantglow.types import ElementType
+from quantglow.support.arrays import Array
+from quantglow.support.processes.interrupts import NEVER, Deadline
+from quantglow.support.processes.workers import each, side_by_side
+from quantglow.support.progress import shown
 
 MIN_SAMPLES, MAX_SAMPLES = 2, 8
 """Minimum and maximum number of calibration samples on which errors are measured.  Each costs half

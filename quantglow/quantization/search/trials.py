@@ -1,27 +1,38 @@
-"""Trials of candidates: the best one so far, and the samples that decide."""
+"""Candidates of the search, and their trials on samples that were held back.
+
+A candidate is a float graph ready to be quantized: rewritten, with its profile and chosen ranges.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.options import FAST, FAST_EQUALIZATIONS, QuantizationConfig
-from quantglow.processes.deadline import NEVER, Deadline
-from quantglow.processes.workers import each
-from quantglow.profiling.data import Feeds
+from quantglow.ir.graph.graph import Graph
+from quantglow.profiling import Profile, Range
+from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
-from quantglow.quantization.equalize.float_runs import FloatRuns
+from quantglow.quantization.equalize.equalization import Factors, rescaled
+from quantglow.quantization.equalize.input_grid import Grids, aligned
+from quantglow.quantization.equalize.sample_statistics import FloatRuns
+from quantglow.quantization.options import FAST, FAST_EQUALIZATIONS, QuantizationConfig
 from quantglow.quantization.plan.plan import make_plan
-from quantglow.quantization.search.candidate import Candidate
-from quantglow.quantization.search.checkpoints import Checkpoints
-from quantglow.quantization.search.output_noise import compared_nodes
-from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.quantization.shape_variants import graph_for
+from quantglow.quantization.search.fake_quantization import (
+    Checkpoints,
+    compared_nodes,
+    relative_noise,
+)
+from quantglow.quantization.shape_variants import at_own_shapes, fit, graph_for, sharing
 from quantglow.quantization.smoothing_scales import with_smoothing_scales
+from quantglow.support.arrays import Array
+from quantglow.support.processes.interrupts import NEVER, Deadline
+from quantglow.support.processes.workers import each
+from quantglow.transforms.float.fusion import fuse_functions
+
+Ranges = Mapping[str, Range]
+"""Value name -> the range to quantize."""
 
 HELD_BACK = 8
 """Maximum number of samples to decide on; at most a third of all samples."""
@@ -33,6 +44,46 @@ would cut off may be no exception."""
 WORTH = 0.95
 """A candidate is taken if it lowers the noise at least to this share of it: on so few samples
 smaller gains, below 0.2 dB, are chance."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A graph ready to be quantized, its profile, and the ranges that are not min-max.
+
+    The graph is the model's with ``factors`` (``equalization``), on the ``grids`` of its inputs,
+    and with the functions ``fused`` into layers (``time_budget``).
+    """
+
+    graph: Graph
+    profile: Profile
+    ranges: Ranges = field(default_factory=dict)
+    factors: Factors = field(default_factory=dict)
+    grids: Grids = field(default_factory=dict)
+    fused: frozenset[str] = frozenset()
+
+    def is_like(self, other: Candidate) -> bool:
+        """Whether both are made from one model by the same changes, and so have the same noise."""
+        same = all(factor is other.factors.get(name) for name, factor in self.factors.items())
+        changes = self.factors.keys(), self.ranges, self.fused
+        return same and changes == (other.factors.keys(), other.ranges, other.fused)
+
+    def at(self, graph: Graph) -> Graph:
+        """The model's graph at other shapes, prepared alike."""
+        graph = aligned(fuse_functions(graph, self.fused), self.grids)[0]
+        return sharing(rescaled(graph, self.factors), self.graph)
+
+    def on(self, samples: Sequence[Feeds]) -> list[Feeds]:
+        """The samples; those of other shapes with their own graphs prepared alike."""
+        return at_own_shapes(samples, self.at)
+
+    def fitting(self, samples: Sequence[Feeds]) -> tuple[list[Feeds], list[Feeds]]:
+        """The samples whose graphs, prepared alike, have the same nodes as this one; and these
+        ``on``.
+        """
+        own = self.on(samples)
+        pairs = zip(samples, own, fit(own, self.graph), strict=True)
+        kept = [(one, other) for one, other, fits in pairs if fits]
+        return [one for one, _ in kept], [other for _, other in kept]
 
 
 @dataclass

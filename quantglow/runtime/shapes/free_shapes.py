@@ -7,8 +7,9 @@ depend on the values of small inputs (a sampling rate), these belong to the case
 ``MOST_VALUES`` of them at the same shapes, one program serves all further values, with onnxruntime
 at the operators that they decide.
 
-A shape that comes often gets a program of its own in the background (``often_used``).  If the user
-asks for it, onnxruntime answers while the program of a new case is compiled (``meanwhile``).
+A shape that comes often gets a program of its own in the background (``program_cache.OftenUsed``).
+If the user asks for it, onnxruntime answers while the program of a new case is compiled
+(``background``).
 
 The last used programs are kept: at most ``MOST_PROGRAMS``, and as many as fit ``MOST_NBYTES`` (the
 first one always stays).  Their kernels and constants are shared.
@@ -22,9 +23,31 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from quantglow import debug
-from quantglow.concise import Concise
-from quantglow.errors import (
+from quantglow.interpreter import check_names, check_types
+from quantglow.ir.graph.family import Case, SharedArrays
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import Dim, Shape, Shapes, Signature
+from quantglow.runtime.programs.build import Build, Compiler
+from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
+from quantglow.runtime.saved.saving import Freedom
+from quantglow.runtime.shapes.background import Meanwhile
+from quantglow.runtime.shapes.general_programs import GeneralPrograms
+from quantglow.runtime.shapes.program_cache import Check, KeptPrograms, OftenUsed, StoredCases
+from quantglow.runtime.shapes.specializations import (
+    AtCase,
+    Fallback,
+    Served,
+    ServedShapes,
+    Specialisation,
+    case_of,
+    served_by_general,
+    served_by_own,
+    with_names,
+)
+from quantglow.support import debug
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise, cached_property
+from quantglow.support.errors import (
     CompileBudgetError,
     FallbackError,
     InputError,
@@ -32,34 +55,8 @@ from quantglow.errors import (
     UndecidedError,
     UnsupportedOpError,
 )
-from quantglow.foreign_types import Array
-from quantglow.graph.case import Case
-from quantglow.graph.graph import Graph
-from quantglow.graph.sharing import SharedArrays
-from quantglow.graph.signature import Dim, Shape, Shapes, Signature
-from quantglow.interpreter import check_names, check_types
-from quantglow.lazy import cached_property
-from quantglow.processes.background import check_not_ending
-from quantglow.processes.forking import renewed_after_fork
-from quantglow.runtime.build import Build, Compiler
-from quantglow.runtime.protocol import Executable
-from quantglow.runtime.saved_models.saving import Freedom
-from quantglow.runtime.shapes.fallbacks import Fallback
-from quantglow.runtime.shapes.general_programs import GeneralPrograms
-from quantglow.runtime.shapes.kept_programs import KeptPrograms
-from quantglow.runtime.shapes.meanwhile import Meanwhile
-from quantglow.runtime.shapes.often_used import Check, OftenUsed
-from quantglow.runtime.shapes.served_shapes import ServedShapes, served_by_general, served_by_own
-from quantglow.runtime.shapes.single_flight import SingleFlight
-from quantglow.runtime.shapes.specialisations import (
-    AtCase,
-    Served,
-    Specialisation,
-    case_of,
-    with_names,
-)
-from quantglow.runtime.shapes.stored_cases import StoredCases
-from quantglow.runtime.symbolic_graphs import SymbolicGraph
+from quantglow.support.processes.threads import SingleFlight, check_not_ending, renewed_after_fork
+from quantglow.transforms.partition import Executable
 
 MOST_PROGRAMS = 32
 MOST_VALUES = 16
@@ -68,7 +65,6 @@ MOST_VALUES = 16
 MOST_NBYTES = 2**30
 """Maximum size of the arenas of all programs; an arena is the memory that a program needs beside
 the constants that all share."""
-
 
 MOST_ADDED = 0.05
 """Share of constants that a graph for all shapes may add to a file; else it stays out of it."""

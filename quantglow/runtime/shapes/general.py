@@ -1,7 +1,7 @@
 """General programs: one for all shapes at which its guards hold.
 
 The graph is made for one shape, with a symbol for each free dimension; so is all that follows, and
-each decision that depends on a symbol is a guard (``symbolic``).  A dimension of 1 is no symbol:
+each decision that depends on a symbol is a guard (``ir.symbolic``).  A dimension of 1 is no symbol:
 axes of 1 change the structure of a program.
 """
 
@@ -11,27 +11,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from quantglow import debug
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.backends.llvm.runtime.loaded import GROWTH, LoadedProgram
-from quantglow.backends.llvm.runtime.program_store import ProgramStore
-from quantglow.concise import Concise
-from quantglow.graph.case import Case
-from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Signature
-from quantglow.instr.donation import Donation
-from quantglow.lazy import cached_property
-from quantglow.ops.external import External
-from quantglow.runtime.batches import pieces_for
-from quantglow.runtime.build import Compiler
-from quantglow.runtime.fallback import FallbackNode
+from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import Signature
+from quantglow.ir.ops.external import External
+from quantglow.ir.symbolic.expression import Values, symbol
+from quantglow.ir.symbolic.guards import Conditions, Guards
+from quantglow.ir.symbolic.size import sized, symbols
+from quantglow.ir.types import ElementType
+from quantglow.memory.plans import pieces_for
+from quantglow.ort.fallback import FallbackNode
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.native.loaded import GROWTH, LoadedProgram
+from quantglow.runtime.native.program_store import ProgramStore
+from quantglow.runtime.programs.build import Compiler
+from quantglow.runtime.programs.symbolic_graphs import (
+    SymbolicGraph,
+    batch_symbol,
+    case_with,
+    fitting,
+    template_of,
+)
 from quantglow.runtime.shapes.general_plans import Ends, GeneralPlan, conditions_from
-from quantglow.runtime.symbolic_graphs import SymbolicGraph, batch_symbol
-from quantglow.runtime.templates import case_with, fitting, template_of
-from quantglow.symbolic.expression import Values, symbol
-from quantglow.symbolic.guards import Conditions, Guards
-from quantglow.symbolic.size import sized, symbols
-from quantglow.types import ElementType
+from quantglow.support import debug
+from quantglow.support.classes import Concise, cached_property
+from quantglow.transforms.program.copy_elision import Donation
 
 if TYPE_CHECKING:
     from quantglow.runtime.shapes.general_planning import Made
@@ -41,6 +45,12 @@ CAPACITY = "state:capacity"
 
 JOINED = "samples:joined"
 """The symbol of the samples of joined calls, the same for all inputs."""
+
+Holding = Guards | Conditions
+"""Tells where a program serves."""
+
+Opened = Callable[[], tuple[Graph, Guards]]
+"""Function that gives the graph for all shapes, and its guards."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +66,6 @@ class Donated:
         """The donations to a program, for a capacity that is free."""
         capacity = sized(symbol(self.symbol), guards)
         return tuple(Donation(*pair, capacity) for pair in self.pairs)
-
-
-Holding = Guards | Conditions
-"""Tells where a program serves."""
-
-Opened = Callable[[], tuple[Graph, Guards]]
-"""Function that gives the graph for all shapes, and its guards."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,7 +96,7 @@ class GeneralProgram(Concise):
         if key and (found := store.program(key, target, threads, conditions_from, GROWTH)):
             return Code(*found)
         # Only here: a process that finds its programs on disk generates no code.
-        from quantglow.backends.llvm.runtime.compilation import compile_free_program
+        from quantglow.runtime.native.compilation import compile_free_program
 
         made = self.made
         with debug.timed("general program"):

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from quantglow import debug
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.concise import Concise
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.instr.donation import Donation
-from quantglow.memory.ordered_plan import OrderedPlan
-from quantglow.runtime.planning import plan_program
-from quantglow.runtime.plans import PlannedProgram
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.symbolic.guards import Guards
+from quantglow.ir.symbolic.size import expression_of
+from quantglow.ir.symbolic.straight_line import Evaluation
+from quantglow.memory.planner import OrderedPlan
+from quantglow.memory.planning import plan_program
+from quantglow.memory.plans import PlannedProgram
 from quantglow.runtime.shapes.general_plans import EndSizes, GeneralPlan
-from quantglow.symbolic.evaluation import Evaluation
-from quantglow.symbolic.guards import Guards
-from quantglow.symbolic.size import expression_of
+from quantglow.support import debug
+from quantglow.support.classes import Concise
+from quantglow.transforms.program.copy_elision import Donation
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quantglow.concise import Concise
-from quantglow.memory.arena_order import ArenaOrder
-from quantglow.runtime.batches import Traffic
-from quantglow.symbolic.expression import Values
-from quantglow.symbolic.guards import Conditions, Guards
-from quantglow.symbolic.straight_line import StraightLine
-from quantglow.types import DType, TensorType
+from quantglow.ir.symbolic.expression import Values
+from quantglow.ir.symbolic.guards import Conditions, Guards
+from quantglow.ir.symbolic.straight_line import StraightLine
+from quantglow.ir.types import DType, TensorType
+from quantglow.memory.planner import ArenaOrder
+from quantglow.memory.plans import Traffic
+from quantglow.support.classes import Concise
 
 Ends = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
 """Types of the inputs and of the outputs."""

@@ -8,24 +8,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from quantglow import debug
-from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
-from quantglow.backends.llvm.runtime.binding import Kind
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.concise import Concise
-from quantglow.errors import BackendError, QuantglowError
-from quantglow.graph.case import Case
-from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Signature
-from quantglow.processes.forking import renewed_after_fork
-from quantglow.runtime.build import Compiler
-from quantglow.runtime.protocol import Executable
+from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import Signature
+from quantglow.ir.symbolic.expression import Values
+from quantglow.ir.symbolic.guards import Guards
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.native.program_table import Kind
+from quantglow.runtime.native.sequences import BatchedExecutable
+from quantglow.runtime.programs.build import Compiler
+from quantglow.runtime.programs.symbolic_graphs import (
+    SymbolicGraph,
+    Template,
+    fitting,
+    template_of,
+    without_ones,
+)
 from quantglow.runtime.shapes.general import GeneralProgram, joined_graph, symbolic_graph
 from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram, program_for_all
-from quantglow.runtime.symbolic_graphs import SymbolicGraph
-from quantglow.runtime.templates import Template, fitting, template_of, without_ones
-from quantglow.symbolic.expression import Values
-from quantglow.symbolic.guards import Guards
+from quantglow.support import debug
+from quantglow.support.classes import Concise
+from quantglow.support.errors import BackendError, QuantglowError
+from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.transforms.partition import Executable
 
 MOST_GENERALS = 16
 """Maximum number of general programs of a model: where their guards differ, each serves a part."""

@@ -10,27 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from quantglow import debug
-from quantglow.backends.llvm.runtime.compilation import compile_free_program
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.backends.llvm.runtime.loaded import LoadedProgram
-from quantglow.concise import Concise
-from quantglow.errors import WrongResultError
-from quantglow.foreign_types import Array
-from quantglow.graph.case import Case
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.lazy import cached_property
-from quantglow.memory.ordered_plan import OrderedPlan
-from quantglow.runtime.branches import branches_apart
-from quantglow.runtime.build import Compiler, ProgramBackend
-from quantglow.runtime.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
-from quantglow.runtime.partition import Segment, partition
-from quantglow.runtime.planning import plan_program
-from quantglow.runtime.plans import PlannedProgram
-from quantglow.runtime.program_keys import key_of_general
-from quantglow.runtime.protocol import Executable
-from quantglow.runtime.segments import CompiledSegment, SegmentedExecutable, last_reads
+from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.symbolic.expression import Values
+from quantglow.ir.symbolic.guards import Guards
+from quantglow.ir.symbolic.size import expression_of
+from quantglow.ir.types import TensorType
+from quantglow.memory.planner import OrderedPlan
+from quantglow.memory.planning import plan_program
+from quantglow.memory.plans import PlannedProgram
+from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
+from quantglow.runtime.native.compilation import compile_free_program
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.native.loaded import LoadedProgram
+from quantglow.runtime.programs.build import Compiler, ProgramBackend
+from quantglow.runtime.programs.program_keys import key_of_general
+from quantglow.runtime.programs.segments import CompiledSegment, SegmentedExecutable, last_reads
+from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.shapes.general import (
     GeneralProgram,
     Opened,
@@ -40,11 +37,11 @@ from quantglow.runtime.shapes.general import (
     values_at,
 )
 from quantglow.runtime.shapes.general_plans import Ends
-from quantglow.runtime.symbolic_graphs import SymbolicGraph
-from quantglow.symbolic.expression import Values
-from quantglow.symbolic.guards import Guards
-from quantglow.symbolic.size import expression_of
-from quantglow.types import TensorType
+from quantglow.support import debug
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise, cached_property
+from quantglow.support.errors import WrongResultError
+from quantglow.transforms.partition import Executable, Segment, branches_apart, partition
 
 Planned = tuple[PlannedProgram, OrderedPlan]
 

@@ -1,4 +1,4 @@
-"""The memory of a state: one array for each cache, with room for more rows than there are."""
+"""Memory of a state: one array for each cache, with room for more rows than there are."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from quantglow.arguments import brief
-from quantglow.backends.llvm.runtime.buffers import aligned_bytes
-from quantglow.concise import Concise
-from quantglow.errors import FileFormatError, OptionError, StateFullError
-from quantglow.files import read_arrays
-from quantglow.foreign_types import Array
-from quantglow.graph.signature import Dim, Port
-from quantglow.lazy import cached_property
+from quantglow.ir.graph.signature import Dim, Port
+from quantglow.runtime.native.buffers import aligned_bytes
 from quantglow.runtime.states.state_programs import Pair
+from quantglow.support.arguments import brief
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise, cached_property
+from quantglow.support.errors import FileFormatError, OptionError, StateFullError
+from quantglow.support.files import read_arrays
 
 SLACK_NBYTES = 64
 """Bytes behind an array that kernels may read."""
@@ -28,7 +27,6 @@ PREFIXES = (
     ("past", "present"),
 )
 """Beginnings of the names of an input and of the output that it becomes."""
-
 
 Kind = tuple[tuple[Dim, ...] | None, int]
 """Dimensions, and the axis that grows."""

@@ -9,20 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from quantglow.arguments import file_path, integer
-from quantglow.concise import Concise
-from quantglow.files import writing
-from quantglow.foreign_types import Array
-from quantglow.graph.border import declared_feeds, entering, leaving
-from quantglow.graph.case import Case, elements, may_decide
-from quantglow.graph.signature import Port, Signature
 from quantglow.interpreter import check_names, check_types
-from quantglow.processes.forking import renewed_after_fork
-from quantglow.runtime.copies import OfOneProcess
-from quantglow.runtime.feeds import chosen_outputs, feeds_by_name, feeds_of
+from quantglow.ir.graph.family import Case, elements, may_decide
+from quantglow.ir.graph.signature import Port, Signature, declared_feeds, entering, leaving
+from quantglow.runtime.programs.feeds import TensorInfo, chosen_outputs, feeds_by_name, feeds_of
 from quantglow.runtime.states.caches import Caches
 from quantglow.runtime.states.state_programs import StatePrograms
-from quantglow.runtime.tensor_info import TensorInfo
+from quantglow.support.arguments import file_path, integer
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise, OfOneProcess
+from quantglow.support.files import writing
+from quantglow.support.processes.threads import renewed_after_fork
 
 
 class Runs(Protocol):

@@ -11,31 +11,25 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
-from quantglow import debug
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.concise import Concise
-from quantglow.errors import BackendError, QuantglowError
-from quantglow.graph.ancestors import ancestors
-from quantglow.graph.case import Case
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.instr.copy_elision import source_of
-from quantglow.ops import Scatter
-from quantglow.ops.expression import Expr
-from quantglow.processes.forking import renewed_after_fork
+from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node, ancestors
+from quantglow.ir.ops import Scatter
+from quantglow.ir.ops.expression import Expr
+from quantglow.ir.symbolic.expression import Expression, Maximum, Quotient, Symbol
+from quantglow.ir.symbolic.guards import Guards
+from quantglow.ir.symbolic.size import Size, expression_of, symbols
+from quantglow.ir.types import TensorType
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting, template_of
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.general import (
-    CAPACITY,
-    Donated,
-    GeneralProgram,
-    general_program,
-)
-from quantglow.runtime.shapes.served_shapes import ServedShapes, served_by_general
-from quantglow.runtime.templates import Template, case_with, fitting, template_of
-from quantglow.symbolic.expression import Expression, Maximum, Quotient, Symbol
-from quantglow.symbolic.guards import Guards
-from quantglow.symbolic.size import Size, expression_of, symbols
-from quantglow.types import TensorType
+from quantglow.runtime.shapes.general import CAPACITY, Donated, GeneralProgram, general_program
+from quantglow.runtime.shapes.specializations import ServedShapes, served_by_general
+from quantglow.support import debug
+from quantglow.support.classes import Concise
+from quantglow.support.errors import BackendError, QuantglowError
+from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.transforms.program.copy_elision import source_of
 
 MOST_PROGRAMS = 16
 """Maximum number of programs for the states of a model."""

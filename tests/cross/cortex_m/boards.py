@@ -8,8 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantglow.foreign_types import Array
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.support.arrays import Array
 from tools.cross_setup import counter
 
 HERE = Path(__file__).parent

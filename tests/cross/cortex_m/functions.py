@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from quantglow.foreign_types import Array
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.support.arrays import Array
 from tools.microcontroller_networks import Network, quantized
 from tools.small_networks import Builder
 

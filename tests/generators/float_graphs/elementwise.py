@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node, operand_fields
-from quantglow.types import DType, TensorType, f32
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node, operand_fields
+from quantglow.ir.types import DType, TensorType, f32
+from quantglow.support.arrays import Array
 
 SHAPE = (2, 3)
 """Shape of the inputs."""

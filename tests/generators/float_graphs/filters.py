@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
-from quantglow.ops import Conv, Reshape, Slice
-from quantglow.ops.activation import Activation
-from quantglow.types import f32
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.ops import Conv, Reshape, Slice
+from quantglow.ir.ops.activation import Activation
+from quantglow.ir.types import f32
+from quantglow.support.arrays import Array
 
 
 def bank(taps: int, even: int, odd: int, total: int) -> Array:

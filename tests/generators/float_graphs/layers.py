@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.graph.node import Node
-from quantglow.ops import (
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import (
     Abs,
     Add,
     Clip,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.ops import Relu
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import Relu
 from tests.generators.float_graphs.layers import FUSED_STEPS, STEPS, block, normalized
 from tests.support.builder import Builder
 

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from quantglow.frontend.reading.inference import inferred
+from quantglow.importer.onnx.reading.proto import inferred
 from tests.generators.onnx_models.drawing import (
     CONDITION,
     FLOAT,

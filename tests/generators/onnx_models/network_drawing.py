@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 from tests.generators.onnx_models.drawing import FLOAT, INTEGER, Drawing, Value
 
 Dims = Sequence[str | int]

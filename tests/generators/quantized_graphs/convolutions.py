@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.ops import Constant, Conv, Dequantize, Input, Neg, Quantize
-from quantglow.ops.activation import Activation
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import Constant, Conv, Dequantize, Input, Neg, Quantize
+from quantglow.ir.ops.activation import Activation
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from tests.generators.values import activations
 from tests.support.feeds import feeds_of
 

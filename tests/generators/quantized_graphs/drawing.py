@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import Concat, Pad, Slice, Transpose
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Concat, Pad, Slice, Transpose
+from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 
 SCALES = (0.5, 0.4, 0.1, 0.05, 0.037, 0.0117, 0.0078125)
 CHANNELS = (1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 130)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from quantglow.errors import TypeRuleError
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.types import DType, ElementType
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.types import DType, ElementType
+from quantglow.support.errors import TypeRuleError
 from tests.generators.quantized_graphs.drawing import Drawing
 from tests.generators.quantized_graphs.steps import (
     EXACT,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from quantglow.graph.node import Node
-from quantglow.ops import (
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import (
     LRN,
     Abs,
     Add,
@@ -49,7 +49,7 @@ from quantglow.ops import (
     Table,
     Transpose,
 )
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.ir.types import DType, ElementType, QuantParams
 from tests.generators.quantized_graphs.drawing import Drawing
 from tests.generators.values import activations
 

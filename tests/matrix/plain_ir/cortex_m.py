@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.backends.llvm.builder import vector
+from quantglow.codegen.llvm.builder import vector
 
 PREFIX = "llvm.arm."
 

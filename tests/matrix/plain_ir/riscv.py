@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.backends.llvm.builder import splat, vector
+from quantglow.codegen.llvm.builder import splat, vector
 
 PREFIX = "llvm.lrint."
 GREATEST = 2**31 - 1

@@ -11,15 +11,15 @@ import re
 from dataclasses import fields, replace
 from functools import cache
 
-from quantglow.backends.llvm.isa.aarch64.levels import FAMILY as AARCH64
-from quantglow.backends.llvm.isa.cortex_m.levels import FAMILY as CORTEX_M
-from quantglow.backends.llvm.isa.interface import InstructionSet
-from quantglow.backends.llvm.isa.riscv.levels import FAMILY as RISCV
-from quantglow.backends.llvm.isa.target import Family, Target
-from quantglow.backends.llvm.isa.wasm.levels import FAMILY as WASM
-from quantglow.backends.llvm.jit import library
-from quantglow.backends.llvm.jit.cache import ObjectCache
-from quantglow.backends.llvm.targets import level_target, resolve
+from quantglow.codegen.llvm.cache import ObjectCache
+from quantglow.codegen.llvm.isa.aarch64.instructions import FAMILY as AARCH64
+from quantglow.codegen.llvm.isa.cortex_m.instructions import FAMILY as CORTEX_M
+from quantglow.codegen.llvm.isa.interface import InstructionSet
+from quantglow.codegen.llvm.isa.riscv import FAMILY as RISCV
+from quantglow.codegen.llvm.isa.target import Family, Target
+from quantglow.codegen.llvm.isa.wasm import FAMILY as WASM
+from quantglow.codegen.llvm.targets import level_target, resolve
+from quantglow.runtime.jit import library
 from tests.matrix.plain_ir import aarch64, cortex_m, riscv, wasm
 
 SUFFIX = " in plain IR"

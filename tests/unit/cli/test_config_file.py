@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantglow.cli.main import main, parsed
-from quantglow.errors import FileFormatError, OptionError
+from quantglow.support.errors import FileFormatError, OptionError
 
 QUANTIZE = ["quantize", "net.onnx"]
 

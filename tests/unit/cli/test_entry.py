@@ -52,7 +52,7 @@ def entry() -> tuple[str, str]:
     return module, function
 
 
-@pytest.mark.parametrize("module", ["numpy", "onnx", "llvmlite", "quantglow.driver"])
+@pytest.mark.parametrize("module", ["numpy", "onnx", "llvmlite", "quantglow.api"])
 def test_ctrl_c_while_it_imports_ends_it_without_a_traceback(module: str) -> None:
     place, function = entry()
     found = python(INTERRUPTED_AT.format(module=module, entry=place, function=function))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.cli.flags_in_text import KEYWORD, flags_of, in_flags
+from quantglow.cli.flags import KEYWORD, flags_of, in_flags
 from quantglow.cli.main import parsers
 
 PACKAGE = Path(__file__).resolve().parents[3] / "quantglow"

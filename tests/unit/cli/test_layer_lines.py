@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.cli.layer_lines import lines_about, names_in, shortened
+from quantglow.cli.inspect import lines_about, names_in, shortened
 from quantglow.cli.main import main
 from tests.support.small_network import small_model, small_samples
 

@@ -14,10 +14,9 @@ import onnx
 import pytest
 
 from quantglow.cli.main import COMMANDS, main
-from quantglow.profiling import under_way
-from quantglow.profiling.progress import shown
-from quantglow.profiling.under_way import heartbeat, step
 from quantglow.report import diagnosis
+from quantglow.support import progress as under_way
+from quantglow.support.progress import heartbeat, shown, step
 from tests.support.small_network import small_model, small_samples
 
 

@@ -23,12 +23,12 @@ from quantglow.cli import commands
 from quantglow.cli.arguments import config_of
 from quantglow.cli.commands import MEANWHILE
 from quantglow.cli.main import COMMANDS, main, parser
-from quantglow.cli.timing import loaded_latencies, medians
+from quantglow.evaluation import latencies as busy
+from quantglow.evaluation.baselines import latency as peers
+from quantglow.evaluation.latencies import loaded_latencies, medians
+from quantglow.evaluation.metrics import sqnr_db
 from quantglow.report import Report
-from quantglow.report.accuracy.metrics import sqnr_db
-from quantglow.report.peers import peers
-from quantglow.report.speed import busy
-from quantglow.runtime.shapes import meanwhile
+from quantglow.runtime.shapes import background as meanwhile
 from tests.support.free_network import free_model, image, wide_model
 from tests.support.small_network import small_model, small_samples
 

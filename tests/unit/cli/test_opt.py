@@ -10,16 +10,16 @@ import onnx
 import pytest
 
 from quantglow.cli.main import main
-from quantglow.driver.named_passes import GRAPH_PASSES, NAMED_PROGRAM_PASSES
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
-from quantglow.graph.text import arrays_written_out, parse_graph, print_with_arrays
-from quantglow.instr.generate import generate
-from quantglow.instr.program import Program
-from quantglow.instr.text import parse_program
-from quantglow.lowering import lower
-from quantglow.ops import Abs, Gemm, Relu, Reshape
-from quantglow.types import f32
+from quantglow.cli.opt import GRAPH_PASSES, NAMED_PROGRAM_PASSES
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.graph.text import arrays_written_out, parse_graph, print_with_arrays
+from quantglow.ir.ops import Abs, Gemm, Relu, Reshape
+from quantglow.ir.program.program import Program
+from quantglow.ir.program.text import parse_program
+from quantglow.ir.types import f32
+from quantglow.transforms.lowering import lower
+from quantglow.transforms.program.generate import generate
 from tests.support.small_network import small_model, small_samples
 
 

@@ -14,9 +14,9 @@ import onnx
 import pytest
 
 import quantglow as qg
+from quantglow.api.pipeline import request as imported
 from quantglow.cli.completion import SHELLS
 from quantglow.cli.main import main
-from quantglow.driver.pipeline import imported
 from tests.support.small_network import small_model, small_samples
 
 COMMANDS = {

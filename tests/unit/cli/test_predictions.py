@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from quantglow.cli.predictions import READERS, same
-from quantglow.errors import ModelError
+from quantglow.cli.recipe_data import READERS, same
+from quantglow.support.errors import ModelError
 from tests.support.small_network import small_model
 
 

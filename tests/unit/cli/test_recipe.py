@@ -13,11 +13,11 @@ import onnx
 import pytest
 
 import quantglow as qg
+from quantglow.api.quantize_and_compile import quantized_under
 from quantglow.cli.calibrate import deviation
 from quantglow.cli.main import main
-from quantglow.cli.preprocessing import STEPS, Images, preprocess
 from quantglow.cli.recipe import DataSet, images_of, load_recipe
-from quantglow.driver.quantize_and_compile import quantized_under
+from quantglow.cli.recipe_data import STEPS, Images, preprocess
 from tests.support.small_network import small_model
 
 CALIBRATION = Path(__file__).resolve().parents[3] / "calibration"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.cli.preprocessing import STEPS
 from quantglow.cli.recipe import images_of, load_recipe
+from quantglow.cli.recipe_data import STEPS
 
 HEAD = """
 model.path = "net.onnx"

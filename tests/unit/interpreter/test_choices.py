@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.interpreter.choices import branches_of, in_branches
-from tests.unit.frontend.onnx_models import floats
+from quantglow.interpreter.branches import branches_of, in_branches
+from tests.unit.importer.onnx.onnx_models import floats
 
 node = helper.make_node
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from quantglow.graph.ancestors import ancestors
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node, ancestors
 from tests.unit.quantization.quantization_networks import small_cnn
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.interpreter import interpret
-from quantglow.ops import Gemm
+from quantglow.ir.ops import Gemm
 from tests.support.builder import Builder
 
 

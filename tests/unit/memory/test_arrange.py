@@ -6,13 +6,13 @@ from functools import partial
 
 import pytest
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.instr.generate import generate_by_node
-from quantglow.memory import arrange
-from quantglow.memory.arrange import Arranged, arranged
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import Concat
+from quantglow.memory import schedule as arrange
 from quantglow.memory.planner import MemoryPlan
-from quantglow.ops import Concat
+from quantglow.memory.schedule import Arranged, arranged
+from quantglow.transforms.program.generate import generate_by_node
 from tests.support.builder import Builder
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.instr.program import Alloc, Buffer, BufferKind, Dealloc, Instruction, Program
-from quantglow.memory.ordered_plan import OrderedPlan
-from quantglow.memory.planner import plan_memory
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import Concat, Expand, ReduceMax, Relu
+from quantglow.ir.program.program import Alloc, Buffer, BufferKind, Dealloc, Instruction, Program
+from quantglow.ir.types import f32
+from quantglow.memory.planner import OrderedPlan, plan_memory
 from quantglow.memory.schedule import peak_nbytes, schedule
-from quantglow.ops import Concat, Expand, ReduceMax, Relu
-from quantglow.types import f32
 
 
 def program(text: str) -> Program:

@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from quantglow.backends.llvm.targets import level_target
-from quantglow.instr.generate import reads_slack
-from quantglow.instr.program import BufferKind, Compute, View
-from quantglow.memory.arena_order import ALIGNMENT
+from quantglow.codegen.llvm.targets import level_target
+from quantglow.ir.program.program import BufferKind, Compute, View
+from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.planning import plan_program
+from quantglow.memory.plans import PlannedProgram
 from quantglow.memory.unwritten import unwritten_blocks
-from quantglow.runtime.planning import plan_program
-from quantglow.runtime.plans import PlannedProgram
+from quantglow.transforms.program.generate import reads_slack
 from tests.support.pinned import NAMES, pinned
 
 TARGET = level_target("portable")

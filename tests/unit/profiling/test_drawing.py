@@ -7,7 +7,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.profiling import Histogram
-from quantglow.profiling.drawing import BARS, drawn
+from quantglow.profiling.profiles import BARS, drawn
 from tests.support.frames import unpacked
 from tests.support.small_network import small_model, small_samples
 

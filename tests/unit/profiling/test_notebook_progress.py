@@ -7,9 +7,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from quantglow.profiling import notebook_progress
-from quantglow.profiling.notebook_progress import bar
-from quantglow.profiling.progress import shown
+from quantglow.support import progress as notebook_progress
+from quantglow.support.progress import bar, shown
 
 
 @pytest.fixture

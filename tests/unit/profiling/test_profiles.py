@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.errors import FileFormatError, ProfileMismatchError
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.types import f32
 from quantglow.profiling import Histogram, Profile
-from quantglow.types import f32
+from quantglow.support.errors import FileFormatError, ProfileMismatchError
 
 A = Histogram.of(np.float32([1, -2, 0.25, 1e-40]))
 B = Histogram.of(np.float32([7, 0]))

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from quantglow.profiling import progress
-from quantglow.profiling.progress import shown
-from quantglow.profiling.progress_text import line
+from quantglow.support import progress
+from quantglow.support.progress import line, shown
 
 
 def test_lines_tell_the_first_item_and_the_end(capfd: pytest.CaptureFixture[str]) -> None:

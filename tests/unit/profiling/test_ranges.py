@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow.foreign_types import Array
 from quantglow.profiling import Histogram, Range, choose_range
+from quantglow.support.arrays import Array
 
 
 def normal(count: int = 50_000) -> Array:

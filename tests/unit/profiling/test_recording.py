@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.errors import CalibrationError, OptionError
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
-from quantglow.ops import Add, Log
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.ops import Add, Log
+from quantglow.ir.types import f32
 from quantglow.profiling import Profile, profile
-from quantglow.types import f32
+from quantglow.support.arrays import Array
+from quantglow.support.errors import CalibrationError, OptionError
 
 DATA = np.linspace(0.5, 3, 24, dtype=np.float32).reshape(4, 2, 3)
 

@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
-from quantglow.ops import Concat, Conv, Gemm, MaxPool, ReduceMean, Softmax
-from quantglow.options import QuantizationConfig
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops import Concat, Conv, Gemm, MaxPool, ReduceMean, Softmax
+from quantglow.ir.types import f32
 from quantglow.profiling import profile
-from quantglow.profiling.data import Feeds
-from quantglow.quantization.equalize.float_runs import FloatRuns
-from quantglow.quantization.equalize.sample_statistics import ChannelReach
+from quantglow.profiling.samples.feeds import Feeds
+from quantglow.quantization.equalize.sample_statistics import ChannelReach, FloatRuns
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.quantizer import quantize_for_all_shapes
-from quantglow.quantization.search.output_noise import compared_nodes
-from quantglow.types import f32
+from quantglow.quantization.search.fake_quantization import compared_nodes
+from quantglow.support.arrays import Array
 
 INF = float("inf")
 

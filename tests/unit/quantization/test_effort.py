@@ -6,23 +6,21 @@ from typing import Any
 
 import pytest
 
-from quantglow.errors import OptionError
-from quantglow.graph.graph import Graph
-from quantglow.options import (
+from quantglow.ir.graph.graph import Graph
+from quantglow.profiling import profile
+from quantglow.quantization import quantizer
+from quantglow.quantization.equalize.sample_statistics import FloatRuns
+from quantglow.quantization.options import (
     EFFORTS,
     EQUALIZATIONS,
     FAST_EQUALIZATIONS,
     FAST_RECOVERIES,
     QuantizationConfig,
 )
-from quantglow.profiling import profile
-from quantglow.quantization import quantizer
-from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.quantizer import FAST_SAMPLES, quantize
-from quantglow.quantization.search.candidate import Candidate
-from quantglow.quantization.search.levers import MORE_STRETCHES, Stretches, tried_levers
-from quantglow.quantization.search.preparation import steps
-from quantglow.quantization.search.trials import Trials, split
+from quantglow.quantization.search.levers import MORE_STRETCHES, Stretches, steps, tried_levers
+from quantglow.quantization.search.trials import Candidate, Trials, split
+from quantglow.support.errors import OptionError
 from tests.unit.quantization.quantization_networks import samples_for, small_cnn
 
 RECOVERY_ALONE: dict[str, Any] = {"calibrate_method": "minmax", "equalization": ()}

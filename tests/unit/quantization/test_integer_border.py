@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
-from quantglow.ops import Dequantize, Quantize, Transpose
-from quantglow.ops.arithmetic import dequantize, quantize
-from quantglow.quantization.integer_border import with_integer_inputs, with_integer_outputs
-from quantglow.types import DType, ElementType, QuantParams, f32
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Dequantize, Quantize, Transpose
+from quantglow.ir.ops.arithmetic import dequantize, quantize
+from quantglow.ir.types import DType, ElementType, QuantParams, f32
+from quantglow.quantization.converter import with_integer_inputs, with_integer_outputs
 from tests.support.small_network import small_model, small_samples
 
 STEPS = ElementType(DType.I8, QuantParams.per_tensor(0.1, 3))

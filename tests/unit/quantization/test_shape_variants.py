@@ -9,31 +9,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.driver import samples as driver_samples
-from quantglow.driver.samples import Samples
-from quantglow.foreign_types import Array
-from quantglow.frontend import open_model
-from quantglow.graph.case import Case
-from quantglow.graph.family import Family
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
+from quantglow.api.pipeline import samples as driver_samples
+from quantglow.api.pipeline.samples import Samples
+from quantglow.importer.onnx import open_model
 from quantglow.interpreter import interpret
 from quantglow.interpreter.executor import Execution
-from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape
-from quantglow.options import PRESETS, QuantizationConfig
-from quantglow.passes import optimize
+from quantglow.ir.graph.family import Case, Family
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.ops import Conv, Gemm, LayerNormalization, Mul, Reshape
+from quantglow.ir.types import DType, TensorType
 from quantglow.profiling import Profile, profile
 from quantglow.quantization import quantizer
 from quantglow.quantization.equalize.channel_groups import channel_groups
+from quantglow.quantization.options import PRESETS, QuantizationConfig
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.quantizer import QuantizedGraph, quantize_for_all_shapes
-from quantglow.quantization.recovery import sample_nbytes
-from quantglow.quantization.recovery.sample_values import SampleEvaluator
-from quantglow.quantization.search.choose_int16 import int16_candidates
-from quantglow.quantization.search.output_noise import noise_to_signal
-from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.quantization.search.preparation import prepare
+from quantglow.quantization.rounding import sample_nbytes
+from quantglow.quantization.rounding.sampling import SampleEvaluator
+from quantglow.quantization.search.fake_quantization import noise_to_signal, relative_noise
+from quantglow.quantization.search.levers import prepare
 from quantglow.quantization.search.rounding_sensitivity import rounding_sensitivities
+from quantglow.quantization.search.time_budget import int16_candidates
 from quantglow.quantization.shape_variants import (
     ShapeVariant,
     are_alike,
@@ -41,7 +38,8 @@ from quantglow.quantization.shape_variants import (
     counterpart,
     graph_for,
 )
-from quantglow.types import DType, TensorType
+from quantglow.support.arrays import Array
+from quantglow.transforms.float import optimize
 from tests.support.free_network import SHAPES, free_model, image
 from tests.unit.quantization.quantization_networks import compared_values, small_cnn
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.driver.stages import float_graph_of
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
+from quantglow.api.stages import float_graph_of
+from quantglow.evaluation.accuracy import worst
+from quantglow.evaluation.layer_speed import LayerSpeed
+from quantglow.evaluation.layers import consequences, sensitivities
+from quantglow.evaluation.metrics import sqnr_db
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, Mul, Softmax
-from quantglow.quantization.search.output_noise import logit_outputs
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Conv, Mul, Softmax
+from quantglow.quantization.search.fake_quantization import logit_outputs
 from quantglow.report import CodeUse, LayerAccuracy
-from quantglow.report.accuracy.accuracy import worst
-from quantglow.report.accuracy.metrics import sqnr_db
-from quantglow.report.accuracy.sensitivity import consequences, sensitivities
-from quantglow.report.speed.speed import LayerSpeed
 from tests.support.small_network import small_model, small_samples
 
 LARGE = np.float32([50.0])

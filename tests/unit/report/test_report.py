@@ -12,12 +12,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.driver.stages import float_graph_of
+from quantglow.api.stages import float_graph_of
+from quantglow.evaluation.layers import local_sums, values_by_name
+from quantglow.evaluation.metrics import sqnr_db
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv
+from quantglow.ir.ops import Conv
 from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
-from quantglow.report.accuracy.layers import local_sums, values_by_name
-from quantglow.report.accuracy.metrics import sqnr_db
 from tests.support.small_network import small_model, small_samples
 
 

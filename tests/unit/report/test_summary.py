@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.graph.node import Constant
-from quantglow.processes.system import busy_processors
+from quantglow.evaluation.accuracy import UNSEEN, headline
+from quantglow.evaluation.baselines import latency as peers
+from quantglow.evaluation.baselines.latency import MeasuredLatency
+from quantglow.evaluation.weight_sizes import WeightSizes
+from quantglow.ir.graph.node import Constant
 from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
-from quantglow.report.accuracy.headline import UNSEEN, headline
-from quantglow.report.display.bars import text_bar
-from quantglow.report.memory.sizes import WeightSizes
-from quantglow.report.peers import peers
-from quantglow.report.peers.latency import MeasuredLatency
 from quantglow.report.report import SHOWN
+from quantglow.support.display.tables import text_bar
+from quantglow.support.processes.system import busy_processors
 from tests.support.small_network import small_model, small_samples
 
 FAST = {"num_threads": 1, "progress": False, "effort": "fast"}
@@ -162,7 +162,7 @@ def test_a_measurement_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> 
     def full(*arguments: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("quantglow.driver.latency.latency_beside_float", full)
+    monkeypatch.setattr("quantglow.api.pipeline.compilation.latency_beside_float", full)
     made = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
     assert "the latency was not measured: no space left" in made.report.notes
 

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow import ops
-from quantglow.backends.llvm.runtime import executable as executables
-from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
-from quantglow.backends.llvm.runtime.compilation import compile_program
-from quantglow.backends.llvm.targets import resolve
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.evaluation.call_times import profile_calls
 from quantglow.interpreter import interpret
-from quantglow.lowering.split_batch import split_batch
-from quantglow.report.speed.call_report import profile_calls
-from quantglow.runtime import batches
-from quantglow.runtime.batches import Traffic, pieces_for, shared_evenly
-from quantglow.runtime.planning import plan_program
-from quantglow.types import TensorType, f32
+from quantglow.ir import ops
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input
+from quantglow.ir.types import TensorType, f32
+from quantglow.memory import plans as batches
+from quantglow.memory.planning import plan_program
+from quantglow.memory.plans import Traffic, pieces_for, shared_evenly
+from quantglow.runtime.native import executable as executables
+from quantglow.runtime.native.compilation import compile_program
+from quantglow.runtime.native.sequences import BatchedExecutable
+from quantglow.support.arrays import Array
+from quantglow.transforms.lowering.split_batch import split_batch
 from tests.support.free_network import image, wide_model
 from tests.support.harsh import harsh
 

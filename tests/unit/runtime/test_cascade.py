@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import quantglow as qg
 from quantglow.runtime.shapes import general_programs
-from quantglow.runtime.shapes.served_shapes import FOR_ALL
+from quantglow.runtime.shapes.specializations import FOR_ALL
 from tests.support.cascade import cascade, picture
-from tests.unit.frontend.onnx_models import by_onnxruntime
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 SIDES = st.integers(20, 60)
 
@@ -54,7 +54,7 @@ def test_fifty_new_sizes_make_no_new_program(
     def refused(*_: object) -> Any:
         pytest.fail("a shape was imported")
 
-    monkeypatch.setattr("quantglow.frontend.source.Source.scope", refused)
+    monkeypatch.setattr("quantglow.importer.onnx.source.Source.scope", refused)
     monkeypatch.setattr(general_programs, "program_for_all", refused)
     for number in range(50):
         compiled(picture(32 + number, 85 - number, number))

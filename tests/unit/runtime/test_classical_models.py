@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.driver.whole_check import NO_NUMBERS
-from quantglow.runtime.fallback_model import PartlyCompiledModel
+from quantglow.api.pipeline.int8_tail import NO_NUMBERS
+from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from tests.support.combinations import covering
-from tests.unit.frontend.onnx_models import by_onnxruntime, floats
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
 
 ML = "ai.onnx.ml"
 INTEGER, STRING, FLOAT = TensorProto.INT64, TensorProto.STRING, TensorProto.FLOAT

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.runtime.build import Compiler, physical_cores, thread_count
+from quantglow.runtime.programs.build import Compiler, physical_cores, thread_count
 from tests.support.small_network import SHAPE, small_model, small_samples
 
 

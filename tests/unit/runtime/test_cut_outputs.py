@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.runtime.fallback_model import PartlyCompiledModel
-from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
+from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of
 
 CONSTANTS = {
     "floats": floats(2, 3),

@@ -13,9 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.cli.main import main
-from quantglow.foreign_types import Array
-from quantglow.graph.border import numpy_type
-from quantglow.graph.signature import Signature
+from quantglow.ir.graph.signature import Signature, numpy_type
+from quantglow.support.arrays import Array
 from tests.generators.onnx_models.float_types import CODES, all_of
 from tests.support.combinations import covering
 from tests.support.small_network import SHAPE, small_model, small_samples

@@ -14,11 +14,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.errors import InputError
-from quantglow.frontend import Source
-from quantglow.frontend.nodes.context import IMPORTERS
-from quantglow.ops import External
-from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of, single
+from quantglow.importer.onnx import Source
+from quantglow.importer.onnx.nodes.context import IMPORTERS
+from quantglow.ir.ops import External
+from quantglow.support.errors import InputError
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of, single
 
 node = helper.make_node
 SHAPE = (4, 32)

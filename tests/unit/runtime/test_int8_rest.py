@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.driver.int8_rest import int8_tail
-from quantglow.processes.deadline import LATE, Deadline
-from quantglow.runtime.fallback_model import PartlyCompiledModel
-from quantglow.runtime.saved_models.members import Allowance
-from quantglow.runtime.staged_tails import StagedTail
+from quantglow.api.pipeline.int8_tail import int8_tail
+from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
+from quantglow.runtime.hybrid.tails import StagedTail
+from quantglow.runtime.saved.members import Allowance
+from quantglow.support.processes.interrupts import LATE, Deadline
 from tests.support.choosing_rows import choosing_rows, rows_of
-from tests.unit.frontend.onnx_models import by_onnxruntime
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 ROWS = 40
 
@@ -143,7 +143,7 @@ def test_the_rest_has_the_minutes_that_accuracy_control_left() -> None:
         given.append(request.max_minutes)
         return int8_tail(cut, samples, request, *others)
 
-    with patch("quantglow.driver.quantize_and_compile.int8_tail", noted):
+    with patch("quantglow.api.quantize_and_compile.int8_tail", noted):
         quantized(max_drop=0.5, validation_fn=lambda model: 1.0, max_minutes=30.0)
         quantized(max_drop=0.5, validation_fn=lambda model: 1.0)
     assert given[0] == 30.0

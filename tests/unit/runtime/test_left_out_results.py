@@ -8,8 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.processes.isolation import called
+from quantglow.support.arrays import Array
+from quantglow.support.processes.isolation import called
 from tests.support.free_dimensions import RESIZES, freed, resized
 
 

@@ -15,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.frontend.onnxruntime.left_out_results import name_left_out_results
-from quantglow.processes.isolation import called
-from tests.unit.frontend.onnx_models import floats
+from quantglow.export.onnx.compatibility import name_left_out_results
+from quantglow.support.arrays import Array
+from quantglow.support.processes.isolation import called
+from tests.unit.importer.onnx.onnx_models import floats
 
 FLOAT, INTEGER, CONDITION = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 info, node = helper.make_tensor_value_info, helper.make_node

@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.frontend import open_model, split
+from quantglow.importer.onnx import open_model, split
 from tests.fuzz.parts import maps
-from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of
 
 node = helper.make_node
 SHAPE = (1, 3, 8, 8)

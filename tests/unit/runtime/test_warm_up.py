@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import quantglow as qg
-from quantglow.errors import InputError, OptionError
-from quantglow.runtime import planning
+from quantglow.memory import planning
 from quantglow.runtime.shapes import general_planning
+from quantglow.support.errors import InputError, OptionError
 from tests.support.free_network import free_model, image
 
 SHAPES = [(1, 3, 8, 8), (1, 3, 8, 12), (1, 3, 1, 5)]

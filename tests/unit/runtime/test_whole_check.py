@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.driver import whole_check
-from quantglow.foreign_types import Array
-from quantglow.runtime.fallback_model import PartlyCompiledModel
+from quantglow.api.pipeline import int8_tail as whole_check
+from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
+from quantglow.support.arrays import Array
 from tests.support.choosing_rows import choosing_rows, rows_of
-from tests.unit.frontend.onnx_models import by_onnxruntime
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 OUTPUTS = ["y", "shape", "chosen"]
 UNSEEN = [rows_of(40, seed) for seed in range(50, 53)]

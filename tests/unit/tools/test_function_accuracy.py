@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.targets import LEVELS, runs_here
-from quantglow.foreign_types import Array
-from quantglow.frontend.operators.formulas import PLAIN
-from quantglow.graph.node import OPS
-from quantglow.graph.traits import Trait
-from quantglow.ops.expression import arg
-from quantglow.ops.functions import ROW_FUNCTIONS, UNARY
-from quantglow.ops.unary import Unary
+from quantglow.codegen.llvm.targets import LEVELS, runs_here
+from quantglow.importer.onnx.operators.math.elementwise import PLAIN
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import OPS
+from quantglow.ir.ops.expression import arg
+from quantglow.ir.ops.functions import ROW_FUNCTIONS, UNARY
+from quantglow.ir.ops.unary import Unary
+from quantglow.support.arrays import Array
 from tests.support import effort
 from tools.function_accuracy import FUNCTIONS, PAGE, updated
 from tools.function_errors import (

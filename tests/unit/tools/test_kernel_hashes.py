@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
 from tests.support.pinned import pinned
 from tools import graph_hashes
 from tools.kernel_hashes import Texts, explain, graph_entries, runtime_entry

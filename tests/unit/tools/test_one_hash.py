@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.backends.llvm.targets import LEVELS, runs_here
-from quantglow.ops import Add, Dequantize, Quantize, Sigmoid
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.codegen.llvm.targets import LEVELS, runs_here
+from quantglow.ir.ops import Add, Dequantize, Quantize, Sigmoid
+from quantglow.ir.types import DType, ElementType, QuantParams
 from tests.support.builder import Builder, cut
 from tools import one_hash
 from tools.hashed_networks import NETWORKS

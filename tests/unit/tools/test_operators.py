@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from quantglow.graph.node import Input
-from quantglow.ops import Gemm
-from quantglow.types import DType, TensorType
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Gemm
+from quantglow.ir.types import DType, TensorType
 from tools import operators
 
 Array = NDArray[np.float32]

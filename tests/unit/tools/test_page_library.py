@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.webpage.rendering import VENDOR
+from quantglow.support.display.webpage import VENDOR
 from tools.page_library import FILES, MAP, without_map
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow.graph.graph import Graph
-from quantglow.ops import Dequantize, Quantize, Sigmoid
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Dequantize, Quantize, Sigmoid
+from quantglow.ir.types import DType, ElementType, QuantParams
 from tests.support.builder import Builder
 from tools.rounding_distance import distance, inexact_roundings
 

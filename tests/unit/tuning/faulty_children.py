@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.foreign_types import Array
+from quantglow.support.arrays import Array
 
 Jobs = Sequence[tuple[str, Any, int]]
 

@@ -20,19 +20,19 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow import clusters
-from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.backends.llvm.jit.cache import ENVIRONMENT
-from quantglow.backends.llvm.targets import resolve
 from quantglow.cli import tune
 from quantglow.cli.main import main
-from quantglow.processes.deadline import NEVER, Deadline
-from quantglow.tuning import cluster, leases
+from quantglow.codegen.llvm.cache import ENVIRONMENT
+from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.support import extras as clusters
+from quantglow.support.processes.interrupts import NEVER, Deadline
+from quantglow.tuning import measuring as leases
+from quantglow.tuning import networks as cluster
 from quantglow.tuning import tuner as tuning
-from quantglow.tuning.cluster import DIED, LeasedMeasurer, open_cluster, tuned_on
 from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.leases import locked, pinned
-from quantglow.tuning.measuring import Job
+from quantglow.tuning.measuring import Job, locked, pinned
+from quantglow.tuning.networks import DIED, LeasedMeasurer, open_cluster, tuned_on
 from quantglow.tuning.records import read_records, this_host
 from quantglow.tuning.tuner import Say, Tuner, quiet
 from tests.support.small_network import small_model, small_samples

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.backends.llvm.isa.costs import Core, StepCost
-from quantglow.backends.llvm.isa.x86.levels import ICE_LAKE
-from quantglow.backends.llvm.jit.cache import ENVIRONMENT
-from quantglow.backends.llvm.kernels.contraction.tiling import all_cycles, candidates
-from quantglow.backends.llvm.targets import resolve
-from quantglow.errors import BackendError
+from quantglow.codegen.llvm.cache import ENVIRONMENT
+from quantglow.codegen.llvm.isa.costs import Choice, Core, StepCost
+from quantglow.codegen.llvm.isa.x86.levels import ICE_LAKE
+from quantglow.codegen.llvm.kernels.contraction.tiling import all_cycles, candidates
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.support.errors import BackendError
 from quantglow.tuning import core_fit
 from quantglow.tuning.core_fit import CoreFit, Shape, Timed
 from quantglow.tuning.measuring import Job, Measured, planned_for
-from quantglow.tuning.tasks import tasks_of
+from quantglow.tuning.trials import tasks_of
 
 COST = StepCost(32)
 WORKS = ((1, 784, 8, 128), (56, 56, 4, 144), (14, 14, 6, 576), (7, 7, 60, 40), (28, 28, 2, 8))

@@ -8,17 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.backends.llvm.jit.machine import core_to_json
-from quantglow.backends.llvm.targets import resolve
-from quantglow.foreign_types import Array
-from quantglow.graph.text import constants_of, print_without_scales, scales_of
-from quantglow.processes.deadline import Deadline
+from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.machine import core_to_json
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.text import constants_of, print_without_scales, scales_of
+from quantglow.support.arrays import Array
+from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning import measuring
 from quantglow.tuning.core_fit import Shape, graph_of
 from quantglow.tuning.measuring import TIMED, UNKNOWN, WRONG, Job, Measured, Measurer, planned_for
-from quantglow.tuning.tasks import Task, tasks_of
-from quantglow.tuning.trial import LoadedKernel
+from quantglow.tuning.trials import LoadedKernel, Task, tasks_of
 
 GRAPH = graph_of([Shape(5, 24, 40), Shape(6, 20, 17, 3)])
 TARGET = resolve("native")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.backends.llvm.jit.cache import ENVIRONMENT
-from quantglow.backends.llvm.jit.machine import machine_identity
-from quantglow.backends.llvm.targets import resolve
+from quantglow.codegen.llvm.cache import ENVIRONMENT
+from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.machine import machine_identity
+from quantglow.codegen.llvm.targets import resolve
 from quantglow.tuning import records
 from quantglow.tuning.records import Record, hints, keep_records, read_records, tuned_target
 

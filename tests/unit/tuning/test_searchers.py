@@ -11,11 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.errors import OptionError
-from quantglow.tuning import learned, na2c
-from quantglow.tuning.na2c import NA2C
-from quantglow.tuning.searchers import GBFS, Annealing, Known, Maker, ModelOrder, RandomSearch
-from quantglow.tuning.space import NOWHERE, Space
+from quantglow.support.errors import OptionError
+from quantglow.tuning import learned
+from quantglow.tuning import learned as na2c
+from quantglow.tuning.learned import NA2C
+from quantglow.tuning.searchers import (
+    GBFS,
+    NOWHERE,
+    Annealing,
+    Known,
+    Maker,
+    ModelOrder,
+    RandomSearch,
+    Space,
+)
 from quantglow.tuning.tuner import SEARCHERS
 from tests.support.effort import moderate
 

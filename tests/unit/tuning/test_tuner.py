@@ -14,14 +14,14 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.isa.choices import Choice
-from quantglow.backends.llvm.jit.cache import ENVIRONMENT
-from quantglow.backends.llvm.jit.machine import machine_identity
-from quantglow.backends.llvm.targets import resolve
 from quantglow.cli import tune
 from quantglow.cli.main import main
-from quantglow.processes.deadline import NEVER, Deadline
-from quantglow.runtime.build import Compiler
+from quantglow.codegen.llvm.cache import ENVIRONMENT
+from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.machine import machine_identity
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.runtime.programs.build import Compiler
+from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.tuning import measuring
 from quantglow.tuning import tuner as tuner_module
 from quantglow.tuning.core_fit import Shape, graph_of

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quantglow.tuning import leases
-from quantglow.tuning.leases import Machine, Work
-from quantglow.tuning.measuring import Job, Measured
+from quantglow.tuning import measuring as leases
+from quantglow.tuning.measuring import Job, Machine, Measured, Work
 
 Core = Mapping[str, Any]
 Jobs = Sequence[Job]

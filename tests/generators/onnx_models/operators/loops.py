@@ -8,14 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tests.generators.onnx_models.drawing import (
-    CONDITION,
-    FLOAT,
-    INTEGER,
-    Drawing,
-    Rejected,
-    Value,
-)
+from tests.generators.onnx_models.drawing import CONDITION, FLOAT, INTEGER, Drawing, Rejected, Value
 from tests.generators.onnx_models.operators.family import draws
 
 MOST_TRIPS = 9

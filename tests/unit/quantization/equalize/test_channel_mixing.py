@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
 from quantglow.interpreter import interpret
-from quantglow.ops import Add, Relu
-from quantglow.options import QuantizationConfig
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Add, Relu
+from quantglow.ir.types import f32
 from quantglow.profiling import profile
-from quantglow.quantization.decisions.serialization import from_json, to_json
+from quantglow.quantization.decisions import from_json, to_json
 from quantglow.quantization.equalize.channel_mixing import (
     MAX_CONDITION,
     Streams,
@@ -22,10 +21,11 @@ from quantglow.quantization.equalize.channel_mixing import (
     linear_streams,
 )
 from quantglow.quantization.equalize.equalization import rescaled
-from quantglow.quantization.equalize.float_runs import FloatRuns
+from quantglow.quantization.equalize.sample_statistics import FloatRuns
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
-from quantglow.quantization.search.preparation import prepare
-from quantglow.types import f32
+from quantglow.quantization.search.levers import prepare
+from quantglow.support.arrays import Array
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,

@@ -8,21 +8,20 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from quantglow.backends.llvm.array_kernels.native import array_kernels
-from quantglow.driver.samples import Samples
-from quantglow.foreign_types import Array
-from quantglow.graph.family import Family
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant
+from quantglow.api.pipeline.samples import Samples
 from quantglow.interpreter import interpret
 from quantglow.interpreter.stacks import interpret_together
-from quantglow.ops.native import computing_with
-from quantglow.processes.workers import each, side_by_side
+from quantglow.ir.graph.family import Family
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
+from quantglow.ir.ops.native import computing_with
 from quantglow.profiling import Histogram, profile
-from quantglow.quantization.equalize import float_runs
+from quantglow.quantization.equalize import sample_statistics as float_runs
 from quantglow.quantization.equalize.equalization import factors_of, rescaled
-from quantglow.quantization.equalize.float_runs import FloatRuns, Values
-from quantglow.quantization.equalize.sample_statistics import RescaledValues
+from quantglow.quantization.equalize.sample_statistics import FloatRuns, RescaledValues, Values
+from quantglow.runtime.native.array_ops import array_kernels
+from quantglow.support.arrays import Array
+from quantglow.support.processes.workers import each, side_by_side
 from tests.unit.quantization.quantization_networks import reach_of, samples_for, small_cnn
 
 Calls = list[object]

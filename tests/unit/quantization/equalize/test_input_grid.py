@@ -12,22 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
 from quantglow.interpreter import interpret
-from quantglow.lowering.split_batch import split_batch
-from quantglow.ops import Concat, Conv, Quantize, Transpose
-from quantglow.options import QuantizationConfig
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Concat, Conv, Quantize, Transpose
+from quantglow.ir.types import f32
 from quantglow.profiling import profile
-from quantglow.quantization.decisions.serialization import from_json, to_json
+from quantglow.quantization.decisions import from_json, to_json
 from quantglow.quantization.equalize.input_grid import LEVELS, aligned, grids_of
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
-from quantglow.quantization.search.candidate import Candidate
-from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.quantization.search.preparation import prepare
-from quantglow.types import f32
+from quantglow.quantization.search.fake_quantization import relative_noise
+from quantglow.quantization.search.levers import prepare
+from quantglow.quantization.search.trials import Candidate
+from quantglow.support.arrays import Array
+from quantglow.transforms.lowering.split_batch import split_batch
 from tests.support.effort import moderate
 from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import conv, graph_of

@@ -10,16 +10,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.backends.reference import ReferenceExecutable
-from quantglow.frontend import import_model
-from quantglow.graph.graph import Graph
+from quantglow.importer.onnx import import_model
 from quantglow.interpreter import interpret
-from quantglow.ops import Constant, Gemm, Loop, Quantize
-from quantglow.ops.contraction import Contraction
-from quantglow.passes import optimize
-from quantglow.runtime.planning import plan_program
-from quantglow.types import DType
-from tests.unit.frontend.onnx_models import by_onnxruntime, floats
+from quantglow.interpreter.program import ReferenceExecutable
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Constant, Gemm, Loop, Quantize
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.types import DType
+from quantglow.memory.planning import plan_program
+from quantglow.transforms.float import optimize
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
 
 HIDDEN, WIDTH = 24, 8
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.frontend.operators.recurrent_steps import MOST_STEPS
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
+from quantglow.importer.onnx.operators.rnn import MOST_STEPS
 from quantglow.interpreter import interpret
-from quantglow.ops import (
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.ops import (
     Add,
     Ceil,
     Clip,
@@ -38,15 +38,15 @@ from quantglow.ops import (
     Sqrt,
     Tanh,
 )
-from quantglow.options import QuantizationConfig
-from quantglow.passes import optimize
+from quantglow.ir.types import DType, f32
 from quantglow.profiling import profile
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan import float_heuristics as why
-from quantglow.quantization.plan import spectra
-from quantglow.quantization.plan.detection_heads import box_decoders
-from quantglow.quantization.plan.spectra import are_kernels, is_transform, transforms
+from quantglow.quantization.plan import fourier_transforms as spectra
+from quantglow.quantization.plan.float_heuristics import box_decoders
+from quantglow.quantization.plan.fourier_transforms import are_kernels, is_transform, transforms
 from quantglow.quantization.quantizer import quantize_for_all_shapes
-from quantglow.types import DType, f32
+from quantglow.transforms.float import optimize
 from tests.unit.quantization.quantization_networks import constant, conv, graph_of, image
 
 HIDDEN, WIDTH, STEPS = 24, 16, 20

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from quantglow import ops
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
 from quantglow.interpreter import interpret
+from quantglow.ir import ops
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,

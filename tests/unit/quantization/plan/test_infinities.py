@@ -12,12 +12,12 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.graph.node import Constant
-from quantglow.ops import Scatter
-from quantglow.ops.indexing import REDUCTIONS
+from quantglow.ir.graph.node import Constant
+from quantglow.ir.ops import Scatter
+from quantglow.ir.ops.indexing import REDUCTIONS
 from quantglow.profiling.specials import brought, specials_of
 from tests.support.combinations import covering
-from tests.unit.frontend.onnx_models import Const, floats, single
+from tests.unit.importer.onnx.onnx_models import Const, floats, single
 from tests.unit.quantization.masked_networks import (
     ATTENTIONS,
     FINITE_ATTENTIONS,

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow import ops
-from quantglow.backends.llvm.targets import LEVELS, runs_here
-from quantglow.errors import OptionError
-from quantglow.frontend.export.model import export_onnx
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
+from quantglow.codegen.llvm.targets import LEVELS, runs_here
+from quantglow.export.onnx.model import export_onnx
 from quantglow.interpreter import interpret
-from quantglow.options import QuantizationConfig
+from quantglow.ir import ops
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.types import DType
 from quantglow.profiling import profile
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.params import accumulator_excess
 from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
-from quantglow.types import DType
+from quantglow.support.errors import OptionError
 from tests.matrix.harness import assert_agree
 from tests.support.effort import moderate
-from tests.unit.frontend.onnx_models import by_onnxruntime
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow import ops
-from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
-from quantglow.options import QuantizationConfig
+from quantglow.ir import ops
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.types import f32
 from quantglow.profiling import profile
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.quantizer import quantize
-from quantglow.quantization.report import float_islands
-from quantglow.types import f32
+from tests.support.float_islands import float_islands
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,

@@ -6,13 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from quantglow.errors import IgnoredScopeError, OptionError
-from quantglow.options import IgnoredScope, QuantizationConfig, method_name
-from tests.unit.quantization.quantization_networks import (
-    quantized,
-    small_cnn,
-    sqnr,
-)
+from quantglow.quantization.options import IgnoredScope, QuantizationConfig, method_name
+from quantglow.support.errors import IgnoredScopeError, OptionError
+from tests.unit.quantization.quantization_networks import quantized, small_cnn, sqnr
 
 CASES = {
     "name": {"nodes_to_exclude": ["c2"]},

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.ops import Add, HardSigmoid, HardSwish, ReduceMean, Relu, Sigmoid, Swish, Tanh
-from quantglow.options import QuantizationConfig
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import Add, HardSigmoid, HardSwish, ReduceMean, Relu, Sigmoid, Swish, Tanh
 from quantglow.profiling import Range, profile
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.tensor_ranges import TOLERANCE, live, tensor_ranges
 from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
 

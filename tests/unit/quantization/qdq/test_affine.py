@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.graph.node import Constant
-from quantglow.ops import Conv
-from quantglow.types import DType
+from quantglow.ir.graph.node import Constant
+from quantglow.ir.ops import Conv
+from quantglow.ir.types import DType
 from tests.unit.quantization.qdq.qdq_models import (
     INT8,
     UINT8,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow import frontend
-from quantglow.ops import Conv, Gemm, MatMul
+from quantglow.importer import onnx as importer
+from quantglow.ir.ops import Conv, Gemm, MatMul
 from tests.unit.quantization.qdq.qdq_models import (
     INT8,
     UINT8,
@@ -191,7 +191,7 @@ def test_operators_between_roundings_give_onnxruntimes_integers(name: str, dtype
     model = m.model(result(m, CASES[name](m, dtype), dtype))
     feeds = m.feeds()
     (expected,) = by_onnxruntime(model, feeds)
-    for graph in (frontend.import_model(model), qg.import_model(model)):
+    for graph in (importer.import_model(model), qg.import_model(model)):
         graph.verify()
         (found,) = qg.interpret(graph, feeds)
         steps = steps_apart(found, expected, STEP)

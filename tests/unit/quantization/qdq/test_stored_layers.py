@@ -13,9 +13,9 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.ops import Conv, GroupedMatMul
-from quantglow.quantization.plan.stored_layers import ROUNDED_TWICE
+from quantglow.ir.ops import Conv, GroupedMatMul
+from quantglow.quantization.plan.params import ROUNDED_TWICE
+from quantglow.support.arrays import Array
 
 CHANNELS = 16
 node = helper.make_node

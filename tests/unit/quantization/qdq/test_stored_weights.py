@@ -12,9 +12,9 @@ from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.ops import GroupedMatMul
-from quantglow.ops.weight_groups import unpacked_codes
+from quantglow.ir.ops import GroupedMatMul
+from quantglow.ir.ops.groupwise import unpacked_codes
+from quantglow.support.arrays import Array
 
 DEPTH, COLUMNS = 40, 24
 FORMS = {

@@ -7,9 +7,9 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.ops import Conv, Gemm
-from quantglow.ops.contraction import Contraction
-from quantglow.types import DType
+from quantglow.ir.ops import Conv, Gemm
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.types import DType
 from tests.unit.quantization.qdq.qdq_models import (
     INT8,
     NARROW,

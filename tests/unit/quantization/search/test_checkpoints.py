@@ -5,18 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant
-from quantglow.options import QuantizationConfig
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
 from quantglow.profiling import Range, profile
 from quantglow.quantization.equalize.equalization import rescaled
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.plan import Plan, make_plan
-from quantglow.quantization.search import checkpoints
-from quantglow.quantization.search.checkpoints import Checkpoints, RunCheckpoints, nbytes_of
-from quantglow.quantization.search.fake_quantization import execution
-from quantglow.quantization.search.output_noise import compared_nodes
-from quantglow.quantization.search.plan_noise import relative_noise
+from quantglow.quantization.search import fake_quantization as checkpoints
+from quantglow.quantization.search.fake_quantization import (
+    Checkpoints,
+    RunCheckpoints,
+    compared_nodes,
+    execution,
+    nbytes_of,
+    relative_noise,
+)
+from quantglow.support.arrays import Array
 from tests.unit.quantization.quantization_networks import (
     compared_values,
     conv,

@@ -8,25 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
-from quantglow.ops import Add, HardSwish, Mul, Softmax
-from quantglow.ops.arithmetic import dequantize, is_integer
-from quantglow.options import QuantizationConfig
-from quantglow.passes import optimize
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Add, HardSwish, Mul, Softmax
+from quantglow.ir.ops.arithmetic import dequantize, is_integer
+from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.profiling import profile
 from quantglow.quantization import quantizer
-from quantglow.quantization.costs import int16_seconds, total_seconds
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.int16 import int16_ineligibility, is_stored
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.quantizer import quantize
-from quantglow.quantization.recovery import recover
-from quantglow.quantization.search import choose_int16
-from quantglow.quantization.search.choose_int16 import INT16_BUDGET
-from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.quantization.rounding import recover
+from quantglow.quantization.search import time_budget as choose_int16
+from quantglow.quantization.search.fake_quantization import relative_noise
+from quantglow.quantization.search.time_budget import INT16_BUDGET, int16_seconds, total_seconds
+from quantglow.support.arrays import Array
+from quantglow.transforms.float import optimize
 from tests.matrix.harness import assert_agree
 from tests.unit.quantization.quantization_networks import (
     constant,

@@ -9,26 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.errors import OptionError
-from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.ops import Add, Conv, HardSwish, LeakyRelu, Mul
-from quantglow.options import QuantizationConfig
-from quantglow.passes import optimize
-from quantglow.passes.fuse_activation import fuse_functions
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.ops import Add, Conv, HardSwish, LeakyRelu, Mul
 from quantglow.profiling import profile
-from quantglow.quantization.costs import fused_function_seconds, total_seconds
-from quantglow.quantization.decisions.serialization import from_json, to_json
+from quantglow.quantization.decisions import from_json, to_json
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
-from quantglow.quantization.search import fused_functions
-from quantglow.quantization.search.fused_functions import (
+from quantglow.quantization.search import time_budget as fused_functions
+from quantglow.quantization.search.levers import prepare
+from quantglow.quantization.search.rounding_sensitivity import rounding_sensitivities
+from quantglow.quantization.search.time_budget import (
     FUSION_BUDGET,
+    fused_function_seconds,
     fusion_candidates,
+    total_seconds,
     worth_fusing,
 )
-from quantglow.quantization.search.preparation import prepare
-from quantglow.quantization.search.rounding_sensitivity import rounding_sensitivities
+from quantglow.support.errors import OptionError
+from quantglow.transforms.float import optimize
+from quantglow.transforms.float.fusion import fuse_functions
 from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import assert_agree
 from tests.support.same import same_graph

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.options import QuantizationConfig
-from quantglow.processes.deadline import Deadline
+from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Range, profile
-from quantglow.quantization.equalize.float_runs import FloatRuns
+from quantglow.quantization.equalize.sample_statistics import FloatRuns
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.search import levers
-from quantglow.quantization.search.candidate import Candidate
 from quantglow.quantization.search.levers import (
     STRETCHES,
     AlignInputs,
@@ -32,7 +29,9 @@ from quantglow.quantization.search.levers import (
     plain_in,
     tried_levers,
 )
-from quantglow.quantization.search.trials import Trials, split
+from quantglow.quantization.search.trials import Candidate, Trials, split
+from quantglow.support.arrays import Array
+from quantglow.support.processes.interrupts import Deadline
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,

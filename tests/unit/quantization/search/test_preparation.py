@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.errors import OptionError
-from quantglow.foreign_types import Array
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
 from quantglow.interpreter.executor import Execution
-from quantglow.ops import (
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import (
     Add,
     Concat,
     Conv,
@@ -28,27 +26,26 @@ from quantglow.ops import (
     Reshape,
     Softmax,
 )
-from quantglow.ops.arithmetic import quant_of
-from quantglow.options import EQUALIZATIONS, QuantizationConfig
-from quantglow.processes.deadline import Deadline
-from quantglow.processes.interrupts import check_interrupt, keeping_best
+from quantglow.ir.ops.arithmetic import quant_of
 from quantglow.profiling import Range, profile
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.equalization import factors_of
+from quantglow.quantization.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.quantization.plan import tensor_ranges
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
-from quantglow.quantization.recovery.sample_values import SampleEvaluator
-from quantglow.quantization.search import levers, range_choice, range_trial, reader_errors, trials
-from quantglow.quantization.search.candidate import Candidate
-from quantglow.quantization.search.output_noise import compared_nodes
-from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.quantization.search.preparation import prepare
-from quantglow.quantization.search.range_choice import choose_ranges
-from quantglow.quantization.search.range_trial import Judged, Pair, RangeTrial
+from quantglow.quantization.rounding.sampling import SampleEvaluator
+from quantglow.quantization.search import levers, range_choice, reader_errors, trials
+from quantglow.quantization.search import range_choice as range_trial
+from quantglow.quantization.search.fake_quantization import compared_nodes, relative_noise
+from quantglow.quantization.search.levers import prepare
+from quantglow.quantization.search.range_choice import Judged, Pair, RangeTrial, choose_ranges
 from quantglow.quantization.search.reader_errors import ReaderErrors
-from quantglow.quantization.search.trials import split
+from quantglow.quantization.search.trials import Candidate, split
+from quantglow.support.arrays import Array
+from quantglow.support.errors import OptionError
+from quantglow.support.processes.interrupts import Deadline, check_interrupt, keeping_best
 from tests.unit.quantization.quantization_networks import (
     compared_values,
     constant,

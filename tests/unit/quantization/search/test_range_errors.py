@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.ops.arithmetic import rounded_reals, saturate
+from quantglow.ir.ops.arithmetic import rounded_reals, saturate
+from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.quantization.search import reader_errors
 from quantglow.quantization.search.range_errors import (
     Energies,
@@ -19,7 +20,6 @@ from quantglow.quantization.search.range_errors import (
     products,
     relative,
 )
-from quantglow.types import DType, ElementType, QuantParams
 
 TYPES = [
     ElementType(DType.I8, QuantParams.per_tensor(0.05, 3)),

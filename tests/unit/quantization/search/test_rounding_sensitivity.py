@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, HardSwish, Softmax
-from quantglow.ops.arithmetic import dequantize, quant_of
-from quantglow.ops.arithmetic import quantize as quantized_array
-from quantglow.quantization.search.choose_int16 import int16_candidates
-from quantglow.quantization.search.plan_noise import relative_noise
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input
+from quantglow.ir.ops import Conv, HardSwish, Softmax
+from quantglow.ir.ops.arithmetic import dequantize, quant_of
+from quantglow.ir.ops.arithmetic import quantize as quantized_array
+from quantglow.quantization.search.fake_quantization import relative_noise
 from quantglow.quantization.search.rounding_sensitivity import (
     BUDGET_PARTS,
     knapsack,
     rounding_sensitivities,
     stored_members,
 )
+from quantglow.quantization.search.time_budget import int16_candidates
 from tests.unit.quantization.quantization_networks import (
     compared_values,
     constant,

@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 
 from quantglow.interpreter import interpret
-from quantglow.options import QuantizationConfig
 from quantglow.profiling import Range, profile
-from quantglow.quantization.equalize.float_runs import FloatRuns
+from quantglow.quantization.equalize.sample_statistics import FloatRuns
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.search import trials
-from quantglow.quantization.search.candidate import Candidate
-from quantglow.quantization.search.trials import HELD_BACK, MIN_SAMPLES, WORTH, Trials, split
+from quantglow.quantization.search.trials import (
+    HELD_BACK,
+    MIN_SAMPLES,
+    WORTH,
+    Candidate,
+    Trials,
+    split,
+)
 from tests.unit.quantization.quantization_networks import (
     conv,
     graph_of,

@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.errors import InputError, ModelError, OptionError, UndecidedError
 from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
-from quantglow.runtime.shapes.specialisations import OneShape
-from tests.unit.frontend.onnx_models import floats
+from quantglow.runtime.shapes.specializations import OneShape
+from quantglow.support.errors import InputError, ModelError, OptionError, UndecidedError
+from tests.unit.importer.onnx.onnx_models import floats
 
 node = helper.make_node
 X = floats(4, 6)

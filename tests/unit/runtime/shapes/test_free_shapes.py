@@ -17,14 +17,14 @@ import pytest
 from onnx import helper
 
 import quantglow as qg
-from quantglow.errors import InputError
-from quantglow.frontend import open_model
-from quantglow.graph.case import Case
-from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant
+from quantglow.importer.onnx import open_model
+from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
 from quantglow.report import Report
-from quantglow.runtime.build import Compiler
+from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.support.errors import InputError
 from tests.support.free_network import SHAPES, free_model, image, sum_model, wide_model
 from tests.unit.forking import exit_code_of_child
 

@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.errors import CalibrationError, FileFormatError, OptionError
-from quantglow.runtime.saved_models import archives
+from quantglow.runtime.saved import archives
+from quantglow.support.errors import CalibrationError, FileFormatError, OptionError
 from tests.support.free_network import SHAPES, free_model, image, scaled_model, sum_model
 
 MAIN = (1, 3, 8, 12)

@@ -12,19 +12,19 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.foreign_types import Array
-from quantglow.frontend import open_model
-from quantglow.frontend.resolvers import external
-from quantglow.graph.attributes import encode
-from quantglow.graph.case import Case
+from quantglow.importer.onnx import open_model
+from quantglow.importer.onnx.resolvers import external
+from quantglow.ir.graph.attributes import encode
+from quantglow.ir.graph.family import Case
+from quantglow.ir.symbolic.size import expression_of, sized
 from quantglow.runtime.shapes import general_programs, general_segments
 from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram
-from quantglow.runtime.shapes.served_shapes import FOR_ALL
-from quantglow.symbolic.size import expression_of, sized
+from quantglow.runtime.shapes.specializations import FOR_ALL
+from quantglow.support.arrays import Array
 from tests.support.deformable import deformable, weights
 from tests.support.free_network import image
-from tests.unit.frontend.onnx_models import by_onnxruntime
-from tests.unit.frontend.resolvers.test_free_externals import columns
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime
+from tests.unit.importer.onnx.resolvers.test_free_externals import columns
 
 SIZES = [(2, 3, 20, 24), (2, 3, 31, 26), (3, 3, 28, 33)]
 
@@ -53,7 +53,7 @@ def test_fifty_new_shapes_make_no_new_program(
     def refused(*_: object) -> Any:
         pytest.fail("a shape was imported")
 
-    monkeypatch.setattr("quantglow.frontend.source.Source.scope", refused)
+    monkeypatch.setattr("quantglow.importer.onnx.source.Source.scope", refused)
     monkeypatch.setattr(general_programs, "program_for_all", refused)
     for number in range(50):
         agrees(compiled, deformable(), {"x": image((2, 3, 20 + number, 75 - number))})

@@ -16,19 +16,19 @@ import pytest
 from onnx import numpy_helper
 
 import quantglow as qg
-from quantglow.driver import parts
-from quantglow.driver.parts import WholeModel
-from quantglow.foreign_types import Array
-from quantglow.graph.case import Case
-from quantglow.processes import background
-from quantglow.runtime.answers import MOST_CASES, AnswerLog, Answers
-from quantglow.runtime.shapes import meanwhile
+from quantglow.api.models import parts
+from quantglow.api.models.parts import WholeModel
+from quantglow.ir.graph.family import Case
+from quantglow.runtime.programs.answers import MOST_CASES, AnswerLog, Answers
+from quantglow.runtime.shapes import background as meanwhile
+from quantglow.runtime.shapes.background import THREAD
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.meanwhile import THREAD
+from quantglow.support.arrays import Array
+from quantglow.support.processes import threads as background
 from tests.support.ending import outcome
 from tests.support.free_network import SHAPES, free_model, image
 from tests.unit.forking import exit_code_of_child
-from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of
 from tests.unit.runtime.shapes.test_deciding_values import rate_model
 from tests.unit.runtime.test_fallback import positions
 from tests.unit.runtime.test_partly_compiled import detector, free_detector

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.graph.case import Case
-from quantglow.processes import background
-from quantglow.runtime.shapes import often_used
-from quantglow.runtime.shapes.often_used import OftenUsed
-from quantglow.runtime.shapes.specialisations import Specialisation
+from quantglow.ir.graph.family import Case
+from quantglow.runtime.shapes import program_cache as often_used
+from quantglow.runtime.shapes.program_cache import OftenUsed
+from quantglow.runtime.shapes.specializations import Specialisation
+from quantglow.support.processes import threads as background
 from tests.support.ending import outcome
 from tests.support.free_network import free_model, image
 from tests.unit.forking import exit_code_of_child
@@ -146,7 +146,7 @@ def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> 
 PROGRAM = """
 import sys
 import quantglow as qg
-from quantglow.processes import background
+from quantglow.support.processes import background
 from quantglow.runtime.shapes import often_used
 from tests.support.free_network import free_model, image
 often_used.OFTEN, often_used.physical_cores = 2, lambda: 2

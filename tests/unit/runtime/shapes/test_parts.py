@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.foreign_types import Array
 from quantglow.runtime.shapes import general_programs
-from quantglow.runtime.shapes.served_shapes import FOR_ALL, WHOLE
-from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
+from quantglow.runtime.shapes.specializations import FOR_ALL, WHOLE
+from quantglow.support.arrays import Array
+from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats, model_of
 from tests.unit.runtime.test_partly_compiled import free_detector
 
 SIDES = st.integers(5, 40)
@@ -63,7 +63,7 @@ def test_fifty_new_shapes_make_no_new_program(
     def refused(*_: object) -> Any:
         pytest.fail("a shape was imported")
 
-    monkeypatch.setattr("quantglow.frontend.source.Source.scope", refused)
+    monkeypatch.setattr("quantglow.importer.onnx.source.Source.scope", refused)
     monkeypatch.setattr(general_programs, "program_for_all", refused)
     for x in images(50):
         compiled(x)

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from quantglow.runtime.shapes.single_flight import SingleFlight
+from quantglow.support.processes.threads import SingleFlight
 from tests.unit.forking import exit_code_of_child
 
 SECONDS = 60

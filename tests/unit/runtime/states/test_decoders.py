@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.frontend.operators import attention
+from quantglow.importer.onnx.operators.nn import attention
 from quantglow.runtime.compiled import CompiledModel
 from tests.support.decoder import Decoder, decoder_model
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow import pages
+from quantglow.support import pages
 from tests.support.decoder import Decoder, decoder_model
 from tests.support.owned_memory import owned
 

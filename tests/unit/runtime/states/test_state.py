@@ -13,12 +13,12 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.backends.llvm.runtime.threads import run_table
-from quantglow.errors import FileFormatError, InputError, OptionError, StateFullError
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.native.threads import run_table
 from quantglow.runtime.states import state_programs
 from quantglow.runtime.states.state import State
+from quantglow.support.errors import FileFormatError, InputError, OptionError, StateFullError
 from tests.support.decoder import Decoder, Feeds, decoder_model
 from tests.support.free_network import free_model
 from tests.unit.forking import exit_code_of_child

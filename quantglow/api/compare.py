@@ -1,0 +1,302 @@
+"""``compare``: int8 of quantglow beside that of other quantizers, on the user's model and data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from quantglow.api.models.families import InputShapes, with_steps
+from quantglow.api.pipeline.request import imported
+from quantglow.api.pipeline.samples import Samples, profile_in
+from quantglow.api.quantize_and_compile import quantize_and_compile
+from quantglow.evaluation.accuracy import SAME, UNSEEN, LayerAccuracy, OutputAccuracy
+from quantglow.evaluation.baselines.latency import OURS, Contender, compared, reason_of
+from quantglow.evaluation.baselines.quantizers import (
+    FLOAT,
+    PEER_QUANTIZERS,
+    PeerQuantizer,
+    QuantizerComparison,
+    QuantizerFigures,
+    file_nbytes,
+    of_one_mechanism,
+)
+from quantglow.evaluation.latencies import busy_note
+from quantglow.evaluation.layers import MAX_SAMPLES, accumulated_sums, values_by_name
+from quantglow.evaluation.metrics import Sums, class_like
+from quantglow.evaluation.outputs import output_accuracy_of
+from quantglow.evaluation.outputs import with_logits as report_with_logits
+from quantglow.importer import as_onnx
+from quantglow.ir.graph.family import Family
+from quantglow.ir.graph.signature import declared_feeds
+from quantglow.ir.types import DType, TensorType
+from quantglow.ort.float_results import Outputs, running
+from quantglow.ort.quantizer_input import logits_in, quantizer_input, with_logits
+from quantglow.profiling.samples.feeds import Feeds
+from quantglow.report import Report
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
+from quantglow.support.arguments import count, integer, options_named, positive, shapes, strings
+from quantglow.support.arrays import Array
+from quantglow.support.errors import CalibrationError, ModelError, OptionError, QuantglowError
+from quantglow.support.processes.isolation import IsolationError
+from quantglow.support.progress import step
+
+SECONDS = 1.0
+"""Time for which the latency of each model is measured, in seconds."""
+
+CALIBRATING = ("import", "profile", "prepare", "quantize")
+"""Stages of quantglow that count as calibration: those from the float to the int8 model."""
+
+
+@dataclass(frozen=True)
+class SampleSplit:
+    """Samples to calibrate on, and samples to compare outputs on; both as the model declares."""
+
+    calibration: Sequence[Feeds]
+    checked: Sequence[Feeds]
+    origin: str
+
+    @staticmethod
+    def of(data: Any, family: Family, subset_size: int, seed: int) -> SampleSplit:
+        """The split that ``quantize_and_compile`` makes.  Raises ``CalibrationError``."""
+        if profile_in(data) is not None:
+            raise CalibrationError(
+                "a profile holds no samples for other quantizers. Remedy: give the samples."
+            )
+        reader = Samples(data, family, subset_size, holds_out=True, seed=seed)
+        ports = family.signature.inputs
+        used = [declared_feeds(ports, feeds) for feeds in reader]
+        if not used:
+            raise CalibrationError("there are no samples. Remedy: give at least one.")
+        held = reader.held.samples if reader.held else []
+        unseen = [declared_feeds(ports, feeds) for feeds in held]
+        return SampleSplit(used, unseen or used, UNSEEN if unseen else SAME)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Samples and the float outputs for them, by name of the output; behind these the logits of
+    some, which are values called ``logits``, by position of the output.
+    """
+
+    samples: Sequence[Feeds]
+    names: Sequence[str]
+    wanted: Outputs
+    logits: Mapping[int, str]
+
+    def outputs(self, results: Outputs) -> tuple[OutputAccuracy, ...]:
+        """The accuracy of a model's outputs; of the logits behind them, too, if it gives them."""
+        outputs = tuple(
+            output_accuracy_of(name, *self.pair(results, position), self.is_class_like(position))
+            for position, name in enumerate(self.names)
+        )
+        if len(results[0]) != len(self.wanted[0]):
+            return outputs
+        accuracies = list(outputs)
+        for rank, position in enumerate(self.logits, len(self.names)):
+            sums = sum(map(Sums.of, *self.pair(results, rank)), Sums())
+            accuracies[position] = replace(outputs[position], logits_db=sums.sqnr_db)
+        return tuple(accuracies)
+
+    def pair(self, results: Outputs, position: int) -> tuple[list[Array], list[Array]]:
+        """The float results of all samples at a position, and those of a model."""
+        return [each[position] for each in self.wanted], [each[position] for each in results]
+
+    def is_class_like(self, position: int) -> bool:
+        """Whether an output has a score for each class."""
+        return class_like(TensorType(DType.F32, self.wanted[0][position].shape))
+
+
+@options_named(quantize_and_compile)
+def compare(
+    model: Any,
+    calibration_data: Any,
+    *,
+    quantizers: Iterable[str] = tuple(PEER_QUANTIZERS),
+    seconds: float = SECONDS,
+    peer_minutes: float = 10.0,
+    subset_size: int = 300,
+    num_threads: int | None = None,
+    input_shapes: InputShapes | None = None,
+    seed: int = 0,
+    before: Any = None,
+    after: Any = None,
+    **options: Any,
+) -> QuantizerComparison:
+    """Quantize a model with quantglow and with others, on the same samples, and compare them.
+
+    quantizers    names in ``PEER_QUANTIZERS``: onnxruntime's (QDQ, u8 activations, s8 weights per
+                  channel) and NNCF for OpenVINO; one that is missing, fails or takes longer than
+                  ``peer_minutes`` is a row with the reason
+    seconds       for how long the latency of each is measured, in turns
+    before, after steps that become part of the model, see ``compile``; all quantizers get the model
+                  with them
+    options       those of ``quantize_and_compile``
+
+    Outputs are compared with those of the float model in onnxruntime, on samples that no quantizer
+    calibrates on, where there are ten or more.  Other runtimes run in child processes, as users run
+    them; a note says where onnxruntime is more exact with a session option.
+    """
+    peers = [peer_named(name) for name in strings(quantizers, "quantizers")]
+    limit = 60 * positive("peer_minutes", peer_minutes)
+    seconds = positive("seconds", seconds)
+    subset_size, seed = count("subset_size", subset_size), integer("seed", seed, 0)
+    input_shapes = shapes("input_shapes", input_shapes)
+    if "verify" in options:
+        raise OptionError("compare has its own check of outputs. Remedy: leave verify out.")
+    model, calibration_data = as_onnx(model, calibration_data)
+    model = with_steps(model, before, after)
+    source = imported(model, calibration_data, input_shapes)
+    split = SampleSplit.of(source.data, source.family, subset_size, seed)
+    busy = busy_note()
+    compiled = quantize_and_compile(
+        model,
+        list(split.calibration),
+        num_threads=num_threads,
+        input_shapes=input_shapes,
+        subset_size=len(split.calibration),
+        seed=seed,
+        verify=False,
+        **options,
+    )
+    with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
+        path = Path(folder) / "float.onnx"
+        path.write_bytes(quantizer_input(model, input_shapes or {}).SerializeToString())
+        with step("the float model runs"):
+            checked = checked_by_float(path, compiled, split.checked)
+        rows = [float_row(path), our_row(compiled, source.family, checked, Path(folder))]
+        for peer in peers:
+            with step(f"{peer.name} quantizes, {peer_minutes:g} minutes at most"):
+                rows.append(peer_row(peer, path, split.calibration, checked, limit))
+        with step("latencies are measured"):
+            rows = with_latencies(
+                of_one_mechanism(rows), peers, path, compiled, split.checked[0], seconds
+            )
+    samples = len(split.checked)
+    return QuantizerComparison(rows, samples, split.origin, compiled.num_threads, busy)
+
+
+def peer_named(name: str) -> PeerQuantizer:
+    """A quantizer by its name.  Raises ``OptionError``."""
+    if name not in PEER_QUANTIZERS:
+        raise OptionError(f"quantizers has {name!r}; there are {', '.join(PEER_QUANTIZERS)}")
+    return PEER_QUANTIZERS[name]
+
+
+def checked_by_float(
+    path: Path, compiled: CompiledModel | FallbackModel, samples: Sequence[Feeds]
+) -> Checked:
+    """The float outputs, by onnxruntime.  Raises ``ModelError``."""
+    names = [info.name for info in compiled.get_outputs()]
+    try:
+        with running(str(with_logits(path)), samples) as answer:
+            return Checked(samples, names, answer()[0], logits_in(path))
+    except IsolationError as error:
+        raise ModelError(
+            f"onnxruntime does not run the float model, with which all are compared: {error}"
+        ) from error
+
+
+def float_row(path: Path) -> QuantizerFigures:
+    """The row of the float model."""
+    return QuantizerFigures(FLOAT, nbytes=file_nbytes(path))
+
+
+def our_row(
+    compiled: CompiledModel | FallbackModel, family: Family, checked: Checked, folder: Path
+) -> QuantizerFigures:
+    """The row of quantglow."""
+    results = [compiled.run(None, feeds) for feeds in checked.samples]
+    outputs = with_our_logits(checked.outputs(results), compiled, family, checked.samples)
+    compiled.save(folder / "ours.qgm")
+    report = compiled.report
+    assert isinstance(report, Report)
+    spent = sum(report.seconds.get(stage, 0.0) for stage in CALIBRATING)
+    nbytes = (folder / "ours.qgm").stat().st_size
+    return QuantizerFigures(OURS, nbytes=nbytes, calibration_seconds=spent, outputs=outputs)
+
+
+def with_our_logits(
+    outputs: tuple[OutputAccuracy, ...],
+    compiled: CompiledModel | FallbackModel,
+    family: Family,
+    samples: Sequence[Feeds],
+) -> tuple[OutputAccuracy, ...]:
+    """The outputs with the SQNR of logits as reports have it: on a few samples, by the interpreter;
+    without it for other shapes than those of the graph."""
+    if not isinstance(compiled, CompiledModel):
+        return outputs
+    sums: dict[str, Sums] = {}
+    try:
+        graph = family.fitting(samples[0])
+        for feeds in samples[:MAX_SAMPLES]:
+            exact = values_by_name(graph, feeds)
+            for name, of_sample in accumulated_sums(compiled.graph, feeds, exact).items():
+                sums[name] = sums.get(name, Sums()) + of_sample
+    except (KeyError, QuantglowError):
+        return outputs
+    layers = [
+        LayerAccuracy(name, "", "", sqnr_accumulated_db=total.sqnr_db)
+        for name, total in sums.items()
+    ]
+    return report_with_logits(outputs, graph, layers)
+
+
+def peer_row(
+    peer: PeerQuantizer, source: Path, samples: Sequence[Feeds], checked: Checked, limit: float
+) -> QuantizerFigures:
+    """The row of another quantizer, without its latency; with the reason if it fails."""
+    target = target_of(peer, source)
+    try:
+        spent = peer.quantize(source, target, samples, limit)
+        found = peer.run(target, checked.samples, limit)
+        figures = QuantizerFigures(peer.name, outputs=checked.outputs(found))
+        if peer.exact_options is not None:
+            exact = peer.run(target, checked.samples, limit, is_exact=True)
+            if not same(found, exact):
+                figures = replace(figures, exact_outputs=checked.outputs(exact))
+    except IsolationError as error:
+        return QuantizerFigures(peer.name, reason=reason_of(error, peer.packages))
+    except ValueError as error:
+        return QuantizerFigures(peer.name, reason=f"its outputs differ in shape: {error}")
+    return replace(figures, nbytes=file_nbytes(target), calibration_seconds=spent)
+
+
+def same(one: Outputs, other: Outputs) -> bool:
+    """Whether all outputs of all samples are equal, bit for bit."""
+    pairs = zip(chain.from_iterable(one), chain.from_iterable(other), strict=True)
+    return all(a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def target_of(peer: PeerQuantizer, source: Path) -> Path:
+    """The file of a quantizer's model."""
+    return source.parent / f"{peer.name}{peer.suffix}"
+
+
+def with_latencies(
+    rows: Sequence[QuantizerFigures],
+    peers: Sequence[PeerQuantizer],
+    source: Path,
+    compiled: CompiledModel | FallbackModel,
+    feeds: Feeds,
+    seconds: float,
+) -> list[QuantizerFigures]:
+    """The rows with latencies of the models that ran."""
+    ran = [peer for peer, row in zip(peers, rows[2:], strict=True) if not row.reason]
+    contenders = [
+        Contender(FLOAT, "onnxruntime", str(source)),
+        *(Contender(peer.name, peer.runtime, str(target_of(peer, source))) for peer in ran),
+    ]
+    run: Callable[[Any], object] = lambda given: compiled.run(None, given)  # noqa: E731
+    found = compared(run, feeds, contenders, compiled.num_threads, seconds)
+    measured = {each.runtime: each for each in found.latencies}
+    return [
+        replace(row, seconds=own.median if not own.reason else None, reason=own.reason)
+        if (own := measured.get(row.name))
+        else row
+        for row in rows
+    ]

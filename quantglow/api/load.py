@@ -1,0 +1,317 @@
+"""Saved models made ready to run.
+
+A process that loads and runs a model imports this and what it needs, not the whole compiler:
+neither onnx nor onnxruntime, SciPy or rich, and LLVM only where a kernel is not in the cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from quantglow.codegen.llvm.cache import ENVIRONMENT, Carried
+from quantglow.codegen.llvm.targets import resolve
+from quantglow.ir.graph.family import Case, values_from_json
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import Shapes, Signature, are_outputs
+from quantglow.ir.ops.external import External
+from quantglow.quantization.options import Schedule
+from quantglow.report.report import Report, report_of
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
+from quantglow.runtime.hybrid.loop import AnyModel
+from quantglow.runtime.native.sequences import run_pieces_address
+from quantglow.runtime.native.table_runner import entries
+from quantglow.runtime.programs.answers import AnswerLog, WhileCompiling
+from quantglow.runtime.programs.build import Compiler, thread_count
+from quantglow.runtime.saved import saving
+from quantglow.runtime.saved.archives import BODY, REST
+from quantglow.runtime.saved.machine_code import CODE_MODES
+from quantglow.runtime.saved.saving import Freedom, SavedModel, Tail
+from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
+from quantglow.runtime.shapes.specializations import (
+    Fallback,
+    FallbackOnUse,
+    ModelPrograms,
+    OneShape,
+    Specialisation,
+)
+from quantglow.support import debug
+from quantglow.support.arguments import choice, file_path, instance, options_named
+from quantglow.support.arrays import Array
+from quantglow.support.classes import cached_property
+from quantglow.support.errors import (
+    BackendError,
+    FileFormatError,
+    InputError,
+    ModelError,
+    TypeRuleError,
+)
+from quantglow.transforms.partition import Backend
+from quantglow.tuning.records import check_tune, with_records
+
+if TYPE_CHECKING:
+    from quantglow.api.models.families import Origin
+
+
+@options_named()
+def load(
+    path: str | os.PathLike[str],
+    target: str = "native",
+    num_threads: int | None = None,
+    *,
+    backend: str = "llvm",
+    backends: Sequence[Backend] = (),
+    schedule: Schedule = "fast",
+    code: Literal["ignore", "use", "require"] = "ignore",
+    tune: Literal["records"] | None = None,
+    while_compiling: WhileCompiling = "wait",
+) -> CompiledModel | PartlyCompiledModel:
+    """A model that ``save`` of a compiled model wrote, compiled for this processor.
+
+    ``backend``, ``backends`` and ``schedule`` are those of ``compile``.
+
+    code   use of machine code that the file includes.  ``"ignore"``: the model is compiled here.
+           ``"use"``: code that fits this processor, version, number of threads and schedule runs;
+           else the model is compiled here.  ``"require"``: it runs, or ``FileFormatError`` says why
+           it does not fit.  Shapes that it does not cover are compiled in any case.  Code can do
+           anything that this process can: use it from files that you trust only.
+    tune   ``"records"``: kernels have the forms and tiles that ``quantglow tune`` measured on
+           this machine.  Results are equal, bit for bit
+    while_compiling  ``"onnxruntime"``: it answers calls at a new shape while the program for it is
+           compiled, see ``compile``.  It runs the float model of the file, whose weights are those
+           of the int8 model: answers change when the program is ready.  Both are loaded here
+
+    Raises ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments
+    that are none.
+    """
+    file = file_path("path", path)
+    check_tune(tune, backend, ("records",))
+    answers = AnswerLog.of(while_compiling)
+    if choice("code", code, CODE_MODES) == "ignore":
+        compiler = Compiler.of(target, num_threads, backend, backends, schedule, answers=answers)
+        return model_of(saving.load(file), with_records(compiler) if tune else compiler)
+    instance("target", target, str, "the name of a target")
+    threads, saved = thread_count(num_threads), saving.load(file, with_code=True)
+    brought, target = carried_by(
+        saved, file, (target, threads, schedule), must_fit=code == "require"
+    )
+    compiler = Compiler.of(target, threads, backend, backends, schedule, answers=answers)
+    if tune and brought is None:
+        compiler = with_records(compiler)
+    return model_of(saved, replace(compiler, carried=brought))
+
+
+def carried_by(
+    saved: SavedModel, file: str, wanted: tuple[str, int, str], *, must_fit: bool
+) -> tuple[Carried | None, str]:
+    """The code of a file, ready to be found, and the target that it is for; None and the target
+    that is ``wanted``, with threads and schedule, where none fits.
+
+    Raises ``FileFormatError`` if it ``must_fit``.
+    """
+    try:
+        if saved.code is None:
+            raise BackendError("it was saved without include_code")
+        brought = Carried(saved.code.entries)
+        return brought, saved.code.target_for(*wanted)
+    except BackendError as error:
+        if must_fit:
+            raise FileFormatError(
+                f"the code in {file!r} cannot be used: {error}. Remedy: save the model with "
+                "include_code for these settings, or load it with code='use', which compiles it."
+            ) from None
+        debug.log(1, f"code of {file}: {error}")
+        return None, wanted[0]
+
+
+def compile_saved(
+    arrays: Sequence[Array],
+    path: str,
+    target: str,
+    threads: int,
+    schedule: Schedule,
+    shapes: Sequence[Shapes],
+    cache: str,
+) -> list[Array]:
+    """Compile a saved model for input shapes in a child process, whose cache is this folder."""
+    os.environ[ENVIRONMENT] = cache
+    for name in ("QUANTGLOW_DEBUG", "QUANTGLOW_DUMP_DIR", "QUANTGLOW_VERIFY"):
+        os.environ.pop(name, None)
+    model = load(path, target, threads, schedule=schedule)
+    head = model.head if isinstance(model, PartlyCompiledModel) else model
+    head.warm_up(shapes)
+    entries(resolve(target))
+    run_pieces_address(resolve(target))
+    return []
+
+
+def model_of(saved: SavedModel, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
+    """The model of the contents of a file.  Raises ``FileFormatError``."""
+    check_externals(saved.graph)
+    compiler = replace(compiler, is_checked=True)
+    report = Report.from_json(saved.report)
+    try:
+        programs = programs_in(replace(saved, tail=None), compiler)
+    except TypeRuleError as error:
+        raise FileFormatError(
+            f"the graph of the file has no program: {error}. Remedy: save the model again."
+        ) from error
+    if compiler.answers is not None and isinstance(programs, FreeShapes):
+        programs.load_other()
+    tail, is_part = saved.tail, saved.tail is not None
+    compiled = CompiledModel(programs, lambda: report_now(report, programs, is_part))
+    return compiled if tail is None else with_tail(compiled, tail, compiler)
+
+
+def programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
+    """The programs of a saved model: the first one, but where the graph of the file is a part."""
+    if saved.free is None:
+        return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)), compiler)
+    programs = reopened(saved, compiler)
+    if programs.opened.case is not None:
+        programs.prepare(programs.opened.case)
+    return programs
+
+
+def report_now(report: Report, programs: ModelPrograms, is_part: bool) -> Report:
+    """A saved report with the figures of the first program that runs here, once there is one;
+    ``is_part``: what is behind it has operators in onnxruntime, too."""
+    if programs.is_empty:
+        return report
+    now = report_of(programs.first.build, {})
+    return replace(
+        report,
+        target=now.target,
+        num_threads=now.num_threads,
+        memory=now.memory,
+        seconds=now.seconds,
+        fallback=report.fallback if is_part else now.fallback,
+    )
+
+
+def is_whole(graph: Graph, signature: Signature) -> bool:
+    """Whether a graph gives what the model gives: where that was not compiled to its end, the graph
+    of a file is a part, and the rest comes from its source.
+    """
+    return [name for name, _ in graph.outputs] == [port.name for port in signature.outputs]
+
+
+def with_tail(head: CompiledModel, tail: Tail, compiler: Compiler) -> PartlyCompiledModel:
+    """A model in two parts.  Raises ``FileFormatError``."""
+    # Only here: a process that runs a compiled model needs no onnx.
+    from quantglow.api.models.parts import staged_tail
+    from quantglow.importer.onnx import open_model
+    from quantglow.runtime.saved.tail_weights import whole_tail
+
+    def int8(behind: object) -> tuple[AnyModel | str, AnyModel | str]:
+        body, rest = (inner(name) if name in tail.files else "" for name in (BODY, REST))
+        return body, rest
+
+    def inner(name: str) -> AnyModel:
+        return model_of(tail.files[name], compiler)
+
+    try:
+        model = whole_tail(tail)
+        whole = open_model(model).whole
+    except ModelError as error:
+        raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
+    known = {info.name for info in head.get_outputs()} | {info.name for info in whole.graph.output}
+    if unknown := sorted(set(tail.output_names) - known):
+        raise FileFormatError(f"the tail has no output(s) {unknown}. Remedy: save the model again.")
+    staged = staged_tail(whole, tail.late, tail.reasons, compiler, int8)
+    staged = None if staged is None else replace(staged, is_restored=True)
+    weights = {tensor.name for tensor in whole.graph.initializer}
+    read = {info.name for info in whole.graph.input} - weights
+    read |= set() if staged is None else set(staged.input_names)
+    values = {info.name for info in (*head.get_inputs(), *head.get_outputs())}
+    if unknown := sorted(read - values):
+        raise FileFormatError(f"no part gives the tail {unknown}. Remedy: save the model again.")
+    threads = head.specialisations.num_threads
+    return PartlyCompiledModel(
+        b"", tail.reasons, threads, head.reporter, head, model, tail.output_names, staged
+    )
+
+
+def saved_case(saved: SavedModel) -> Case:
+    """The case that the graph of a file was made for.  Raises ``TypeError`` or ``ValueError``."""
+    shapes = {node.name: node.type.shape for node in saved.graph.inputs}
+    return Case.of(shapes, values_from_json((saved.free or {}).get("values") or {}))
+
+
+def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
+    """The programs of a model of free dimensions, none yet.  Raises ``FileFormatError``."""
+    try:
+        signature = Signature.from_json((saved.free or {})["signature"])
+        case = saved_case(saved)
+        if saved.graph.outputs:
+            signature.check(case.shape_map)
+        is_model = is_whole(saved.graph, signature)
+        kinds = [node.type for _, node in saved.graph.outputs]
+        if is_model and not are_outputs(signature.outputs, kinds):
+            raise ValueError("its graph has outputs of other types than it declares")
+        general = tuple(graph.of_model(signature) for graph in saved.general)
+        for graph in general:
+            if External.__name__ in graph.text:
+                check_externals(graph.at(graph.hints)[0])
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, InputError) as error:
+        raise FileFormatError(
+            f"what the model says of its free dimensions is damaged: {error!r}. "
+            "Remedy: save the model again."
+        ) from error
+    source = Reopened(saved, compiler)
+    deciding = tuple((case.value_map or {}).keys())
+    opened = Opened(saved.graph, case if is_model else None, general)
+    return FreeShapes(
+        signature,
+        source.graph_at,
+        compiler,
+        FallbackOnUse(source.fallback),
+        source.freedom,
+        deciding,
+        opened,
+        saved.digest,
+    )
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """The source of a saved model, read when a second shape comes: a process that needs only the
+    first imports no more than for a model of fixed shapes.
+    """
+
+    saved: SavedModel
+    compiler: Compiler
+
+    def graph_at(self, case: Case) -> Graph:
+        """The graph to compile for a case."""
+        return self._origin.graph_at(case)
+
+    def fallback(self) -> Fallback:
+        """onnxruntime, for cases in which the model cannot be compiled."""
+        from quantglow.api.models.families import source_of
+        from quantglow.api.models.parts import ModelFallback
+
+        return ModelFallback(source_of(self.saved), self.compiler)
+
+    def freedom(self, case: Case, graph: Graph) -> Freedom:
+        """The parts of the file that further shapes need."""
+        return Freedom(self.saved.free or {}, self.saved.source, self.saved.cases)
+
+    @cached_property
+    def _origin(self) -> Origin:
+        from quantglow.api.models.families import Origin
+
+        return Origin.restored(self.saved)
+
+
+def check_externals(graph: Graph) -> None:
+    """Check the ONNX nodes inside a graph from a file.  Raises ``FileFormatError``."""
+    if found := [node for node in graph.nodes if isinstance(node, External)]:
+        # Only here: a process without nodes of the fallback needs no onnx.
+        from quantglow.importer.onnx.resolvers.external import check_external
+
+        for node in found:
+            check_external(node)

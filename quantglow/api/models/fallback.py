@@ -1,0 +1,159 @@
+"""Models handed to onnxruntime, and models compiled on first use.
+
+onnxruntime runs a whole model, or what cannot be compiled behind a part that can.  A model that
+leaves dimensions free is compiled on first use, when its shapes are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from quantglow.evaluation.weight_sizes import WeightSizes
+from quantglow.importer.onnx import Source, Split, reason_of, reasons, weights_nbytes
+from quantglow.ort.fallback import FallbackNode, whole_model
+from quantglow.ort.session import NAME, opened
+from quantglow.quantization.qdq import float_notes
+from quantglow.report import MemoryFigures, Report
+from quantglow.report.report import report_of
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.hybrid.tails import StagedTail
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.specializations import ModelPrograms
+from quantglow.support.errors import FallbackError, ModelError, QuantglowError, UnsupportedOpError
+
+Model = TypeVar("Model", bound=CompiledModel | FallbackModel)
+
+ON_USE = "the model leaves dimensions free: it is compiled on first use"
+FIRST = "all that is said here is said of the shapes that came first"
+
+NOTHING_COMPILED = (
+    "nothing of this model is compiled and nothing is int8: onnxruntime runs it as it is"
+)
+
+AnyFallback = TypeVar("AnyFallback", bound=FallbackModel)
+
+
+def compiled_on_use(programs: ModelPrograms, known: tuple[str, ...]) -> CompiledModel:
+    """A model of which nothing is compiled yet; notes that are ``known`` already."""
+
+    def report() -> Report:
+        if programs.is_empty:
+            empty = Report(programs.target, programs.num_threads, MemoryFigures(), {})
+            return replace(empty, notes=(ON_USE, *known))
+        found = programs.first
+        notes = (ON_USE, FIRST, *known, *float_notes(found.graph))
+        return replace(report_of(found.build, {}), notes=notes)
+
+    return CompiledModel(programs, report)
+
+
+def ready_to_answer(model: Model) -> Model:
+    """The model; onnxruntime has loaded it if it answers calls while programs are compiled."""
+    if isinstance(model, CompiledModel | PartlyCompiledModel):
+        programs = model.specialisations
+        if isinstance(programs, FreeShapes):
+            programs.load_other()
+    return model
+
+
+def fallback_model(source: Source, error: QuantglowError, threads: int) -> FallbackModel:
+    """The model in onnxruntime; ``error`` says why it is not compiled.
+
+    Raises ``error`` with onnxruntime's message as its cause if onnxruntime does not take it either.
+    """
+    known = all_reasons(source, error)
+    report = Report(
+        NAME,
+        threads,
+        MemoryFigures(),
+        {},
+        notes=(NOTHING_COMPILED,),
+        fallback=whole_model(known),
+    )
+    found = FallbackModel(source.serialized(), known, threads, lambda: report)
+    try:
+        return loaded(found)
+    except FallbackError as refusal:
+        raise error from refusal
+
+
+def all_reasons(source: Source, error: QuantglowError) -> tuple[str, ...]:
+    """Reasons of the error, and of nodes that would run in onnxruntime anyway."""
+    found = list(error.reasons)
+    with suppress(ModelError):
+        found += reasons(source) if isinstance(error, UnsupportedOpError) else ()
+    return tuple(dict.fromkeys(found))
+
+
+def partly_compiled(
+    source: Source,
+    parts: Split,
+    head: CompiledModel,
+    error: QuantglowError,
+    staged: StagedTail | None = None,
+) -> PartlyCompiledModel:
+    """The compiled head of a model, and its tail in onnxruntime, or ``staged``.
+
+    Raises ``FallbackError``.
+    """
+    tail, tail_nbytes = tail_of(parts), weights_nbytes(parts.tail)
+
+    def report() -> Report:
+        known = head.report
+        assert isinstance(known, Report)
+        behind, programs = (staged.fallback, staged.served) if staged else (tail, ())
+        return replace(
+            known,
+            weights=known.weights and known.weights.with_tail(tail_nbytes, sizes_in(staged)),
+            fallback=(*known.fallback, *behind),
+            programs=(*known.programs, *programs),
+            notes=(*known.notes, *(staged.notes if staged else [])),
+        )
+
+    return loaded(
+        PartlyCompiledModel(
+            source.serialized(),
+            error.reasons,
+            head.specialisations.num_threads,
+            report,
+            head,
+            parts.tail.SerializeToString(),
+            tuple(output.name for output in source.proto.graph.output),
+            staged,
+        )
+    )
+
+
+def sizes_in(staged: StagedTail | None) -> WeightSizes | None:
+    """The sizes of weights in the int8 part of a tail."""
+    report = staged.rest.report if staged and staged.is_int8 and staged.rest else None
+    return report.weights if isinstance(report, Report) else None
+
+
+def check_tail(parts: Split, threads: int) -> None:
+    """Raise ``FallbackError`` if onnxruntime does not load the tail."""
+    opened(parts.tail.SerializeToString(), threads)
+
+
+def tail_of(parts: Split) -> tuple[FallbackNode, ...]:
+    """The operators behind the cut."""
+    return nodes_in(parts.tail.graph.node, parts.reasons)
+
+
+def nodes_in(nodes: Iterable[Any], why: Sequence[str]) -> tuple[FallbackNode, ...]:
+    """The operators of a tail, or of a part of it; ``why``: the reasons of the cut."""
+    return tuple(
+        FallbackNode(next(filter(None, node.output)), node.op_type, NAME, reason_of(node, why))
+        for node in nodes
+        if node.op_type != "Constant"
+    )
+
+
+def loaded(model: AnyFallback) -> AnyFallback:
+    """The model with its session, loaded here so that it fails here: ``FallbackError``."""
+    model.session  # noqa: B018
+    return model

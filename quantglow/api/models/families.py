@@ -1,0 +1,343 @@
+"""Models and graphs as families of graphs, and the origins of graphs for further shapes.
+
+A family gives the float or int8 graph of a model for any shapes.  An origin is the ONNX model that
+such graphs are imported from, with the decisions of the quantizer and the parts that a file needs.
+
+An int8 model is imported at a new shape from what a file has of it: integers for the weights that
+layers read as integers, float for the others.  So a model computes the same before it is saved and
+after it is loaded, whatever a new shape asks for: steps of a recurrence that calibration did not
+reach, weights in another layout, a shape that onnxruntime runs.  The exact weights beside the
+integers would make the file larger than the ONNX model, and the outputs no better: integers with a
+scale for each channel lose less than the rounding of activations does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quantglow import steps
+from quantglow.importer import onnx as importer
+from quantglow.importer.onnx import Source
+from quantglow.ir.graph.family import Case, Family, values_from_json
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
+from quantglow.ir.graph.text import constants_of, print_graph
+from quantglow.quantization.decisions import Decisions, from_json, to_json
+from quantglow.quantization.qdq import fuse_quantized
+from quantglow.quantization.qdq.stored_weights import (
+    has_quantized_weights_only,
+    with_stored_weights,
+)
+from quantglow.runtime.programs.build import Compiler
+from quantglow.runtime.saved.saving import Freedom, SavedModel
+from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
+from quantglow.runtime.shapes.specializations import (
+    Fallback,
+    ModelPrograms,
+    OneShape,
+    Specialisation,
+)
+from quantglow.support.classes import cached_property
+from quantglow.support.errors import FileFormatError, OptionError, QuantglowError
+from quantglow.support.pages import Content
+from quantglow.transforms.float import optimize
+
+InputShapes = Mapping[str, Sequence[int]]
+"""Input name -> shape, for models that leave dimensions free."""
+
+InputValues = Mapping[str, int | Sequence[int]]
+"""Input name -> its elements, for inputs that decide what a model computes."""
+
+LOOPS = "loops"
+"""Entry of files whose recurrences are loops; older ones have decisions for each step."""
+
+CaseValues = tuple[tuple[str, tuple[int, ...]], ...] | None
+
+
+def with_steps(model: Any, before: Any, after: Any) -> Any:
+    """A model with the steps of ``quantglow.steps``; the same object if there are none.
+
+    Raises ``OptionError`` for steps that do not fit, and for a graph with steps.
+    """
+    at_inputs = steps.checked("before", before, steps.Before)
+    at_outputs = steps.checked("after", after, steps.After)
+    if not at_inputs and not at_outputs:
+        return model
+    if isinstance(model, Graph):
+        raise OptionError(
+            "before and after are for ONNX models, and a graph has its steps already. "
+            "Remedy: pass them to import_model."
+        )
+    return importer.with_steps(model, at_inputs, at_outputs)
+
+
+def opened(model: Any) -> Source:
+    """The source of a path, bytes or ModelProto, which may be changed afterwards."""
+    return settled(importer.open_model(model), model)
+
+
+def settled(source: Source, model: Any) -> Source:
+    """The source of ``model``, a copy where the caller could change it while it is in use."""
+    is_shared = not isinstance(model, str | os.PathLike | bytes)
+    return source.snapshot() if is_shared else source
+
+
+def family_of(model: Source | Graph, input_shapes: InputShapes | None = None) -> Family:
+    """The graphs to compile of a model or of a graph.
+
+    With ``input_shapes``, or for a model that leaves nothing free, that is one graph, but where
+    values of inputs decide what is computed.
+    """
+    if isinstance(model, Graph):
+        return Family.of(model if is_quantized(model) else optimize(model))
+    return _family(model, input_shapes, ready)
+
+
+def float_family_of(model: Any, input_shapes: InputShapes | None = None) -> Family:
+    """The optimized float graphs of a path, bytes or ModelProto, or of a graph.
+
+    Raises ``OptionError`` for what is quantized already.
+    """
+    if isinstance(model, Graph):
+        return Family.of(float_graph(model))
+    return float_family(opened(model), input_shapes)
+
+
+def float_family(source: Source, input_shapes: InputShapes | None = None) -> Family:
+    """The optimized float graphs of a model."""
+    return _family(source, input_shapes, float_graph)
+
+
+def _family(
+    source: Source, input_shapes: InputShapes | None, finish: Callable[[Graph], Graph]
+) -> Family:
+    def make(case: Case) -> Graph:
+        return finish(source.at(case))
+
+    notes = source.conversions
+    family = Family(source.signature, source.source_hash, make, source, notes=notes)
+    if input_shapes or not source.signature.is_free:
+        family.signature = source.fixed_signature(input_shapes)
+        graph = family.default
+        return family if graph is None else replace(Family.of(graph), notes=notes)
+    return family
+
+
+def ready(graph: Graph) -> Graph:
+    """An imported graph as it is compiled: optimized, int8 where the model comes quantized."""
+    return fuse_quantized(graph) if is_quantized(graph) else optimize(graph)
+
+
+def float_graph(graph: Graph) -> Graph:
+    """The optimized graph; weights that the model has as integers are stored.  Raises
+    ``OptionError`` for one whose activations are quantized."""
+    if not is_quantized(graph):
+        return optimize(graph)
+    if has_quantized_weights_only(graph):
+        return with_stored_weights(graph)
+    raise OptionError(
+        "the model is quantized already. Remedy: compile it as it is, or pass the float model."
+    )
+
+
+def is_quantized(graph: Graph) -> bool:
+    """Whether any value is an integer standing for a real number."""
+    return any(node.type.quant is not None for node in graph.nodes)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Decisions of the quantizer, and the int8 graph that has the weights of them."""
+
+    decisions: Decisions
+    graph: Graph
+
+
+DecidedByValues = Mapping[CaseValues, Decided]
+"""Decisions for each combination of deciding input values; the main one first."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """An ONNX model, and the decisions of the quantizer if it is quantized by us."""
+
+    family: Family
+    decided: DecidedByValues | None = None
+
+    @staticmethod
+    def restored(saved: SavedModel) -> Origin:
+        """The origin of a saved model.  Raises ``FileFormatError`` and ``ModelError``."""
+        free = saved.free or {}
+        source = source_of(saved)
+        if free.get("decisions") is None:
+            return Origin(family_of(source))
+        try:
+            entries = [free, *free.get("cases", [])]
+            graphs = (saved.graph, *saved.cases)
+            decided = dict(_decided_from(*pair) for pair in zip(entries, graphs, strict=True))
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise FileFormatError(
+                f"the decisions of the quantizer are damaged: {error!r}. "
+                "Remedy: save the model again."
+            ) from error
+        return Origin(float_family(source), decided)
+
+    def graph_at(self, case: Case) -> Graph:
+        """The graph to compile for a case."""
+        graph = self.family.make(case)
+        if not self.decided:
+            return graph
+        main = next(iter(self.decided.values()))
+        return self.decided.get(case.values, main).decisions.apply(graph)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model of this process: ``origin`` is where other shapes come from, ``freedom`` its file."""
+
+    family: Family
+    decided: DecidedByValues | None = None
+
+    def graph_at(self, case: Case) -> Graph:
+        """The graph to compile for a case."""
+        return self.origin.graph_at(case)
+
+    @cached_property
+    def origin(self) -> Origin:
+        """The family itself; of an int8 model, that of its file."""
+        return Origin(float_family(self.source), self.decided) if self.decided else self._exact
+
+    @property
+    def _exact(self) -> Origin:
+        return Origin(self.family, self.decided)
+
+    @cached_property
+    def source(self) -> Source:
+        """The model that its file restores."""
+        model, places = self._stored
+        return importer.restored(model, places, self._constants)
+
+    @cached_property
+    def _stored(self) -> tuple[Content, importer.Places]:
+        """The model of an int8 file, and where its weights are."""
+        graphs = [found.graph for found in (self.decided or {}).values()]
+        return importer.stored(self._opened, self._constants, self.is_same, graphs)
+
+    @property
+    def _opened(self) -> Source:
+        """The model that the graphs are made of."""
+        found = self.family.source
+        assert isinstance(found, Source), "families with free dimensions come from a model"
+        return found
+
+    @property
+    def _constants(self) -> list[Constant]:
+        """Constants of the int8 graph that a file has first."""
+        return constant_nodes(next(iter((self.decided or {}).values())).graph)
+
+    def freedom(self, case: Case, graph: Graph) -> Freedom:
+        """The data a file needs to do the same, besides the graph of a case."""
+        free: dict[str, Any] = {"signature": self.family.signature.to_json()}
+        free |= {"values": case.value_map, LOOPS: True}
+        if not self.decided:
+            source, places = importer.stored(self._opened, constant_nodes(graph), None)
+            free |= {"weights": places, "decisions": None}
+            return Freedom(free, source, check=Origin.restored)
+        source, free["weights"] = self._stored
+        main, *others = self.decided.items()
+        free["decisions"] = to_json(main[1].decisions)
+        free["cases"] = [
+            {"values": dict(values or ()), "decisions": to_json(found.decisions)}
+            for values, found in others
+        ]
+        graphs = tuple(found.graph for _, found in others)
+        return Freedom(free, source, graphs, Origin.restored)
+
+    def is_same(self, source: Source) -> bool:
+        """Whether another model gives the main one of the int8 graphs that were decided on."""
+        other = Origin(float_family(source), self.decided)
+        (values, main), *_ = (self.decided or {}).items()
+        try:
+            return is_alike(other.graph_at(case_of(main.graph, values)), main.graph)
+        except QuantglowError:
+            return False
+
+
+def programs_of(
+    built: Built,
+    first: Specialisation | None,
+    compiler: Compiler,
+    fallback: Fallback | None = None,
+) -> ModelPrograms:
+    """The programs of a model: ``first``, and programs for other shapes where the family has them.
+
+    ``fallback`` runs what cannot be compiled.
+    """
+    if built.family.is_single and first is not None:
+        return OneShape(first, compiler)
+    programs = free_programs(built, compiler, fallback)
+    if first is not None:
+        programs.add(first)
+    return programs
+
+
+def free_programs(
+    built: Built,
+    compiler: Compiler,
+    fallback: Fallback | None = None,
+    most_values: int = MOST_VALUES,
+) -> FreeShapes:
+    """The programs of a model, compiled on first use; ``most_values``: those for values of inputs
+    at the same shapes.
+    """
+    family = built.family
+    return FreeShapes(
+        family.signature,
+        built.graph_at,
+        compiler,
+        fallback,
+        built.freedom,
+        family.deciding,
+        most_values=most_values,
+    )
+
+
+def case_of(graph: Graph, values: CaseValues) -> Case:
+    """The case of a graph that was made for these values."""
+    return replace(Case.of({node.name: node.type.shape for node in graph.inputs}), values=values)
+
+
+def is_alike(one: Graph, other: Graph) -> bool:
+    """Whether two graphs compute the same with the same constants, whatever they come from."""
+    texts = [print_graph(replace(graph, source_hash="")) for graph in (one, other)]
+    arrays = [constants_of(graph) for graph in (one, other)]
+    return texts[0] == texts[1] and all(
+        array.tobytes() == arrays[1][name].tobytes() for name, array in arrays[0].items()
+    )
+
+
+def constant_nodes(graph: Graph) -> list[Constant]:
+    """The Constants of a graph, in order."""
+    return [node for node in graph.nodes if isinstance(node, Constant)]
+
+
+def source_of(saved: SavedModel) -> Source:
+    """The model in a file.  Raises ``FileFormatError`` and ``ModelError``."""
+    free = saved.free or {}
+    places = free.get("weights", {})
+    try:
+        found = importer.restored(saved.source, places, constant_nodes(saved.graph))
+        return replace(found, unrolls=not free.get(LOOPS))
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise FileFormatError(
+            f"the weights of the model are damaged: {error!r}. Remedy: save the model again."
+        ) from error
+
+
+def _decided_from(entry: Mapping[str, Any], graph: Graph) -> tuple[Any, Decided]:
+    """Values and what was decided for them, from a file."""
+    case = Case.of({}, values_from_json(entry.get("values") or {}))
+    return case.values, Decided(from_json(entry["decisions"], graph), graph)

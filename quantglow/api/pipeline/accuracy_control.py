@@ -1,0 +1,206 @@
+"""``quantize_and_compile`` under an accuracy contract."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quantglow import interpreter
+from quantglow.api.pipeline.calibration import Calibrated
+from quantglow.api.pipeline.compilation import compiled, compiled_float, model_of
+from quantglow.api.pipeline.quantization import Prepared, Quantized, quantized
+from quantglow.api.pipeline.request import AccuracyContract
+from quantglow.evaluation.layers import MAX_SAMPLES, noise_of_each
+from quantglow.evaluation.metrics import Sums
+from quantglow.profiling.samples.feeds import Feeds
+from quantglow.quantization.accuracy_control import (
+    FLOAT,
+    INT16,
+    Contract,
+    PrecisionOverrides,
+    Search,
+    Step,
+    Trial,
+    float_steps,
+    int16_steps,
+    ranked,
+)
+from quantglow.report.report import Report, report_of
+from quantglow.report.sections import PrecisionOverride
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
+from quantglow.runtime.programs.build import Compiler
+from quantglow.support import debug
+from quantglow.support.arrays import Array
+from quantglow.support.classes import cached_property
+from quantglow.support.processes.interrupts import Deadline
+
+RANKING_SAMPLES = 2
+"""Calibration batches on which the steps are ranked; each costs a run for each of them."""
+
+FLOAT_ERROR = 1e-5
+"""A relative error that float32 itself may make: one that is smaller is none."""
+
+SHOWN = 8
+"""Steps that a note names."""
+
+Whole = Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]
+"""Completes the compiled part to the model that the user gets."""
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """The part before the cut, or a whole model, as the search left it.
+
+    ``baseline``: the figure of the float model; ``measures_whole_model``: whether the contract's
+    figure is that of the whole model; ``deadline``: that of the search.
+    """
+
+    head: CompiledModel
+    report: Report
+    contract: Contract[Any]
+    baseline: float
+    measures_whole_model: bool
+    deadline: Deadline
+
+    def noted(self, note: str) -> CompiledModel:
+        """The head, with one more note in its report."""
+        report = replace(self.report, notes=(*self.report.notes, note))
+        return replace(self.head, reporter=lambda: report)
+
+
+@dataclass(frozen=True)
+class AccuracyControl:
+    """Search for the fewest operators that leave int8 until the contract holds.
+
+    ``made``: of the models tried the last one and the best so far, by their steps.
+    """
+
+    prepared: Prepared
+    contract: AccuracyContract
+    compiler: Compiler
+    whole: Whole
+    made: dict[tuple[Step, ...], Quantized] = field(default_factory=dict)
+
+    @property
+    def calibrated(self) -> Calibrated:
+        """The profiled model."""
+        return self.prepared.calibrated
+
+    def run(self) -> Controlled:
+        """The model with the fewest steps found that satisfies the contract, checked.
+
+        Raises ``AccuracyDropError`` with the best model, made whole, if there is none.
+        """
+        calibrated, progress = self.calibrated, self.prepared.request.progress
+        calibrated.require_samples("accuracy", "max_drop")
+        contract = self.contract.measured_by(self.minus_relative_error)
+        plain = quantized(self.prepared)
+        exact = compiled_float(calibrated.family, calibrated.float_graph, self.compiler)
+        baseline = contract.figure(self.whole(exact))
+        search = Search[Any, Step](
+            contract,
+            baseline,
+            lambda deadline: self.ranking(plain, deadline),
+            lambda steps: self.trial(tuple(steps), search),
+        )
+        with debug.timed("accuracy control", calibrated.seconds):
+            found = search.run(progress)
+        made = compiled(self.made[found.steps], self.compiler)
+        report = with_steps(made.report, found.steps, noted(search, found) + self.measured_on)
+        head = replace(made, reporter=lambda: report)
+        is_whole = not self.measured_on
+        return Controlled(head, report, contract, baseline, is_whole, search.deadline)
+
+    def quantized(self, steps: Sequence[Step], deadline: Deadline) -> Quantized:
+        """The model after these steps; the deadline cuts its recovery short."""
+        overrides = PrecisionOverrides.by(steps)
+        return quantized(self.prepared, overrides, progress=False, deadline=deadline)
+
+    def trial(self, steps: tuple[Step, ...], search: Search[Any, Step]) -> Any:
+        """A model after these steps, not checked."""
+        found = self.quantized(steps, search.deadline)
+        self.keep(steps, found, search.found)
+        build = self.compiler.compile(found.main.graph)
+        report = replace(report_of(build, {}), notes=found.notes)
+        report = with_steps(report, steps, shown_steps(steps))
+        return self.whole(model_of(found, build, self.compiler, report))
+
+    def keep(self, steps: tuple[Step, ...], found: Quantized, best: Trial[Step] | None) -> None:
+        """Store a model, and forget others than the best before it.
+
+        A model made once more would be another if its deadline came at another step of it.
+        """
+        for other in self.made.keys() - ({best.steps} if best else set()):
+            del self.made[other]
+        self.made[steps] = found
+
+    def ranking(self, plain: Quantized, deadline: Deadline) -> list[Step]:
+        """All steps.  The worth of float is measured where all values that can be int16 are.
+
+        Steps that the deadline leaves no time for come last, or are not offered as int16.
+        """
+        samples, plan = self.calibrated.checks.feeds[:RANKING_SAMPLES], plain.main.plan
+        wide = int16_steps(plan, samples, deadline.halfway)
+        if deadline.is_over:
+            return ranked(plan, wide, float_steps(plan, {}))
+        widened = self.quantized(wide, deadline).main
+        names = [step.name for step in float_steps(plan, {})]
+        exact = widened.candidate.graph
+        noise = noise_of_each(exact, widened.graph, names, samples, deadline)
+        return ranked(plan, wide, float_steps(plan, noise))
+
+    def minus_relative_error(self, model: CompiledModel | PartlyCompiledModel) -> float:
+        """``-10 ** (-SQNR / 20)`` of the worst output on samples kept for the check; of a model
+        in two parts the outputs of the compiled one.
+        """
+        compiled = model.head if isinstance(model, PartlyCompiledModel) else model
+        totals = [Sums()] * len(self.calibrated.float_graph.outputs)
+        for feeds, wanted in zip(self.samples, self.wanted, strict=True):
+            pairs = zip(totals, wanted, compiled.specialisations.at(feeds).run(feeds), strict=True)
+            totals = [t + Sums.of(w, g) for t, w, g in pairs]
+        ends = self.calibrated.float_graph.outputs
+        numbers = [t for t, (_, o) in zip(totals, ends, strict=True) if o.type.dtype.is_float]
+        return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in numbers or totals))
+
+    @property
+    def measured_on(self) -> str:
+        """The end of a note on the search: where its figure does not tell of the whole model."""
+        is_whole = self.contract.validation_fn or self.calibrated.imported.cut is None
+        return "" if is_whole else "; measured on the outputs of the part before the cut"
+
+    @cached_property
+    def wanted(self) -> list[list[Array]]:
+        """The float outputs on each of the samples."""
+        return [interpreter.interpret(self.calibrated.float_graph, feeds) for feeds in self.samples]
+
+    @property
+    def samples(self) -> Sequence[Feeds]:
+        """Samples on which the error of the outputs is measured."""
+        return self.calibrated.checks.feeds[:MAX_SAMPLES]
+
+
+def noted(search: Search[Any, Step], found: Trial[Step]) -> str:
+    """A note on the search, and on its early end."""
+    drop = f"drop {found.drop:.4g}, allowed {search.contract.max_drop:.4g}"
+    tried = f"{len(search.trials)} model(s) tried" + (search.cut_short and f", {search.cut_short}")
+    return f"accuracy control: {drop}; {tried}; {shown_steps(found.steps)}"
+
+
+def shown_steps(steps: Sequence[Step]) -> str:
+    """The steps in words, the first by name; the report's table has all."""
+    if not steps:
+        return "plain int8 does"
+    named = ", ".join(map(str, steps[:SHOWN]))
+    counts = Counter(step.precision for step in steps)
+    more = ", …" if len(steps) > SHOWN else ""
+    sums = f"{counts[INT16]} to int16 and {counts[FLOAT]} to float"
+    return f"{len(steps)} step(s), {sums}: {named}{more}"
+
+
+def with_steps(report: Any, steps: Sequence[Step], note: str) -> Any:
+    """The report with the steps and one more note."""
+    overrides = tuple(PrecisionOverride(s.name, s.precision, s.error, s.seconds) for s in steps)
+    return replace(report, notes=(*report.notes, note), precision_overrides=overrides)

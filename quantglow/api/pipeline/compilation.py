@@ -1,0 +1,158 @@
+"""Stage 5: the program, compared with the float model, and its latency (``measure_latency``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from quantglow.api.models.families import Built, programs_of
+from quantglow.api.models.parts import ModelFallback, WholeModel
+from quantglow.api.pipeline.quantization import Quantized
+from quantglow.evaluation import layers as verification
+from quantglow.evaluation.accuracy import NOTHING_QUANTIZED
+from quantglow.evaluation.baselines.latency import latency_beside_float
+from quantglow.evaluation.layers import Verification, no_labels, until_interrupted
+from quantglow.evaluation.outputs import Reference, reference
+from quantglow.evaluation.weight_sizes import WeightSizes
+from quantglow.importer.onnx import Source
+from quantglow.ir.graph.family import Family
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import declared_feeds, leaving
+from quantglow.profiling.samples.feeds import Feeds
+from quantglow.report import Report
+from quantglow.report.page import PageSource
+from quantglow.report.report import report_of
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.programs.build import Build, Compiler
+from quantglow.runtime.shapes.specializations import FallbackOnUse, Specialisation
+from quantglow.support import debug
+from quantglow.support.arrays import Array
+from quantglow.support.processes import interrupts
+
+Model = TypeVar("Model", CompiledModel, CompiledModel | FallbackModel)
+
+NO_SAMPLES = "the latency was not measured: there are no samples"
+NO_MODEL = "the latency was not measured: a graph is no ONNX model"
+
+
+def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
+    """The quantized model as a program, checked if the request asks for it."""
+    calibrated, found = quantized.calibrated, quantized.main
+    verify = quantized.prepared.request.verify
+    checked = list(until_interrupted(calibrated.checks.feeds if verify else ()))
+    with reference(calibrated.imported.model, found.candidate.graph, checked) as wanted:
+        build = compiler.compile(found.graph)
+        seconds = {**calibrated.seconds, **build.seconds}
+        with debug.timed("verify", seconds):
+            result = _verification(quantized, build, wanted, checked)
+    profile = calibrated.profile
+    report = replace(
+        checked_report(build, seconds, result),
+        notes=(*calibrated.checks.notes, *result.notes, *quantized.notes, *interrupts.notes()),
+        warnings=calibrated.warnings,
+        origin=calibrated.checks.origin if result.samples else "",
+        profile={"samples": profile.samples, "tensors": len(profile.histograms)},
+        speeds=quantized.prepared.speeds,
+        weights=WeightSizes.of(calibrated.float_graph, found.graph),
+        source=page_source(quantized),
+    )
+    return model_of(quantized, build, compiler, report)
+
+
+def page_source(quantized: Quantized, trace: Mapping[str, Any] | None = None) -> PageSource:
+    """Name, histograms and options of a quantized model, for its page."""
+    prepared = quantized.prepared
+    histograms = prepared.candidate.profile.histograms
+    return PageSource.of(quantized.calibrated.imported.model, histograms, prepared.config, trace)
+
+
+def model_of(
+    quantized: Quantized, build: Build, compiler: Compiler, report: Report
+) -> CompiledModel:
+    """The compiled model of a build of the quantized graph."""
+    calibrated = quantized.calibrated
+    first = Specialisation(quantized.main.graph, build, calibrated.case)
+    built = Built(calibrated.family, quantized.decisions)
+    source = calibrated.family.source
+    exact = WholeModel(source, compiler.num_threads).at if isinstance(source, Source) else None
+    whole = FallbackOnUse(lambda: ModelFallback(built.source, compiler), exact)
+    programs = programs_of(built, first, compiler, whole)
+    return CompiledModel(programs, lambda: report, calibrated.profile)
+
+
+def _verification(
+    quantized: Quantized, build: Build, wanted: Reference, checked: Sequence[Feeds]
+) -> Verification:
+    found, calibrated = quantized.main, quantized.calibrated
+    precisions, candidate = found.report, found.candidate
+    is_float = all(node.type.quant is None for node in found.graph.every_node())
+    notes = (*calibrated.family.notes, *((NOTHING_QUANTIZED,) if is_float else ()))
+    if not quantized.prepared.request.verify:
+        return verification.unverified(precisions, *notes)
+    ends = found.graph.signature.outputs
+
+    def run(feeds: Mapping[str, Array]) -> list[Array]:
+        return leaving(ends, build.executable.run(feeds))
+
+    graphs = (candidate.graph, found.graph, precisions)
+    validation = calibrated.checks.validation
+    right = validation.right if validation else no_labels
+    result = verification.verify(wanted, *graphs, run, checked, candidate.profile, right)
+    return replace(result, notes=(*result.notes, *notes))
+
+
+def compiled_float(family: Family, graph: Graph, compiler: Compiler) -> CompiledModel:
+    """A float model, compiled for the shapes of ``graph`` at once."""
+    build = compiler.compile(graph)
+    programs = programs_of(Built(family), Specialisation(graph, build), compiler)
+    return CompiledModel(programs, lambda: report_of(build, {}))
+
+
+def checked_report(build: Build, seconds: Mapping[str, float], found: Verification) -> Report:
+    """The report of a build that was compared with the float model."""
+    return replace(
+        report_of(build, seconds),
+        outputs=found.outputs,
+        layers=found.layers,
+        compared_with=found.compared_with,
+        samples=found.samples,
+        right=found.right,
+        notes=found.notes,
+    )
+
+
+def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Array]]) -> Model:
+    """The model whose report has the latency of the first sample, or a note why not.
+
+    ``model`` is the ONNX model that it was made of: path, bytes or ModelProto.
+    """
+    if not samples or isinstance(model, Graph):
+        note = NO_MODEL if samples else NO_SAMPLES
+        return reporting(compiled, notes=(note,))
+    part = compiled.head if isinstance(compiled, PartlyCompiledModel) else compiled
+    assert isinstance(part, CompiledModel)
+    feeds = declared_feeds(part.specialisations.signature.inputs, samples[0])
+    threads = part.num_threads
+    try:
+        found = latency_beside_float(lambda given: compiled.run(None, given), feeds, model, threads)
+    except Exception as error:  # noqa: BLE001 - no figure costs the model that it is about
+        return reporting(compiled, notes=(f"the latency was not measured: {error}",))
+    return reporting(compiled, latency=found)
+
+
+def reporting(compiled: Model, notes: tuple[str, ...] = (), **facts: Any) -> Model:
+    """The model whose report has more facts and notes."""
+    before: Callable[[], object] = compiled.reporter
+
+    def report() -> Report:
+        return with_facts(before(), notes, facts)
+
+    return replace(compiled, reporter=report)
+
+
+def with_facts(report: object, notes: tuple[str, ...], facts: Mapping[str, Any]) -> Report:
+    """The report with more facts and notes."""
+    assert isinstance(report, Report)
+    return replace(report, notes=(*report.notes, *notes), **facts)

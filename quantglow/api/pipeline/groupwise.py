@@ -1,0 +1,262 @@
+"""``weights="int4"`` or ``"int8"``: products with constant weights take them in groups, and nothing
+else is quantized.
+
+The model is written anew with packed weights and compiled as one that came so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quantglow.api.compile import compile_source
+from quantglow.api.models.families import opened
+from quantglow.api.pipeline.compilation import with_latency
+from quantglow.api.pipeline.request import QuantizationRequest
+from quantglow.api.pipeline.samples import Samples, profile_in
+from quantglow.evaluation.accuracy import SAME, UNSEEN
+from quantglow.evaluation.layers import MAX_SAMPLES
+from quantglow.evaluation.outputs import output_accuracy, reference
+from quantglow.evaluation.weight_sizes import WeightSizes
+from quantglow.export.onnx.model import export_onnx
+from quantglow.importer import onnx as importer
+from quantglow.importer.onnx import (
+    Source,
+    WeightProduct,
+    WeightTable,
+    weight_products,
+    weight_tables,
+)
+from quantglow.ir.graph.family import Family
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.origins import Origins
+from quantglow.ir.graph.signature import declared_feeds
+from quantglow.ir.ops.groupwise import PackedWeights
+from quantglow.profiling.samples.feeds import Feeds
+from quantglow.quantization.groupwise import input_moments, packed_weights
+from quantglow.quantization.options import QuantizationConfig
+from quantglow.quantization.plan.scope import excluded
+from quantglow.report import LayerAccuracy, Report
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.hybrid.fallback_model import FallbackModel
+from quantglow.runtime.programs.build import Compiler
+from quantglow.support import debug
+from quantglow.support.arrays import Array
+from quantglow.support.errors import OptionError
+from quantglow.support.processes.workers import side_by_side
+from quantglow.transforms.float import optimize
+
+Weights = WeightProduct | WeightTable
+
+NO_SAMPLES = "weights are rounded to the nearest: there are no calibration samples"
+NOTHING = "no weights are quantized: no product has as many inputs as a group, or all are excluded"
+NOT_COMPARED: dict[str, Any] = {"notes": ()}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Samples that weights are rounded for, and samples for the check."""
+
+    samples: Sequence[Feeds] = ()
+    checks: Sequence[Feeds] = ()
+    origin: str = SAME
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A model with weights in groups, the products and tables that have them, and their sizes."""
+
+    source: Source
+    weights: tuple[Weights, ...]
+    sizes: WeightSizes
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def compiled_with_packed_weights(
+    model: Any, data: Any, request: QuantizationRequest, compiler: Compiler
+) -> CompiledModel | FallbackModel:
+    """The model with weights in groups, compiled, and compared with float where there are samples.
+
+    Raises ``OptionError`` for options of int8 activations.
+    """
+    if request.contract is not None or request.measure_speed or request.validation_data is not None:
+        raise OptionError(
+            "max_drop, measure_speed and validation_data are for int8 weights and activations. "
+            "Remedy: leave them out where weights= is given."
+        )
+    source = source_of(model)
+    family = float_family(source)
+    calibration = calibration_of(data, family, request)
+    packed = with_packed_weights(source, family, calibration.samples, request.config)
+    compiled = compile_source(packed.source, request.input_shapes, compiler)
+    if isinstance(compiled, FallbackModel):
+        return compiled
+    checks = [feeds for feeds in calibration.checks if request.verify]
+    found = compared(source, family, compiled, checks) if checks else NOT_COMPARED
+    notes = () if calibration.samples else (NO_SAMPLES,)
+    facts: dict[str, Any] = {
+        **found,
+        "layers": layers_of(packed.weights, request.config),
+        "samples": len(checks),
+        "origin": calibration.origin if checks else "",
+        "weights": packed.sizes,
+        "notes": (*notes, *found["notes"], *(() if packed.weights else (NOTHING,))),
+    }
+    made = CompiledModel(compiled.specialisations, reporter(compiled, facts, packed.seconds))
+    if request.measure_latency:
+        return with_latency(made, model, checks)
+    return made
+
+
+def reporter(
+    compiled: CompiledModel, facts: Mapping[str, Any], seconds: Mapping[str, float]
+) -> Callable[[], Report]:
+    """The report of a compiled model with these facts.  It keeps no float weights alive."""
+
+    def report() -> Report:
+        own = compiled.report
+        assert isinstance(own, Report)
+        notes = (*own.notes, *facts["notes"])
+        return replace(own, **{**facts, "seconds": {**seconds, **own.seconds}, "notes": notes})
+
+    return report
+
+
+def graph_with_packed_weights(graph: Graph, data: Any, config: QuantizationConfig) -> Graph:
+    """A float graph whose products have weights in groups, optimized."""
+    source = source_of(graph)
+    family = float_family(source)
+    samples = calibration_of(data, family, QuantizationRequest(config)).samples
+    packed = with_packed_weights(source, family, samples, config)
+    return optimize(packed.source.graph(fallback=True))
+
+
+def source_of(model: Any) -> Source:
+    """The source of a model, or of a float graph."""
+    if isinstance(model, Graph):
+        return importer.open_model(export_onnx(model))
+    return opened(model)
+
+
+def float_family(source: Source) -> Family:
+    """The graphs of a model as they are imported: with the names of all its values."""
+    return Family(source.signature, source.source_hash, source.at)
+
+
+def calibration_of(data: Any, family: Family, request: QuantizationRequest) -> Calibration:
+    """The samples in calibration data; none in a profile."""
+    if data is None or profile_in(data) is not None:
+        return Calibration()
+    reader = Samples(
+        data, family, request.subset_size, holds_out=request.verify, seed=request.config.seed
+    )
+    samples = [feeds for feeds, _ in zip(reader, range(request.subset_size), strict=False)]
+    unseen = reader.held.samples if reader.held else []
+    checks, origin = (unseen, UNSEEN) if unseen else (samples, SAME)
+    first = [feeds for feeds in checks if shapes_of(feeds) == shapes_of(checks[0])]
+    return Calibration(samples, first[:MAX_SAMPLES], origin)
+
+
+def shapes_of(feeds: Feeds) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in feeds.items()}
+
+
+def with_packed_weights(
+    source: Source, family: Family, samples: Sequence[Feeds], config: QuantizationConfig
+) -> Packed:
+    """The model whose products have weights in groups, rounded for the samples if there are any."""
+    seconds: dict[str, float] = {}
+    chosen = not_excluded(source, config)
+    with debug.timed("quantize", seconds), side_by_side():
+        packed = rounded(chosen, family, samples, config)
+        pairs = ((weights, packed[weights.result]) for weights in chosen)
+        made = importer.with_packed_weights(source, pairs, config.activations)
+    before = sum(float_array(weights).nbytes for weights in chosen)
+    after = sum(arrays_nbytes(arrays) for arrays in packed.values())
+    return Packed(made, tuple(chosen), WeightSizes(before, after), seconds)
+
+
+def float_array(weights: Weights) -> Array:
+    """The weights as the model has them."""
+    return weights.weights if isinstance(weights, WeightProduct) else weights.table
+
+
+def arrays_nbytes(packed: PackedWeights) -> int:
+    """Bytes of codes, scales and zero points."""
+    points = 0 if packed.zero_points is None else packed.zero_points.nbytes
+    return packed.codes.nbytes + packed.scales.nbytes + points
+
+
+def fitting(source: Source, config: QuantizationConfig) -> Iterator[Weights]:
+    """Products of at least a group along K, and tables whose rows are whole groups, as onnxruntime
+    wants them.
+    """
+    yield from (p for p in weight_products(source) if p.weights.shape[0] >= config.group_size)
+    yield from (t for t in weight_tables(source) if t.table.shape[1] % config.group_size == 0)
+
+
+def not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
+    """The fitting products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
+    found = list(fitting(source, config))
+    by_result = {name: origin for origin in source.origins for name in origin.results}
+    origins = {weights.result: Origins((by_result[weights.result],)) for weights in found}
+    out = excluded(origins, source.origins, config)
+    return [weights for weights in found if weights.result not in out]
+
+
+def rounded(
+    chosen: Sequence[Weights],
+    family: Family,
+    samples: Sequence[Feeds],
+    config: QuantizationConfig,
+) -> Mapping[str, PackedWeights]:
+    """Packed weights, by the results of those who read them."""
+    found: dict[str, PackedWeights] = {}
+
+    def add(weights: Weights, moments: Array | None) -> None:
+        form = (config.weight_bits, config.group_size, config.symmetric_weights)
+        array = float_array(weights)
+        matrix = array if isinstance(weights, WeightProduct) else array.T
+        found[weights.result] = packed_weights(matrix, *form, moments)
+
+    products = [weights for weights in chosen if isinstance(weights, WeightProduct)]
+    if samples:
+        depths = {product.x: product.weights.shape[0] for product in products}
+        for moments in input_moments(depths, samples, family.fitting):
+            for product in products:
+                if product.x in moments:
+                    add(product, moments[product.x])
+    for weights in chosen:
+        if weights.result not in found:
+            add(weights, None)
+    return found
+
+
+def compared(
+    source: Source, family: Family, compiled: CompiledModel, checks: Sequence[Feeds]
+) -> dict[str, Any]:
+    """Fields of the report: the outputs against the float model, who computed that, and notes."""
+    graph = family.fitting(checks[0])
+    ports = graph.signature.inputs
+    with reference(source.serialized(), graph, checks) as wanted:
+        found = [compiled.run(None, declared_feeds(ports, feeds)) for feeds in checks]
+        expected = wanted()
+    outputs = output_accuracy(graph, found, expected.outputs)
+    return {"outputs": outputs, "compared_with": expected.name, "notes": expected.notes}
+
+
+def op_type_of(weights: Weights) -> str:
+    """The operator that reads the weights."""
+    return weights.op_type if isinstance(weights, WeightProduct) else "Gather"
+
+
+def layers_of(found: Sequence[Weights], config: QuantizationConfig) -> tuple[LayerAccuracy, ...]:
+    """Products and tables, and what they compute with."""
+    kind = "dynamic int8" if config.activations == "dynamic" else "float"
+    precision = {True: f"{config.weights} weights, {kind} activations"}
+    precision[False] = f"{config.weights} weights"
+    return tuple(
+        LayerAccuracy(w.result, op_type_of(w), precision[isinstance(w, WeightProduct)])
+        for w in found
+    )

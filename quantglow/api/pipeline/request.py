@@ -1,0 +1,168 @@
+"""Request: the checked options of ``quantize_and_compile``, as every stage sees them, and stage 1.
+
+Stage 1 imports a model, or the part of it that can be compiled, as a family of float graphs.
+``computing`` chooses whether machine code or NumPy computes layers and statistics meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from quantglow.api.models.families import InputShapes, float_family_of
+from quantglow.api.pipeline.samples import profile_in
+from quantglow.importer import onnx as importer
+from quantglow.ir.graph.family import Case, Family
+from quantglow.ir.ops.native import NativeOps, computing_with
+from quantglow.profiling.samples.feeds import first_of
+from quantglow.quantization.accuracy_control import Contract
+from quantglow.quantization.options import COMPILED, ProfileWith, QuantizationConfig
+from quantglow.support import debug
+from quantglow.support.errors import QuantglowError, UnsupportedOpError
+
+
+@dataclass(frozen=True)
+class AccuracyContract:
+    """``max_drop`` and its companions, before there is a model to measure.
+
+    Raises ``OptionError`` for values that make no contract.
+    """
+
+    max_drop: float
+    drop_type: str = "absolute"
+    validation_fn: Callable[..., float] | None = None
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        checked = self.measured_by(lambda model: 0.0)
+        object.__setattr__(self, "max_drop", checked.max_drop)
+        object.__setattr__(self, "max_minutes", checked.max_minutes)
+
+    def measured_by(self, figure: Callable[[Any], float]) -> Contract[Any]:
+        """The contract on ``validation_fn``, without it on another figure."""
+        metric = figure if self.validation_fn is None else self.validation_fn
+        return Contract(self.max_drop, metric, self.drop_type, self.max_minutes)
+
+
+@dataclass(frozen=True)
+class QuantizationRequest:
+    """How a model is to be quantized; the fields are the options of ``quantize_and_compile``.
+
+    ``holds_out``: some samples are kept from calibration for the check.  ``depth``: number of
+    models that the model is a part of.
+    """
+
+    config: QuantizationConfig = field(default_factory=QuantizationConfig)
+    subset_size: int = 300
+    progress: bool | str = "auto"
+    input_shapes: InputShapes | None = None
+    validation_data: Any = None
+    verify: bool = False
+    holds_out: bool = False
+    max_minutes: float | None = None
+    contract: AccuracyContract | None = None
+    measure_speed: bool = False
+    measure_latency: bool = False
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A model that cannot be compiled to its end: ``error`` says why, ``split`` where it is cut."""
+
+    source: importer.Source
+    split: importer.Split
+    error: UnsupportedOpError
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The float graphs of a model.
+
+    model    the model that is compiled: the user's, or the head of one that is cut
+    data     the calibration data; a sample that was read for its shapes is part of it again
+    cut      where the compiled part ends; None for a model that is compiled whole
+    seconds  wall time by stage; later stages add theirs
+    """
+
+    model: Any
+    family: Family
+    data: Any
+    cut: Cut | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def imported(model: Any, data: Any, input_shapes: InputShapes | None = None) -> Imported:
+    """Import a model at the shapes that it fixes, that are given, or that ``data`` begins with.
+
+    Raises ``UnsupportedOpError`` where no part of it can be compiled.
+    """
+    seconds: dict[str, float] = {}
+    case = Case.of({name: tuple(shape) for name, shape in (input_shapes or {}).items()})
+    with debug.timed("import", seconds):
+        try:
+            family = float_family_of(model, input_shapes)
+            if not family.is_single:
+                first, data = _first_case(family, data)
+                case = first or case
+                if first:
+                    _try_out(family, first)
+        except UnsupportedOpError as error:
+            cut = _cut(model, case, error)
+            head = cut.split.head
+            return Imported(head, float_family_of(head, input_shapes), data, cut, seconds)
+    return Imported(model, family, data, None, seconds)
+
+
+def _first_case(family: Family, data: Any) -> tuple[Case | None, Any]:
+    """The case of a profile or of the first sample, and the data with that sample still in it.
+
+    None for samples that do not fit: the profiler, which comes next, says why.
+    """
+    if (known := profile_in(data)) is not None:
+        return next(iter(known.main_cases), None), data
+    feeds, data = first_of(data, family.signature)
+    return None if feeds is None else family.case_of(feeds), data
+
+
+def _try_out(family: Family, case: Case) -> None:
+    """Import the model for a case.  Raises ``UnsupportedOpError``; the profiler other ones."""
+    try:
+        family.at(case.shape_map, case.value_map)
+    except UnsupportedOpError:
+        raise
+    except QuantglowError:
+        pass
+
+
+def _cut(model: Any, case: Case, error: UnsupportedOpError) -> Cut:
+    """The place to cut the model.  Raises ``error`` if no part of it can be compiled."""
+    source = importer.open_model(model)
+    parts = importer.split(source, case.shape_map, case.value_map)
+    if parts is None:
+        raise error
+    return Cut(source, parts, error)
+
+
+@contextmanager
+def computing(profile_with: ProfileWith) -> Iterator[None]:
+    """Inside, machine code computes, or NumPy (``options.PROFILES_WITH``).
+
+    NumPy's floating-point errors are handled as by default, whatever the application has set: small
+    products underflow.
+    """
+    ops = compiled_ops() if profile_with == COMPILED else None
+    with computing_with(ops), np.errstate(all="warn", under="ignore"):
+        yield
+
+
+def compiled_ops() -> NativeOps:
+    """Native code for this processor."""
+    # Only here: it loads LLVM, or the cache of kernels.
+    from quantglow.runtime.native.array_ops import array_kernels
+
+    return array_kernels()

@@ -1,0 +1,229 @@
+"""Calibration data as the user gives it, samples or a profile, and samples held out for the check.
+
+Samples beyond ``subset_size`` are never calibrated on.  Where they are fewer than one in
+``EVERY``, others join them: those whose contents have the lowest digests, so that neither the order
+of the data nor its batches matter.  A sample that occurs twice is held out with all its copies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from quantglow.evaluation.accuracy import EVERY, FEWEST_SAMPLES
+from quantglow.evaluation.layers import MAX_SAMPLES
+from quantglow.evaluation.sample_checks import Seen
+from quantglow.interpreter import Listener
+from quantglow.interpreter.stacks import MOST
+from quantglow.ir.graph.family import Case, Family
+from quantglow.ir.graph.graph import Graph
+from quantglow.profiling import Profile
+from quantglow.profiling.profiles import is_profile
+from quantglow.profiling.recording import MOST_AT_ONCE, interpreted
+from quantglow.profiling.samples.feeds import Feeds, Located, feeds_of
+from quantglow.quantization.equalize.sample_statistics import FloatRuns
+from quantglow.quantization.rounding import MAX_NBYTES, Reservoir, capacity, sample_nbytes
+from quantglow.quantization.shape_variants import ShapeVariant, are_alike, sharing
+from quantglow.support.errors import QuantglowError
+
+HELD_OUT_SAMPLES, HELD_OUT_NBYTES = 60, 2**28
+"""Maximum number of samples held out: one in ``EVERY`` of the default subset; and their size."""
+
+ENOUGH = 4
+"""Minimum number of samples of the main shapes that decide without samples of other shapes
+(``benchmarks/notes/2026-11-sample-shapes.md``)."""
+
+OTHER_CASES = 16
+"""Maximum number of other cases whose samples help to decide: each is imported once more."""
+
+
+def profile_in(data: Any) -> Profile | None:
+    """The profile that calibration data is, or names; None for samples."""
+    if isinstance(data, Profile):
+        return data
+    if isinstance(data, str | os.PathLike) and is_profile(data):
+        return Profile.load(data)
+    return None
+
+
+@dataclass
+class Samples:
+    """Calibration data as feeds; some are kept for accuracy recovery, the first for the check.
+
+    With ``holds_out`` others are kept for the check, which are not among these feeds, and all that
+    are there are calibrated on: ``subset_size`` at most.
+    """
+
+    data: Any
+    family: Family
+    subset_size: int = sys.maxsize
+    holds_out: bool = False
+    kept: list[Feeds] = field(default_factory=list)
+    drawn: Reservoir | None = None
+    seed: int = 0
+    recent: deque[Located] = field(default_factory=lambda: deque(maxlen=MOST_AT_ONCE * MOST))
+    runs: FloatRuns | None = None
+    held: HeldOut | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    seen: Seen = field(default_factory=Seen)
+
+    def __iter__(self) -> Iterator[Located]:
+        for own in self._split() if self.holds_out else self._read():
+            if len(self.kept) < MAX_SAMPLES:
+                self.kept.append(own)
+            if self.drawn is None:
+                self.drawn = Reservoir(self._capacity(own), self.seed)
+            self.drawn.add(own)
+            self.recent.append(own)
+            yield own
+
+    def _read(self) -> Iterator[Located]:
+        for feeds in feeds_of(self.data, self.family.signature):
+            self.seen.add(feeds, digest_of(feeds))
+            yield feeds
+
+    def _split(self) -> Iterator[Located]:
+        """The samples that are not held out."""
+        samples = self._read()
+        for feeds in islice(samples, self.subset_size):
+            self.held = self.held or HeldOut.fitting(feeds)
+            yield from self.held.offer(feeds)
+        if self.held is not None:
+            yield from self.held.end(list(islice(samples, self.held.capacity)))
+
+    def unseen(self, case: Case) -> list[Feeds]:
+        """The samples of a case that are held out."""
+        held = self.held.samples if self.held else []
+        return [s for s in held if Case.fitting(s, self.family.deciding) == case]
+
+    def run(self, graph: Graph, batches: Sequence[Located], listeners: Sequence[Listener]) -> None:
+        """Run some of these samples; what comes next finds the values of a few in ``runs``."""
+        with self.lock:  # Several groups may run side by side.
+            self.runs = self.runs or FloatRuns(graph)
+        if self.runs.graph is graph:
+            own = {sample.place: sample for sample in self.recent}
+            self.runs.run([own.get(feeds.place, feeds) for feeds in batches], listeners)
+        else:
+            interpreted(graph, batches, listeners)
+
+    def taken_runs(self, graph: Graph) -> FloatRuns | None:
+        """The runs of ``graph``, if it is theirs; who takes them is to let go of them."""
+        runs, self.runs = self.runs, None
+        return runs if runs is not None and runs.graph is graph else None
+
+    def _capacity(self, feeds: Feeds) -> int:
+        try:
+            return capacity(self.family.fitting(feeds))
+        except QuantglowError:
+            return 1  # The profiler, which comes next, says what is wrong with the shapes.
+
+    def fitting(self, case: Case) -> tuple[list[Feeds], list[Feeds]]:
+        """The samples of a case, for the check and for recovery."""
+
+        def fits(feeds: Feeds) -> bool:
+            return Case.fitting(feeds, self.family.deciding) == case
+
+        drawn = list(filter(fits, self.drawn_samples))
+        kept = list(filter(fits, self.kept))
+        return max(kept, drawn[:MAX_SAMPLES], key=len), drawn or kept
+
+    def deciding(self, case: Case, graph: Graph) -> tuple[list[Feeds], list[Feeds]]:
+        """The samples of a case for the check, and those for all that is decided: where they are
+        few, of other shapes, too.
+        """
+        kept, data = self.fitting(case)
+        return kept, data if len(data) >= ENOUGH else [*data, *self.elsewhere(case, graph)]
+
+    def elsewhere(self, case: Case, graph: Graph) -> list[Feeds]:
+        """Samples of other shapes, with their graphs, that decide as ``case`` does and whose graphs
+        are like its ``graph``; no more than memory has room for, of ``OTHER_CASES`` at most.
+        """
+        cases = [Case.fitting(feeds, self.family.deciding) for feeds in self.drawn_samples]
+        others = Counter(other for other in cases if other.values == case.values)
+        left = MAX_NBYTES - others.pop(case, 0) * sample_nbytes(graph)
+        found: list[Feeds] = []
+        for other, _ in others.most_common(OTHER_CASES):
+            own = self.family.at(other.shape_map, other.value_map)
+            if not are_alike(graph, own):
+                continue
+            own, nbytes = sharing(own, graph), sample_nbytes(own)
+            for feeds, its in zip(self.drawn_samples, cases, strict=True):
+                if its == other and left > nbytes:
+                    found.append(ShapeVariant(feeds, own))
+                    left -= nbytes
+        return found
+
+    @property
+    def drawn_samples(self) -> list[Feeds]:
+        """The samples that are kept for accuracy recovery."""
+        return self.drawn.kept if self.drawn else []
+
+
+@dataclass
+class HeldOut:
+    """Splits a stream of samples.  ``waiting`` are the candidates, by digest: as many as could be
+    held out of a longer stream.  Each is calibrated on later if others have lower digests.
+    """
+
+    capacity: int
+    waiting: dict[bytes, list[Located]] = field(default_factory=dict)
+    beyond: list[Located] = field(default_factory=list)
+    seen: set[bytes] = field(default_factory=set)
+
+    @staticmethod
+    def fitting(feeds: Feeds) -> HeldOut:
+        """With room for samples of this size."""
+        nbytes = sum(array.nbytes for array in feeds.values())
+        return HeldOut(min(HELD_OUT_SAMPLES, HELD_OUT_NBYTES // max(nbytes, 1)))
+
+    @property
+    def samples(self) -> list[Located]:
+        """The samples that are held out, each once."""
+        return [*self.beyond, *(copies[0] for copies in self.waiting.values())]
+
+    def offer(self, feeds: Located) -> Iterator[Located]:
+        """Take a sample in, and give those to calibrate on now."""
+        digest = digest_of(feeds)
+        if digest in self.waiting:
+            self.waiting[digest].append(self.waiting[digest][0])
+        elif digest in self.seen:
+            yield feeds
+        else:
+            self.seen.add(digest)
+            self.waiting[digest] = [feeds]
+            yield from self._released(self.capacity)
+
+    def end(self, beyond: Iterable[Located]) -> Iterator[Located]:
+        """Give the rest to calibrate on; ``beyond``: samples that are not to be calibrated on."""
+        for feeds in beyond:
+            if (digest := digest_of(feeds)) not in self.seen:
+                self.seen.add(digest)
+                self.beyond.append(feeds)
+        wanted = len(self.seen) // EVERY if len(self.seen) >= FEWEST_SAMPLES else 0
+        yield from self._released(max(0, min(wanted, self.capacity) - len(self.beyond)))
+
+    def _released(self, room: int) -> Iterator[Located]:
+        """All but the ``room`` samples with the lowest digests, in the order of the data."""
+        if len(self.waiting) <= room:
+            return
+        kept = set(sorted(self.waiting)[:room])
+        for copies in [self.waiting.pop(d) for d in list(self.waiting) if d not in kept]:
+            yield from copies
+
+
+def digest_of(feeds: Feeds) -> bytes:
+    """A digest of names, types and contents."""
+    found = hashlib.blake2b(b"held out", digest_size=16)
+    for name, array in sorted(feeds.items()):
+        found.update(f"{name} {array.dtype} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return found.digest()

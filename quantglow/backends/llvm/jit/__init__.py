@@ -1,1 +1,0 @@
-"""From IR text to the address of a function."""

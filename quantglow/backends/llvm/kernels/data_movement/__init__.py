@@ -1,1 +1,0 @@
-"""Kernels that move elements."""

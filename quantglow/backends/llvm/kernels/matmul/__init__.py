@@ -1,1 +1,0 @@
-"""Products of two activations: see README.md."""

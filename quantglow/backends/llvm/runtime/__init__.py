@@ -1,1 +1,0 @@
-"""Compiled programs at run time."""

@@ -1,0 +1,220 @@
+"""Element-wise array kernels: functions, rounding to steps, rounding errors, sums of squares."""
+
+from __future__ import annotations
+
+from quantglow.codegen.llvm.array_kernels.operands import FLOAT_NBYTES, Vectors, indices
+from quantglow.codegen.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.kernels.vector.scalars import Scalars
+from quantglow.codegen.llvm.kernels.vector.vectors import Piece, load, rint, store
+from quantglow.ir.ops.expression import Expr
+from quantglow.ir.types import DType
+
+
+def mapped(target: Target, function: Expr) -> str:
+    """Pointers: x, result, and the numbers ``$1``, … of a function of ``$0``; all float32.  Items:
+    numbers of x."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    x, result, numbers = b.kernel(3)
+    count = function.operand_count()
+    others = [vectors.number(b.at(numbers, FLOAT_NBYTES * place)) for place in range(count - 1)]
+
+    def map_some(index: Value, piece: Piece) -> None:
+        at = b.mul(index, FLOAT_NBYTES)
+        operands = [load(b, "float", piece, b.at(x, at)), *others]
+        scalars = Scalars(b, target, vectors.lanes, operands, [DType.F32] * count)
+        store(b, "float", piece, scalars.value(function), b.at(result, at))
+
+    vectors.each("%begin", "%end", map_some)
+    return b.finish()
+
+
+def quotients(target: Target) -> str:
+    """Pointers: x [rows, columns], divisors [columns], result, the largest result, the number of
+    columns; float32 but for the last.  Items: rows."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    x, divisors, result, bound, sizes = b.kernel(5)
+    (columns,), high = indices(b, sizes, 1), vectors.number(bound)
+    with b.loop("%begin", "%end") as row:
+        start = b.mul(b.mul(row, columns), FLOAT_NBYTES)
+
+        def divide(column: Value, piece: Piece) -> None:
+            at = b.mul(column, FLOAT_NBYTES)
+            pair = [load(b, "float", piece, b.at(p, at)) for p in (b.at(x, start), divisors)]
+            value = b.op("fdiv", vectors.kind, *pair)
+            is_larger = b.compare("ogt", vectors.kind, value, high)
+            value = b.select(vectors.kind, is_larger, high, value)
+            store(b, "float", piece, value, b.at(b.at(result, start), at))
+
+        vectors.each("0", columns, divide)
+    return b.finish()
+
+
+def missing_sums(target: Target) -> str:
+    """Pointers: sums that are wanted, sums, and bounds (low, high); all float32.  Items: numbers.
+    The sums become what is missing; 0 where both are at or beyond the same bound."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    wanted, sums, bounds = b.kernel(3)
+    kind, mask = vectors.kind, f"<{vectors.lanes} x i1>"
+    low, high = (vectors.number(b.at(bounds, FLOAT_NBYTES * place)) for place in range(2))
+
+    def subtract(index: Value, piece: Piece) -> None:
+        at = b.mul(index, FLOAT_NBYTES)
+        pair = [load(b, "float", piece, b.at(pointer, at)) for pointer in (wanted, sums)]
+        sides = []
+        for predicate, bound in (("ole", low), ("oge", high)):
+            one, other = (b.compare(predicate, kind, value, bound) for value in pair)
+            sides.append(b.op("and", mask, one, other))
+        missing = b.op("fsub", kind, *pair)
+        missing = b.select(kind, b.op("or", mask, *sides), splat(kind, f32(0.0)), missing)
+        store(b, "float", piece, missing, b.at(sums, at))
+
+    vectors.each("%begin", "%end", subtract)
+    return b.finish()
+
+
+def rounded(vectors: Vectors, value: Value, scale: Value, low: Value, high: Value) -> Value:
+    """``clip(rint(value / scale), low, high) * scale``, NaN as ``low``."""
+    b, kind = vectors.b, vectors.kind
+    steps = _clipped(vectors, b.op("fdiv", kind, value, scale), low, high)
+    return b.op("fmul", kind, steps, scale)
+
+
+def _clipped(vectors: Vectors, steps: Value, low: Value, high: Value) -> Value:
+    """``clip(rint(steps), low, high)``, NaN as ``low``."""
+    b, kind = vectors.b, vectors.kind
+    steps = rint(b, vectors.target, vectors.lanes, steps)
+    steps = b.select(kind, b.compare("ogt", kind, steps, low), steps, low)
+    return b.select(kind, b.compare("olt", kind, steps, high), steps, high)
+
+
+def rounded_reals(target: Target) -> str:
+    """Pointers: x, result, and scale, low, high.  Items: numbers."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    x, result, grid = b.kernel(3)
+    scale, low, high = (vectors.number(b.at(grid, FLOAT_NBYTES * place)) for place in range(3))
+
+    def round_some(index: Value, piece: Piece) -> None:
+        at = b.mul(index, FLOAT_NBYTES)
+        value = load(b, "float", piece, b.at(x, at))
+        store(b, "float", piece, rounded(vectors, value, scale, low, high), b.at(result, at))
+
+    vectors.each("%begin", "%end", round_some)
+    return b.finish()
+
+
+def integers(target: Target) -> str:
+    """Pointers: sums [rows, channels], bias int32, scales, (low, high, zero point), 8-bit result,
+    number of channels; others float32, bounds less the zero point.  Items: rows."""
+    return _integers(target, has_residual=False)
+
+
+def integers_with_residual(target: Target) -> str:
+    """``integers``, and three more: an 8-bit residual [rows, channels], the bits to turn in it, and
+    float32 (what it is then less, ratio)."""
+    return _integers(target, has_residual=True)
+
+
+def _integers(target: Target, has_residual: bool) -> str:
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    lanes, kind, whole = vectors.lanes, vectors.kind, vector(vectors.lanes, "i32")
+    pointers = b.kernel(9 if has_residual else 6)
+    sums, bias, scales, bounds, result, sizes = pointers[:6]
+    low, high, zero_point = (vectors.number(b.at(bounds, FLOAT_NBYTES * i)) for i in range(3))
+    (channels,) = indices(b, sizes, 1)
+    with b.loop("%begin", "%end") as row:
+
+        def end_some(channel: Value, piece: Piece) -> None:
+            place = b.add(b.mul(row, channels), channel)
+            at, own = b.mul(channel, FLOAT_NBYTES), b.mul(place, FLOAT_NBYTES)
+            total = b.cast("fptosi", kind, load(b, "float", piece, b.at(sums, own)), whole)
+            total = b.op("add", whole, total, load(b, "i32", piece, b.at(bias, at)))
+            scale = load(b, "float", piece, b.at(scales, at))
+            value = b.op("fmul", kind, b.cast("sitofp", whole, total, kind), scale)
+            if has_residual:
+                residual, turn, less_and_ratio = pointers[6:]
+                taken = load(b, "i8", piece, b.at(residual, place))
+                turned = b.broadcast(lanes, "i8", b.load("i8", turn, align=1))
+                taken = b.op("xor", vector(lanes, "i8"), taken, turned)
+                longer = b.cast("zext", vector(lanes, "i8"), taken, whole)
+                steps = b.cast("uitofp", whole, longer, kind)
+                steps = b.op("fsub", kind, steps, vectors.number(less_and_ratio))
+                ratio = vectors.number(b.at(less_and_ratio, FLOAT_NBYTES))
+                value = b.op("fadd", kind, value, b.op("fmul", kind, steps, ratio))
+            value = b.op("fadd", kind, _clipped(vectors, value, low, high), zero_point)
+            found = b.cast(
+                "trunc", whole, b.cast("fptosi", kind, value, whole), vector(lanes, "i8")
+            )
+            store(b, "i8", piece, found, b.at(result, place))
+
+        vectors.each("0", channels, end_some)
+    return b.finish()
+
+
+def rounding_errors(target: Target) -> str:
+    """Pointers: x, errors [grids, size], grids [grids, (scale, low, high)], squares float64 [grids,
+    lanes], size int64.  Items: grids.  Squares are sums of squares of the errors."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    x, errors, grids, squares, sizes = b.kernel(5)
+    (size,) = indices(b, sizes, 1)
+    wide = vector(vectors.lanes, "double")
+    with b.loop("%begin", "%end") as grid:
+        bounds = b.at(grids, b.mul(grid, 3 * FLOAT_NBYTES))
+        scale, low, high = (vectors.number(b.at(bounds, FLOAT_NBYTES * i)) for i in range(3))
+        own = b.at(errors, b.mul(b.mul(grid, size), FLOAT_NBYTES))
+        total = b.at(squares, b.mul(grid, 2 * vectors.nbytes))
+
+        def measure(index: Value, piece: Piece) -> None:
+            at = b.mul(index, FLOAT_NBYTES)
+            value = load(b, "float", piece, b.at(x, at))
+            error = b.op("fsub", vectors.kind, rounded(vectors, value, scale, low, high), value)
+            store(b, "float", piece, error, b.at(own, at))
+            # Lanes beyond the end hold 0, and so do their errors.
+            known = b.load(wide, total, align=8)
+            b.store(wide, b.op("fadd", wide, known, _square(vectors, error)), total, align=8)
+
+        vectors.each("0", size, measure)
+    return b.finish()
+
+
+def energies(target: Target) -> str:
+    """Pointers: x [items, rows, columns], sizes (rows, columns) int64, results float64 [items, 2,
+    lanes].  Results are sums of squares, and the sums over columns of the squared sums of rows."""
+    b = Builder(index=target.isa.index)
+    vectors = Vectors(b, target)
+    x, sizes, results = b.kernel(3)
+    rows, columns = indices(b, sizes, 2)
+    wide, pitch = vector(vectors.lanes, "double"), b.mul(columns, FLOAT_NBYTES)
+    with b.loop("%begin", "%end") as item:
+        own = b.at(x, b.mul(b.mul(item, rows), pitch))
+        total = b.at(results, b.mul(item, 4 * vectors.nbytes))
+
+        def add(column: Value, piece: Piece) -> None:
+            start = b.at(own, b.mul(column, FLOAT_NBYTES))
+            zero = (wide, "zeroinitializer")
+            loop = b.begin_while(rows, [zero, zero])
+            value = load(b, "float", piece, b.at(start, b.mul(loop.index, pitch)))
+            squares, sums = loop.carried
+            longer = b.cast("fpext", vectors.kind, value, wide)
+            squares = b.op("fadd", wide, squares, b.op("fmul", wide, longer, longer))
+            squares, sums = b.end_while(loop, [squares, b.op("fadd", wide, sums, longer)])
+            for place, found in enumerate((squares, b.op("fmul", wide, sums, sums))):
+                entry = b.at(total, place * 2 * vectors.nbytes)
+                known = b.load(wide, entry, align=8)
+                b.store(wide, b.op("fadd", wide, known, found), entry, align=8)
+
+        vectors.each("0", columns, add)
+    return b.finish()
+
+
+def _square(vectors: Vectors, value: Value) -> Value:
+    """The square of float32, exact in float64."""
+    b, wide = vectors.b, vector(vectors.lanes, "double")
+    longer = b.cast("fpext", vectors.kind, value, wide)
+    return b.op("fmul", wide, longer, longer)

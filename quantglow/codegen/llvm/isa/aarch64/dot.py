@@ -1,0 +1,151 @@
+"""Dot products of AArch64: ``sdot``, ``usdot`` and ``fmla`` with one lane of an operand,
+and pairs of bytes summed in 16 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.codegen.llvm.builder import Builder, Value, splat, vector
+from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, BlockDot, DotProduct, FloatDot
+from quantglow.support.arrays import Array
+
+BYTES, HALF, WORDS, QUADS = "<16 x i8>", "<8 x i8>", "<8 x i16>", "<4 x i32>"
+SIGN = -128
+LANES = 4
+
+
+def dot(b: Builder, name: str, sums: Value, x: Value, w: Value) -> Value:
+    """``sums`` plus products of bytes, by ``sdot``, ``usdot`` or ``smmla``."""
+    name = f"llvm.aarch64.neon.{name}.v4i32.v16i8"
+    return b.call(name, QUADS, (QUADS, sums), (BYTES, x), (BYTES, w))
+
+
+def loaded_lanes(b: Builder, element: str, row: Value, steps: int) -> Value:
+    """A vector that begins with the four bytes of each of ``steps`` steps; no byte behind them is
+    read."""
+    kind = vector(LANES, element)
+    if steps == LANES:
+        return b.load(kind, row)
+    if steps == 1:
+        return b.emit(f"insertelement {kind} poison, {element} {b.load(element, row)}, i32 0")
+    half = vector(2, element)
+    found = b.shuffle(half, b.load(half, row), "poison", (0, 1, 2, 2))
+    if steps == 2:
+        return found
+    last = b.load(element, b.at(row, 2 * STEP_NBYTES))
+    return b.emit(f"insertelement {kind} {found}, {element} {last}, i32 2")
+
+
+def spread_lanes(b: Builder, element: str, row: Value, steps: int) -> list[Value]:
+    """For each step, its four bytes in every lane, which instructions take as lanes of one
+    register."""
+    kind, loaded = vector(LANES, element), loaded_lanes(b, element, row, steps)
+    return [b.shuffle(kind, loaded, "poison", [step] * LANES) for step in range(steps)]
+
+
+class LaneDot(DotProduct):
+    """Products of bytes whose operand is a lane."""
+
+    @property
+    def steps_at_once(self) -> int:
+        return LANES
+
+    def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
+        spread = spread_lanes(b, "i32", row, steps)
+        return [self.operand_of(b, b.cast("bitcast", QUADS, lane, BYTES)) for lane in spread]
+
+
+class SignedDot(LaneDot):
+    """Four signed bytes times four signed ones in one instruction, ``sdot``."""
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        return dot(b, "sdot", sums, weights[0], operand[0])
+
+
+class UnsignedDot(LaneDot):
+    """Four unsigned bytes times four signed ones in one instruction, ``usdot``."""
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        return dot(b, "usdot", sums, operand[0], weights[0])
+
+
+class ShiftedDot(DotProduct):
+    """The same where all bytes are signed: ``x * w = (x - 128) * w - (-128) * w``."""
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        (x,), (w,) = operand, weights
+        sign = splat(BYTES, str(SIGN))
+        shift = dot(b, "sdot", splat(QUADS, "0"), sign, w)
+        less = dot(b, "sdot", sums, b.op("xor", BYTES, x, sign), w)
+        return b.op("sub", QUADS, less, shift)
+
+
+class SignedPairs(DotProduct):
+    """``smull`` and ``smlal2`` sum two products in 16 bits, ``sadalp`` adds neighbors: exact for
+    weights above -128, since only ``-128 * -128 + -128 * -128 = 2**15`` leaves 16 bits.
+
+    Weights hold the first two bytes of all channels, then the other two; an operand is each of its
+    pairs eight times.
+    """
+
+    @property
+    def mixes_pixels(self) -> bool:
+        return False
+
+    def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
+        spread = []
+        for pair in (0, 1):
+            word = b.load("i16", b.at(row, 2 * pair))
+            words = b.broadcast(2 * LANES, "i16", word)
+            spread.append(b.cast("bitcast", WORDS, words, BYTES))
+        return tuple(spread)
+
+    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+        """Pairs of all channels, then the other pairs, as weights hold them."""
+        order = [4 * (i // 2 % LANES) + i % 2 + 2 * (i // 8) for i in range(16)]
+        pairs = b.shuffle(BYTES, quads, "poison", order)
+        return pairs, pairs
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        total: Value = ""
+        for half, x in enumerate(operand):
+            lower = range(8 * half, 8 * half + 8)
+            pair = [(HALF, b.shuffle(BYTES, v, "poison", lower)) for v in (x, weights[0])]
+            products = b.call("llvm.aarch64.neon.smull.v8i16", WORDS, *pair)
+            total = b.op("add", WORDS, total, products) if total else products
+        widened = b.call("llvm.aarch64.neon.saddlp.v4i32.v8i16", QUADS, (WORDS, total))
+        return b.op("add", QUADS, sums, widened)
+
+    def pack(self, quads: Array) -> Array:
+        return np.ascontiguousarray(np.stack([quads[..., :2], quads[..., 2:]], axis=-3))
+
+
+class SignedBlocks(BlockDot):
+    """Signed bytes by ``smmla``."""
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        return dot(b, "sdot", sums, weights[0], operand[0])
+
+    def multiply(self, b: Builder, sums: Value, x: Value, w: Value) -> Value:
+        return dot(b, "smmla", sums, x, w)
+
+
+class LaneFloatDot(FloatDot):
+    """``fmla`` with one lane of a vector of floats."""
+
+    @property
+    def steps_at_once(self) -> int:
+        return LANES
+
+    def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
+        return [(lane,) for lane in spread_lanes(b, "float", row, steps)]

@@ -1,0 +1,237 @@
+"""Values of an expression by rows: the lanes of one piece of a row, and what rows share.
+
+Parts that are the same in every row, such as factors of channels, are computed once in a call of
+the kernel, and read from memory of its own as one operand more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quantglow.codegen.llvm.builder import Value, splat, vector
+from quantglow.codegen.llvm.kernels.vector import vectors
+from quantglow.codegen.llvm.kernels.vector.access import load_partial
+from quantglow.codegen.llvm.kernels.vector.loops import Axis
+from quantglow.codegen.llvm.kernels.vector.scalars import LANE_TYPES, Scalars
+from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.ir.ops.expression import Expr, arg
+from quantglow.ir.ops.functions import ROW_FUNCTIONS, kind_of
+from quantglow.ir.symbolic.size import is_free, likely, surely_divides
+from quantglow.ir.types import DType
+
+ENOUGH_ROWS = 8
+"""Minimum number of rows for which it pays to keep parts."""
+KEPT_NBYTES = 16 * 1024
+"""Maximum size of kept rows, in bytes: they lie on the stack, and stay in the first-level cache."""
+ITEM_NBYTES = 4
+"""Bytes of a float32 or int32."""
+_DTYPES = {"f": DType.F32, "i": DType.I32}
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """``expression`` in which operands from ``len(dtypes) - len(parts)`` on are the ``parts`` of
+    the original one.  A row of ``axes`` holds ``repeats`` rows of the original.
+    """
+
+    expression: Expr
+    parts: tuple[Expr, ...]
+    dtypes: tuple[DType, ...]
+    axes: tuple[Axis, ...]
+    repeats: int
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one part in a row of the original."""
+        return self.axes[-1].size // self.repeats * ITEM_NBYTES
+
+    @property
+    def memory_nbytes(self) -> int:
+        """Size of the memory of one part: its rows, or the most that free rows may need."""
+        nbytes = self.repeats * self.row_nbytes
+        return KEPT_NBYTES // len(self.parts) if is_free(nbytes) else nbytes
+
+
+def row_parts(
+    expression: Expr, axes: Sequence[Axis], dtypes: Sequence[DType], step: int
+) -> RowParts:
+    """``axes`` are those of the result, then of operands of ``dtypes``.  Short rows are joined
+    where that gives more whole groups of ``step`` elements.
+    """
+    plain = RowParts(expression, (), tuple(dtypes), tuple(axes), 1)
+    if len(axes) < 2 or likely(math.prod(axis.size for axis in axes[:-1])) < ENOUGH_ROWS:
+        return plain
+    same = {i for i in range(len(dtypes)) if not any(a.strides[i + 1] for a in axes[:-1])}
+    kinds = tuple(map(kind_of, dtypes))
+    parts = tuple(dict.fromkeys(_largest_invariants(expression, same, kinds)))
+    if not parts:
+        return plain
+    found = {part: arg(len(dtypes) + i) for i, part in enumerate(parts)}
+    rest = _replaced(expression, found)
+    joined = same.isdisjoint(_operands(rest))
+    repeats = _repeats(axes, same, len(parts), step) if joined else 1
+    if all(part.op == "arg" for part in parts) and repeats == 1:
+        return plain
+    if repeats * axes[-1].size * len(parts) * ITEM_NBYTES > KEPT_NBYTES:
+        return plain
+    return RowParts(
+        rest,
+        parts,
+        (*dtypes, *(_DTYPES[part.kind(kinds)] for part in parts)),
+        _with_parts(axes, len(parts), repeats),
+        repeats,
+    )
+
+
+def _largest_invariants(expr: Expr, same: set[int], kinds: tuple[str, ...]) -> Iterator[Expr]:
+    """The largest parts that depend on operands in ``same`` and on nothing else."""
+    used = set(_operands(expr))
+    if used and used <= same and expr.kind(kinds) in _DTYPES:
+        yield expr
+        return
+    for inner in expr.args:
+        yield from _largest_invariants(inner, same, kinds)
+
+
+def _operands(expr: Expr) -> Iterator[int]:
+    if expr.op == "arg":
+        yield int(expr.value)
+    for inner in expr.args:
+        yield from _operands(inner)
+
+
+def _replaced(expr: Expr, found: dict[Expr, Expr]) -> Expr:
+    if expr in found:
+        return found[expr]
+    return Expr(expr.op, tuple(_replaced(inner, found) for inner in expr.args), expr.value)
+
+
+def _repeats(axes: Sequence[Axis], same: set[int], parts: int, step: int) -> int:
+    """Number of rows to join: as few as leave the fewest elements beside groups of ``step``."""
+    rows, row = axes[-2:]
+    moving = [i for i in range(len(row.strides)) if i - 1 not in same]
+    if is_free(row.size) or any(rows.strides[i] != row.size * row.strides[i] for i in moving):
+        return 1
+    most = KEPT_NBYTES // (parts * row.size * ITEM_NBYTES)
+    most = min(most, likely(rows.size), step)
+    counts = [n for n in range(1, most + 1) if surely_divides(n, rows.size)]
+    return min(counts or [1], key=lambda n: (n * row.size % step / n, n))
+
+
+def _with_parts(axes: Sequence[Axis], parts: int, repeats: int) -> tuple[Axis, ...]:
+    """The axes with strides of the parts, and ``repeats`` rows joined."""
+    *outer, row = axes
+    kept = [Axis(a.size, (*a.strides, *[0] * parts)) for a in outer]
+    last = Axis(row.size * repeats, (*row.strides, *[ITEM_NBYTES] * parts))
+    if repeats > 1:
+        rows = kept.pop()
+        if is_free(rows.size) or rows.size > repeats:
+            strides = tuple(stride * repeats for stride in rows.strides)
+            kept.append(Axis(rows.size // repeats, strides))
+    return (*kept, last)
+
+
+@dataclass
+class RowValues(Scalars):
+    """Expressions of one row on ``valid`` of ``lanes`` elements.
+
+    ``operands`` are pointers to the first of these elements; where the stride is 0, to the only
+    element of the row.  ``shared`` has the lanes of what is the same in all of the row.
+    """
+
+    strides: Sequence[int] = ()
+    valid: int | Value = 0
+    shared: dict[Expr, Value] = field(default_factory=dict)
+
+    def value(self, expr: Expr) -> Value:
+        if expr in self.shared:
+            return self.shared[expr]
+        return super().value(expr)
+
+    def _leaf(self, expr: Expr) -> Value:
+        if expr.op != "arg":
+            return super()._leaf(expr)
+        index = int(expr.value)
+        dtype, pointer = self.dtypes[index], self.operands[index]
+        element = ELEMENTS[dtype]
+        if not self.strides[index] or self.lanes == 1:
+            raw = self.b.load(element, pointer)
+            raw = self.b.broadcast(self.lanes, element, raw)
+        else:
+            raw = load_partial(self.b, self.target, element, self.lanes, self.valid, pointer)
+        if dtype is DType.BOOL:
+            kind = vector(self.lanes, "i8")
+            return self.b.compare("ne", kind, raw, splat(kind, "0"))
+        if dtype is DType.F32:
+            return raw
+        return vectors.widen(self.b, self.lanes, element, raw, dtype is not DType.U8)
+
+
+@dataclass
+class Invariants:
+    """Values that are the same in all of a row, computed once: sums, maxima, functions of them."""
+
+    row: RowValues
+    strides: Sequence[int]
+    lanes: int
+    shared: dict[Expr, Value] = field(default_factory=dict)
+
+    def is_constant(self, expr: Expr) -> bool:
+        """Whether a row has one value of this expression."""
+        if expr.op == "arg":
+            return not self.strides[int(expr.value)]
+        return expr.op in ROW_FUNCTIONS or all(map(self.is_constant, expr.args))
+
+    def found(self, reduction: Expr, value: Value) -> None:
+        """Note the value of a sum or maximum."""
+        self.row.done[reduction] = value
+
+    def prepare(self, expr: Expr) -> None:
+        """Compute and broadcast the invariant parts of an expression."""
+        for part in self.parts(expr):
+            if part not in self.shared:
+                value = self.row.value(part)
+                element = LANE_TYPES[self.row.kind_of(part)]
+                self.shared[part] = self.row.b.broadcast(self.lanes, element, value)
+
+    def parts(self, expr: Expr) -> Iterator[Expr]:
+        """The largest invariant parts that are no literals."""
+        if not self.is_constant(expr):
+            for inner in expr.args:
+                yield from self.parts(inner)
+        elif expr.args or expr.op == "arg":
+            yield expr
+
+
+def kept_values(stages: Sequence[Expr], known: Invariants) -> list[set[Expr]]:
+    """For each stage but the last, the largest parts that later ones need again."""
+    saves: list[set[Expr]] = []
+    for index, stage in enumerate(stages[:-1]):
+        before = set[Expr]().union(*saves)
+        later = {e for s in stages[index + 1 :] for e in _varying(s, known, before)}
+        saves.append(set(_largest_shared(stage, known, before, later)))
+    return saves
+
+
+def _varying(stage: Expr, known: Invariants, kept: set[Expr]) -> Iterator[Expr]:
+    """The parts of a pass that differ from element to element, kept ones as a whole."""
+    if known.is_constant(stage) or stage in kept:
+        return
+    yield stage
+    for inner in stage.args:
+        yield from _varying(inner, known, kept)
+
+
+def _largest_shared(
+    stage: Expr, known: Invariants, kept: set[Expr], later: set[Expr]
+) -> Iterator[Expr]:
+    """The largest parts of a pass that ``later`` ones have too; floats that are no operands."""
+    if known.is_constant(stage) or stage in kept:
+        return
+    if stage in later and stage.args and known.row.kind_of(stage) == "f":
+        yield stage
+        return
+    for inner in stage.args:
+        yield from _largest_shared(inner, known, kept, later)

@@ -1,0 +1,1 @@
+"""Products of two activations, or of activations with weights in groups.  See README.md."""

@@ -1,0 +1,66 @@
+"""Operators whose kernels can be tuned: their forms, and the choices that each has.
+
+Choices come from files, too: what is no choice of an instruction is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from quantglow.codegen.llvm.isa.costs import Choice
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.kernel import Kernel, task_of
+from quantglow.codegen.llvm.kernels.conv.forms import ConvForms, DepthwiseForms
+from quantglow.codegen.llvm.kernels.matmul.forms import MatMulForms
+from quantglow.ir.program.program import Compute, Instruction
+from quantglow.ir.symbolic.size import is_free
+
+FORMS: tuple[Forms, ...] = (DepthwiseForms(), ConvForms(), MatMulForms())
+
+NAMES = tuple(name for forms in FORMS for name in forms.names)
+"""Names of all forms."""
+
+
+class Forms(Protocol):
+    """The forms of an operator's kernels."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the forms, the preferred first."""
+
+    def takes(self, step: Compute, target: Target) -> bool:
+        """Whether an instruction is one of this operator."""
+
+    def default(self, step: Compute, target: Target) -> Choice | None:
+        """The choice of the cost model, all fields that its form has filled in; None where the
+        kernel is none of the forms."""
+
+    def choices(self, step: Compute, target: Target) -> list[Choice]:
+        """All choices, filled in alike."""
+
+    def kernel(self, step: Compute, target: Target, choice: Choice) -> Kernel | None:
+        """The kernel of a choice; None where the instruction has no such choice."""
+
+    def cycles(self, step: Compute, target: Target, choice: Choice) -> float:
+        """Cycles of the cost model; 0 for forms without one, which the rules prefer."""
+
+
+def forms_of(step: Instruction, target: Target) -> Forms | None:
+    """The forms of an instruction of known sizes that has results; None on processors where code
+    counts."""
+    if not isinstance(step, Compute) or target.saves_code:
+        return None
+    sizes = (size for view in step.views for size in (*view.shape, *view.strides))
+    if any(map(is_free, sizes)) or not step.output.type.size:
+        return None
+    return next((forms for forms in FORMS if forms.takes(step, target)), None)
+
+
+def tuned_kernel(step: Instruction, target: Target) -> Kernel | None:
+    """The kernel of a tuned choice; None where there is none."""
+    if not target.choices or (forms := forms_of(step, target)) is None:
+        return None
+    choice = target.choices.by_task.get(task_of(step, target))
+    assert isinstance(step, Compute)
+    return None if choice is None else forms.kernel(step, target, choice)

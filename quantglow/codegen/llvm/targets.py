@@ -1,0 +1,126 @@
+"""The registry of targets: every instruction set, and which of their levels run on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from quantglow.codegen.llvm.isa import portable, riscv, wasm
+from quantglow.codegen.llvm.isa.aarch64 import instructions as aarch64
+from quantglow.codegen.llvm.isa.cortex_m import instructions as cortex_m
+from quantglow.codegen.llvm.isa.costs import Core
+from quantglow.codegen.llvm.isa.target import (
+    Choice,
+    Detection,
+    Family,
+    Host,
+    Level,
+    Target,
+    never_refused,
+)
+from quantglow.codegen.llvm.isa.x86 import levels as x86
+from quantglow.codegen.llvm.machine import host, measured_core
+from quantglow.support.errors import BackendError
+
+FAMILIES: tuple[Family, ...] = (
+    x86.FAMILY,
+    aarch64.FAMILY,
+    riscv.FAMILY,
+    wasm.FAMILY,
+    cortex_m.FAMILY,
+    portable.FAMILY,
+)
+"""Instruction sets in the order in which ``native`` tries them; ``portable`` runs everywhere."""
+
+KNOWN_CORES: tuple[Core, ...] = (Core(), x86.ICE_LAKE, aarch64.CORE)
+"""The cores whose costs are listed."""
+
+ALL = ":all"
+"""End of the name of all levels of a processor."""
+
+_LEVELS: dict[str, tuple[Family, Level]] = {
+    level.name: (family, level) for family in FAMILIES for level in family.levels
+}
+
+LEVELS: tuple[str, ...] = tuple(_LEVELS)
+"""Names of all levels, best first."""
+
+_CHOICES: dict[str, tuple[Family, Detection]] = {
+    family.triple.partition("-")[0].replace("_", "-") + ALL: (family, family.detection)
+    for family in FAMILIES
+    if family.detection and any(level.refusal is never_refused for level in family.levels)
+}
+
+CHOICES: tuple[str, ...] = tuple(_CHOICES)
+"""Names of processors whose level a program can choose when it runs, as ``x86-64:all``."""
+
+
+def this_processor() -> Host:
+    """This processor, with all that its family finds out about it."""
+    found = host()
+    for family in FAMILIES:
+        if family.is_of(found):
+            return family.completed(found)
+    return found
+
+
+def runs_here(level: str) -> bool:
+    """Whether code of a level can run on this processor, in this process."""
+    family, found = _LEVELS[level]
+    return not family.obstacle(found, this_processor())
+
+
+@cache
+def resolve(name: str) -> Target:
+    """The target called ``native`` or one of ``LEVELS``, whose code can run in this process.
+
+    Raises ``BackendError`` for unknown names and for levels that do not run here.
+    """
+    if name == "native":
+        return _native()
+    family, level = _level(name)
+    if obstacle := family.obstacle(level, this_processor()):
+        raise BackendError(
+            f"target {name!r} does not run here: {obstacle}. Remedy: target='native'"
+        )
+    return level_target(name)
+
+
+def level_target(name: str) -> Target:
+    """A level as data, to generate code that need not run here.  Raises ``BackendError``."""
+    family, level = _level(name)
+    return family.target(level, family.triple or host().triple)
+
+
+def choice_of(name: str) -> tuple[tuple[Target, ...], Choice]:
+    """The levels of one of ``CHOICES``, best first, and what decides between them at run time;
+    levels that an operating system has to permit are left out.  Raises ``BackendError``.
+    """
+    if name not in _CHOICES:
+        raise BackendError(
+            f"unknown processor {name.removesuffix(ALL)!r}; choose {' or '.join(CHOICES)}"
+        )
+    family, detection = _CHOICES[name]
+    levels = [level for level in family.levels if level.refusal is never_refused]
+    targets = tuple(family.target(level, family.triple) for level in levels)
+    return targets, Choice(detection, tuple(level.needs for level in levels))
+
+
+def _level(name: str) -> tuple[Family, Level]:
+    if name not in _LEVELS:
+        raise BackendError(
+            f"unknown target {name!r}. Remedy: 'native', or one of {', '.join(LEVELS)}; any "
+            "Cortex-M that is not among them is 'cortex-m0plus'"
+        )
+    return _LEVELS[name]
+
+
+def _native() -> Target:
+    """The best level that runs here, made for exactly this processor, with the costs of its core as
+    measured here, or else as listed."""
+    this = this_processor()
+    name = next(name for name in LEVELS if runs_here(name))
+    family, level = _LEVELS[name]
+    target = family.tuned(level, this)
+    core = measured_core(name)
+    return target if core is None else replace(target, core=core)

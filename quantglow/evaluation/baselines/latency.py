@@ -1,0 +1,242 @@
+"""Latency of a compiled model beside other runtimes, on the same inputs and in turns.
+
+Others run in child processes, which may crash or hang without harm.  ``latency_beside_float``
+takes half a second: the latency of a new model beside its float model in onnxruntime.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantglow.evaluation.latencies import busy_note, call_latencies
+from quantglow.support.arrays import Array
+from quantglow.support.display.tables import Bar, Table, text_bar
+from quantglow.support.processes.isolation import IsolationError, RaisedInChild, called
+
+OURS = "quantglow"
+PLACES = {
+    "onnxruntime": "quantglow.evaluation.baselines.runtimes:onnxruntime_latencies",
+    "openvino": "quantglow.evaluation.baselines.runtimes:openvino_latencies",
+}
+PEERS = tuple(PLACES)
+ROUNDS = 3
+LOADING_SECONDS = 600.0
+"""Time that a runtime may take to load a model, and for one call."""
+
+PEER = "onnxruntime"
+SECONDS = 0.1
+"""Time for which ``latency_beside_float`` runs each model, in seconds; a slow one runs three times
+in any case."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model file and the runtime that runs it, one of ``PEERS``."""
+
+    name: str
+    runtime: str
+    path: str
+
+
+@dataclass
+class Latency:
+    """Seconds of the calls of one runtime, or the reason why there are none."""
+
+    runtime: str
+    seconds: list[float] = field(default_factory=list)
+    reason: str = ""
+
+    def percentile(self, share: float) -> float:
+        """Seconds that this share of calls, in percent, takes at most."""
+        return float(np.percentile(self.seconds, share))
+
+    @property
+    def median(self) -> float:
+        return self.percentile(50)
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures in types that ``json`` writes."""
+        if self.reason:
+            return {"runtime": self.runtime, "reason": self.reason}
+        figures = {"median_seconds": self.median, "p99_seconds": self.percentile(99)}
+        return {"runtime": self.runtime, **figures}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Latencies of quantglow, first, and of others."""
+
+    latencies: Sequence[Latency]
+
+    @property
+    def verdict(self) -> str:
+        """A sentence about the fastest of the others."""
+        ours, *others = self.latencies
+        ran = [peer for peer in others if not peer.reason]
+        if not ran:
+            return "no other runtime ran the model"
+        best = min(ran, key=lambda peer: peer.median)
+        ratio = best.median / ours.median
+        if ratio >= 1:
+            return f"{OURS} is {ratio:.2f} times as fast as {best.runtime}"
+        return f"{best.runtime} is {1 / ratio:.2f} times as fast as {OURS}"
+
+    def table(self) -> Table:
+        """A row for each runtime, with a bar as long as its median."""
+        ours = self.latencies[0].median
+        longest = max(each.median for each in self.latencies if not each.reason)
+        rows = [row(each, ours, longest) for each in self.latencies]
+        columns = ("runtime", "median ms", "p99 ms", f"of {OURS}", "")
+        return Table("Latency", columns, rows, frozenset(columns[1:4]))
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures in types that ``json`` writes."""
+        return {
+            "verdict": self.verdict,
+            "runtimes": [each.to_json() for each in self.latencies],
+        }
+
+
+def row(latency: Latency, ours: float, longest: float) -> tuple[str, ...]:
+    """The cells of a runtime."""
+    if latency.reason:
+        return (latency.runtime, "", "", "", latency.reason)
+    median = latency.median
+    bar = text_bar(median / longest)
+    figures = (f"{1e3 * median:.3f}", f"{1e3 * latency.percentile(99):.3f}", f"{median / ours:.2f}")
+    return (latency.runtime, *figures, bar)
+
+
+def compared(
+    run: Callable[[Mapping[str, Array]], object],
+    feeds: Mapping[str, Array],
+    contenders: Sequence[Contender],
+    threads: int,
+    seconds: float,
+    rounds: int = ROUNDS,
+) -> Comparison:
+    """Latencies of ``run``, and of models in other runtimes: each for ``seconds`` in all."""
+    ours, others = Latency(OURS), [Latency(each.name) for each in contenders]
+    facts = {"names": list(feeds), "threads": threads, "seconds": seconds / rounds}
+    for _ in range(rounds):
+        ours.seconds += call_latencies(lambda: run(feeds), seconds / rounds)
+        for peer, each in zip(others, contenders, strict=True):
+            if not peer.reason:
+                measure(peer, each.runtime, list(feeds.values()), {"path": each.path, **facts})
+    return Comparison([ours, *others])
+
+
+def measure(peer: Latency, runtime: str, arrays: Sequence[Array], facts: Mapping[str, Any]) -> None:
+    """Add a round of a runtime, or the reason why it does not run."""
+    limit = LOADING_SECONDS + facts["seconds"]
+    try:
+        (found,) = called(PLACES[runtime], arrays, facts, seconds=limit)
+        peer.seconds += found.tolist()
+    except IsolationError as error:
+        peer.reason = reason_of(error, runtime)
+
+
+def reason_of(error: IsolationError, packages: str) -> str:
+    """Why a child gave no result, in one line; ``packages``: what pip may have to install."""
+    if isinstance(error, RaisedInChild) and error.kind == "ModuleNotFoundError":
+        return f"not installed: pip install {packages}"
+    return next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
+
+
+@dataclass(frozen=True)
+class MeasuredLatency:
+    """Median seconds of a call on one sample, and of the float model in onnxruntime.
+
+    ``reason`` says why the latter is None; ``busy`` is a note on other work of the machine.
+    """
+
+    seconds: float
+    float_seconds: float | None
+    num_threads: int
+    reason: str = ""
+    busy: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """onnxruntime's time over ours: above 1, ours is faster."""
+        return None if self.float_seconds is None else self.float_seconds / self.seconds
+
+    def __str__(self) -> str:
+        text = f"{milliseconds(self.seconds)} a call on {self.num_threads} thread(s) here"
+        return f"{text}, {self._beside()}" + (f" (but {self.busy})" if self.busy else "")
+
+    def _beside(self) -> str:
+        if self.float_seconds is None or self.ratio is None:
+            return f"onnxruntime's float not measured: {self.reason}"
+        both = f"onnxruntime's float {milliseconds(self.float_seconds)}"
+        if self.busy:  # threads that wait for a processor make any ratio
+            return both
+        faster = self.ratio >= 1
+        ratio = self.ratio if faster else 1 / self.ratio
+        words = f"{ratio:.1f} times as {'fast' if faster else 'slow'}"
+        return f"{both}: {words}"
+
+    def bars(self) -> Sequence[Bar]:
+        """A bar for each runtime."""
+        pairs = [("quantglow", self.seconds)]
+        if self.float_seconds is not None:
+            pairs.append(("onnxruntime float", self.float_seconds))
+        longest = max(seconds for _, seconds in pairs)
+        return [Bar(n, s / longest, milliseconds(s), n == "quantglow") for n, s in pairs]
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures in types that ``json`` writes."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> MeasuredLatency:
+        """The object from the result of ``to_json``."""
+        other = data["float_seconds"]
+        return MeasuredLatency(
+            float(data["seconds"]),
+            None if other is None else float(other),
+            int(data["num_threads"]),
+            str(data["reason"]),
+            str(data["busy"]),
+        )
+
+
+def latency_beside_float(
+    run: Callable[[Mapping[str, Array]], object],
+    feeds: Mapping[str, Array],
+    model: Any,
+    threads: int,
+) -> MeasuredLatency:
+    """The latency of ``run``, and of ``model`` (path, bytes or ModelProto) in onnxruntime."""
+    busy = busy_note()
+    with on_disk(model) as path:
+        found = compared(run, feeds, [Contender(PEER, PEER, path)], threads, SECONDS, rounds=1)
+    ours, other = found.latencies
+    theirs = None if other.reason else other.median
+    return MeasuredLatency(ours.median, theirs, threads, other.reason, busy)
+
+
+def milliseconds(seconds: float) -> str:
+    """A duration in milliseconds, to three digits."""
+    return f"{1e3 * seconds:.3g} ms"
+
+
+@contextmanager
+def on_disk(model: Any) -> Iterator[str]:
+    """The absolute path of a model, which may be a path already (weights may lie beside it)."""
+    if isinstance(model, str | os.PathLike):
+        yield os.path.abspath(model)
+        return
+    content = model.SerializeToString() if hasattr(model, "SerializeToString") else model
+    with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(content)
+        yield str(path)

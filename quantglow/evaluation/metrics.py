@@ -1,0 +1,205 @@
+"""Metrics of one result against another, and of a tensor's use of its integers.
+
+Sums run in float64.  ``CodeUse`` has the codes that a tensor takes, its limits, and its range
+against its histogram.
+
+>>> import numpy as np
+>>> sqnr_db(np.ones(4), np.full(4, 1.1))
+20.0
+
+>>> bars((0.5, 0.0, 1.0))
+'▄ █'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.types import TensorType
+from quantglow.profiling import Histogram, choose_range
+from quantglow.support.arrays import Array
+
+BLOCK = 8_192
+"""Number of elements converted to float64 at a time: they stay in the cache, and BLAS uses one
+thread."""
+
+CORE_PERCENT = 99.9
+GROUPS = 16
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Energies of two signals, of their difference and of their product; they add up.
+
+    An infinity or NaN that both have in one place does not count; any other is an infinite error.
+    """
+
+    signal: float = 0.0
+    noise: float = 0.0
+    other: float = 0.0
+    product: float = 0.0
+    max_error: float = 0.0
+
+    @staticmethod
+    def of(reference: Array, value: Array) -> Sums:
+        """Sums over two arrays of one shape."""
+        a, b = np.ravel(reference), np.ravel(value)
+        starts = range(0, a.size, BLOCK)
+        return sum((Sums._block(a[i : i + BLOCK], b[i : i + BLOCK]) for i in starts), Sums())
+
+    @staticmethod
+    def _block(reference: Array, value: Array) -> Sums:
+        a, b = reference.astype(np.float64), value.astype(np.float64)
+        finite = np.isfinite(a) & np.isfinite(b)
+        if not finite.all():
+            return Sums._block_with_infinities(a, b, finite)
+        error = a - b
+        largest = float(np.abs(error).max())
+        return Sums(float(a @ a), float(error @ error), float(b @ b), float(a @ b), largest)
+
+    @staticmethod
+    def _block_with_infinities(a: Array, b: Array, finite: Array) -> Sums:
+        left_out = ~finite & ((a == b) | (np.isnan(a) & np.isnan(b)))
+        rest = Sums._block(np.where(finite, a, 0.0), np.where(finite, b, 0.0))
+        if (finite | left_out).all():
+            return rest
+        return rest + Sums(noise=math.inf, max_error=math.inf)
+
+    def __add__(self, more: Sums) -> Sums:
+        return Sums(
+            self.signal + more.signal,
+            self.noise + more.noise,
+            self.other + more.other,
+            self.product + more.product,
+            max(self.max_error, more.max_error),
+        )
+
+    @property
+    def sqnr_db(self) -> float:
+        """``10 log10(signal / noise)``; infinite if both signals are equal."""
+        if not self.noise or self.noise == math.inf:
+            return -math.inf if self.noise else math.inf
+        return round(10 * math.log10(self.signal / self.noise), 3) if self.signal else -math.inf
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of the angle between both; 1 if both are zero."""
+        if not self.signal or not self.other:
+            return float(self.signal == self.other)
+        return self.product / math.sqrt(self.signal * self.other)
+
+
+def sqnr_db(reference: Array, value: Array) -> float:
+    """Signal to quantization noise ratio in dB, ``10 log10(sum(r**2) / sum((r - v)**2))``."""
+    return Sums.of(reference, value).sqnr_db
+
+
+def cosine(reference: Array, value: Array) -> float:
+    """Cosine similarity."""
+    return Sums.of(reference, value).cosine
+
+
+def class_like(kind: TensorType) -> bool:
+    """Whether the last axis may hold one score for each class: [N, C], or with sizes 1 between."""
+    return kind.rank >= 2 and kind.size == kind.shape[0] * kind.shape[-1] and kind.shape[-1] > 1
+
+
+def top1_agreement(reference: Array, value: Array) -> float:
+    """Share of rows whose largest number along the last axis is in the same place, with the same
+    NaN.
+    """
+    absent, missing = np.isnan(reference), np.isnan(value)
+    best = np.where(absent, -np.inf, reference).argmax(-1)
+    found = np.where(missing, -np.inf, value).argmax(-1)
+    return float(np.mean((best == found) & (absent == missing).all(-1)))
+
+
+@dataclass(frozen=True)
+class CodeUse:
+    """Use of one tensor's integers.
+
+    low, high   reals of the lowest and the highest code
+    levels      number of codes: 256 for int8
+    used        number of codes that occurred
+    saturation  share of the values on the lowest or highest code.  A limit that stands for 0 does
+                not count, because Relu cuts there, not the quantizer
+    seen        share of the range between the smallest and the largest profiled value, and 0
+    core        share of the range that ``CORE_PERCENT`` of the profiled values and 0 take
+    shares      shares of the values in each of ``GROUPS`` equal groups of codes
+    """
+
+    low: float
+    high: float
+    levels: int
+    used: int
+    saturation: float
+    shares: tuple[float, ...] = ()
+    seen: float | None = None
+    core: float | None = None
+
+
+@dataclass
+class CodeCounter:
+    """A listener of the interpreter that counts the codes of activations."""
+
+    counts: dict[str, Array] = field(default_factory=dict)
+    types: dict[str, TensorType] = field(default_factory=dict)
+
+    def __call__(self, node: Node, value: Array) -> None:
+        kind = node.type
+        small = kind.quant is not None and kind.quant.axis is None and kind.dtype.nbytes <= 2
+        if isinstance(node, Constant) or not small or not value.size:
+            return
+        low, high = kind.dtype.limits
+        found = np.bincount(value.ravel().astype(np.intp) - low, minlength=high - low + 1)
+        self.counts[node.name] = self.counts.get(node.name, 0) + found
+        self.types[node.name] = kind
+
+    def uses(self, histograms: Mapping[str, Histogram]) -> dict[str, CodeUse]:
+        """Use of the counted types by name, beside the histograms of a profile if it has them."""
+        return {
+            name: code_use(self.types[name], counts, histograms.get(name))
+            for name, counts in self.counts.items()
+        }
+
+
+def code_use(kind: TensorType, counts: Array, histogram: Histogram | None = None) -> CodeUse:
+    """Use of a quantized type whose codes occurred ``counts`` times, lowest code first."""
+    limits, params = kind.dtype.limits, kind.params
+    total = int(counts.sum())
+    ends = zip(limits, (counts[0], counts[-1]), strict=True)
+    saturated = sum(int(count) for code, count in ends if code != params.zero_point)
+    low, high = (float(params.scale) * (code - params.zero_point) for code in limits)
+    groups = np.add.reduceat(counts, np.arange(GROUPS) * len(counts) // GROUPS)
+    return CodeUse(
+        low,
+        high,
+        levels=len(counts),
+        used=int(np.count_nonzero(counts)),
+        saturation=saturated / total,
+        shares=tuple(round(float(share), 4) for share in groups / total),
+        seen=_taken(low, high, histogram, "minmax"),
+        core=_taken(low, high, histogram, "percentile"),
+    )
+
+
+def _taken(low: float, high: float, histogram: Histogram | None, method: str) -> float | None:
+    """Share of ``[low, high]`` that a range chosen from the histogram takes."""
+    if histogram is None or not histogram.count:
+        return None
+    return choose_range(histogram, method, CORE_PERCENT).within(low, high).width / (high - low)
+
+
+def bars(shares: Iterable[float]) -> str:
+    """A histogram in one line of text; the highest bar is full, and no value is invisible."""
+    heights = np.array(tuple(shares), np.float64)
+    if not heights.size or not heights.max():
+        return ""
+    steps = np.ceil(heights / heights.max() * (len(_BARS) - 1)).astype(int)
+    return "".join(_BARS[step] for step in steps)

@@ -1,0 +1,130 @@
+"""Accuracy of the outputs against the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy
+from quantglow.evaluation.metrics import Sums, class_like, top1_agreement
+from quantglow.interpreter import interpret
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.signature import declared_feeds
+from quantglow.ort.float_results import Outputs, running
+from quantglow.quantization.plan.network_ends import behind_views
+from quantglow.quantization.search.fake_quantization import logit_outputs
+from quantglow.support.arrays import Array
+
+Feeds = Mapping[str, Array]
+"""Input name -> array."""
+Runner = Callable[[Feeds], list[Array]]
+"""Function that computes all outputs, in order."""
+
+INTERPRETER = "the float interpreter"
+ONNXRUNTIME = "onnxruntime (float)"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Float outputs of each sample, the name of the runtime that computed them, and notes on it."""
+
+    outputs: Outputs
+    name: str
+    notes: tuple[str, ...] = ()
+
+
+Reference = Callable[[], Expected]
+"""Function that waits for the float outputs."""
+
+
+@contextmanager
+def reference(model: object, float_graph: Graph, samples: Sequence[Feeds]) -> Iterator[Reference]:
+    """Compute the float outputs while the block runs.
+
+    onnxruntime computes them in a process of its own; the interpreter does if there is no ONNX
+    model or onnxruntime fails.
+    """
+
+    def interpreted(*notes: str) -> Expected:
+        outputs = [interpret(float_graph, feeds) for feeds in samples]
+        return Expected(outputs, INTERPRETER, notes)
+
+    if isinstance(model, Graph) or not samples:
+        yield interpreted
+        return
+    with ExitStack() as stack:
+        try:
+            inputs = float_graph.signature.inputs
+            declared = [declared_feeds(inputs, feeds) for feeds in samples]
+            answer = stack.enter_context(running(model, declared))
+        except Exception as error:  # noqa: BLE001 - the check is worth less than the model
+            failure = str(error)
+            yield lambda: interpreted(failed(failure))
+            return
+
+        def expected() -> Expected:
+            try:
+                outputs, notes = answer()
+            except Exception as error:  # noqa: BLE001 - as above
+                return interpreted(failed(str(error)))
+            return Expected(outputs, ONNXRUNTIME, notes)
+
+        yield expected
+
+
+def failed(cause: str) -> str:
+    """The note on a model that onnxruntime did not run."""
+    return f"compared with {INTERPRETER}, because onnxruntime did not run the model: {cause}"
+
+
+def output_accuracy(graph: Graph, found: Outputs, expected: Outputs) -> tuple[OutputAccuracy, ...]:
+    """Each output ``found`` of ``graph`` against ``expected``, over all samples."""
+    pairs = list(zip(expected, found, strict=True))
+    entries = []
+    for position, (name, node) in enumerate(graph.outputs):
+        wanted = [reference[position] for reference, _ in pairs]
+        own = [np.reshape(values[position], node.type.shape) for _, values in pairs]
+        entries.append(output_accuracy_of(name, wanted, own, class_like(node.type)))
+    return tuple(entries)
+
+
+def output_accuracy_of(
+    name: str, wanted: Sequence[Array], found: Sequence[Array], classes: bool
+) -> OutputAccuracy:
+    """The accuracy of an output over all samples; ``classes``: each row has a score for each, or
+    holds their indices, the best first.
+    """
+    sums = sum(map(Sums.of, wanted, found), Sums())
+    is_integer = any(array.dtype.kind in "iub" for array in wanted)
+    pairs = zip(wanted, found, strict=True) if classes or is_integer else ()
+    same = partial(equal_answers, classes=classes) if is_integer else top1_agreement
+    hits = [same(_rows(w), _rows(f)) for w, f in pairs if w.size]
+    agreement = float(np.mean(hits)) if hits else None
+    return OutputAccuracy(name, sums.sqnr_db, sums.cosine, sums.max_error, agreement, is_integer)
+
+
+def with_logits(
+    outputs: Sequence[OutputAccuracy], graph: Graph, layers: Sequence[LayerAccuracy]
+) -> tuple[OutputAccuracy, ...]:
+    """The outputs of the float ``graph`` with the SQNR of logits, as far as layers have it."""
+    decibels = {layer.name: layer.sqnr_accumulated_db for layer in layers}
+    behind = {
+        name: decibels.get(behind_views(logits).name)
+        for (name, node), logits in zip(graph.outputs, logit_outputs(graph), strict=True)
+        if logits is not node
+    }
+    return tuple(replace(output, logits_db=behind.get(output.name)) for output in outputs)
+
+
+def equal_answers(reference: Array, value: Array, classes: bool) -> float:
+    """Share of integers that are equal; with ``classes`` only the first of each row counts."""
+    own, other = (reference[:, :1], value[:, :1]) if classes else (reference, value)
+    return float(np.mean(own == other))
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(array.shape[0] if array.ndim else 1, -1)

@@ -1,0 +1,64 @@
+"""Bytes of a model's weights before and after quantization, as files have them: each once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
+from quantglow.runtime.saved.stored_arrays import stored_nbytes
+from quantglow.support.display.tables import Bar, nbytes_text
+
+
+@dataclass(frozen=True)
+class WeightSizes:
+    """Bytes that files have of the constants of the float and of the quantized graph."""
+
+    float_nbytes: int
+    quantized_nbytes: int
+
+    @staticmethod
+    def of(before: Graph, after: Graph) -> WeightSizes:
+        """The sizes of two graphs."""
+        return WeightSizes(constants_nbytes(before), constants_nbytes(after))
+
+    def with_tail(self, float_nbytes: int, inside: WeightSizes | None) -> WeightSizes:
+        """The sizes with a tail of float weights, those ``inside`` its int8 part once."""
+        tail_nbytes = max(0, float_nbytes - inside.float_nbytes) if inside else float_nbytes
+        before, after = (inside.float_nbytes, inside.quantized_nbytes) if inside else (0, 0)
+        return WeightSizes(
+            self.float_nbytes + tail_nbytes + before, self.quantized_nbytes + tail_nbytes + after
+        )
+
+    @property
+    def ratio(self) -> float:
+        """Float over quantized: above 1, the weights shrink."""
+        return self.float_nbytes / max(self.quantized_nbytes, 1)
+
+    def __str__(self) -> str:
+        if not self.float_nbytes:
+            return "no weights"
+        before, after = map(nbytes_text, (self.float_nbytes, self.quantized_nbytes))
+        return f"weights {before} -> {after} ({self.ratio:.1f} times smaller)"
+
+    def bars(self) -> Sequence[Bar]:
+        """A bar for each size."""
+        longest = max(self.float_nbytes, self.quantized_nbytes, 1)
+        pairs = (("weights", self.quantized_nbytes), ("float weights", self.float_nbytes))
+        return [Bar(n, size / longest, nbytes_text(size), n == "weights") for n, size in pairs]
+
+    def to_json(self) -> dict[str, Any]:
+        """The sizes in types that ``json`` writes."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> WeightSizes:
+        """The object from the result of ``to_json``."""
+        return WeightSizes(int(data["float_nbytes"]), int(data["quantized_nbytes"]))
+
+
+def constants_nbytes(graph: Graph) -> int:
+    """Bytes that a file has of the constants of a graph, those in bodies of loops included."""
+    return stored_nbytes(n.value for n in graph.every_node() if isinstance(n, Constant))

@@ -1,0 +1,213 @@
+"""Exports graphs as bundles: options, names, targets, and the code of a graph at each shape.
+
+The name of a bundle is that of a target, of a library and of a header, ``NAME.h``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from quantglow.codegen.llvm.emission import emit_program
+from quantglow.codegen.llvm.emitted import EmittedProgram
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.targets import ALL, choice_of, level_target, resolve
+from quantglow.export.bundle import Code, Library, Limits, Model, write_bundle
+from quantglow.export.bundle.c_files import check_pool
+from quantglow.export.bundle.constants import Placement
+from quantglow.export.bundle.contents import is_identifier
+from quantglow.export.bundle.linking import check_shared
+from quantglow.export.bundle.writer import check_files
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import Dequantize, Quantize
+from quantglow.ir.ops.external import External
+from quantglow.memory.planning import plan_program
+from quantglow.memory.plans import PlannedProgram
+from quantglow.memory.schedule import FAST, MEMORY, SCHEDULES
+from quantglow.memory.unwritten import unwritten_blocks
+from quantglow.quantization.converter import with_integer_inputs, with_integer_outputs
+from quantglow.support.arguments import choice, flag, instance, integer
+from quantglow.support.errors import BackendError, OptionError
+
+TARGETS = {"all", "clean", "depend", "edit_cache", "help", "install", "package", "test"}
+"""Targets that CMake has."""
+
+LIBRARIES = {"c", "dl", "m", "pthread", "rt"}
+
+C99 = """assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal
+stdarg stdbool stddef stdint stdio stdlib string tgmath time wchar wctype"""
+C11 = "stdalign stdatomic stdnoreturn threads uchar"
+C23 = "stdbit stdckdint"
+POSIX = """aio cpio devctl dirent dlfcn endian fcntl fmtmsg fnmatch ftw glob grp iconv langinfo
+libgen libintl monetary mqueue ndbm netdb nl_types poll pthread pwd regex sched search semaphore
+spawn strings stropts syslog tar termios trace ulimit unistd utime utmpx wordexp"""
+"""Headers from POSIX.1-2001 to 2024 that lie in no folder."""
+
+HEADERS = {name for standard in (C99, C11, C23, POSIX) for name in standard.split()}
+TAKEN_NAMES = TARGETS | LIBRARIES | HEADERS
+"""In lower case: file systems may not tell ``Float.h`` from ``float.h``."""
+
+
+def check_name(name: str) -> None:
+    """Raise ``OptionError`` for a name that cannot begin symbols of C, or that others have."""
+    if not is_identifier(name):
+        raise OptionError(
+            f"name={name!r} is no identifier of C. Remedy: a letter, then letters, digits and _"
+        )
+    if name.lower() in TAKEN_NAMES:
+        raise OptionError(
+            f"name={name!r} is a target of CMake, a library or a header of C. Remedy: another name"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleOptions:
+    """The options of ``CompiledModel.export_bundle``, as a user gave them."""
+
+    name: str = "model"
+    target: str = "native"
+    weights: str = "object"
+    quantize_input: bool = False
+    quantize_output: bool = False
+    library: str = "object"
+    max_flash: int | None = None
+    max_ram: int | None = None
+    schedule: str | None = None
+    threads: bool = False
+
+    @property
+    def placement(self) -> Placement:
+        """The place of the constants.  Raises ``OptionError``."""
+        return Placement(choice("weights", self.weights, list(Placement)))
+
+    @property
+    def kind(self) -> Library:
+        """Whether there are files for loaders.  Raises ``OptionError``."""
+        return Library(choice("library", self.library, list(Library)))
+
+    def check(self, folder: str | os.PathLike[str]) -> Limits:
+        """The limits.  Raises ``OptionError`` or ``BackendError`` for what fails whatever the model
+        is."""
+        check_name(instance("name", self.name, str, "an identifier of C"))
+        check_files(folder)
+        targets = targets_of(self.target)
+        if self.kind is Library.SHARED:
+            check_shared(targets[-1], self.placement)
+        if flag("threads", self.threads):
+            check_pool(targets[-1])
+        most = {"max_flash": self.max_flash, "max_ram": self.max_ram}
+        return Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
+
+
+def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleOptions) -> None:
+    """Write the bundle of a graph.  Raises ``QuantglowError``."""
+    limits = options.check(folder)
+    if flag("quantize_input", options.quantize_input):
+        graph = with_quantized_inputs(graph)
+    if flag("quantize_output", options.quantize_output):
+        graph = with_quantized_outputs(graph)
+    model = Model(options.name, graph.source_hash, is_integer(graph))
+    code = code_of(graph, options.target, options.schedule)
+    write_bundle(folder, model, code, options.placement, options.kind, limits, options.threads)
+
+
+def is_integer(graph: Graph) -> bool:
+    """Whether all operators compute with integers, apart from rounding and converting back."""
+    return all(map(_is_integer, graph.compute_nodes()))
+
+
+def _is_integer(node: Node) -> bool:
+    if isinstance(node, Quantize | Dequantize) or node.has(Trait.REARRANGES):
+        return True
+    floats = any(operand.type.dtype.is_float for operand in node.operands)
+    return not floats and not node.bodies and not node.has(Trait.FUNCTION)
+
+
+def with_quantized_inputs(graph: Graph) -> Graph:
+    """The graph with the integers of its inputs.  Raises ``OptionError`` if all stay float."""
+    found = with_integer_inputs(graph)
+    if not any(node.type.quant for node in found.inputs):
+        raise OptionError(
+            "quantize_input=True, but no input is rounded first: operators read its floats, or "
+            "nothing is int8. Remedy: leave quantize_input out, or quantize these operators."
+        )
+    return found
+
+
+def with_quantized_outputs(graph: Graph) -> Graph:
+    """The graph with the integers of its outputs.  Raises ``OptionError`` if all stay float."""
+    found = with_integer_outputs(graph)
+    if not any(node.type.quant for _, node in found.outputs):
+        raise OptionError(
+            "quantize_output=True, but no output is made of int8 values. Remedy: quantize with "
+            "quantize_output=True, too, which rounds the result of the last layer."
+        )
+    return found
+
+
+def bundle_target(name: str) -> Target:
+    """The target of a bundle: a level, ``native`` being that of this processor.
+
+    Raises ``BackendError`` for unknown levels.
+    """
+    level = resolve("native").name if name == "native" else name
+    return level_target(instance("target", level, str, "the name of a target"))
+
+
+def targets_of(name: str) -> tuple[Target, ...]:
+    """The targets of a name; ``x86-64:all`` has several.  Raises ``BackendError`` for unknown
+    ones."""
+    is_choice = instance("target", name, str, "the name of a target").endswith(ALL)
+    return choice_of(name)[0] if is_choice else (bundle_target(name),)
+
+
+def code_of(graph: Graph, target: str, schedule: str | None = None) -> Code:
+    """The programs of a graph for a target by name; ``x86-64:all`` has several.
+
+    Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
+    """
+    check_own(graph)
+    if not instance("target", target, str, "the name of a target").endswith(ALL):
+        return Code((emitted(graph, target, schedule),))
+    targets, decision = choice_of(target)
+    return Code(tuple(program_for(graph, found, schedule) for found in targets), decision)
+
+
+def emitted(graph: Graph, target: str, schedule: str | None = None) -> EmittedProgram:
+    """The program of a graph for a target by name.  Raises ``BackendError``."""
+    check_own(graph)
+    return program_for(graph, bundle_target(target), schedule)
+
+
+def program_for(graph: Graph, target: Target, schedule: str | None = None) -> EmittedProgram:
+    """The program of a graph for a target."""
+    return code_for(plan_program(graph, target, schedule=schedule_for(target, schedule)), target)
+
+
+def code_for(planned: PlannedProgram, target: Target) -> EmittedProgram:
+    """A planned program's code, which clears what its kernels read before it is written."""
+    made = emit_program(planned.program, planned.plan, target)
+    unwritten = unwritten_blocks(planned.program, planned.plan, target.isa.slack_nbytes)
+    return replace(made, unwritten=unwritten)
+
+
+def schedule_for(target: Target, schedule: str | None) -> str:
+    """The schedule of a bundle: the one asked for, by default that of the target.
+
+    Raises ``OptionError`` for unknown ones.
+    """
+    if schedule is not None:
+        return choice("schedule", schedule, SCHEDULES)
+    return MEMORY if target.is_microcontroller else FAST
+
+
+def check_own(graph: Graph) -> None:
+    """Raise ``BackendError`` for a graph with operators of onnxruntime."""
+    if foreign := [node for node in graph.nodes if isinstance(node, External)]:
+        shown = "; ".join(f"{n.name!r} ({n.op_type}): {n.reason}" for n in foreign)
+        raise BackendError(
+            f"a bundle cannot run operators of onnxruntime, which computes {shown}. "
+            "Remedy: cut the model before them, or replace them."
+        )

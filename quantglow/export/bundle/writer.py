@@ -1,0 +1,267 @@
+"""Writes the files of a bundle: limits, manifest, files that were there before.
+
+A bundle that exceeds its limits of flash and RAM is refused with its figures.  The manifest says as
+JSON what the bundle was made of and what it needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from quantglow.export.bundle.c_files import (
+    CMAKE_FIRST_LINE,
+    EXAMPLE_FIRST_LINE,
+    c_weights,
+    cmake_lists,
+    example,
+    pool_files,
+)
+from quantglow.export.bundle.constants import Placement
+from quantglow.export.bundle.contents import Code, Contents, Model, inputs_of, outputs_of
+from quantglow.export.bundle.header import header
+from quantglow.export.bundle.linking import Library, shared_library
+from quantglow.export.bundle.program_object import ProgramObject
+from quantglow.export.bundle.wasm import es_module, wasm_module
+from quantglow.memory.planner import ALIGNMENT
+from quantglow.support.errors import BackendError, FileFormatError, OptionError
+from quantglow.support.files import cause, writing
+from quantglow.version import __version__
+
+SIGNATURE = "SHA-256 of the lines above, by which quantglow knows that nobody edited them:"
+
+FORMAT = 1
+
+FIXED_NAMES = {
+    "main.c": (EXAMPLE_FIRST_LINE, "/* {} */"),
+    "CMakeLists.txt": (CMAKE_FIRST_LINE, "# {}"),
+}
+"""Files whose names do not begin with that of the bundle -> how quantglow begins them, and how
+comments of their language look."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Maximum bytes of code and weights, and of arena and stack; None: any."""
+
+    flash_nbytes: int | None = None
+    ram_nbytes: int | None = None
+
+    def check(self, bundle: Contents) -> None:
+        """Raise ``BackendError`` for a bundle that needs more."""
+        arena, stack = bundle.made.arena_nbytes, bundle.made.stack.most_nbytes
+        if self.flash_nbytes is not None:
+            flash = bundle.flash
+            parts = {"code": flash.code_nbytes, "weights": flash.weights_nbytes}
+            refuse("flash", parts, self.flash_nbytes, f", {flash.method}")
+        if self.ram_nbytes is not None:
+            refuse("ram", {"arena": arena, "stack": stack}, self.ram_nbytes)
+
+
+def write_bundle(
+    folder: str | os.PathLike[str],
+    model: Model,
+    code: Code,
+    placement: Placement,
+    library: Library,
+    limits: Limits,
+    has_pool: bool = False,
+) -> None:
+    """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by options, the weights and
+    ``libNAME.so``, or ``NAME.wasm`` with ``NAME.mjs``, and a thread pool.
+
+    Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
+    ``FileFormatError``.
+    """
+    bundle = replace(contents_of(model, code, placement), has_pool=has_pool)
+    limits.check(bundle)
+    files = bundle_files(bundle, library)
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileFormatError(
+            f"cannot make the folder {os.fspath(folder)!r}: {cause(error)}. "
+            "Remedy: name a folder where you may write."
+        ) from error
+    old = list(left_over(folder, model.name, files))
+    with ExitStack() as stack:  # all are written before the first one takes its name
+        for file, data in files.items():
+            stack.enter_context(writing(path / file)).write_bytes(data)
+    for left in old:
+        left.unlink(missing_ok=True)
+
+
+def check_files(folder: str | os.PathLike[str]) -> None:
+    """Raise ``OptionError`` for a folder with a ``main.c`` or ``CMakeLists.txt`` that the user
+    wrote or edited."""
+    for file, (first_line, comment) in FIXED_NAMES.items():
+        path = Path(folder) / file
+        if not os.path.exists(path):
+            continue
+        if not is_generated(path, first_line):
+            what = "quantglow did not write it"
+        elif is_edited(path, comment):
+            what = "it was edited, or an older version of quantglow wrote it"
+        else:
+            continue
+        raise OptionError(
+            f"{os.fspath(path)!r} would be overwritten, and {what}. "
+            "Remedy: name another folder, such as a new one beside it, or move the file away."
+        )
+
+
+def is_generated(path: Path, first_line: str) -> bool:
+    """Whether a file begins with a line that quantglow writes for a bundle of any name."""
+    before, after = first_line.split("{}")
+    if not os.path.isfile(path):  # a folder, or a pipe, which may never end
+        return False
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            line = file.readline().rstrip("\n")
+    except OSError:
+        return False
+    return line.startswith(before) and line.endswith(after)
+
+
+def contents_of(model: Model, code: Code, placement: Placement) -> Contents:
+    """The object of a model, and what there is to know of it.  Raises ``BackendError``."""
+    name, base = model.name, code.base
+    made = code.made(model, placement)
+    return Contents(model, base.target, made, inputs_of(name, base), outputs_of(name, base))
+
+
+def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
+    """The contents of each file."""
+    name, made = bundle.name, bundle.made
+    texts = {
+        f"{name}.h": header(bundle),
+        "main.c": example(bundle),
+        "CMakeLists.txt": cmake_lists(bundle),
+    }
+    texts |= {file: signed(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
+    if bundle.has_pool:
+        texts |= pool_files(bundle)
+    parts = {f"{part}.o": data for part, data in made.parts.items()}
+    files = {f"{name}.o": made.code, **parts, **weights_files(name, made)}
+    files |= {file: text.encode() for file, text in texts.items()}
+    if library is Library.SHARED:
+        files |= loadable_files(bundle)
+    facts = manifest(bundle, files)
+    return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}
+
+
+def loadable_files(bundle: Contents) -> dict[str, bytes]:
+    """The files for loaders.  Raises ``BackendError``."""
+    name, made = bundle.name, bundle.made
+    if bundle.target.is_module:
+        return {f"{name}.wasm": wasm_module(bundle), f"{name}.mjs": es_module(bundle).encode()}
+    file = f"lib{name}.so"
+    return {file: shared_library([made.code, *made.parts.values()], bundle.target, file)}
+
+
+def weights_files(name: str, made: ProgramObject) -> dict[str, bytes]:
+    """The file of the weights, if they are not in the object."""
+    match made.weights.placement:
+        case Placement.OBJECT:
+            return {}
+        case Placement.C:
+            return {f"{name}_weights.c": c_weights(name, made.weights).encode()}
+        case Placement.BIN:
+            return {f"{name}_weights.bin": b"".join(made.weights.pieces())}
+
+
+def refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> None:
+    """Raise ``BackendError`` if the parts take more than ``most`` bytes, counted by a method."""
+    total = sum(parts.values())
+    if total > most:
+        shown = " + ".join(f"{nbytes:,} {name}" for name, nbytes in parts.items())
+        raise BackendError(
+            f"the model needs {total:,} bytes ({shown}{method}), which is more than "
+            f"max_{kind}={most:,}. "
+            "Remedy: `quantglow inspect --stage memory` shows what each layer needs; use smaller "
+            "inputs or a smaller network."
+        )
+
+
+def signed(text: str, comment: str) -> str:
+    """A text with its hash in a last line, a ``comment`` of its language."""
+    return f"{text}{comment.format(f'{SIGNATURE} {_hash(text.encode())}')}\n"
+
+
+def is_edited(path: Path, comment: str) -> bool:
+    """Whether a file is not as ``signed`` gave it."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    last = text.rfind(comment.split("{}")[0] + SIGNATURE)
+    return last < 0 or signed(text[:last], comment) != text
+
+
+def left_over(
+    folder: str | os.PathLike[str], name: str, new: Mapping[str, bytes]
+) -> Iterator[Path]:
+    """Files of the earlier bundle of a name that the new one has not, as they were written.
+
+    ``NAME.json`` lists them; one that is damaged lists none, and names with folders are left out:
+    the file may be anybody's.
+    """
+    path = Path(folder)
+    try:
+        listed = json.loads(_regular(path / f"{name}.json"))["files"]
+        found = {str(file): str(facts["sha256"]) for file, facts in listed.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return
+    for file, known in found.items():
+        try:
+            is_own = Path(file).name == file and _hash(_regular(path / file)) == known
+        except (OSError, ValueError):  # it is not there, no file, or has no name
+            continue
+        if is_own and file not in new:
+            yield path / file
+
+
+def _regular(path: Path) -> bytes:
+    """The bytes of a file.  Raises ``OSError`` for a pipe, which may never end, too."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(path)
+    return path.read_bytes()
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The contents of ``NAME.json``; ``files`` are those of the bundle beside it."""
+    target, made = bundle.target, bundle.made
+    return {
+        "format": FORMAT,
+        "name": bundle.name,
+        "quantglow": __version__,
+        "source_hash": bundle.model.source_hash,
+        "target": {
+            "name": target.name,
+            "triple": target.triple,
+            "cpu": target.cpu,
+            "features": target.features,
+        },
+        "arena": {"nbytes": made.arena_nbytes, "align": ALIGNMENT},
+        "stack_nbytes": made.stack.most_nbytes,
+        "stack": asdict(made.stack),
+        "code_nbytes": bundle.flash.code_nbytes,
+        "flash_counted": bundle.flash.method,
+        "weights": {"nbytes": made.weights.nbytes, "placement": str(made.weights.placement)},
+        "inputs": [tensor.to_json() for tensor in bundle.inputs],
+        "outputs": [tensor.to_json() for tensor in bundle.outputs],
+        "needs": asdict(bundle.needs),
+        "kernels": list(made.kernels),
+        "files": {
+            file: {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for file, data in files.items()
+        },
+    }

@@ -1,0 +1,196 @@
+"""``export_onnx``: a Graph, float or int8, as a standard ONNX model.
+
+Quantized values are QuantizeLinear and DequantizeLinear pairs around the float operators (QDQ).  At
+inputs and outputs, the float types that a model declares are cast from and to float32.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import onnx
+
+from quantglow.export.onnx.compatibility import copy_shared_results, name_left_out_results
+from quantglow.export.onnx.writer import (
+    FIRST_OPSET,
+    ON_DEMAND,
+    Value,
+    Writer,
+    export_rule,
+    final_names,
+    identity,
+    output_value,
+    rule_of,
+    unused,
+)
+from quantglow.importer.onnx.nodes.values import OTHER_FLOATS
+from quantglow.importer.onnx.resolvers.external import renamed
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.graph.signature import Signature, is_symbol
+from quantglow.ir.symbolic.size import expression_of, is_free
+from quantglow.ir.types import TensorType
+from quantglow.support.errors import ModelError
+from quantglow.support.files import writing
+
+CODES = {name: code for code, name in OTHER_FLOATS.items()}
+FLOAT = onnx.TensorProto.FLOAT
+
+LARGEST_NBYTES = 2**31 - 2**24
+"""Weights of an ONNX model: one protobuf message holds less than 2 GiB with all the rest."""
+
+Dimensions = Mapping[str, tuple[str, int]]
+"""The input and the axis that each symbol of a graph with free sizes is the size of."""
+
+
+def export_onnx(
+    graph: Graph,
+    path: str | os.PathLike[str] | None = None,
+    dimensions: Dimensions = MappingProxyType({}),
+    signature: Signature | None = None,
+) -> onnx.ModelProto:
+    """The graph as an ONNX model (opset 18, newer where an operator needs it), written to
+    ``path`` if given.
+
+    Inputs and outputs keep names, shapes and layouts; values keep their names as far as they are
+    free.  Activations are int8 between QuantizeLinear and DequantizeLinear, weights int8 behind a
+    per-channel DequantizeLinear, biases int32 behind one.  A runtime gives the integers of the
+    interpreter up to one step, where float rounding decides a tie otherwise.
+
+    ``dimensions``: of a graph with free sizes; ``signature`` has names for those that stay free.
+
+    Raises ``ModelError`` for operators of lowered graphs, and for weights of 2 GB or more.
+    """
+    check_exportable(graph)
+    writer = written(graph, dimensions)
+    proto = assembled(writer, graph)
+    if signature is not None:
+        name_dimensions(proto, signature)
+    name_left_out_results(proto)
+    copy_shared_results(proto)
+    onnx.checker.check_model(proto)
+    if path is not None:
+        with writing(path) as temporary:
+            temporary.write_bytes(proto.SerializeToString())
+    return proto
+
+
+def written(graph: Graph, dimensions: Dimensions) -> Writer:
+    """All nodes of a graph, in the newest opset that one of them needs."""
+    opset = FIRST_OPSET
+    while True:
+        writer = Writer(opset)
+        for node in (*graph.inputs, *graph.compute_nodes()):
+            writer.write(node)
+            if isinstance(node, Input):
+                axes = ((name, axis) for name, (x, axis) in dimensions.items() if x == node.name)
+                writer.dimensions |= {name: (writer.stored(node), axis) for name, axis in axes}
+        if writer.opset == opset:
+            return writer
+        opset = writer.opset
+
+
+@export_rule(Input)
+def graph_input(node: Input, w: Writer) -> Value:
+    return Value(w.number(node.name), identity(node.type.rank))
+
+
+def check_exportable(graph: Graph) -> None:
+    for node in graph.nodes:
+        if not is_exportable(node):
+            raise ModelError(
+                f"{node!r} cannot be written as ONNX: there is no rule for it. "
+                "Remedy: export the graph as it was before lowering."
+            )
+
+
+def is_exportable(node: Node) -> bool:
+    """Whether ONNX has a form for the operator."""
+    return rule_of(type(node)) is not None or isinstance(node, ON_DEMAND)
+
+
+def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
+    """The model of everything written."""
+    if sum(array.nbytes for array in writer.initializers.values()) > LARGEST_NBYTES:
+        raise ModelError("the weights need more than one 2 GB ONNX file. Remedy: quantize them.")
+    taken = {writer.stored(node) for node in graph.inputs}
+    # A name computed once may be listed as two outputs.
+    outputs = {
+        output_value(writer, name, node, taken): name for name, node in dict.fromkeys(graph.outputs)
+    }
+    names = {"": "", **final_names(writer, graph, outputs)}
+    nodes = [renamed(written, names) for written in writer.nodes]
+    for written in nodes:
+        written.name = next(filter(None, written.output))
+    arrays = writer.initializers.items()
+    made = onnx.helper.make_graph(
+        nodes,
+        "quantglow",
+        [value_info(node.name, node.type) for node in graph.inputs],
+        [value_info(name, node.type) for name, node in graph.outputs],
+        [onnx.numpy_helper.from_array(array, names[name]) for name, array in arrays],
+    )
+    declare(made, graph.declared)
+    domains = {"": writer.opset, **writer.domains}
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in domains.items()]
+    version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
+    proto = onnx.helper.make_model(
+        made, opset_imports=opsets, ir_version=version, producer_name="quantglow"
+    )
+    onnx.helper.set_model_props(proto, {"quantglow.source_hash": graph.source_hash})
+    return proto
+
+
+def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    """The declaration; a free size has the name of its symbol, if it is one."""
+    element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
+    dims = [symbol_of(size) if is_free(size) else size for size in kind.shape]
+    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
+    return made
+
+
+def name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
+    """Name the free dimensions of inputs and outputs as the signature does."""
+    ends = zip((*model.graph.input, *model.graph.output), signature.ports, strict=True)
+    for info, port in ends:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            given = port.dims[axis] if port.dims and axis < len(port.dims) else None
+            if not dim.HasField("dim_value") and is_symbol(given):
+                dim.dim_param = str(given)
+
+
+def symbol_of(size: int) -> str | None:
+    """The name of a free size that is a symbol."""
+    text = str(expression_of(size))
+    return text if text.isidentifier() else None
+
+
+def declare(graph: onnx.GraphProto, declared: Mapping[str, str]) -> None:
+    """Give inputs and outputs of float32 their declared types, with a Cast at each."""
+    used = {name for node in graph.node for name in (*node.input, *node.output)}
+    used |= {tensor.name for tensor in graph.initializer}
+    first, last, names = [], [], dict[str, str]()
+    for position, ends in enumerate((graph.input, graph.output)):
+        for end in ends:
+            kind = end.type.tensor_type
+            if end.name not in declared or kind.elem_type != FLOAT:
+                continue
+            names[end.name] = inner = unused(f"{end.name}:float32", used)
+            used.add(inner)
+            kind.elem_type = code = CODES[declared[end.name]]
+            if position:
+                last.append(cast(inner, end.name, code))
+            else:
+                first.append(cast(end.name, inner, FLOAT))
+    inside = [renamed(node, names) for node in graph.node]
+    for node in inside:
+        node.name = next(filter(None, node.output))
+    del graph.node[:]
+    graph.node.extend([*first, *inside, *last])
+
+
+def cast(source: str, target: str, code: int) -> onnx.NodeProto:
+    made: onnx.NodeProto = onnx.helper.make_node("Cast", [source], [target], name=target, to=code)
+    return made

@@ -1,0 +1,51 @@
+"""ONNX models to typed graphs.  README.md has the guide."""
+
+from quantglow.importer.onnx.cutting.deferred_loops import LateLoop
+from quantglow.importer.onnx.cutting.split import Split, reason_of, reasons, split
+from quantglow.importer.onnx.cutting.tail import Behind, divided
+from quantglow.importer.onnx.importer import knows_operator
+from quantglow.importer.onnx.reading.light_models import weights_nbytes
+from quantglow.importer.onnx.source import Source, import_model, open_model
+from quantglow.importer.onnx.steps import with_steps
+from quantglow.importer.onnx.weights.locations import Places
+from quantglow.importer.onnx.weights.packing import (
+    WeightProduct,
+    WeightTable,
+    weight_products,
+    weight_tables,
+    with_packed_weights,
+)
+from quantglow.importer.onnx.weights.storage import (
+    names_of_weights,
+    own_constants,
+    restored,
+    stored,
+    stored_tail,
+)
+
+__all__ = [
+    "Behind",
+    "LateLoop",
+    "Places",
+    "Source",
+    "Split",
+    "WeightProduct",
+    "WeightTable",
+    "divided",
+    "import_model",
+    "knows_operator",
+    "names_of_weights",
+    "open_model",
+    "own_constants",
+    "reason_of",
+    "reasons",
+    "restored",
+    "split",
+    "stored",
+    "stored_tail",
+    "weight_products",
+    "weight_tables",
+    "weights_nbytes",
+    "with_packed_weights",
+    "with_steps",
+]

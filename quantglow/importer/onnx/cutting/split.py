@@ -1,0 +1,335 @@
+"""A model cut in two where its shapes stop being known before it runs.
+
+Behind NonZero, NonMaxSuppression and their like nothing can be compiled; before them everything
+can.  The head computes all values of concrete types; the tail is an ONNX model of the other nodes.
+The tail computes the constants and shapes it needs itself, so it serves every shape.
+
+Before the cut, classifiers whose labels are strings become classifiers of numbers and a table of
+strings.  So the scores, and the number of the label, can be compiled; only the table is left to
+onnxruntime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import onnx
+
+from quantglow.importer.onnx.budget import described
+from quantglow.importer.onnx.cutting.tail import begins_with_loop
+from quantglow.importer.onnx.importer import live_nodes
+from quantglow.importer.onnx.nodes.context import ML, Scope
+from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
+from quantglow.importer.onnx.nodes.values import (
+    OTHER_FLOATS,
+    Foreign,
+    Known,
+    Value,
+    held_dtype,
+    is_float_type,
+    onnx_type_of,
+    shape_of,
+)
+from quantglow.importer.onnx.reading.light_models import with_data
+from quantglow.importer.onnx.reading.proto import all_nodes, inferred, opsets_of
+from quantglow.importer.onnx.resolvers.external import read_names
+from quantglow.importer.onnx.source import Source
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops.external import External
+from quantglow.support.classes import cached_property
+
+STRINGS = "classlabels_strings"
+NUMBERS = {
+    "LinearClassifier": "classlabels_ints",
+    "SVMClassifier": "classlabels_ints",
+    "TreeEnsembleClassifier": "classlabels_int64s",
+}
+"""The attribute of each classifier that holds integer labels."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """``head`` takes the model's inputs and gives what ``tail`` and the user read of it; ``tail``
+    takes values of the head and inputs of the model, by their names.  ``reasons``: a line for each
+    node that made the cut necessary; ``late``: values that nothing but the tail can compute."""
+
+    head: onnx.ModelProto
+    tail: onnx.ModelProto
+    reasons: tuple[str, ...]
+    late: frozenset[str] = frozenset()
+
+
+def reason_of(node: onnx.NodeProto, reasons: Sequence[str]) -> str:
+    """Reason why a node is in the tail: for itself, or because of what comes before it."""
+    own = [line for line in reasons if line.startswith(f"{described(node)}: ")]
+    return own[0] if own else "; ".join(reasons)
+
+
+def split(
+    source: Source,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Sequence[int]] | None = None,
+) -> Split | None:
+    """The two parts, None where nothing worth compiling comes before the tail, which does not begin
+    with a Loop.  A head that computes nothing gives its first input.
+
+    Raises ``ModelError`` as importing does.
+    """
+    source = replace(source, proto=with_label_codes(source.proto))
+    cut = _Cut(source, source.scope(input_shapes, input_values, fallback=True, cuts=True))
+    if not cut.late:
+        return None
+    late = [o for o in source.proto.graph.output if o.name in cut.late_outputs]
+    early = [name for name in cut.outputs if name not in cut.late_outputs]
+    read = cut.read_by_tail
+    inputs = [i for i in source.fed if i.name in read] + [cut.info(n) for n in cut.border]
+    tail = part_of(source, cut.tail, inputs, late)
+    names = frozenset(name for number in cut.late for name in cut.nodes[number].output if name)
+    wanted = dict.fromkeys([*early, *cut.border])
+    if not cut.is_worth_it and not begins_with_loop(tail, names):
+        return None
+    wanted = wanted or dict.fromkeys(info.name for info in source.fed[:1])
+    if not wanted:
+        return None
+    head = part_of(source, cut.head, source.fed, [cut.info(n) for n in wanted])
+    known = cut.computed - wanted.keys()
+    head.graph.value_info.extend(i for i in source.proto.graph.value_info if i.name in known)
+    return Split(head, tail, tuple(cut.scope.problems), names)
+
+
+def reasons(source: Source) -> tuple[str, ...]:
+    """Each node that is not compiled, with its reason.  Raises ``ModelError``."""
+    scope = source.scope(None, fallback=True)
+    nodes = (value for value in scope.values.values() if isinstance(value, External))
+    elsewhere = (f"node {n.name!r} ({n.op_type}): {n.reason}" for n in nodes)
+    return tuple(dict.fromkeys([*scope.problems, *elsewhere]))
+
+
+def with_label_codes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with numbers for the strings of its classifiers; itself if it has none."""
+    if not any(strings_of(node) for node in proto.graph.node):
+        return proto
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    del made.graph.node[:]
+    taken = {name for node in all_nodes(proto.graph.node) for name in (*node.input, *node.output)}
+    version = opsets_of(proto).get(ML, 1)
+    for node in proto.graph.node:
+        made.graph.node.extend(coded(node, taken, version) if strings_of(node) else [node])
+    return made
+
+
+def strings_of(node: onnx.NodeProto) -> list[bytes]:
+    """The labels of a classifier of strings whose label has a name; else nothing."""
+    if node.domain != ML or node.op_type not in NUMBERS or not any(node.output[:1]):
+        return []
+    return [label for a in node.attribute if a.name == STRINGS for label in a.strings]
+
+
+def coded(node: onnx.NodeProto, taken: set[str], version: int) -> Iterator[onnx.NodeProto]:
+    """The classifier of numbers, and the table."""
+    strings = strings_of(node)
+    code = f"{node.output[0]}:code"
+    while code in taken:
+        code += "'"
+    taken.add(code)
+    classifier = onnx.NodeProto()
+    classifier.CopyFrom(node)
+    del classifier.attribute[:]
+    classifier.attribute.extend(a for a in node.attribute if a.name != STRINGS)
+    numbers = list(range(len(strings)))
+    classifier.attribute.append(onnx.helper.make_attribute(NUMBERS[node.op_type], numbers))
+    classifier.output[0] = code
+    yield classifier
+    table = {"keys_int64s": numbers, "values_strings": strings}
+    yield onnx.helper.make_node(
+        "LabelEncoder",
+        [code],
+        [node.output[0]],
+        domain=ML,
+        **(table if version > 1 else {"classes_strings": strings}),
+    )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The side of the cut for each node.  ``scope`` has what importing made of every value."""
+
+    source: Source
+    scope: Scope
+
+    @cached_property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """The nodes that some output needs, in order."""
+        return live_nodes(self.source.proto.graph)
+
+    @cached_property
+    def late(self) -> frozenset[int]:
+        """Numbers of the nodes that could not be made, and of all behind them."""
+        found: set[int] = set()
+        names: set[str] = set()
+        for number, node in enumerate(self.nodes):
+            unmade = any(self.is_unmade(name) for name in node.output if name)
+            if unmade or not names.isdisjoint(read_names(node)):
+                found.add(number)
+                names.update(node.output)
+        return frozenset(found)
+
+    def is_unmade(self, name: str) -> bool:
+        """Whether the graph cannot hold a value; of known ones, an output."""
+        value = self.scope.values.get(name)
+        if isinstance(value, Known):
+            is_held = held_dtype(value.onnx_type) is not None and value.array.size > 0
+            return name in self.outputs and not is_held
+        return isinstance(value, Foreign) or value in self.scope.placeholders
+
+    @property
+    def head(self) -> list[onnx.NodeProto]:
+        return [node for i, node in enumerate(self.nodes) if i not in self.late]
+
+    @cached_property
+    def computed(self) -> frozenset[str]:
+        """Names of the values that the head computes."""
+        return frozenset(name for node in self.head for name in node.output if name)
+
+    @cached_property
+    def late_outputs(self) -> frozenset[str]:
+        """Outputs that the tail gives; the head gives inputs and constants, unless it cannot hold
+        them.
+        """
+        late = {name for number in self.late for name in self.nodes[number].output}
+        passed = {name for name in self.outputs if name not in self.makers}
+        return frozenset(late.intersection(self.outputs) | set(filter(self.is_unmade, passed)))
+
+    @cached_property
+    def tail(self) -> list[onnx.NodeProto]:
+        """The late nodes, and those that compute known values they read."""
+        taken: set[int] = set()
+        waiting = list(self.late)
+        while waiting:
+            number = waiting.pop()
+            if number not in taken:
+                taken.add(number)
+                waiting.extend(self.known_operands(self.nodes[number]))
+        return [self.without_given(self.nodes[number]) for number in sorted(taken)]
+
+    def without_given(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """A node of the tail without results that the tail takes from the head."""
+        given = [
+            number
+            for number, name in enumerate(node.output)
+            if isinstance(value := self.scope.values.get(name), Known)
+            and self.is_given(name, value)
+        ]
+        if not given:
+            return node
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for number in given:
+            copy.output[number] = f"{node.output[number]} again"
+        return copy
+
+    def known_operands(self, node: onnx.NodeProto) -> Iterator[int]:
+        """Numbers of the nodes that compute known operands which the head does not give."""
+        for name in read_names(node):
+            value = self.scope.values.get(name)
+            if isinstance(value, Known) and name in self.makers and not self.is_given(name, value):
+                yield self.makers[name]
+
+    def is_given(self, name: str, value: Known) -> bool:
+        """Whether the tail takes a known value from the head: a float output of the head, which
+        onnxruntime may round otherwise, while all that reads it should read one value.
+        """
+        is_early = name in self.outputs and name in self.computed
+        return is_early and is_float_type(onnx_type_of(value))
+
+    @cached_property
+    def outputs(self) -> dict[str, None]:
+        """Names of the model's outputs, in order."""
+        return dict.fromkeys(output.name for output in self.source.proto.graph.output)
+
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        nodes = enumerate(self.nodes)
+        return {name: number for number, node in nodes for name in node.output if name}
+
+    @cached_property
+    def read_by_tail(self) -> frozenset[str]:
+        """Names of values from outside the tail."""
+        made = {name for node in self.tail for name in node.output}
+        read = {name for node in self.tail for name in read_names(node)}
+        return frozenset((read | self.late_outputs) - made)
+
+    @cached_property
+    def border(self) -> list[str]:
+        """Values of the head that the tail reads."""
+        return [name for name in self.makers if name in self.read_by_tail]
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the head computes anything that onnxruntime does not compute anyway."""
+        values = [self.scope.values.get(name) for name in self.computed]
+        nodes = [value for value in values if isinstance(value, Node) and value.operands]
+        return not all(isinstance(node, External) for node in nodes)
+
+    def element(self, name: str, value: Value) -> int:
+        """The element type that the model gives a value, which may be another float than ours."""
+        kind = onnx_type_of(value)
+        return self.other_floats.get(name, kind) if is_float_type(kind) else kind
+
+    @cached_property
+    def other_floats(self) -> dict[str, int]:
+        """Values that are float16, bfloat16 or float64 in the model."""
+        if not self.source.conversions:
+            return {}
+        with suppress(*INFERENCE_FAILURES):
+            typed = inferred(self.source.proto).graph
+            infos = (*typed.value_info, *typed.output)
+            kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
+            return {name: kind for name, kind in kinds.items() if kind in OTHER_FLOATS}
+        return {}
+
+    def info(self, name: str) -> onnx.ValueInfoProto:
+        """A value with its type: declared, if it is an output with a shape; else with its shape
+        where all inputs of the model have one, without which onnxruntime does not run every Scan.
+        """
+        value = self.scope.values[name]
+        for output in self.source.proto.graph.output:
+            kind = output.type.tensor_type
+            if output.name == name and is_declared(kind, self.element(name, value)):
+                return output
+        dims = [d for i in self.source.fed for d in i.type.tensor_type.shape.dim]
+        is_fixed = bool(dims) and all(d.dim_value > 0 for d in dims)
+        made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
+            name, self.element(name, value), shape_of(value) if is_fixed else None
+        )
+        return made
+
+
+def is_declared(kind: onnx.TypeProto.Tensor, element: int) -> bool:
+    """Whether a type has this element type and a shape."""
+    return kind.elem_type == element and kind.HasField("shape")
+
+
+def part_of(
+    source: Source,
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
+) -> onnx.ModelProto:
+    """A model of some of the nodes, with the initializers that they read or that are outputs."""
+    outputs = list(outputs)
+    made = onnx.ModelProto(ir_version=max(source.proto.ir_version, 4))
+    made.opset_import.extend(source.proto.opset_import)
+    made.graph.name = source.proto.graph.name
+    made.graph.node.extend(nodes)
+    made.graph.input.extend(inputs)
+    made.graph.output.extend(outputs)
+    read = {name for node in made.graph.node for name in read_names(node)}
+    read.update(output.name for output in outputs)
+    given = source.proto.graph.initializer
+    needed = (tensor for tensor in given if tensor.name in read)
+    made.graph.initializer.extend(with_data(tensor, source.weights) for tensor in needed)
+    return made

@@ -1,0 +1,374 @@
+"""ONNX nodes to the nodes of a typed float graph.  ``source`` has the way in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from quantglow.importer.onnx.budget import Meter, described
+from quantglow.importer.onnx.nodes.context import (
+    DOMAINS,
+    IMPORTERS,
+    AlreadyReported,
+    Call,
+    OfLateShapes,
+    Result,
+    Scope,
+    Unsupported,
+    qualified,
+)
+from quantglow.importer.onnx.nodes.folding import FAILURES, fold, foldable, inferred_types
+from quantglow.importer.onnx.nodes.values import (
+    Foreign,
+    Known,
+    Quantized,
+    Sizes,
+    Value,
+    array_of,
+    held_dtype,
+    shape_of,
+)
+from quantglow.importer.onnx.operators.controlflow.loops import import_loop, import_scan
+from quantglow.importer.onnx.operators.controlflow.subgraphs import import_if
+from quantglow.importer.onnx.operators.quantization import linear
+from quantglow.importer.onnx.operators.quantization.qlinear import (
+    CONCAT,
+    FLOAT_PRODUCTS,
+    FORMS,
+    import_float_product,
+    import_qlinear,
+    is_of_steps,
+)
+from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
+from quantglow.importer.onnx.reading.light_models import Weights
+from quantglow.importer.onnx.reading.proto import OLDEST_OPSET, all_nodes, opsets_of
+from quantglow.importer.onnx.resolvers.evaluation import (
+    FLOAT,
+    evaluated,
+    importer_of,
+    is_ours,
+    known_value,
+    with_free_sizes,
+)
+from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS, definition, expanded
+from quantglow.importer.onnx.resolvers.external import left_to_fallback
+from quantglow.ir.graph.family import Values
+from quantglow.ir.graph.node import Input, Node
+from quantglow.ir.graph.signature import Shapes
+from quantglow.ir.types import TensorType
+from quantglow.support.errors import ModelError, TypeRuleError
+
+Resolve = Callable[[onnx.NodeProto, Scope], dict[str, Value]]
+"""Imports another node, such as the one whose result is moved."""
+
+Resolver = Callable[[onnx.NodeProto, Scope, Resolve], dict[str, Value] | None]
+"""The values of a node's outputs; None if this is not the way to make them."""
+
+
+def new_scope(proto: onnx.ModelProto, meter: Meter, fallback: bool = False) -> Scope:
+    """The names of the main graph reserved."""
+    graph = proto.graph
+    nodes = list(all_nodes(graph.node))
+    read = {name for node in nodes for name in node.input}
+    made = {name for node in graph.node for name in node.output}
+    return Scope(
+        opsets={"": OLDEST_OPSET, **opsets_of(proto)},
+        meter=meter,
+        reserved=frozenset({*made, *(i.name for i in graph.input)}),
+        used=frozenset(read | outputs_of_graphs(graph, nodes)),
+        fallback=fallback,
+        has_free_inputs=any(map(is_open, graph.input)),
+        declared={info.name: info for info in (*graph.value_info, *graph.output)},
+    )
+
+
+def is_open(value: onnx.ValueInfoProto) -> bool:
+    """Whether a declaration leaves a dimension free."""
+    return any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
+
+
+def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    branches = [a.g for node in nodes for a in node.attribute if a.HasField("g")]
+    return {output.name for g in (graph, *branches) for output in g.output}
+
+
+def known_initializers(graph: onnx.GraphProto, weights: Weights) -> Iterator[Known]:
+    """The initializers decoded, but for ``weights``.  Raises ``ModelError``."""
+    for tensor in graph.initializer:
+        found = weights.get(tensor.name)
+        yield Known(tensor.name, array_of(tensor) if found is None else found)
+
+
+def declare_inputs(
+    fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: Scope, values: Values
+) -> tuple[Input, ...]:
+    """Input nodes in these shapes; those with values and those without elements, such as a cache
+    before the first token, are known, and no other node reads them.
+
+    Raises ``ModelError`` for those that nobody can hold.
+    """
+    inputs = []
+    for value in fed:
+        dims, element = shapes[value.name], value.type.tensor_type.elem_type
+        if math.prod(dims) > MAX_ELEMENTS:
+            raise ModelError(
+                f"input {value.name!r} of shape {tuple(dims)} has more than {MAX_ELEMENTS} "
+                "elements. Remedy: export the model again, or give smaller input_shapes."
+            )
+        if (dtype := held_dtype(element)) is not None:
+            node = Input(name=scope.claim(value.name), tensor=TensorType(dtype, tuple(dims)))
+            scope.values[value.name] = known_input(node, values.get(value.name)) or node
+            inputs.append(node)
+        else:
+            scope.values[value.name] = Foreign(element, dims, reported=False)
+    return tuple(inputs)
+
+
+def known_input(node: Input, elements: Sequence[int] | None) -> Known | None:
+    """The value of an input if it is known."""
+    if 0 in node.type.shape:
+        return Known(node.name, np.zeros(node.type.shape, node.type.dtype.numpy))
+    return None if elements is None else valued(node, elements)
+
+
+def valued(node: Input, elements: Sequence[int]) -> Known:
+    """An input with these values.  Raises ``ModelError`` where they do not fit it."""
+    kind = node.type
+    fits = not kind.dtype.is_float and len(elements) == kind.size
+    try:
+        array = np.asarray(elements, kind.dtype.numpy) if fits else None
+    except (OverflowError, TypeError, ValueError):
+        array = None
+    if array is None:
+        raise ModelError(
+            f"input_values[{node.name!r}] is {elements}, but the input is {kind}. "
+            "Remedy: give all its elements, in order; only integers and conditions have values."
+        )
+    return Known(node.name, array.reshape(kind.shape))
+
+
+def live_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes some output needs, in order."""
+    needed = {output.name for output in graph.output}
+    live = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            live.append(node)
+            needed.update(name for inner in all_nodes([node]) for name in inner.input)
+    return live[::-1]
+
+
+def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
+    """Bind the outputs of all nodes; a refused node leaves its reason and placeholders."""
+    for proto in nodes:
+        scope.meter.enter(proto)
+        if proto.domain == "ai.onnx":
+            proto = standard(proto)
+        with scope.importing(proto):
+            scope.values.update(import_or_refuse(proto, scope))
+
+
+def import_or_refuse(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+    """The values of the node's outputs, or stand-ins for them.  Raises ``ModelError``."""
+    missed = len(scope.missed)
+    try:
+        results = import_node(proto, scope)
+        del scope.missed[missed:]  # the importer found another way
+        return results
+    except Unsupported as reason:
+        return refused(proto, scope, reason)
+    except AlreadyReported:
+        return placeholders(proto, scope)
+    except (TypeRuleError, *FAILURES) as error:
+        if not scope.problems:
+            raise ModelError(f"{described(proto)}: is malformed: {error}") from error
+        return placeholders(proto, scope)
+
+
+def import_body(graph: onnx.GraphProto, scope: Scope) -> None:
+    """Bind the values of a subgraph."""
+    scope.values.update((value.name, value) for value in known_initializers(graph, {}))
+    import_nodes(live_nodes(graph), scope)
+
+
+def refused(proto: onnx.NodeProto, scope: Scope, reason: Unsupported) -> dict[str, Value]:
+    """Stand-ins for a node that cannot be compiled: External nodes, or a problem of the model."""
+    if scope.fallback and not (scope.cuts and isinstance(reason, OfLateShapes)):
+        scope.claimed.difference_update(proto.output)  # by the importer, before it gave up
+        results = left_to_fallback(proto, scope, str(reason))
+        if results is not None:
+            return results
+    scope.problems.append(f"{described(proto)}: {reason}")
+    return placeholders(proto, scope)
+
+
+def standard(proto: onnx.NodeProto) -> onnx.NodeProto:
+    """The node under the short name of the standard domain."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(proto)
+    copy.domain = ""
+    return copy
+
+
+def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+    """The values of the node's outputs, by the first resolver that knows how to make them.
+
+    Raises ``Unsupported`` with the importer's reason.
+    """
+    if proto.domain not in DOMAINS:
+        raise Unsupported(f"quantglow does not know the domain {proto.domain!r}")
+    tried = (resolver(proto, scope, import_node) for resolver in RESOLVERS)
+    return next(found for found in tried if found is not None)
+
+
+def with_moved_layout(
+    proto: onnx.NodeProto, scope: Scope, resolve: Resolve
+) -> dict[str, Value] | None:
+    """Known integers that are moved, not computed: their layout is noted."""
+    layout = linear.laid_out(proto, operands_of(proto, scope), scope)
+    return None if layout is None else {layout.name: layout}
+
+
+def as_it_is(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
+    """A node whose definition by other nodes, or whose value, holds for some sizes only."""
+    if not scope.is_atomic(proto):
+        return None
+    operands = operands_of(proto, scope).values()
+    if all(isinstance(v, Known) and not isinstance(v, Sizes) for v in operands):
+        return None
+    return left_to_fallback(proto, scope, "its definition holds for some sizes only")
+
+
+def with_known_operands(
+    proto: onnx.NodeProto, scope: Scope, resolve: Resolve
+) -> dict[str, Value] | None:
+    """A node whose operands are all known, evaluated."""
+    kind, operands = qualified(proto), operands_of(proto, scope)
+    if kind in linear.ON_INTEGERS or not foldable(proto, operands, scope.opset):
+        return None
+    try:
+        if is_ours(proto, operands, scope.opsets):
+            return evaluated(proto, operands, scope, bind)
+        if (results := by_float_definition(proto, operands, scope)) is not None:
+            return results
+        found = fold(proto, operands, scope.opsets, scope.meter)
+        return {known.name: known for known in found}
+    except Unsupported:
+        if kind in IMPORTERS or kind in DEFINITIONS or is_of_steps(kind):
+            return None
+        raise
+
+
+def by_float_definition(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope
+) -> dict[str, Value] | None:
+    """A node of floats without an importer, by its definition, as at run time: ``onnx.reference``
+    takes the logarithm of a Softmax that is 0.  None where the definition has loops."""
+    floats = [v for v in operands.values() if isinstance(v, Known) and v.onnx_type == FLOAT]
+    if qualified(proto) in IMPORTERS or not floats:
+        return None
+    function = definition(proto, scope)
+    if function is None or any(a.HasField("g") for n in function.node for a in n.attribute):
+        return None
+    try:
+        return expanded(proto, scope, import_nodes)
+    except Unsupported:
+        return None
+
+
+def by_bodies(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
+    """An If or a loop, whose subgraphs are imported, too."""
+    found = WITH_BODIES.get(qualified(proto))
+    return None if found is None else found(Call(proto, scope), import_body)
+
+
+WITH_BODIES = {"If": import_if, "Loop": import_loop, "Scan": import_scan}
+"""Importers of operators with subgraphs."""
+
+
+def by_importer(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value]:
+    """A node by the importer of its type; without one, by the standard's definition of it."""
+    try:
+        made = importer_of(proto)(Call(proto, scope))
+        return bind(proto, made if isinstance(made, Sequence) else [made], scope)
+    except Unsupported:
+        scope.claimed.difference_update(proto.output)
+        if (results := expanded(proto, scope, import_nodes)) is None:
+            raise
+        return results
+
+
+RESOLVERS: tuple[Resolver, ...] = (
+    as_it_is,
+    with_free_sizes,
+    with_moved_layout,
+    with_known_operands,
+    linear.import_moved,
+    linear.import_index,
+    import_qlinear,
+    import_float_product,
+    by_bodies,
+    by_importer,
+)
+"""Ways to import a node, asked in this order; None: the next one is asked."""
+
+
+def knows_operator(op_type: str) -> bool:
+    """Whether ONNX or onnxruntime has an operator of this type, whatever its domain."""
+    ours = (*IMPORTERS, *DEFINITIONS, *FORMS, *FLOAT_PRODUCTS, CONCAT)
+    return any(kind.rpartition(".")[2] == op_type for kind in ours) or any(
+        schema.name == op_type for schema in onnx.defs.get_all_schemas()
+    )
+
+
+def operands_of(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+    """The values of the node's inputs by name."""
+    return {name: scope.values[name] for name in proto.input if name}
+
+
+def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict[str, Value]:
+    """Results by output name.  Refuses outputs nobody made, and sizes nobody can hold."""
+    if missing := [n for n in proto.output[len(results) :] if n in scope.used]:
+        raise Unsupported(f"its outputs {missing} are not supported")
+    values: dict[str, Value] = {}
+    for name, result in zip(proto.output, results, strict=False):
+        value = known_value(name, result) if isinstance(result, np.ndarray) else result
+        if isinstance(value, Known):
+            scope.meter.made(name, value.shape, value.array.itemsize)
+        shape = shape_of(value)
+        if not isinstance(value, Known) and shape and not 0 < math.prod(shape) <= MAX_ELEMENTS:
+            raise Unsupported(f"{name!r} would have shape {shape}")
+        values[name] = value
+    return values
+
+
+def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+    """Stand-ins for the outputs of a refused node, so that the nodes behind it are checked too."""
+    inferred = inferred_types(proto, operands_of(proto, scope), scope.opsets)
+    values: dict[str, Value] = {}
+    for name in filter(None, proto.output):
+        element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))
+        dtype = held_dtype(element)
+        if dtype is not None and dims is not None:
+            values[name] = Input(name=scope.claim(name), tensor=TensorType(dtype, dims))
+        else:
+            values[name] = Foreign(element, dims, reported=True)
+    scope.placeholders.update(values.values())
+    return values
+
+
+def output_node(name: str, scope: Scope) -> Node | None:
+    """The node of a graph output, None (and a problem) if the graph cannot hold it."""
+    value = scope.values[name]
+    if isinstance(value, Quantized) and value.is_stored:
+        return value.node
+    try:
+        return scope.tensor(name)
+    except Unsupported as reason:
+        scope.problems.append(f"output {name!r}: {reason}")
+    except AlreadyReported:
+        pass
+    return None

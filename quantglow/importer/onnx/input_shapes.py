@@ -1,0 +1,90 @@
+"""The concrete shape of every model input: what the model fixes, plus what the caller says; and
+the values that the caller gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from quantglow.ir.graph.signature import Dim, dims_text, is_symbol
+from quantglow.ir.symbolic.size import is_free
+from quantglow.support.errors import ModelError
+
+
+def resolve_shapes(
+    inputs: Sequence[onnx.ValueInfoProto], given: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """A shape for each input.  A free batch dimension alone becomes 1.  Raises ``ModelError``."""
+    declared = {i.name: declared_dims(i) for i in inputs}
+    if unknown := sorted(given.keys() - declared.keys()):
+        raise ModelError(
+            f"input_shapes names {unknown}; the model's inputs are {sorted(declared)}. "
+            "Remedy: name one of these."
+        )
+    symbols: dict[str, int] = {}
+    shapes = {}
+    for name, shape in given.items():
+        shapes[name] = accepted(name, shape, declared[name], symbols)
+    for name, dims in declared.items():
+        if name not in shapes:
+            shapes[name] = completed(name, dims, symbols)
+    return {name: shapes[name] for name in declared}
+
+
+def resolve_values(
+    inputs: Sequence[onnx.ValueInfoProto], given: Mapping[str, int | Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """The elements of the inputs that have values.  Raises ``ModelError``."""
+    if unknown := sorted(given.keys() - {i.name for i in inputs}):
+        raise ModelError(f"input_values names {unknown}, which are no inputs of the model")
+    return {name: tuple(np.asarray(value).reshape(-1).tolist()) for name, value in given.items()}
+
+
+def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
+    """The dimensions the model declares, None if it does not even know the rank."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        int(d.dim_value) if d.dim_value > 0 else (d.dim_param or None) for d in tensor.shape.dim
+    )
+
+
+def accepted(
+    name: str, given: Sequence[int], dims: tuple[Dim, ...] | None, symbols: dict[str, int]
+) -> tuple[int, ...]:
+    """The caller's shape, if it fits the declared one and the other inputs."""
+    shape = tuple(given)
+    if not all((isinstance(d, int) and d >= 0) or is_free(d) for d in shape):
+        raise ModelError(f"input_shapes[{name!r}] must hold integers of at least 0, got {shape}")
+    if dims is None:
+        return shape
+    fits = len(shape) == len(dims)
+    for size, dim in zip(shape, dims, strict=False):
+        expected = symbols.setdefault(str(dim), size) if is_symbol(dim) else dim
+        fits = fits and (isinstance(expected, str | None) or expected == size)
+    if not fits:
+        raise ModelError(
+            f"input_shapes[{name!r}] is {shape}, but the model declares {dims_text(dims)}"
+            + (f" with {symbols}" if symbols else "")
+            + ". Remedy: give sizes that agree with it and with each other."
+        )
+    return shape
+
+
+def completed(
+    name: str, dims: tuple[Dim, ...] | None, symbols: Mapping[str, int]
+) -> tuple[int, ...]:
+    """The declared shape with symbols that other inputs fixed, and batch 1."""
+    if dims is not None:
+        known = [symbols.get(str(d), d) if is_symbol(d) else d for d in dims]
+        if known and not isinstance(known[0], int):
+            known[0] = 1
+        if all(isinstance(d, int) for d in known):
+            return tuple(d for d in known if isinstance(d, int))
+    raise ModelError(
+        f"input {name!r} has free dimensions {dims_text(dims)}. "
+        f"Remedy: give its shape: input_shapes={{{name!r}: (…)}}"
+    )

@@ -1,0 +1,243 @@
+"""Nodes whose operands are all known are evaluated at import by ``onnx.reference``.
+
+This is what makes shape arithmetic disappear.  ONNX's own shape inference bounds the size of a
+result before it is computed, and types the results of nodes that were refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+
+from quantglow.importer.onnx.budget import Meter
+from quantglow.importer.onnx.nodes.context import Unsupported
+from quantglow.importer.onnx.nodes.values import Known, Sizes, Value, onnx_type_of, shape_of
+from quantglow.ir.ops.work import ELEMENT_WORK
+from quantglow.ir.symbolic.size import is_free
+from quantglow.support.arrays import Array
+
+FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions that evaluating or importing a malformed node may raise."""
+
+INFERENCE_FAILURES = (
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+    onnx.shape_inference.InferenceError,
+)
+
+_RANDOM = frozenset(
+    {
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
+INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+"""Types whose results the evaluator may give in another width."""
+
+_CHANGED = {"Hardmax": 13, "LogSoftmax": 13, "Resize": 11, "Softmax": 13}
+"""Opset since which the evaluator's meaning holds, for ops it has in one version only."""
+
+_IMPLEMENTED = {"DequantizeLinear": 19}
+"""Opset whose evaluation also serves older opsets, for ops it does not have in an older one."""
+
+_PRODUCTS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "Einsum", "QLinearConv"})
+"""Operators whose work is bounded by elements of the result times those of an operand."""
+
+_LOOPS = frozenset(
+    {
+        *("AveragePool", "Col2Im", "DeformConv", "Erf", "GatherElements", "GatherND", "GridSample"),
+        *("LpPool", "LRN", "MaxPool", "MaxUnpool", "NonMaxSuppression", "Resize", "RoiAlign"),
+        *("Scatter", "ScatterElements", "ScatterND", "STFT", "StringNormalizer", "TensorScatter"),
+        *("TfIdfVectorizer", "Upsample"),
+    }
+)
+"""Operators that the evaluator computes in a loop of Python over the elements."""
+
+LOOP_WORK = 20_000
+"""Multiply-accumulates of a matrix product in the time in which Python computes one element."""
+
+SLOW_PRODUCT = 100
+"""The same for a multiply-accumulate of types for which NumPy has no fast product."""
+
+_SMALL = 4096
+
+
+def foldable(proto: onnx.NodeProto, operands: Mapping[str, Value], opset: int) -> bool:
+    """Whether the node has one result, and it is known: no random numbers, no subgraphs."""
+    kinds = {attribute.type for attribute in proto.attribute}
+    if proto.op_type in _RANDOM or onnx.AttributeProto.GRAPH in kinds:
+        return False
+    if opset < _CHANGED.get(proto.op_type, 0):
+        return False
+    return all(
+        isinstance(value, Known) and not isinstance(value, Sizes) for value in operands.values()
+    )
+
+
+def fold(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int], meter: Meter
+) -> list[Known]:
+    """The values of the named outputs.  Raises ``Unsupported`` where ONNX cannot evaluate them."""
+    kinds = admit(proto, operands, opsets, meter)
+    outputs = [name for name in proto.output if name]
+    feeds = {name: v.array for name, v in operands.items() if isinstance(v, Known)}
+    graph = onnx.helper.make_graph(
+        [proto], "fold", [typed(name, v) for name, v in operands.items()], []
+    )
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    version = max(opsets[""], _IMPLEMENTED.get(proto.op_type, 0))
+    try:
+        arrays = evaluator_class()(graph, opsets={**opsets, "": version}).run(None, feeds)
+        found = [
+            Known(n, of_kind(as_array(a), kinds.get(n)))
+            for n, a in zip(outputs, arrays, strict=True)
+        ]
+    except FAILURES as error:
+        raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from None
+    for known in found:
+        meter.made(known.name, known.shape, known.array.itemsize)
+    return found
+
+
+@cache
+def evaluator_class() -> Any:
+    """``ReferenceEvaluator``, imported by who needs it first: few models do, and it takes long."""
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator
+
+
+def of_kind(array: Array, element: int | None) -> Array:
+    """An array as this type of ONNX: the evaluator adds small integers as int64."""
+    if element in INTEGERS:
+        return array.astype(onnx.helper.tensor_dtype_to_np_dtype(element), copy=False)
+    return array
+
+
+def as_array(value: object) -> Array:
+    """A tensor result; sequences and optionals are not tensors."""
+    if not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"the result is a {type(value).__name__}, not a tensor")
+    return np.asarray(value)
+
+
+def admit(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int], meter: Meter
+) -> dict[str, int]:
+    """The element types of the results, as far as ONNX infers them.
+
+    Raises ``ImportBudgetError`` before a hostile node fills the memory or never ends.
+    """
+    results, kinds = 0, dict[str, int]()
+    for name, (element, shape) in inferred_types(proto, operands, opsets).items():
+        kinds[name] = element
+        if shape is not None:
+            meter.reserve(name, shape, itemsize_of(element))
+            results += math.prod(shape)
+    meter.spend(work_of_evaluation(proto, operands, results))
+    return kinds
+
+
+def itemsize_of(element: int) -> int:
+    """Bytes of an element in memory; at least those of one in a NumPy array of objects."""
+    try:
+        return int(onnx.helper.tensor_dtype_to_np_dtype(element).itemsize)
+    except KeyError:
+        return 8
+
+
+def work_of_evaluation(proto: onnx.NodeProto, operands: Mapping[str, Value], results: int) -> int:
+    """Upper bound of the time of an evaluation, in multiply-accumulates of a matrix product."""
+    arrays = [value.array for value in operands.values() if isinstance(value, Known)]
+    elements = results + sum(array.size for array in arrays)
+    moved = elements * (LOOP_WORK if proto.op_type in _LOOPS else ELEMENT_WORK)
+    is_fast = all(array.dtype.char in "fd" for array in arrays)
+    return moved + products_of(proto, arrays, results) * (1 if is_fast else SLOW_PRODUCT)
+
+
+def products_of(proto: onnx.NodeProto, arrays: Sequence[Array], results: int) -> int:
+    """Upper bound of the multiply-accumulates of a node that is a product, else 0."""
+    kind = proto.op_type
+    if kind in _PRODUCTS:
+        return results * max((array.size for array in arrays), default=0)
+    if kind == "Gemm" or "MatMul" in kind:
+        return results * max(((0, *array.shape)[-1] for array in arrays[:2]), default=0)
+    return 0
+
+
+def inferred_types(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int]
+) -> dict[str, tuple[int, tuple[int, ...] | None]]:
+    """Element type and (if it is known) shape of every output that ONNX can infer."""
+    try:
+        schema = onnx.defs.get_schema(proto.op_type, opsets[proto.domain], proto.domain)
+        types = onnx.shape_inference.infer_node_outputs(
+            schema,
+            with_defaults(proto, opsets),
+            {name: typed(name, v).type for name, v in operands.items()},
+            {n: small for n, v in operands.items() if (small := small_tensor(v)) is not None},
+            opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
+        )
+    except (*INFERENCE_FAILURES, *FAILURES):
+        return {}
+    return {name: read_type(kind) for name, kind in types.items() if kind.HasField("tensor_type")}
+
+
+def with_defaults(proto: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.NodeProto:
+    """The node with what it leaves out: ONNX's inference forgets that STFT is onesided."""
+    schema = onnx.defs.get_schema(proto.op_type, opsets[proto.domain], proto.domain)
+    stated = {attribute.name for attribute in proto.attribute}
+    made = onnx.NodeProto()
+    made.CopyFrom(proto)
+    made.attribute.extend(
+        attribute.default_value
+        for name, attribute in schema.attributes.items()
+        if name not in stated and attribute.default_value.type
+    )
+    return made
+
+
+def typed(name: str, value: Value) -> onnx.ValueInfoProto:
+    """ONNX's type of a value, without the sizes that are free."""
+    shape = shape_of(value)
+    dims = None if shape is None else [None if is_free(size) else size for size in shape]
+    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, onnx_type_of(value), dims)
+    return made
+
+
+def small_tensor(value: Value) -> onnx.TensorProto | None:
+    """A known operand that may decide the shape of the result."""
+    if (
+        not isinstance(value, Known)
+        or value.array.size > _SMALL
+        or value.array.dtype.kind not in "if"
+    ):
+        return None
+    return onnx.numpy_helper.from_array(value.array)
+
+
+def read_type(kind: onnx.TypeProto) -> tuple[int, tuple[int, ...] | None]:
+    tensor = kind.tensor_type
+    dims = tensor.shape.dim
+    if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in dims):
+        return int(tensor.elem_type), None
+    return int(tensor.elem_type), tuple(int(d.dim_value) for d in dims)

@@ -1,0 +1,294 @@
+"""Meanings of ONNX value names while a model is imported, and origins of nodes.
+
+A name stands for a node of the graph, for a value that is known at import, or for integers that are
+codes of reals.  The origin of an ONNX node is the name by which the user knows it, and the calls of
+local functions that it was inlined from.  These are in its metadata; a file may have such metadata
+of its own, which gives its nodes other names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from quantglow.ir.graph.node import Node
+from quantglow.ir.graph.origins import Origin
+from quantglow.ir.ops.groupwise import PackedWeights, unpacked_codes
+from quantglow.ir.types import DType, ElementType, QuantParams
+from quantglow.support.arrays import Array
+from quantglow.support.errors import ModelError, UnsupportedOpError
+
+KEY = "quantglow.calls"
+"""Key of the metadata with the calls around a node: name, operator, domain and results of each."""
+
+Layout = Callable[[Array], Array]
+"""Moves the elements of an array, whatever they are."""
+
+OTHER_FLOATS: dict[int, str] = {
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+}
+"""Float types that are computed as float32, by NumPy's names."""
+
+_FLOATS = frozenset({onnx.TensorProto.FLOAT, *OTHER_FLOATS})
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A value of any ONNX type that is known at import; enters the graph when an op reads it."""
+
+    name: str
+    array: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def onnx_type(self) -> int:
+        """The ``TensorProto`` element type."""
+        return int(onnx.helper.np_dtype_to_tensor_dtype(self.array.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes(Known):
+    """Known integers, some of which are free sizes; ``array`` is one of objects."""
+
+    @property
+    def onnx_type(self) -> int:
+        return int(onnx.TensorProto.INT64)
+
+    def fixed(self) -> Known:
+        """The integers of the shape at hand, which become the only ones."""
+        return Known(self.name, self.array.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Coded(Known):
+    """Known integers behind DequantizeLinear: ``array = (codes - zero_points) * scales``.
+
+    ``scales`` and ``zero_points`` have the shape of the codes, so that they move with them.
+    """
+
+    codes: Array
+    scales: Array
+    zero_points: Array
+
+    def laid_out(self, layout: Layout) -> Coded:
+        """The same elements in another order."""
+        parts = (self.array, self.codes, self.scales, self.zero_points)
+        return Coded(self.name, *(np.asarray(layout(part)) for part in parts))
+
+    def times(self, factor: float) -> Coded | None:
+        """The same integers with other scales; None where scales cannot be so."""
+        with np.errstate(over="ignore"):
+            scales, reals = (a * np.float32(factor) for a in (self.scales, self.array))
+        is_scale = np.isfinite(scales) & (scales > 0)
+        return replace(self, array=reals, scales=scales) if is_scale.all() else None
+
+    def runs(self) -> tuple[int, int]:
+        """The axis along which the longest runs of elements share their parameters, and their
+        length.
+        """
+        lengths = [run_length(self.scales, self.zero_points, a) for a in range(self.codes.ndim)]
+        return int(np.argmax(lengths)), max(lengths)
+
+    def element(self) -> ElementType | None:
+        """The element type of the codes; None if no axis has all the parameters."""
+        for axis in (None, *range(self.codes.ndim)):
+            scales, zero_points = (along(a, axis) for a in (self.scales, self.zero_points))
+            if scales is not None and zero_points is not None:
+                params = QuantParams(flat(scales), flat(zero_points), axis)
+                return ElementType(DType.of(self.codes), params)
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Blocked(Known):
+    """A known matrix behind a DequantizeLinear of blocks along ``depth_axis``, as weights that a
+    product with packed codes takes."""
+
+    packed: PackedWeights
+    depth_axis: int
+
+    def transposed(self, name: str) -> Blocked:
+        """The matrix with its axes exchanged."""
+        return Blocked(name, self.array.T, self.packed, 1 - self.depth_axis)
+
+    def coded(self) -> Coded:
+        """The matrix with parameters for each element, for readers without packed codes."""
+        packed, shape = self.packed, self.shape if self.depth_axis else self.shape[::-1]
+        middle = 2 ** (packed.bits - 1)
+        points = np.full(packed.scales.shape, 0)
+        if packed.zero_points is not None:
+            points = packed.zero_points.astype(np.int32) - middle
+        codes = unpacked_codes(packed.codes, packed.bits).astype(np.int32) - middle
+        spread = (np.broadcast_to(a[..., None], codes.shape) for a in (packed.scales, points))
+        parts = (a.reshape(len(a), -1)[:, : shape[1]] for a in (codes.astype(np.int8), *spread))
+        return Coded(self.name, self.array, *(a if self.depth_axis else a.T for a in parts))
+
+
+def run_length(scales: Array, zero_points: Array, axis: int) -> int:
+    """The longest length that divides the axis into runs of equal parameters."""
+    size = scales.shape[axis]
+    others = tuple(i for i in range(scales.ndim) if i != axis)
+    differs = [(np.diff(array, axis=axis) != 0).any(axis=others) for array in (scales, zero_points)]
+    return math.gcd(size, *(np.flatnonzero(differs[0] | differs[1]) + 1).tolist())
+
+
+def flat(array: Array) -> tuple[Any, ...]:
+    """The elements as Python numbers."""
+    return tuple(array.reshape(-1).tolist())
+
+
+def along(array: Array, axis: int | None) -> Array | None:
+    """The values along the axis (None: the one value), if they vary along no other."""
+    first = tuple(slice(None) if i == axis else slice(0, 1) for i in range(array.ndim))
+    vector = array[first]
+    return vector if (vector == array).all() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """Run-time integers: the codes of a quantized node plus ``offset``, as ``onnx_type``.
+
+    The graph speaks int8: uint8 activations are kept 128 lower, which loses nothing.
+    """
+
+    node: Node
+    offset: int
+    onnx_type: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.node.type.shape
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the node stores the integers as they are."""
+        return self.offset == 0 and held_dtype(self.onnx_type) is self.node.type.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Foreign:
+    """A run-time value the graph cannot hold (of another type, or of a node that was refused).
+
+    ``reported`` tells that the cause is already among the problems of the model.
+    """
+
+    onnx_type: int
+    shape: tuple[int, ...] | None
+    reported: bool
+
+    @property
+    def kind(self) -> str:
+        """The element type in words."""
+        return type_in_words(self.onnx_type)
+
+
+Value = Node | Known | Foreign | Quantized
+
+
+def type_in_words(onnx_type: int) -> str:
+    """``float``, ``int64``, …"""
+    if onnx_type not in onnx.helper.get_all_tensor_dtypes():
+        return f"of type {onnx_type}, which ONNX does not have"
+    return str(onnx.helper.tensor_dtype_to_string(onnx_type)).split(".")[-1].lower()
+
+
+def array_of(tensor: onnx.TensorProto) -> Array:
+    """The array that a tensor of a model holds.  Raises ``ModelError``."""
+    try:
+        return np.asarray(onnx.numpy_helper.to_array(tensor))
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as e:
+        raise ModelError(
+            f"tensor {tensor.name!r} is malformed: {e}. Remedy: export or copy the model again."
+        ) from None
+
+
+def shape_of(value: Value) -> tuple[int, ...] | None:
+    """The shape of a value, None if unknown."""
+    return value.type.shape if isinstance(value, Node) else value.shape
+
+
+def onnx_type_of(value: Value) -> int:
+    """The ``TensorProto`` element type; every float, as reals in codes, is float32 in the graph."""
+    if not isinstance(value, Node):
+        return value.onnx_type
+    return _ONNX_TYPES[DType.F32 if value.type.quant else value.type.dtype]
+
+
+def held_dtype(onnx_type: int) -> DType | None:
+    """The element type that values of an ONNX type have in the graph, None if it holds no such."""
+    return DType.F32 if is_float_type(onnx_type) else _DTYPES.get(onnx_type)
+
+
+def is_float_type(onnx_type: int) -> bool:
+    """Whether values of the ONNX element type are computed as float32."""
+    return onnx_type in _FLOATS
+
+
+_ONNX_TYPES: dict[DType, int] = {
+    dtype: int(onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy)) for dtype in DType
+}
+_DTYPES = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()}
+
+
+def as_element(array: Array) -> Array:
+    """The array as a graph Constant holds it: floats as float32."""
+    is_float = is_float_type(int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)))
+    return as_float32(array) if is_float else np.ascontiguousarray(array).reshape(array.shape)
+
+
+def dtype_of(name: str, onnx_type: int) -> DType:
+    """Element type in which values of an ONNX type are fed.  Raises ``UnsupportedOpError``."""
+    dtype = held_dtype(onnx_type)
+    if dtype is None:
+        kind = type_in_words(onnx_type)
+        raise UnsupportedOpError([f"{name!r} holds elements of type {kind}; quantglow has none"])
+    return dtype
+
+
+def as_float32(array: Array) -> Array:
+    """A contiguous float32 copy (or the array itself); what is too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, np.float32).reshape(array.shape)
+
+
+def origin_of(proto: onnx.NodeProto, outer: Origin | None) -> Origin:
+    """The node, in the calls that it was inlined from, and in ``outer``, the node whose subgraph it
+    is in."""
+    # Without what they are in themselves: hashes of nested ones double with each level.
+    outside = (replace(outer, inside=()), *outer.inside) if outer else ()
+    around = (*calls_around(proto), *outside)
+    results = tuple(filter(None, proto.output))
+    return Origin(proto.name, proto.op_type, proto.domain, results, around)
+
+
+def note_calls(node: onnx.NodeProto, calls: Iterable[onnx.NodeProto]) -> None:
+    """Write down which calls a node is from, the innermost first."""
+    *inner, outermost = calls
+    # Values inside of functions have names of their own, which the model may use for others.
+    texts = [[call.name, call.op_type, call.domain] for call in inner]
+    texts.append([outermost.name, outermost.op_type, outermost.domain, *outermost.output])
+    node.metadata_props.add(key=KEY, value=json.dumps(texts))
+
+
+def calls_around(node: onnx.NodeProto) -> tuple[Origin, ...]:
+    """The calls that were noted, the innermost first."""
+    found = [entry.value for entry in node.metadata_props if entry.key == KEY]
+    try:
+        entries = json.loads(found[-1]) if found else []
+        texts = [[str(text) for text in entry] for entry in entries]
+        return tuple(
+            Origin(name, kind, domain, tuple(results)) for name, kind, domain, *results in texts
+        )
+    except (ValueError, TypeError, RecursionError):
+        return ()  # metadata of the file itself

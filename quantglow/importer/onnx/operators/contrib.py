@@ -1,0 +1,355 @@
+"""Importers of onnxruntime's attention: MultiHeadAttention, GroupQueryAttention, rotary positions.
+
+GroupQueryAttention has a cache in which each sample has its own length.  A sample of length n has
+the rows of its new tokens at the end of its n rows, in a cache that is as long as the longest
+sample, or longer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
+from quantglow.importer.onnx.operators.nn.attention import (
+    Causal,
+    Scores,
+    attended,
+    looked_up,
+    turned,
+)
+from quantglow.importer.onnx.operators.nn.fused import Steps
+from quantglow.importer.onnx.operators.quantization.integer_products import (
+    ZeroPoint,
+    centred_weights,
+    rows_times_weights,
+    whole,
+)
+from quantglow.importer.onnx.operators.tensor.slicing import written
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops.expression import arg, lconst
+from quantglow.ir.ops.expression import call as fn
+from quantglow.ir.symbolic.size import integer
+from quantglow.ir.types import DType
+
+HIDDEN = -10_000.0
+"""Default term of the scores of padding in MultiHeadAttention."""
+
+LATER = {
+    12: "a quantized cache",
+    13: "a quantized cache",
+    14: "normalized queries",
+    15: "normalized keys",
+    16: "lengths of queries",
+}
+"""Operands of GroupQueryAttention, by position, that are not computed."""
+
+DEFAULTS = {"causal": 1, "qk_output": 0, "sliding_window_cache": 0, "kv_cache_bit_width": 0}
+"""Attributes of GroupQueryAttention that have one value only."""
+
+
+@importer("com.microsoft.RotaryEmbedding")
+def rotary_embedding(call: Call) -> Node:
+    """x ``[batch, heads, steps, size]`` or ``[batch, steps, heads * size]`` at positions
+    ``[batch, steps]``, or from one position on."""
+    steps = Steps(call)
+    if call.integer("is_packed_batching", 0):
+        raise Unsupported("samples of a batch are packed")
+    x, positions = call.node(0), call.tensor(1)
+    is_flat = x.type.rank == 3
+    rows = x.type.shape[1 if is_flat else 2]
+    if positions.type.size == 1:
+        first = steps.reshape(positions, 1, 1)
+        value = fn("iadd", arg(0), fn("int64", arg(1)))
+        positions = steps.integers(value, steps.counting((1, rows), 1), first)
+    cosine, sine = (looked_up(steps, call.node(i), positions) for i in (2, 3))
+    pairs = cosine.type.shape[-1]
+    width = call.integer("rotary_embedding_dim", 0)
+    heads = call.integer("num_heads", 0)
+    if is_flat:
+        hidden = x.type.shape[2]
+        x = steps.heads(x, heads if width else hidden // (2 * pairs))
+    found = turned(steps, x, cosine, sine, bool(call.integer("interleaved", 0)))
+    return steps.named(steps.rows_of_heads(found) if is_flat else found)
+
+
+@importer("com.microsoft.MultiHeadAttention")
+def multi_head_attention(call: Call) -> list[Node]:
+    """Queries, keys and values apart, or packed in one or two operands."""
+    steps = Steps(call)
+    if any(map(call.has, (8, 9))) or steps.gives(3):
+        raise Unsupported("it has a buffer for its cache, or gives its scores")
+    heads = call.integer("num_heads", 0)
+    query, key, value = biased(steps, *attention_operands(steps, heads))
+    key, value = (extended(steps, 6 + i, x, 1 + i) for i, x in enumerate((key, value)))
+    past = call.shape(6)[2] if call.has(6) else 0
+    rows, columns = query.type.shape[2], key.type.shape[2]
+    added = [call.node(5)] if call.has(5) else []
+    if call.has(4):
+        added.insert(0, padding(steps, 4, query.type.shape[0], rows, columns))
+    found = attended(steps, query, key, value, scores_of(call, query, added, past))
+    return [steps.named(steps.rows_of_heads(found)), *(key, value)[: len(call.proto.output) - 1]]
+
+
+def attention_operands(steps: Steps, heads: int) -> tuple[Node, Node, Node]:
+    """Queries, keys and values as ``[batch, heads, steps, size]``."""
+    call = steps.call
+    query = call.node(0)
+    if query.type.rank == 5:
+        first, second, third = packed(steps, query)
+        return first, second, third
+    split = steps.heads(query, heads)
+    if not call.has(1):
+        raise Unsupported("it has no keys")
+    key = call.node(1)
+    if key.type.rank == 5:
+        keys, values = packed(steps, key)
+        return split, keys, values
+    value = call.node(2)
+    if key.type.rank == 4:
+        return split, key, value
+    return split, steps.heads(key, heads), steps.heads(value, heads)
+
+
+def packed(steps: Steps, x: Node) -> list[Node]:
+    """``[batch, steps, heads, n, size]`` as n of ``[batch, heads, steps, size]``."""
+    batch, rows, heads, count, size = x.type.shape
+    parts = steps.parts(x, 3, (1,) * count)
+    return [steps.transpose(steps.reshape(p, batch, rows, heads, size), 0, 2, 1, 3) for p in parts]
+
+
+def biased(steps: Steps, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
+    """All three with their part of the bias; keys that come as heads have none."""
+    call = steps.call
+    if not call.has(3):
+        return query, key, value
+    sizes = [x.type.shape[1] * x.type.shape[3] for x in (query, key, value)]
+    parts = steps.parts(call.node(3), 0, sizes)
+    has_own = not call.has(1) or call.node(1).type.rank != 4
+    made = []
+    for i, (x, part) in enumerate(zip((query, key, value), parts, strict=True)):
+        _, heads, _, size = x.type.shape
+        by_head = steps.reshape(part, 1, heads, 1, size)
+        made.append(steps.add(x, by_head) if i == 0 or has_own else x)
+    return made[0], made[1], made[2]
+
+
+def extended(steps: Steps, position: int, new: Node, output: int) -> Node:
+    """The cache that is an operand, with new rows; these alone where it has none yet."""
+    call = steps.call
+    if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):
+        return new
+    joined = steps.joined(2, call.node(position), new)
+    return steps.named(joined, output) if steps.gives(output) else joined
+
+
+def padding(steps: Steps, position: int, batch: int, rows: int, columns: int) -> Node:
+    """The term of the scores of padding: the operand has a length for each sample, ends and then
+    starts of all, or conditions of columns or of rows and columns."""
+    call = steps.call
+    given = call.tensor(position)
+    shape, column = given.type.shape, steps.counting((1, 1, 1, columns), 3)
+    below = fn("lt", arg(0), fn("int64", arg(1)))
+    if len(shape) == 1 and shape[0] == batch:
+        seen = steps.condition(below, column, steps.reshape(given, batch, 1, 1, 1))
+    elif len(shape) == 1 and shape[0] == 2 * batch:
+        ends, starts = (
+            steps.reshape(part, batch, 1, 1, 1) for part in steps.parts(given, 0, (batch, batch))
+        )
+        inside = fn("and", below, fn("ge", arg(0), fn("int64", arg(2))))
+        seen = steps.condition(inside, column, ends, starts)
+    elif len(shape) in (2, 3) and shape[-1] == columns:
+        whole = steps.reshape(given, batch, 1, shape[1] if len(shape) == 3 else 1, columns)
+        seen = steps.condition(fn("gt", fn("int64", arg(0)), lconst(0)), whole)
+    else:
+        raise Unsupported(f"its mask has shape {shape}")
+    hidden = steps.number(call.number("mask_filter_value", HIDDEN))
+    return steps.where(seen, steps.number(0.0), hidden)
+
+
+def scores_of(call: Call, query: Node, added: list[Node], past: int) -> Scores:
+    """Rules by which scores become shares."""
+    scale = call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3])
+    order = Causal(past) if call.integer("unidirectional", 0) else None
+    return Scores(scale, added=tuple(added), causal=order)
+
+
+@importer("com.microsoft.Attention")
+def attention(call: Call) -> list[Node]:
+    """Queries, keys and values by one product with weights."""
+    if call.has(6) or call.integer("do_rotary", 0):
+        raise Unsupported("it has a buffer for its cache, or rotates its operands")
+    steps, columns = Steps(call), call.shape(1)[1]
+    sizes = call.integers("qkv_hidden_sizes", ()) or (columns // 3,) * 3
+    product = steps.product(call.node(0), 1)
+    if call.has(2):
+        product = steps.add(product, call.node(2))
+    added = [call.node(5)] if call.has(5) else []
+    return packed_attention(steps, steps.parts(product, 2, sizes), 3, 4, added)
+
+
+@importer("com.microsoft.QAttention")
+def q_attention(call: Call) -> list[Node]:
+    """Attention of queries, keys and values by one integer product.
+
+    They are ``float(sum) * (x_scale * w_scale) + bias``.
+    """
+    if call.integer("past_present_share_buffer", 0) or call.integer("do_rotary", 0):
+        raise Unsupported("it has a buffer for its cache, or rotates its operands")
+    steps, weights = Steps(call), centred_weights(call, 1, 7)
+    x, point = whole(call, 0), ZeroPoint.of(call, 6)
+    sums = rows_times_weights(call, call.derived("sums"), x, point, weights)
+    scales = steps.mul(steps.reshape(call.node(3), 1), call.node(4))
+    real = steps.apply(fn("mul", fn("float", arg(0)), arg(1)), [sums, scales], DType.F32)
+    product = steps.add(real, call.node(2))
+    thirds = (weights.shape[1] // 3,) * 3
+    return packed_attention(steps, steps.parts(product, 2, thirds), 5, 8, [])
+
+
+def packed_attention(
+    steps: Steps, rows: Sequence[Node], mask: int, past: int, added: list[Node]
+) -> list[Node]:
+    """Attention of queries, keys and values ``[batch, steps, heads * size]``, and the cache, whose
+    keys and values are one tensor; ``mask`` and ``past`` are positions of operands."""
+    call, heads = steps.call, steps.call.integer("num_heads", 0)
+    batch = rows[0].type.shape[0]
+    query, key, value = (steps.heads(part, heads) for part in rows)
+    before, present = 0, []
+    if call.has(past) and not (call.is_known(past) and 0 in call.shape(past)):
+        before = call.shape(past)[3]
+        parts = steps.parts(call.node(past), 0, (1, 1))
+        olds = (steps.reshape(part, *call.shape(past)[1:]) for part in parts)
+        key, value = (
+            steps.joined(2, old, new) for old, new in zip(olds, (key, value), strict=True)
+        )
+    if steps.gives(1):
+        shape = (1, *key.type.shape)
+        both = [steps.reshape(x, *shape) for x in (key, value)]
+        present = [steps.named(steps.joined(0, *both), 1)]
+    if call.has(mask):
+        added.insert(0, padding(steps, mask, batch, query.type.shape[2], key.type.shape[2]))
+    found = attended(steps, query, key, value, scores_of(call, query, added, before))
+    return [steps.named(steps.rows_of_heads(found)), *present]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Rows of the cache: those that the model is fed with, those that it gives, and those of the
+    longest sample.
+
+    before   rows of each sample before the new ones, ``[batch, 1, 1, 1]``; a number where it is the
+             same for all
+    """
+
+    fed: int
+    whole: int
+    longest: int
+    before: Node | int
+
+
+@importer("com.microsoft.GroupQueryAttention")
+def grouped_query_attention(call: Call) -> list[Node]:
+    """Output, and the cache with the new rows."""
+    steps = Steps(call)
+    check(call)
+    query, key, value = grouped_operands(steps)
+    lengths = lengths_of(steps, query.type.shape[2])
+    if call.integer("do_rotary", 0):
+        query, key = rotated(steps, query, key, lengths)
+    present = [cached(steps, 3 + i, x, lengths) for i, x in enumerate((key, value))]
+    key, value = (steps.part(x, 2, 0, lengths.longest) for x in present)
+    # The window contains the step itself.
+    window = call.integer("local_window_size", -1) - 1
+    scores = Scores(
+        call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3]),
+        call.number("softcap", 0.0),
+        (call.node(10),) if call.has(10) else (),
+        causal=Causal(lengths.before, window),
+        sink=sink(steps),
+    )
+    found = attended(steps, query, key, value, scores)
+    return [steps.named(steps.rows_of_heads(found)), *present[: len(call.proto.output) - 1]]
+
+
+def check(call: Call) -> None:
+    """Raise ``Unsupported`` for kinds of the operator that are not computed."""
+    for position, what in LATER.items():
+        if call.has(position):
+            raise Unsupported(f"it has {what}")
+    for name, value in DEFAULTS.items():
+        if call.integer(name, value) != value:
+            raise Unsupported(f"{name} is {call.integer(name, value)}")
+    if any(call.proto.output[3:]):
+        raise Unsupported("it gives its scores")
+
+
+def grouped_operands(steps: Steps) -> tuple[Node, Node, Node]:
+    """Queries, keys and values as ``[batch, heads, steps, size]``; they may come as one."""
+    call = steps.call
+    heads, shared = call.integer("num_heads", 0), call.integer("kv_num_heads", 0)
+    query = call.node(0)
+    if call.has(1):
+        return (
+            steps.heads(query, heads),
+            steps.heads(call.node(1), shared),
+            steps.heads(call.node(2), shared),
+        )
+    size = query.type.shape[2] // (heads + 2 * shared)
+    first, second, third = steps.parts(query, 2, (heads * size, shared * size, shared * size))
+    return steps.heads(first, heads), steps.heads(second, shared), steps.heads(third, shared)
+
+
+def lengths_of(steps: Steps, rows: int) -> Lengths:
+    """The rows of the cache.  Raises ``Unsupported`` where the longest sample is not known."""
+    call = steps.call
+    total = integer(call.array(6, "total_sequence_length").reshape(()).item())
+    fed = call.shape(3)[2] if call.has(3) else 0
+    whole = total if total > fed else fed
+    if total == rows:
+        return Lengths(fed, whole, total, 0)
+    lasts = call.tensor(5)
+    value = fn("isub", fn("int64", arg(0)), lconst(rows - 1))
+    before = steps.integers(value, steps.reshape(lasts, lasts.type.size, 1, 1, 1))
+    return Lengths(fed, whole, total, before)
+
+
+def rotated(steps: Steps, query: Node, key: Node, lengths: Lengths) -> tuple[Node, Node]:
+    """Queries and keys at their positions: an operand, or behind the rows before."""
+    call = steps.call
+    batch, _, rows, _ = query.type.shape
+    if call.has(9):
+        positions = call.tensor(9)
+    else:
+        positions = steps.counting((1, rows), 1)
+        if isinstance(lengths.before, Node):
+            before = steps.reshape(lengths.before, batch, 1)
+            positions = steps.integers(fn("iadd", arg(0), arg(1)), positions, before)
+    cosine, sine = (looked_up(steps, call.node(i), positions) for i in (7, 8))
+    interleaved = bool(call.integer("rotary_interleaved", 0))
+    first, second = (turned(steps, x, cosine, sine, interleaved) for x in (query, key))
+    return first, second
+
+
+def cached(steps: Steps, position: int, new: Node, lengths: Lengths) -> Node:
+    """The cache with new rows, each sample's behind its own."""
+    call, output = steps.call, position - 2
+    batch, heads, rows, size = new.type.shape
+    if isinstance(lengths.before, int) and lengths.whole == rows:
+        return new
+    added = lengths.whole - lengths.fed
+    room = [steps.zeros((batch, heads, added, size))] if added > 0 else []
+    if lengths.fed > 0:
+        room.insert(0, call.node(position))
+    place = room[0] if len(room) == 1 else steps.joined(2, *room)
+    start = steps.reshape(lengths.before, batch) if isinstance(lengths.before, Node) else None
+    found = written(call, place, new, 2, start)
+    return steps.named(found, output) if steps.gives(output) else found
+
+
+def sink(steps: Steps) -> Node | None:
+    """The score of a column whose share goes nowhere: of each head, or 0."""
+    call = steps.call
+    if call.has(11):
+        return steps.reshape(call.node(11), 1, call.shape(11)[0], 1, 1)
+    return steps.number(0.0) if call.integer("smooth_softmax", 0) > 0 else None

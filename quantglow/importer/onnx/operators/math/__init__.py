@@ -1,0 +1,1 @@
+"""Importers of arithmetic.  README.md has the table."""

@@ -1,0 +1,1 @@
+"""Importers of layers.  README.md has the table."""

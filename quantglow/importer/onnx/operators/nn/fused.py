@@ -1,0 +1,329 @@
+"""Importers of fused normalizations, activations and embeddings.
+
+onnxruntime's tools fuse a sum with its normalization or activation, and the first layer of BERT
+(EmbedLayerNormalization).  ``Steps`` makes the nodes of an operator that is made of several, each
+named behind the operator's result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
+from quantglow.importer.onnx.nodes.values import as_float32
+from quantglow.importer.onnx.operators.tensor.indexing import from_the_begin, iota
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops import Elementwise
+from quantglow.ir.ops.binary import Add, Mul, Sub, Where
+from quantglow.ir.ops.convolution import Gemm, MatMul
+from quantglow.ir.ops.expression import Expr, arg, const, lconst
+from quantglow.ir.ops.expression import call as fn
+from quantglow.ir.ops.indexing import Gather
+from quantglow.ir.ops.normalization import LayerNormalization, Softmax
+from quantglow.ir.ops.pooling import ReduceMean, ReduceSum
+from quantglow.ir.ops.shape import Concat, Expand, Reshape, Slice, Transpose
+from quantglow.ir.ops.unary import Gelu, Reciprocal, Sqrt, Swish
+from quantglow.ir.symbolic.size import surely_equal
+from quantglow.ir.types import DType, ElementType
+from quantglow.support.arrays import Array
+
+Table = Callable[[int], tuple[Node, Callable[[Node], Node]]]
+"""Position of an operand -> a table [V, H], and what makes its rows float32."""
+
+PARAMETERS = {2: (8, 13), 3: (9, 14), 4: (10, 15), 5: (11, 16), 6: (12, 17)}
+"""Operands of QEmbedLayerNormalization of 8 bits: where their scale and zero point are."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Makes the nodes for one ``Call``."""
+
+    call: Call
+
+    def named(self, node: Node, position: int = 0) -> Node:
+        """A node made here under the name of an output; others keep theirs."""
+        is_made = node.name.startswith(f"{self.call.proto.output[0]}:")
+        return replace(node, name=self.call.result_name(position)) if is_made else node
+
+    def gives(self, position: int) -> bool:
+        """Whether an output is asked for."""
+        return any(self.call.proto.output[position : position + 1])
+
+    # -- values
+
+    def number(self, value: float) -> Node:
+        return self.call.constant("number", np.array(value, np.float32))
+
+    def zeros(self, shape: Sequence[int]) -> Node:
+        return Expand(name=self.call.derived("zeros"), x=self.number(0.0), shape=tuple(shape))
+
+    def filling(self, like: Node, shape: Sequence[int]) -> Node:
+        """Zeros of the type of another value."""
+        zero = np.zeros((), like.type.dtype.numpy)
+        made = Constant(name=self.call.derived("filling"), value=zero)
+        return Expand(name=self.call.derived("zeros"), x=made, shape=tuple(shape))
+
+    def counting(self, shape: Sequence[int], axis: int) -> Node:
+        """0, 1, … along one axis; the others are 1."""
+        return iota(self.call, shape, axis)
+
+    # -- layout
+
+    def reshape(self, x: Node, *shape: int) -> Node:
+        if surely_equal(x.type.shape, shape):
+            return x
+        return Reshape(name=self.call.derived("shape"), x=x, shape=shape)
+
+    def transpose(self, x: Node, *perm: int) -> Node:
+        return Transpose(name=self.call.derived("moved"), x=x, perm=perm)
+
+    def part(self, x: Node, axis: int, start: int, size: int) -> Node:
+        """Elements of one axis."""
+        shape = x.type.shape
+        axis %= len(shape)
+        if start == 0 and surely_equal((shape[axis],), (size,)):
+            return x
+        starts = tuple(start if i == axis else 0 for i in range(len(shape)))
+        sizes = tuple(size if i == axis else d for i, d in enumerate(shape))
+        ones = (1,) * len(shape)
+        return Slice(name=self.call.derived("part"), x=x, starts=starts, sizes=sizes, steps=ones)
+
+    def parts(self, x: Node, axis: int, sizes: Sequence[int]) -> list[Node]:
+        """The axis cut in parts of these sizes."""
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return [self.part(x, axis, s, size) for s, size in zip(starts, sizes, strict=True)]
+
+    def joined(self, axis: int, *parts: Node) -> Node:
+        made = tuple(parts)
+        axis %= made[0].type.rank
+        return Concat(name=self.call.derived("joined"), parts=made, axis=axis)
+
+    def heads(self, x: Node, heads: int) -> Node:
+        """``[batch, steps, heads * size]`` as ``[batch, heads, steps, size]``."""
+        batch, steps, width = x.type.shape
+        if width % heads:
+            raise Unsupported(f"{width} columns do not make {heads} heads")
+        return self.transpose(self.reshape(x, batch, steps, heads, width // heads), 0, 2, 1, 3)
+
+    def rows_of_heads(self, x: Node) -> Node:
+        """The inverse of ``heads``."""
+        batch, heads, steps, size = x.type.shape
+        return self.reshape(self.transpose(x, 0, 2, 1, 3), batch, steps, heads * size)
+
+    # -- arithmetic
+
+    def add(self, x: Node, y: Node) -> Node:
+        return Add(name=self.call.derived("sum"), x=x, y=y)
+
+    def sub(self, x: Node, y: Node) -> Node:
+        return Sub(name=self.call.derived("difference"), x=x, y=y)
+
+    def mul(self, x: Node, y: Node) -> Node:
+        return Mul(name=self.call.derived("product"), x=x, y=y)
+
+    def scaled(self, x: Node, factor: float) -> Node:
+        return x if factor == 1 else self.mul(x, self.number(factor))
+
+    def matmul(self, x: Node, y: Node) -> Node:
+        return MatMul(name=self.call.derived("product"), x=x, y=y)
+
+    def product(self, x: Node, position: int) -> Node:
+        """``[batch, steps, width]`` times an operand ``[width, columns]``, which may be known."""
+        call = self.call
+        if not call.is_known(position):
+            return self.matmul(x, call.node(position))
+        *outer, width = x.type.shape
+        weights = call.weights(position, "kn", lambda w: w)
+        rows = self.reshape(x, math.prod(outer), width)
+        made = Gemm(name=call.derived("product"), x=rows, w=weights)
+        return self.reshape(made, *outer, weights.type.shape[1])
+
+    def softmax(self, x: Node) -> Node:
+        return Softmax(name=self.call.derived("shares"), x=x)
+
+    def where(self, condition: Node, x: Node, y: Node) -> Node:
+        return Where(name=self.call.derived("chosen"), condition=condition, x=x, y=y)
+
+    def apply(self, value: Expr, args: Sequence[Node], dtype: DType) -> Node:
+        """A function of each element."""
+        return Elementwise(
+            name=self.call.derived("value"),
+            args=tuple(args),
+            expression=value,
+            out=ElementType(dtype),
+        )
+
+    def condition(self, value: Expr, *args: Node) -> Node:
+        return self.apply(value, args, DType.BOOL)
+
+    def integers(self, value: Expr, *args: Node) -> Node:
+        return self.apply(value, args, DType.I64)
+
+    def capped(self, x: Node, bound: float) -> Node:
+        """``bound * tanh(x / bound)``"""
+        inner = fn("tanh", fn("div", arg(0), const(bound)))
+        return self.apply(fn("mul", const(bound), inner).rounded(), [x], DType.F32)
+
+    def unit_length(self, x: Node, axes: Sequence[int], epsilon: float) -> tuple[Node, Node]:
+        """x over its root mean square along axes, and the factor."""
+        squares = self.mul(x, x)
+        mean = ReduceMean(name=self.call.derived("mean"), x=squares, axes=tuple(axes))
+        root = Sqrt(name=self.call.derived("root"), x=self.add(mean, self.number(epsilon)))
+        inverse = Reciprocal(name=self.call.derived("inverse"), x=root)
+        return self.mul(x, inverse), inverse
+
+
+@importer("RMSNormalization", "SimplifiedLayerNormalization")
+def root_mean_square(call: Call) -> list[Node]:
+    """``x / sqrt(mean(x^2) + epsilon) * scale`` over all axes from ``axis`` on."""
+    steps = Steps(call)
+    return normalized(steps, call.node(0), 1)
+
+
+@importer("com.microsoft.SkipSimplifiedLayerNormalization")
+def root_mean_square_of_sum(call: Call) -> list[Node]:
+    """``root_mean_square`` of the sum of both operands and a bias; the sum where asked for."""
+    steps = Steps(call)
+    total = sum_of(steps, 3)
+    if any(call.proto.output[1:3]):
+        raise Unsupported("it gives its mean or its deviation")
+    return [*normalized(steps, total, 2), total, total, total][:4]
+
+
+def normalized(steps: Steps, x: Node, scale: int) -> list[Node]:
+    """x over its root mean square, times the operand ``scale``; the factor where it is wanted."""
+    call, rank = steps.call, x.type.rank
+    axis = call.integer("axis", -1)
+    if not -rank <= axis < rank:
+        raise Unsupported(f"axis {axis} is outside rank {rank}")
+    axes = range(axis % rank, rank)
+    unit, inverse = steps.unit_length(x, axes, call.number("epsilon", 1e-5))
+    made = steps.named(steps.mul(unit, call.node(scale)))
+    is_given = call.proto.op_type == "SimplifiedLayerNormalization" and steps.gives(1)
+    return [made, steps.named(inverse, 1)] if is_given else [made]
+
+
+@importer("com.microsoft.SkipLayerNormalization")
+def layer_normalization_of_sum(call: Call) -> list[Node]:
+    """LayerNormalization of the sum of both operands and a bias; the sum where it is asked for."""
+    steps = Steps(call)
+    total = sum_of(steps, 4)
+    if any(call.proto.output[1:3]):
+        raise Unsupported("it gives its mean or its deviation")
+    made = LayerNormalization(
+        name=call.result,
+        x=total,
+        gamma=call.weights(2, "gamma", lambda a: a),
+        beta=call.weights(3, "beta", lambda a: a) if call.has(3) else None,
+        epsilon=call.number("epsilon", 1e-12),
+    )
+    return [made, total, total, total][: len(call.proto.output)]
+
+
+def sum_of(steps: Steps, bias: int) -> Node:
+    """Both operands and the bias, where there is one: the fourth output."""
+    call = steps.call
+    total = steps.add(call.node(0), call.node(1))
+    if call.has(bias):
+        total = steps.add(total, call.node(bias))
+    return steps.named(total, 3) if steps.gives(3) else total
+
+
+@importer("com.microsoft.Gelu", "com.microsoft.BiasGelu", "com.microsoft.FastGelu")
+def gelu(call: Call) -> Node:
+    """Gelu of x, or of x plus a bias; FastGelu is the approximation with tanh."""
+    steps = Steps(call)
+    x = steps.add(call.node(0), call.node(1)) if call.has(1) else call.node(0)
+    return Gelu(name=call.result, x=x, approximate=call.proto.op_type == "FastGelu")
+
+
+@importer("com.microsoft.QuickGelu")
+def quick_gelu(call: Call) -> Node:
+    """``x * sigmoid(alpha * x)``"""
+    return Swish(name=call.result, x=call.node(0), alpha=call.number("alpha", 1.702))
+
+
+@importer("com.microsoft.EmbedLayerNormalization")
+def embed_layer_normalization(call: Call) -> list[Node]:
+    """LayerNormalization of the sum of embeddings [B, T, H]; the number of steps that the mask
+    leaves of each sample [B]; the sum."""
+    gamma, beta = (call.weights(position, "f32", lambda a: a) for position in (5, 6))
+    steps = Steps(call)
+    total = embedded(steps, lambda position: (call.node(position), lambda rows: rows))
+    total = steps.named(total, 2) if steps.gives(2) else total
+    return outputs(steps, total, gamma, beta)
+
+
+@importer("com.microsoft.QEmbedLayerNormalization")
+def q_embed_layer_normalization(call: Call) -> list[Node]:
+    """EmbedLayerNormalization of operands of 8 bits, without the sum."""
+    steps = Steps(call)
+
+    def table(position: int) -> tuple[Node, Callable[[Node], Node]]:
+        codes = np.ascontiguousarray(call.array(position, "table"))
+        scale, point = parameters(call, position)
+        real = fn("mul", fn("sub", fn("float", arg(0)), const(point)), const(scale))
+        made = Constant(name=call.derived("codes"), value=codes)
+        return made, lambda rows: steps.apply(real, [rows], DType.F32)
+
+    gamma, beta = (call.constant("f32", reals(call, position)) for position in (5, 6))
+    total = embedded(steps, table)
+    return outputs(steps, total, gamma, beta)
+
+
+def parameters(call: Call, position: int) -> tuple[float, int]:
+    """Scale and zero point of an operand.  Raises ``ValueError`` where it has several."""
+    scale, point = (call.array(p, "quantization parameter") for p in PARAMETERS[position])
+    return float(as_float32(scale).reshape(())), int(point.reshape(()))
+
+
+def reals(call: Call, position: int) -> Array:
+    scale, point = parameters(call, position)
+    codes = call.array(position, "parameter").astype(np.float32)
+    return (codes - np.float32(point)) * np.float32(scale)
+
+
+def embedded(steps: Steps, table: Table) -> Node:
+    """The sum of the embeddings of words, positions and, where there are any, segments."""
+    call = steps.call
+
+    def rows(position: int, indices: Node) -> Node:
+        made, real = table(position)
+        taken = from_the_begin(call, indices, made.type.shape[0])
+        return real(Gather(name=call.derived("rows"), x=made, indices=taken, axis=0))
+
+    total = steps.add(rows(2, call.tensor(0)), positions(steps, table, rows))
+    return steps.add(total, rows(4, call.tensor(1))) if call.has(1) else total
+
+
+def positions(steps: Steps, table: Table, rows: Callable[[int, Node], Node]) -> Node:
+    """Embeddings of positions that are given, or of 0, 1, …"""
+    call = steps.call
+    if call.proto.op_type == "EmbedLayerNormalization" and call.has(8):
+        return rows(3, call.tensor(8))
+    made, real = table(3)
+    return real(steps.part(made, 0, 0, call.shape(0)[1]))
+
+
+def outputs(steps: Steps, total: Node, gamma: Node, beta: Node) -> list[Node]:
+    """The three results; any node stands for one that is not asked for."""
+    epsilon = steps.call.number("epsilon", 1e-12)
+    made = LayerNormalization(
+        name=steps.call.result, x=total, gamma=gamma, beta=beta, epsilon=epsilon
+    )
+    return [made, unmasked(steps) if steps.gives(1) else total, total]
+
+
+def unmasked(steps: Steps) -> Node:
+    """Number of ones of the mask [B, T] in each sample; 0 without a mask."""
+    call = steps.call
+    if not call.has(7):
+        return steps.named(steps.filling(call.tensor(0), call.shape(0)[:1]), 1)
+    is_one = fn("eq", fn("int64", arg(0)), lconst(1))
+    ones = steps.apply(fn("select", is_one, const(1), const(0)), [call.tensor(7)], DType.F32)
+    count = ReduceSum(name=call.derived("count"), x=ones, axes=(1,), keepdims=False)
+    return steps.named(steps.apply(fn("int", arg(0)), [count], DType.I32), 1)

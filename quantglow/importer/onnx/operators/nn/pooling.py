@@ -1,0 +1,126 @@
+"""Importers of windowed and global pools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from quantglow.importer.onnx.nodes.context import Call, importer
+from quantglow.importer.onnx.operators.nn.convolution import VOLUME_RANK as VOLUME
+from quantglow.importer.onnx.operators.nn.convolution import (
+    Windows,
+    auto_padded,
+    image_size,
+    is_volume,
+    pooled_volume,
+    volumes,
+    windows_of,
+)
+from quantglow.importer.onnx.operators.tensor.shape import (
+    channels_first,
+    channels_last,
+    from_nhwc,
+    to_nhwc,
+)
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops.binary import Mul, Pow
+from quantglow.ir.ops.pooling import AveragePool, MaxPool, ReduceMax, ReduceMean
+from quantglow.ir.ops.unary import Abs
+
+
+@importer("MaxPool")
+def max_pool(call: Call) -> Node:
+    return pooled(call, lambda name, x, **options: MaxPool(name=name, x=x, **options))
+
+
+@importer("AveragePool")
+def average_pool(call: Call) -> Node:
+    inside = bool(call.integer("count_include_pad", 0))
+
+    def mean(name: str, x: Node, **options: Any) -> Node:
+        return AveragePool(name=name, x=x, count_include_pad=inside, **options)
+
+    return pooled(call, mean)
+
+
+def pooled(call: Call, make: Callable[..., Node]) -> Node:
+    """A pool that ``make`` makes, as the result."""
+    kernel = call.integers("kernel_shape", ())
+    if is_volume(call):
+        x = channels_last(call, call.node(0), call.value_name(0))
+        made = over_windows(call, call.result, x, kernel, make)
+        return volumes(call, made, made.type.shape[0] // x.type.shape[0])
+    return from_nhwc(call, over_windows(call, call.result, to_nhwc(call), kernel, make))
+
+
+def over_windows(
+    call: Call, name: str, x: Node, kernel: tuple[int, ...], make: Callable[..., Node]
+) -> Node:
+    """A pool over images under a name; over volumes [N, D, H, W, C] as [N * OD, OH, OW, C]."""
+    ceil_mode = bool(call.integer("ceil_mode", 0))
+
+    def pool(name: str, x: Node, windows: Windows) -> Node:
+        return make(
+            name,
+            x,
+            kernel=windows.kernel,
+            strides=windows.strides,
+            dilations=windows.dilations,
+            pads=windows.pads,
+            ceil_mode=ceil_mode,
+        )
+
+    if x.type.rank == VOLUME:
+        return pooled_volume(call, name, x, kernel, pool)
+    windows = windows_of(call, kernel)
+    return pool(name, x, replace(windows, pads=auto_padded(call, windows, image_size(x))))
+
+
+@importer("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(call: Call) -> Node:
+    """The mean or maximum over every spatial axis."""
+    x = channels_last(call, call.node(0), call.value_name(0))
+    made = ReduceMean if call.proto.op_type == "GlobalAveragePool" else ReduceMax
+    axes = tuple(range(1, x.type.rank - 1))
+    return channels_first(call, made(name=call.result, x=x, axes=axes))
+
+
+@importer("LpPool", "GlobalLpPool")
+def lp_pool(call: Call) -> Node:
+    """``sum(|x| ** p) ** (1 / p)`` of each window: the mean, padding included, times its size."""
+    p, everywhere = call.integer("p", 2), call.proto.op_type == "GlobalLpPool"
+    in_depth = is_volume(call)
+    x = channels_last(call, call.node(0), call.value_name(0)) if in_depth else to_nhwc(call)
+    kernel = x.type.shape[1:-1] if everywhere else call.integers("kernel_shape", ())
+    powers = Pow(
+        name=call.derived("powers"),
+        x=Abs(name=call.derived("abs"), x=x),
+        y=call.constant("p", np.array(p)),
+    )
+
+    def mean_of(name: str, x: Node, **options: Any) -> Node:
+        return whole(AveragePool(name=name, x=x, count_include_pad=True, **options))
+
+    mean = over_windows(call, call.derived("mean"), powers, kernel, mean_of)
+    size = call.constant("size", np.array(math.prod(kernel)))
+    total = Mul(name=call.derived("sum"), x=mean, y=size)
+    root = Pow(name=call.result, x=total, y=call.constant("root", np.array(1 / p)))
+    if in_depth:
+        return volumes(call, root, root.type.shape[0] // x.type.shape[0])
+    return from_nhwc(call, root)
+
+
+def whole(pool: AveragePool) -> AveragePool:
+    """The same windows, with padding up to the end of the last one."""
+    if not pool.ceil_mode:
+        return pool
+    after = list[int]()
+    for axis in (0, 1):
+        reach = pool.dilations[axis] * (pool.kernel[axis] - 1) + 1
+        last = (pool.type.shape[axis + 1] - 1) * pool.strides[axis]
+        after.append(max(last + reach - pool.x.type.shape[axis + 1] - pool.pads[axis], 0))
+    return replace(pool, pads=(*pool.pads[:2], after[0], after[1]), ceil_mode=False)

@@ -1,0 +1,1 @@
+"""Importers of operators that move elements.  README.md has the table."""

@@ -1,0 +1,364 @@
+"""Importers of Slice, Split, Pad, and of operators that write at indices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from quantglow.importer.onnx.nodes.context import Call, Result, Unsupported, importer
+from quantglow.importer.onnx.operators.groupwise import looked_up_rows, packed_table
+from quantglow.importer.onnx.operators.tensor.indexing import (
+    Bound,
+    check_known,
+    coordinates,
+    dotted,
+    element_positions,
+    iota,
+    of_taken_branch,
+    positions,
+    reshaped,
+    strides_of,
+)
+from quantglow.importer.onnx.operators.tensor.ranges import computed_slice
+from quantglow.importer.onnx.operators.tensor.shape import normal
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import Scatter
+from quantglow.ir.ops.expression import arg, lconst
+from quantglow.ir.ops.expression import call as fn
+from quantglow.ir.ops.indexing import Gather
+from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice
+from quantglow.ir.symbolic.size import is_free
+
+MOST_SLICES = 16
+"""Parts of a Gather: more of them are a look-up table, which slices are not made for."""
+
+
+@importer("Slice")
+def slice_(call: Call) -> Node:
+    """Starts and ends are attributes before opset 10, operands after; both clamp to the axis."""
+    if (found := computed_slice(call)) is not None:
+        return found
+    x = call.tensor(0)
+    starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
+    axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), x.type.rank)
+    check_different(axes)
+    steps = call.parameter("steps", 4) or (1,) * len(starts)
+    spans = [Span(0, d) for d in x.type.shape]
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        spans[axis] = clamped(start, end, step, x.type.shape[axis])
+    return sliced(call.result, x, spans)
+
+
+def check_different(axes: Sequence[int]) -> None:
+    """Raise ``ValueError`` for an axis that is named twice."""
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"axes {list(axes)} name an axis twice")
+
+
+class Span(NamedTuple):
+    """``size`` indices from ``start``, every ``step``-th: a range, whose ends may be free."""
+
+    start: int
+    size: int
+    step: int = 1
+
+    @staticmethod
+    def of(indices: range) -> Span:
+        """The span of a range."""
+        return Span(indices.start if indices else 0, len(indices), indices.step)
+
+
+def clamped(start: int, end: int, step: int, size: int) -> Span:
+    """``range(size)[start:end:step]``"""
+    if not step:
+        raise ValueError("slice step cannot be zero")
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    start, end = (_within(at + size if at < 0 else at, low, high) for at in (start, end))
+    count = (end - start + step - 1) // step if step > 0 else (start - end - step - 1) // -step
+    return Span(start, count, step) if count > 0 else Span(0, 0, step)
+
+
+def _within(at: int, low: int, high: int) -> int:
+    return low if at < low else high if at > high else at
+
+
+def sliced(name: str, x: Node, spans: Sequence[Span]) -> Node:
+    """The elements of x at the indices of one span for each axis."""
+    starts, sizes, steps = zip(*spans, strict=True) if spans else ((), (), ())
+    return Slice(name=name, x=x, starts=starts, sizes=sizes, steps=steps)
+
+
+def along(name: str, x: Node, axis: int, indices: range) -> Node:
+    """``sliced`` on one axis."""
+    return along_span(name, x, axis, Span.of(indices))
+
+
+def along_span(name: str, x: Node, axis: int, span: Span) -> Node:
+    """``sliced`` on one axis."""
+    spans = [span if i == axis else Span(0, d) for i, d in enumerate(x.type.shape)]
+    return sliced(name, x, spans)
+
+
+@importer("Gather")
+def gather(call: Call) -> Result:
+    """A few known indices are slices, any others a look-up."""
+    if (blocks := packed_table(call)) is not None:
+        rows = len(blocks.codes)
+        return looked_up_rows(call, blocks, of_taken_branch(call, call.tensor(1), rows))
+    x = call.tensor(0)
+    (axis,) = normal((call.integer("axis", 0),), x.type.rank)
+    length = x.type.shape[axis]
+    check_known(call, length)
+    if call.is_known(1):
+        made = gathered_slices(call, x, axis)
+        if made is not None:
+            return made
+    indices = of_taken_branch(call, call.tensor(1), length)
+    return Gather(name=call.result, x=x, indices=indices, axis=axis)
+
+
+def gathered_slices(call: Call, x: Node, axis: int) -> Result | None:
+    """Gather of known indices as slices of x, or nothing where there are none; None if they are
+    many."""
+    indices = call.array(1, "indices")
+    shape = (*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])
+    if not indices.size:
+        return np.zeros(shape, x.type.dtype.numpy)
+    (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), x.type.shape[axis])
+    if len(indices.shape) == 1:
+        return few_slices(call, call.result, x, axis, chosen)
+    rows = few_slices(call, call.derived("rows"), x, axis, chosen)
+    return rows and Reshape(name=call.result, x=rows, shape=shape)
+
+
+def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[int]) -> Node | None:
+    """The elements of x at these indices of an axis as slices of x, one where they are evenly
+    spaced; None if many.
+    """
+    spans = evenly_spaced(chosen)
+    if len(spans) > MOST_SLICES:
+        return None
+    if len(spans) == 1:
+        return along_span(name, x, axis, spans[0])
+    parts = tuple(along_span(call.derived("part"), x, axis, span) for span in spans)
+    return Concat(name=name, parts=parts, axis=axis)
+
+
+def evenly_spaced(indices: Sequence[int]) -> list[Span]:
+    """The indices as few ranges, taken from the front.  Distances that depend on a free size end a
+    range: a guard on them would hold for one size."""
+    spans: list[Span] = []
+    start = 0
+    while start < len(indices):
+        end = start + 1
+        step = fixed_distance(indices, end)
+        while step and fixed_distance(indices, end) == step:
+            end += 1
+        spans.append(Span(indices[start], end - start, step or 1))
+        start = end
+    return spans
+
+
+def fixed_distance(indices: Sequence[int], at: int) -> int:
+    """The distance of an index from the one before; 0 if it is free, or there is no such index."""
+    distance = indices[at] - indices[at - 1] if at < len(indices) else 0
+    return 0 if is_free(distance) else distance
+
+
+@importer("Split")
+def split(call: Call) -> list[Result]:
+    x = call.tensor(0)
+    (axis,) = normal((call.integer("axis", 0),), x.type.rank)
+    results: list[Result] = []
+    start = 0
+    for i, size in enumerate(split_sizes(call, x.type.shape[axis])):
+        if size:
+            results.append(along_span(call.result_name(i), x, axis, Span(start, size)))
+        else:
+            shape = tuple(0 if a == axis else d for a, d in enumerate(x.type.shape))
+            results.append(np.zeros(shape, x.type.dtype.numpy))
+        start += size
+    return results
+
+
+def split_sizes(call: Call, length: int) -> tuple[int, ...]:
+    """Sizes as attribute, as operand, or equal; the last part may be smaller."""
+    given = call.parameter("split", 1)
+    count = len(call.proto.output)
+    if given:
+        if len(given) != count or sum(given) != length or min(given) < 0:
+            raise ValueError(f"parts of {given} do not make {count} outputs of {length}")
+        return given
+    size = -(-length // count)
+    sizes = (*(size,) * (count - 1), length - size * (count - 1))
+    if sizes[-1] < 1 or (call.opset < 18 and sizes[-1] != size):
+        raise ValueError(f"{length} elements do not split into {count} parts")
+    return sizes
+
+
+@importer("Pad")
+def pad(call: Call) -> Node:
+    """Negative pads cut first; then the mode fills."""
+    x = call.tensor(0)
+    before, after = pad_widths(call, x.type.rank)
+    kept = [
+        Span(max(-b, 0), max(d + min(a, 0) - max(-b, 0), 0))
+        for b, a, d in zip(before, after, x.type.shape, strict=True)
+    ]
+    if not all(span.size for span in kept):
+        raise Unsupported("its negative pads leave no elements of an axis")
+    before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
+    widened = any(before) or any(after)
+    if [k.size for k in kept] != list(x.type.shape):
+        x = sliced(call.derived("cut") if widened else call.result, x, kept)
+    mode = call.text("mode", "constant")
+    if mode != "constant":
+        return mirrored(call, x, mode, before, after)
+    if not widened:
+        return x
+    return Pad(
+        name=call.result, x=x, before=tuple(before), after=tuple(after), value=pad_value(call)
+    )
+
+
+def pad_value(call: Call) -> float:
+    """The constant that fills.  Raises ``Unsupported`` for an integer that no float64 is."""
+    if call.has(2):
+        exact = call.array(2, "constant_value").reshape(()).item()
+        if float(exact) != exact and exact == exact:
+            raise Unsupported(f"pads of {exact}, which float64 cannot hold")
+        return float(exact)
+    return call.number("value", 0.0)
+
+
+def pad_widths(call: Call, rank: int) -> tuple[list[int], list[int]]:
+    """Widths before and after every axis; ``axes`` may choose some."""
+    widths = call.parameter("pads", 1) or ()
+    axes = normal(call.parameter("axes", 3) or tuple(range(rank)), rank)
+    check_different(axes)
+    if len(widths) != 2 * len(axes):
+        raise ValueError(f"pads {widths} do not fit {len(axes)} axes")
+    before, after = [0] * rank, [0] * rank
+    for i, axis in enumerate(axes):
+        before[axis], after[axis] = widths[i], widths[i + len(axes)]
+    return before, after
+
+
+def mirrored(call: Call, x: Node, mode: str, before: list[int], after: list[int]) -> Node:
+    """Pads made of slices of x itself, one axis after the other."""
+    if mode not in _BORDERS:
+        raise Unsupported(f"pad mode {mode!r}")
+    padded = [i for i in range(x.type.rank) if before[i] or after[i]]
+    for axis in padded:
+        size = x.type.shape[axis]
+        if max(before[axis], after[axis]) > size - (mode == "reflect") and mode != "edge":
+            raise Unsupported(f"{mode} pads wider than axis {axis} of {size}")
+        left, right = _BORDERS[mode](size, before[axis], after[axis])
+        parts = [border(call, x, axis, left, before[axis]), x]
+        parts.append(border(call, x, axis, right, after[axis]))
+        name = call.result if axis == padded[-1] else call.derived("part")
+        x = Concat(name=name, parts=tuple(p for p in parts if p is not None), axis=axis)
+    return x
+
+
+def border(call: Call, x: Node, axis: int, span: Span, width: int) -> Node | None:
+    """``width`` rows of x at ``span``; a single row is repeated."""
+    if not width:
+        return None
+    part = along_span(call.derived("border"), x, axis, span)
+    if span.size == width:
+        return part
+    shape = tuple(width if i == axis else d for i, d in enumerate(part.type.shape))
+    return Expand(name=call.derived("border"), x=part, shape=shape)
+
+
+_BORDERS = {
+    "reflect": lambda d, b, a: (Span(b, b, -1), Span(d - 2, a, -1)),
+    "edge": lambda d, b, a: (Span(0, 1), Span(d - 1, 1)),
+    "wrap": lambda d, b, a: (Span(d - b, b), Span(0, a)),
+}
+"""(size, before, after) -> the indices in front of and behind an axis."""
+
+
+@importer("ScatterElements", "Scatter")
+def scatter_elements(call: Call) -> Node:
+    x, indices, updates = (call.tensor(i) for i in range(3))
+    (axis,) = normal((call.integer("axis", 0),), x.type.rank)
+    if updates.type.shape != indices.type.shape:
+        raise ValueError(f"updates are {updates.type}, indices {indices.type}, of other shape")
+    rows = element_positions(call, x.type.shape, indices, axis)
+    return scattered(call, x, rows, updates, 1)
+
+
+@importer("ScatterND")
+def scatter_nd(call: Call) -> Node:
+    x, indices, updates = (call.tensor(i) for i in range(3))
+    depth = indices.type.shape[-1]
+    sizes = x.type.shape[:depth]
+    if updates.type.shape != (*indices.type.shape[:-1], *x.type.shape[depth:]):
+        raise ValueError(f"updates are {updates.type}, which indices {indices.type} do not fit")
+    bounds = [Bound.of(fn("int64", arg(i)), size) for i, size in enumerate(sizes)]
+    terms = [(bound.index, s) for bound, s in zip(bounds, strides_of(sizes), strict=True)]
+    rows = positions(call, "rows", dotted(terms), coordinates(call, indices), bounds)
+    return scattered(call, x, rows, updates, math.prod(x.type.shape[depth:]))
+
+
+@importer("TensorScatter")
+def tensor_scatter(call: Call) -> Node:
+    """A cache with ``updates`` written along ``axis``, from ``write_indices`` of each sample on;
+    ``circular``: what goes over the end goes on at the begin, as often as it has to.
+    """
+    x, updates = call.tensor(0), call.tensor(1)
+    (axis,) = normal((call.integer("axis", -2),), x.type.rank)
+    circular = call.text("mode", "linear") == "circular"
+    start = call.tensor(2) if call.has(2) else None
+    return written(call, x, updates, axis, start, circular, call.result)
+
+
+def written(
+    call: Call,
+    x: Node,
+    updates: Node,
+    axis: int,
+    start: Node | None,
+    circular: bool = False,
+    name: str | None = None,
+) -> Node:
+    """x with ``updates`` along ``axis``, from ``start`` of each sample on."""
+    # Elements that share their place up to the axis are one row; one index for each:
+    # (sample, ..., step).
+    sizes, places = x.type.shape[: axis + 1], updates.type.shape[: axis + 1]
+    step, args = arg(0), list[Node]([iota(call, places, axis)])
+    if start is not None:
+        first = reshaped(call, start, (places[0], *(1 for _ in places[1:])))
+        step, args = fn("iadd", step, fn("int64", arg(1))), [*args, first]
+    index = step
+    if circular:
+        step = index = fn("imod", step, lconst(sizes[axis]))
+        if start is not None:
+            given = fn("int64", arg(1))
+            index = fn("select", fn("ge", given, lconst(0)), step, given)
+    terms = [(step, 1)]
+    for other, stride in enumerate(strides_of(sizes)[:-1]):
+        terms.append((arg(len(args)), stride))
+        args.append(iota(call, places, other))
+    rows = positions(call, "rows", dotted(terms), args, [Bound(index, index, sizes[axis])])
+    width = math.prod(x.type.shape[axis + 1 :])
+    return scattered(call, x, rows, updates, width, name or call.derived("written"))
+
+
+def scattered(
+    call: Call, x: Node, rows: Node, updates: Node, width: int, name: str | None = None
+) -> Node:
+    """x with rows of ``width`` elements updated, by default the result of the ONNX node."""
+    made = Scatter(
+        name=name or call.result,
+        x=reshaped(call, x, (x.type.size // width, width)),
+        indices=reshaped(call, rows, (rows.type.size,)),
+        updates=reshaped(call, updates, (rows.type.size, width)),
+        reduction=call.text("reduction", "none"),
+    )
+    return reshaped(call, made, x.type.shape)

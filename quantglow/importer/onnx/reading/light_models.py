@@ -1,0 +1,373 @@
+"""Models without the data of large initializers, their bytes with it, and their hash.
+
+A light model has the names, types and shapes of all tensors; ``Weights`` has the arrays, which lie
+in pages of a file.
+
+It is written as the bytes of the whole model, and read from them, without a copy of the large
+initializers.  A message of protobuf is a sequence of fields, each a number with its kind and a
+payload; a field of one message that comes in pieces is the sum of them.  So the initializers of a
+graph can be written one behind the other, each in a piece of the graph of its own.
+(https://protobuf.dev/programming-guides/encoding)
+
+``source_hash`` is a hash of operators, names and weights.  It does not see doc strings, the
+producer, node names, tensor encodings (raw, typed, external) or the declared shapes, so that a
+profile stays valid for the same network at another batch size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from quantglow.importer.onnx.nodes.values import array_of
+from quantglow.importer.onnx.reading.proto import all_tensors, decoded, opsets_of
+from quantglow.support import pages
+from quantglow.support.arrays import Array
+from quantglow.support.pages import (
+    LEAST_NBYTES,
+    Content,
+    Data,
+    Parts,
+    is_worth_paging,
+    paged,
+    release_pages,
+)
+
+Weights = Mapping[str, Array]
+"""Arrays of initializers of the main graph, by name."""
+
+GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""Kinds of fields."""
+
+MOST_VARINT_NBYTES = 10
+
+
+def light(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
+    """The model without the data of its large initializers, and these.
+
+    The model as it is, and nothing, where that is not worth it or there is no room for a file.
+    """
+    found = large_initializers(proto)
+    sizes = {name: nbytes_of(tensor) for name, tensor in found.items()}
+    if not pages.is_worth_paging(sizes.values()):
+        return proto, {}
+    arrays = pages.paged(array for array in map(raw_array, found.values()))
+    if arrays is None:
+        return proto, {}
+    weights = dict(zip(found, arrays, strict=True))
+    return without_data(proto, weights), weights
+
+
+def large_initializers(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """The initializers of the main graph with as many bytes as their types and shapes say."""
+    counts = Counter(tensor.name for tensor in proto.graph.initializer)
+    return {
+        tensor.name: tensor
+        for tensor in proto.graph.initializer
+        if counts[tensor.name] == 1
+        and nbytes_of(tensor) >= pages.LEAST_NBYTES
+        and len(tensor.raw_data) == nbytes_of(tensor)
+    }
+
+
+def nbytes_of(tensor: onnx.TensorProto) -> int:
+    """Bytes of the elements of a tensor; 0 for types that NumPy has not."""
+    try:
+        kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except (KeyError, TypeError):
+        return 0
+    return prod(tensor.dims) * kind.itemsize if kind.kind in "fiu" else 0
+
+
+def weights_nbytes(proto: onnx.ModelProto) -> int:
+    """Bytes of the elements of all tensors of a model."""
+    return sum(map(nbytes_of, all_tensors(proto)))
+
+
+def raw_array(tensor: onnx.TensorProto) -> Array:
+    """The elements of a tensor that has them as bytes."""
+    kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    return np.frombuffer(tensor.raw_data, kind.newbyteorder("<")).reshape(tuple(tensor.dims))
+
+
+def without_data(proto: onnx.ModelProto, names: Container[str]) -> onnx.ModelProto:
+    """A copy without the data of some initializers."""
+    made = onnx.ModelProto()
+    copy_fields(proto, made, {"graph"})
+    copy_fields(proto.graph, made.graph, {"initializer"})
+    for tensor in proto.graph.initializer:
+        copy = made.graph.initializer.add()
+        if tensor.name in names:
+            copy.name, copy.data_type = tensor.name, tensor.data_type
+            copy.dims.extend(tensor.dims)
+        else:
+            copy.CopyFrom(tensor)
+    return made
+
+
+def with_data(tensor: onnx.TensorProto, weights: Weights) -> onnx.TensorProto:
+    """An initializer of a light model with its data."""
+    if tensor.name not in weights:
+        return tensor
+    made = onnx.TensorProto()
+    made.CopyFrom(tensor)
+    made.raw_data = weights[tensor.name].tobytes()
+    return made
+
+
+def whole(proto: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
+    """A copy of a light model with all data."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    for tensor in made.graph.initializer:
+        if tensor.name in weights:
+            tensor.raw_data = weights[tensor.name].tobytes()
+    return made
+
+
+def hollow(proto: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
+    """A light model as the checker takes it: initializers without data have no elements."""
+    if not weights:
+        return proto
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    for tensor in made.graph.initializer:
+        if tensor.name in weights:
+            tensor.ClearField("dims")
+            tensor.dims.append(0)
+    return made
+
+
+def copy_fields(source: Any, target: Any, but: Container[str]) -> None:
+    """Copy all fields of a message that are set, but for some."""
+    for entry, value in source.ListFields():
+        if entry.name in but:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, entry.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(target, entry.name).CopyFrom(value)
+        else:
+            setattr(target, entry.name, value)
+
+
+def serialized(proto: onnx.ModelProto, weights: Weights) -> Content:
+    """The bytes of a light model with its weights; these stay where they are."""
+    if not weights:
+        return bytes(proto.SerializeToString(deterministic=True))
+    rest = onnx.ModelProto()
+    rest.CopyFrom(proto)
+    rest.graph.ClearField("initializer")
+    parts: list[Data] = [rest.SerializeToString(deterministic=True)]
+    for tensor in proto.graph.initializer:
+        parts += graph_of(tensor, weights.get(tensor.name))
+    return Parts(tuple(parts))
+
+
+def graph_of(tensor: onnx.TensorProto, array: Array | None) -> Iterator[Data]:
+    """A graph with one initializer, which has the elements of an array, as a field of a model."""
+    inner: list[Data] = [tensor.SerializeToString(deterministic=True)]
+    if array is not None:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        inner += [head(RAW_DATA, len(data)), data]
+    nbytes = sum(map(len, inner))
+    outer = head(INITIALIZER, nbytes)
+    yield head(GRAPH, len(outer) + nbytes) + outer
+    yield from inner
+
+
+def light_decoded(
+    data: Data, origin: str, but: Container[str] = ()
+) -> tuple[onnx.ModelProto, Weights]:
+    """The light model in these bytes, and its weights in pages: large initializers whose data has
+    the bytes that their types and shapes say.
+
+    ``but``: names of initializers that stay as they are.  Raises ``ModelError``.
+    """
+    found = Initializers(but)
+    try:
+        proto = onnx.ModelProto.FromString(b"".join(found.without(memoryview(data))))
+        made = found.pages(proto)
+    except (ValueError, DecodeError):
+        made = None
+    return (decoded(bytes(data), origin), {}) if made is None else (proto, made)
+
+
+@dataclass
+class Initializers:
+    """The data of large initializers, by the order in which they come."""
+
+    but: Container[str]
+    data: list[tuple[str, memoryview]] = field(default_factory=list)
+
+    def pages(self, proto: onnx.ModelProto) -> Weights | None:
+        """The arrays, in pages; None if they are not worth it, or one is not as ``proto`` says."""
+        counts = Counter(tensor.name for tensor in proto.graph.initializer)
+        tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+        whole = all(
+            counts[name] == 1 and nbytes_of(tensors[name]) == len(data) for name, data in self.data
+        )
+        if not whole or not is_worth_paging(len(data) for _, data in self.data):
+            return None
+        made = paged(as_array(tensors[name], data) for name, data in self.data)
+        return None if made is None else dict(zip((n for n, _ in self.data), made, strict=True))
+
+    def without(self, model: memoryview) -> Iterator[Data]:
+        """The bytes of a model without the data.  Raises ``ValueError`` and ``DecodeError``."""
+        for number, whole, payload in fields(model):
+            if number != GRAPH or len(payload) < LEAST_NBYTES:
+                yield whole
+                continue
+            inner = b"".join(self._graph_without(payload))
+            yield head(GRAPH, len(inner)) + inner
+
+    def _graph_without(self, graph: memoryview) -> Iterator[Data]:
+        for number, whole, payload in fields(graph):
+            if number != INITIALIZER or len(payload) < LEAST_NBYTES:
+                yield whole
+                continue
+            inner = self._tensor_without(payload)
+            yield head(INITIALIZER, len(inner)) + inner
+
+    def _tensor_without(self, tensor: memoryview) -> Data:
+        """The bytes of an initializer without its data, where that is large and comes once."""
+        found = list(fields(tensor))
+        data = [payload for number, _, payload in found if number == RAW_DATA]
+        rest = b"".join(whole for number, whole, _ in found if number != RAW_DATA)
+        name = onnx.TensorProto.FromString(rest).name
+        if len(data) != 1 or len(data[0]) < LEAST_NBYTES or name in self.but:
+            return tensor
+        self.data.append((name, data[0]))
+        return rest
+
+
+def as_array(tensor: onnx.TensorProto, data: memoryview) -> Array:
+    """The elements of an initializer in its data."""
+    kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    return np.frombuffer(data, kind.newbyteorder("<")).reshape(tuple(tensor.dims))
+
+
+def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """The number of each field of a message, all its bytes, and its payload.
+
+    Raises ``ValueError`` for bytes that are not a message, and for groups, which ONNX does not use.
+    """
+    at = 0
+    while at < len(message):
+        start = at
+        key, at = varint(message, at)
+        kind = key & 7
+        nbytes = {FIXED64: 8, FIXED32: 4}.get(kind)
+        if kind == BYTES:
+            nbytes, at = varint(message, at)
+        elif kind == VARINT:
+            nbytes = varint(message, at)[1] - at
+        if nbytes is None or at + nbytes > len(message):
+            raise ValueError(f"no field at byte {start} of {len(message)}")
+        yield key >> 3, message[start : at + nbytes], message[at : at + nbytes]
+        at += nbytes
+
+
+def varint(message: memoryview, at: int) -> tuple[int, int]:
+    """The number at a place, and where it ends.  Raises ``ValueError``."""
+    value = 0
+    for place, byte in enumerate(message[at : at + MOST_VARINT_NBYTES]):
+        value |= (byte & 127) << (7 * place)
+        if byte < 128:
+            return value, at + place + 1
+    raise ValueError(f"no number at byte {at} of {len(message)}")
+
+
+def head(number: int, nbytes: int) -> bytes:
+    """The beginning of a field of so many bytes."""
+    return as_varint(number << 3 | BYTES) + as_varint(nbytes)
+
+
+def as_varint(value: int) -> bytes:
+    """The bytes of a number, seven bits in each, the lowest first."""
+    rest, found = value, bytearray()
+    while rest > 127:
+        found.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([*found, rest])
+
+
+def source_hash(model: onnx.ModelProto, weights: Weights) -> str:
+    """sha256 of the content of a light model and its weights, as hexadecimal text."""
+    digest = Digest()
+    digest.add("quantglow-model-1", sorted(opsets_of(model).items()))
+    add_graph(digest, model.graph, weights)
+    return digest.sha.hexdigest()
+
+
+class Digest:
+    """sha256 of a sequence of values, each with its length: no two sequences look the same."""
+
+    def __init__(self) -> None:
+        self.sha = hashlib.sha256()
+
+    def add(self, *parts: object) -> None:
+        for part in parts:
+            data = part if isinstance(part, bytes | memoryview) else repr(part).encode()
+            self.sha.update(f"{len(data)}:".encode())
+            self.sha.update(data)
+
+
+def add_graph(digest: Digest, graph: onnx.GraphProto, weights: Weights) -> None:
+    digest.add(len(graph.input), len(graph.output), len(graph.initializer), len(graph.node))
+    digest.add([(i.name, i.type.tensor_type.elem_type) for i in graph.input])
+    digest.add([output.name for output in graph.output])
+    for tensor in sorted(graph.initializer, key=lambda t: t.name):
+        digest.add(tensor.name)
+        add_tensor(digest, tensor, weights.get(tensor.name))
+    for node in graph.node:
+        add_node(digest, node)
+
+
+def add_node(digest: Digest, node: onnx.NodeProto) -> None:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    digest.add(domain, node.op_type, list(node.input), list(node.output), len(node.attribute))
+    for attribute in sorted(node.attribute, key=lambda a: a.name):
+        digest.add(attribute.name, attribute.type)
+        add_attribute(digest, attribute)
+
+
+def add_attribute(digest: Digest, attribute: onnx.AttributeProto) -> None:
+    value = onnx.helper.get_attribute_value(attribute)
+    values = value if isinstance(value, list) else [value]
+    for item in values if len(values) else ():
+        if isinstance(item, onnx.TensorProto):
+            add_tensor(digest, item)
+        elif isinstance(item, onnx.GraphProto):
+            add_graph(digest, item, {})
+        elif isinstance(item, onnx.SparseTensorProto):
+            digest.add(list(item.dims))
+            add_tensor(digest, item.values)
+            add_tensor(digest, item.indices)
+        elif isinstance(item, onnx.TypeProto):
+            digest.add(item.SerializeToString(deterministic=True))
+        else:
+            digest.add(item)
+
+
+def add_tensor(digest: Digest, tensor: onnx.TensorProto, given: Array | None = None) -> None:
+    digest.add(tensor.data_type, list(tensor.dims))
+    array = array_of(tensor) if given is None else given
+    if array.dtype == np.object_:
+        digest.add(array.reshape(-1).tolist())
+    else:
+        digest.add(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    if given is not None:
+        release_pages()

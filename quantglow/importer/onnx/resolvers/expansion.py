@@ -1,0 +1,272 @@
+"""Expansion of operators to their definitions in standard operators.
+
+The ONNX standard defines some operators by others.  The definitions of those that onnxruntime fuses
+when it saves an optimized model are here; source: onnxruntime's ContribOperators.md (FusedConv,
+FusedGemm, FusedMatMul).
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from quantglow.importer.onnx.nodes.context import Call, Scope, Unsupported, qualified
+from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, typed
+from quantglow.importer.onnx.nodes.values import Value
+from quantglow.importer.onnx.reading.proto import opsets_of
+from quantglow.support.errors import ImportBudgetError, ModelError
+
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "Clip": ("min", "max"),
+    "Elu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "HardSwish": (),
+    "LeakyRelu": ("alpha",),
+    "Relu": (),
+    "Selu": ("alpha", "gamma"),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "Tanh": (),
+    "ThresholdedRelu": ("alpha",),
+}
+"""Activation -> its attributes, in the order of FusedConv's ``activation_params``."""
+
+ATTRIBUTES = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
+"""Fused operator -> the standard one whose attributes it has, too."""
+
+ImportNodes = Callable[[Iterable[onnx.NodeProto], Scope], None]
+
+
+def expanded(
+    proto: onnx.NodeProto, scope: Scope, import_nodes: ImportNodes
+) -> dict[str, Value] | None:
+    """The results of the operator's definition, None if it has none.
+
+    Raises ``Unsupported`` if a node of the definition cannot be imported: then nothing of it is.
+    """
+    function = definition(proto, scope)
+    if function is None:
+        return None
+    names = renaming(proto, function, scope)
+    nodes = [renamed(node, names, attributes_of(proto, function)) for node in function.node]
+    inner = replace(
+        scope,
+        opsets={**scope.opsets, **opsets_of(function)},
+        used=scope.used | {name for node in nodes for name in node.input},
+        values=ChainMap({}, scope.values),
+        problems=[],
+        fallback=False,
+        in_definition=True,
+    )
+    try:
+        import_nodes([node for node in nodes if any(node.output)], inner)
+    except ImportBudgetError:
+        raise
+    except ModelError as error:
+        raise Unsupported(f"its definition cannot be imported: {error}") from error
+    if inner.problems:
+        raise Unsupported(f"its definition has {inner.problems[0]}")
+    return {name: inner.values[name] for name in proto.output if name}
+
+
+def definition(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionProto | None:
+    """The function body of the operator's version, for these operand types.
+
+    Raises ``Unsupported`` for a fused operator whose activation is unknown.
+    """
+    if (fused := definition_of_fused(proto, scope)) is not None:
+        return fused
+    try:
+        # The type stubs lack some of its methods.
+        schema: Any = onnx.defs.get_schema(proto.op_type, scope.opsets[proto.domain], proto.domain)
+        if schema.has_function:
+            version = newest(schema.function_opset_versions, scope.opset)
+            text = schema.get_function_with_opset_version(version)
+        elif schema.has_context_dependent_function:
+            version = newest(schema.context_dependent_function_opset_versions, scope.opset)
+            types = [operand_type(name, scope) for name in proto.input]
+            text = schema.get_context_dependent_function_with_opset_version(
+                version, proto.SerializeToString(), types
+            )
+        else:
+            return None
+    except (*INFERENCE_FAILURES, *FAILURES):
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(text)
+    return function if function.node else None
+
+
+def newest(versions: Iterable[int], opset: int) -> int:
+    """The newest version that the model may use, else the oldest there is."""
+    found = sorted(versions)
+    return max((v for v in found if v <= opset), default=found[0])
+
+
+def operand_type(name: str, scope: Scope) -> bytes:
+    kind = typed(name, scope.values[name]).type if name else onnx.TypeProto()
+    return bytes(kind.SerializeToString())
+
+
+def renaming(proto: onnx.NodeProto, function: onnx.FunctionProto, scope: Scope) -> dict[str, str]:
+    """Names of the definition -> names of the model: operands, results, and new ones."""
+    names = {"": "", **dict.fromkeys(function.input, "")}
+    names.update(zip(function.input, proto.input, strict=False))
+    stem = next(name for name in proto.output if name)
+    inside = {name for node in function.node for name in node.output}
+    for name in sorted(inside - names.keys()):
+        candidate = f"{stem}:{name}"
+        while candidate in scope.values or candidate in scope.reserved:
+            candidate += "'"
+        names[name] = candidate
+    wanted = zip(function.output, proto.output, strict=False)
+    names.update((inner, outer) for inner, outer in wanted if outer)
+    return names
+
+
+def attributes_of(
+    proto: onnx.NodeProto, function: onnx.FunctionProto
+) -> dict[str, onnx.AttributeProto]:
+    """Attributes that the definition may refer to: the node's own, else their defaults."""
+    found = {a.name: a for a in function.attribute_proto}
+    try:
+        schema = onnx.defs.get_schema(proto.op_type, domain=proto.domain)
+        defaults = {n: a.default_value for n, a in schema.attributes.items()}
+        found.update({n: a for n, a in defaults.items() if a.type})
+    except onnx.defs.SchemaError:
+        pass
+    return {**found, **{a.name: a for a in proto.attribute}}
+
+
+def renamed(
+    node: onnx.NodeProto,
+    names: Mapping[str, str],
+    attributes: Mapping[str, onnx.AttributeProto],
+) -> onnx.NodeProto:
+    """A node of the definition in the terms of the model."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    made.input[:] = [names.get(name, name) for name in node.input]
+    made.output[:] = [names.get(name, name) for name in node.output]
+    del made.attribute[:]
+    for attribute in node.attribute:
+        if attribute.ref_attr_name and attribute.ref_attr_name not in attributes:
+            continue
+        copy = made.attribute.add()
+        copy.CopyFrom(attributes.get(attribute.ref_attr_name, attribute))
+        copy.name = attribute.name
+        if copy.HasField("g"):
+            inner = [renamed(n, names, attributes) for n in copy.g.node]
+            del copy.g.node[:]
+            copy.g.node.extend(inner)
+            for output in copy.g.output:
+                output.name = names.get(output.name, output.name)
+    return made
+
+
+class Definition:
+    """The nodes of a definition under construction."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+
+    def add(self, op_type: str, *operands: str, **attributes: Any) -> str:
+        """The name of a new node's result."""
+        name = f"step{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, operands, [name], **attributes))
+        return name
+
+    def constant(self, value: float) -> str:
+        """The name of a scalar."""
+        array = np.array(value, np.float32)
+        return self.add("Constant", value=numpy_helper.from_array(array))
+
+
+def definition_of_fused(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionProto | None:
+    """The operator by standard ones; None for another operator.  Raises ``Unsupported``."""
+    make = DEFINITIONS.get(qualified(proto))
+    if make is None:
+        return None
+    definition, call = Definition(), Call(proto, scope)
+    names = [f"operand{i}" for i in range(len(proto.input))]
+    operands = [name if given else "" for name, given in zip(names, proto.input, strict=True)]
+    result = make(call, definition, operands)
+    opsets = [helper.make_opsetid("", scope.opset)]
+    return helper.make_function(
+        proto.domain, proto.op_type, names, [result], definition.nodes, opsets
+    )
+
+
+def fused_conv(call: Call, definition: Definition, operands: Sequence[str]) -> str:
+    """``activation(Conv(X, W, B) + Z)``"""
+    made = definition.add("Conv", *operands[:3], **attributes(call))
+    if call.has(3):
+        made = definition.add("Add", made, operands[3])
+    names = PARAMETERS.get(call.text("activation", ""), ())
+    given = call.attributes.get("activation_params", ())
+    return activated(call, definition, made, dict(zip(names, given, strict=False)))
+
+
+def fused_gemm(call: Call, definition: Definition, operands: Sequence[str]) -> str:
+    """``activation(Gemm(A, B, C))``"""
+    made = definition.add("Gemm", *operands, **attributes(call))
+    names = PARAMETERS.get(call.text("activation", ""), ())
+    given = {name: call.attributes.get(f"activation_{name}") for name in names}
+    return activated(call, definition, made, {n: v for n, v in given.items() if v is not None})
+
+
+def fused_matmul(call: Call, definition: Definition, operands: Sequence[str]) -> str:
+    """``alpha * A' @ B'``; ``transBatchA`` moves the first axis of A behind the batch."""
+    moved = []
+    for position, name in enumerate("AB"):
+        rank = len(call.shape(position))
+        axes = list(range(rank))
+        if call.integer(f"transBatch{name}", 0) and rank > 1:
+            axes = [*axes[1:-1], axes[0], axes[-1]]
+        if call.integer(f"trans{name}", 0) and rank > 1:
+            axes[-2:] = axes[:-3:-1]
+        is_moved = axes != sorted(axes)
+        operand = operands[position]
+        moved.append(definition.add("Transpose", operand, perm=axes) if is_moved else operand)
+    made = definition.add("MatMul", *moved)
+    alpha = call.number("alpha", 1.0)
+    return made if alpha == 1 else definition.add("Mul", made, definition.constant(alpha))
+
+
+def attributes(call: Call) -> dict[str, Any]:
+    """The attributes of the standard operator."""
+    known = onnx.defs.get_schema(ATTRIBUTES[call.proto.op_type]).attributes
+    return {name: value for name, value in call.attributes.items() if name in known}
+
+
+def activated(call: Call, definition: Definition, x: str, given: Mapping[str, float]) -> str:
+    """The activation of x; attributes that are not given have ONNX's defaults."""
+    op_type = call.text("activation", "")
+    if not op_type:
+        return x
+    if op_type not in PARAMETERS:
+        raise Unsupported(f"quantglow does not know its activation {op_type!r}")
+    if op_type == "Clip":  # In new opsets its bounds are operands.
+        for bound, operator in {"min": "Max", "max": "Min"}.items():
+            x = (
+                definition.add(operator, x, definition.constant(given[bound]))
+                if bound in given
+                else x
+            )
+        return x
+    return definition.add(op_type, x, **given)
+
+
+DEFINITIONS: dict[str, Callable[[Call, Definition, Sequence[str]], str]] = {
+    "com.microsoft.FusedConv": fused_conv,
+    "com.microsoft.FusedGemm": fused_gemm,
+    "com.microsoft.FusedMatMul": fused_matmul,
+}
+"""Operator -> the function that writes its definition, and gives the name of the result."""

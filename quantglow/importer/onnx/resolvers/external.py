@@ -1,0 +1,300 @@
+"""ONNX nodes nobody here imports, as ``External`` nodes that another runtime computes.
+
+Such a node becomes a model of its own.  Its operands are what it reads and what the bodies of its
+subgraphs capture; small known operands and those of types that the graph does not have are stored
+in the model.  ONNX's inference types the results; only concrete types enter the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from quantglow.importer.onnx.nodes.context import AlreadyReported, Scope, Unsupported, qualified
+from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, with_defaults
+from quantglow.importer.onnx.nodes.values import (
+    Known,
+    Sizes,
+    Value,
+    as_element,
+    held_dtype,
+    onnx_type_of,
+    shape_of,
+)
+from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
+from quantglow.importer.onnx.reading.proto import all_tensors, clear_notes, decoded, inferred
+from quantglow.importer.onnx.resolvers.result_types import (
+    Sizing,
+    at_sizes,
+    free_sizes,
+    free_types,
+    ml_types,
+)
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops.external import External
+from quantglow.ir.symbolic.size import is_free
+from quantglow.ir.types import DType, TensorType
+from quantglow.support.arrays import Array
+from quantglow.support.errors import FileFormatError, ModelError
+
+STORED_NBYTES = 1024
+"""Known operands up to this size are part of the node: axes, shapes, scalars."""
+
+Types = dict[str, TensorType]
+
+
+def left_to_fallback(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value] | None:
+    """External nodes for the outputs that something reads, None if they have no concrete types."""
+    made = single_model(proto, scope)
+    if made is None:
+        return None
+    types = ml_types(proto, operand_types(proto, scope))
+    types |= result_types(made.proto, scope)
+    outputs = [name for name in proto.output if name and name in scope.used]
+    if not outputs or not all(name in types for name in outputs):
+        return None
+    made.proto.graph.output.extend(value_info(name, types[name]) for name in outputs)
+    try:
+        onnx.checker.check_model(made.proto)
+    except onnx.checker.ValidationError:
+        return None
+    model = made.proto.SerializeToString(deterministic=True)
+    return {
+        name: External(
+            name=scope.claim(name),
+            args=made.args,
+            model=model,
+            output=position,
+            result=types[name],
+            op_type=qualified(proto),
+            reason=reason,
+        )
+        for position, name in enumerate(outputs)
+    }
+
+
+def operand_types(proto: onnx.NodeProto, scope: Scope) -> list[TensorType]:
+    """Types of operands that the graph has; a node that was taken alone has no others."""
+    values = [scope.values[name] for name in proto.input if name]
+    kinds = [(held_dtype(onnx_type_of(value)), shape_of(value)) for value in values]
+    return [TensorType(dtype, shape) for dtype, shape in kinds if dtype and shape is not None]
+
+
+@dataclass(frozen=True)
+class SingleModel:
+    """A model of one node without outputs yet, and the values that its inputs stand for."""
+
+    proto: onnx.ModelProto
+    args: tuple[Node, ...]
+
+
+def single_model(proto: onnx.NodeProto, scope: Scope) -> SingleModel | None:
+    """The node alone, without its notes; None if it reads what the graph cannot hold."""
+    graph = onnx.GraphProto(name="external", node=[proto])
+    clear_notes(graph.node)
+    args = []
+    for name in dict.fromkeys(read_names(proto)):
+        value = scope.values.get(name)
+        if isinstance(value, Known) and not isinstance(value, Sizes) and is_stored(value):
+            graph.initializer.append(onnx.numpy_helper.from_array(as_stored(value.array), name))
+            continue
+        node = None if value is None else tensor_of(name, scope)
+        if node is None:
+            return None
+        args.append(node)
+        graph.input.append(value_info(name, node.type))
+    opsets = [onnx.helper.make_opsetid(domain, v) for domain, v in scope.opsets.items()]
+    version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
+    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=max(version, 8))
+    return SingleModel(made, tuple(args))
+
+
+def tensor_of(name: str, scope: Scope) -> Node | None:
+    """The node of a value as ONNX has it, None where the graph has only codes of it."""
+    try:
+        node = scope.tensor(name)
+    except (Unsupported, AlreadyReported):
+        return None
+    is_real = isinstance(scope.values[name], Node) and node.type.quant is not None
+    return None if is_real else node
+
+
+def read_names(proto: onnx.NodeProto) -> Iterator[str]:
+    """The node's operands, then what its subgraphs capture."""
+    yield from filter(None, proto.input)
+    for attribute in proto.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from captured_names(graph)
+
+
+def captured_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Names that a body reads from outside."""
+    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    for node in graph.node:
+        yield from (name for name in read_names(node) if name not in own)
+        own.update(node.output)
+    yield from (output.name for output in graph.output if output.name not in own)
+
+
+def is_stored(value: Known) -> bool:
+    """Whether a known operand becomes part of the node: it is small, or of a type of its own."""
+    return held_dtype(value.onnx_type) is None or value.array.nbytes <= STORED_NBYTES
+
+
+def as_stored(array: Array) -> Array:
+    """The node that the graph would hold, or the array itself."""
+    known_type = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+    return array if held_dtype(known_type) is None else as_element(array)
+
+
+def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
+    dims = [None if is_free(size) else size for size in kind.shape]
+    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
+    return made
+
+
+def result_types(proto: onnx.ModelProto, scope: Scope) -> Types:
+    """Types of the outputs of a model of one node, also where its operands have free sizes."""
+    free = free_sizes(proto, scope.values)
+    if not free:
+        return concrete_types(proto, scope)
+
+    def types_at(sizes: Sizing) -> Types:
+        return concrete_types(at_sizes(proto, scope.values, sizes), scope)
+
+    return free_types(free, types_at)
+
+
+def concrete_types(proto: onnx.ModelProto, scope: Scope) -> Types:
+    """Types of the node's outputs: inferred, else as the model declares them."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(proto)
+    outputs = [name for name in proto.graph.node[0].output if name]
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    try:
+        probe.graph.node[0].CopyFrom(with_defaults(proto.graph.node[0], scope.opsets))
+        probe = inferred(probe)
+    except (*INFERENCE_FAILURES, *FAILURES):
+        probe.Clear()
+    found = {info.name: info for info in probe.graph.output}
+    types = {name: concrete(found.get(name), scope.declared.get(name)) for name in outputs}
+    return {name: kind for name, kind in types.items() if kind is not None}
+
+
+def concrete(*infos: onnx.ValueInfoProto | None) -> TensorType | None:
+    """The first of the types that is a tensor of the graph's element types and a known shape."""
+    for info in infos:
+        if info is None or not info.type.HasField("tensor_type"):
+            continue
+        tensor = info.type.tensor_type
+        dtype = exact_dtype(tensor.elem_type)
+        dims = tensor.shape.dim
+        if dtype is None or not tensor.HasField("shape"):
+            continue
+        if all(d.HasField("dim_value") for d in dims):
+            kind = TensorType(dtype, tuple(int(d.dim_value) for d in dims))
+            if 0 < kind.size <= MAX_ELEMENTS:
+                return kind
+    return None
+
+
+def exact_dtype(onnx_type: int) -> DType | None:
+    """The element type, None for those that the graph does not hold as they are."""
+    dtype = held_dtype(onnx_type)
+    is_wide = dtype is DType.F32 and onnx_type != onnx.TensorProto.FLOAT
+    return None if is_wide else dtype
+
+
+def joined_model(nodes: Sequence[External], read: Sequence[Node]) -> bytes:
+    """One model that computes External nodes together; ``read`` are those whose values it gives.
+
+    Values are called as their nodes; operands computed elsewhere are its inputs, Constants its
+    initializers.
+    """
+    joined = onnx.ModelProto()
+    joined.CopyFrom(onnx.ModelProto.FromString(nodes[0].model))
+    del joined.graph.node[:], joined.graph.initializer[:]
+    del joined.graph.input[:], joined.graph.output[:]
+    groups: dict[tuple[bytes, tuple[Node, ...]], list[External]] = {}
+    for node in nodes:
+        groups.setdefault((node.model, node.args), []).append(node)
+    for number, ((model, _), members) in enumerate(groups.items()):
+        add_part(joined.graph, onnx.ModelProto.FromString(model).graph, members, f"{number}:")
+    inside = set(nodes)
+    outside = dict.fromkeys(arg for node in nodes for arg in node.args if arg not in inside)
+    for arg in outside:
+        if isinstance(arg, Constant):
+            joined.graph.initializer.append(onnx.numpy_helper.from_array(arg.value, arg.name))
+        else:
+            joined.graph.input.append(value_info(arg.name, arg.type))
+    joined.graph.output.extend(value_info(node.name, node.type) for node in read)
+    return bytes(joined.SerializeToString())
+
+
+def add_part(
+    joined: onnx.GraphProto, part: onnx.GraphProto, members: Sequence[External], prefix: str
+) -> None:
+    """Append the node of one model under the names of the graph; what is its own gets a prefix."""
+    args = zip(part.input, members[0].args, strict=True)
+    names = {info.name: arg.name for info, arg in args}
+    names |= {part.output[member.output].name: member.name for member in members}
+    for tensor in part.initializer:
+        names[tensor.name] = f"{prefix}{tensor.name}"
+        joined.initializer.add().CopyFrom(tensor)
+        joined.initializer[-1].name = names[tensor.name]
+    for node in part.node:
+        unread = {name: f"{prefix}{name}" for name in node.output if name}
+        joined.node.add().CopyFrom(renamed(node, {**unread, **names}))
+
+
+def renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
+    """The node on other value names; bodies of subgraphs keep what they define themselves."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    copy.output[:] = [names.get(name, name) for name in node.output]
+    for attribute in copy.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            rename_captured(graph, names)
+    return copy
+
+
+def rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    own |= {name for node in graph.node for name in node.output}
+    outer = {name: new for name, new in names.items() if name not in own}
+    for node in graph.node:
+        node.CopyFrom(renamed(node, outer))
+    for output in graph.output:
+        output.name = outer.get(output.name, output.name)
+
+
+def check_external(node: External) -> None:
+    """Raise ``FileFormatError`` unless the node's model is what the importer makes: files are not
+    trusted."""
+    try:
+        proto = decoded(node.model, node.name)
+        if any(t.data_location == t.EXTERNAL for t in all_tensors(proto)):
+            raise ValueError("it reads other files")
+        onnx.checker.check_model(proto)
+        stated = proto.graph.output[node.output]
+    except (onnx.checker.ValidationError, ModelError, *FAILURES) as error:
+        raise FileFormatError(f"{node!r} holds no valid ONNX model: {error}") from None
+    if len(proto.graph.node) != 1 or not states(stated, node.result):
+        raise FileFormatError(f"{node!r} does not fit the ONNX model it holds")
+    if len(proto.graph.input) != len(node.args) or not all(
+        states(info, arg.type) for info, arg in zip(proto.graph.input, node.args, strict=True)
+    ):
+        raise FileFormatError(f"{node!r}: its operands do not fit the ONNX model it holds")
+
+
+def states(info: onnx.ValueInfoProto, kind: TensorType) -> bool:
+    """Whether a declaration has the element type and the shape of a value; free sizes are open."""
+    tensor = info.type.tensor_type
+    dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+    sizes = [None if is_free(size) else size for size in kind.shape]
+    has_shape = tensor.HasField("shape") and exact_dtype(tensor.elem_type) is kind.dtype
+    return has_shape and dims == sizes

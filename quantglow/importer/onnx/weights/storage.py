@@ -1,0 +1,354 @@
+"""Storage of a model beside the graph compiled from it, each weight once.
+
+``locations`` has the ways in which a file can have a tensor.
+
+A constant of int8 differs from the tensor it was rounded from, as codes do.  They may stand for it
+where the graphs that were decided on do not show the difference, because the quantizer's own
+integers take its place: the caller's ``is_same`` tells.  Weights that these graphs have as floats
+are not rounded in the file (``shown``).  Graphs for further shapes may show the difference, so a
+model that was just quantized imports them from what ``restored`` gives, too
+(``api.models.families``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+
+from quantglow.importer.onnx.nodes.values import array_of
+from quantglow.importer.onnx.reading.light_models import light_decoded, nbytes_of, serialized
+from quantglow.importer.onnx.reading.proto import all_nodes
+from quantglow.importer.onnx.source import Source, open_light
+from quantglow.importer.onnx.weights.locations import (
+    Kept,
+    Known,
+    Place,
+    Places,
+    codes_in,
+    codes_of_graph,
+    codes_place,
+    content,
+    exact_place,
+    rounded_place,
+)
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant
+from quantglow.ir.types import DType, ElementType, QuantParams
+from quantglow.support.arrays import Array
+from quantglow.support.pages import LEAST_NBYTES as LEAST_PAGED_NBYTES
+from quantglow.support.pages import Content, is_worth_paging, paged, release_pages, together
+
+SIZES = frozenset({"Shape", "Size"})
+"""Operators whose results no element of a weight changes."""
+
+LEAST_NBYTES = 1024
+"""Minimum size of a tensor that is not stored as it is, in bytes."""
+
+MOST_TRIALS = 24
+"""Maximum number of imports that find out which tensors may be rounded."""
+
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
+MOVES = frozenset(
+    {"Concat", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+
+FLOATS: dict[int, str] = {onnx.TensorProto.FLOAT: "<f4", onnx.TensorProto.FLOAT16: "<f2"}
+"""Element types of the tensors that are looked for."""
+
+CODES = frozenset({onnx.TensorProto.UINT8})
+"""Element types of packed codes of weights in groups."""
+
+
+@dataclass(frozen=True)
+class LightModel:
+    """A light model that may be changed, and its weights."""
+
+    proto: onnx.ModelProto
+    weights: dict[str, Array]
+
+    def array(self, tensor: onnx.TensorProto) -> Array:
+        """The elements of one of its tensors."""
+        found = self.weights.get(tensor.name)
+        return array_of(tensor) if found is None else found
+
+    def replace(self, name: str, tensor: onnx.TensorProto, array: Array) -> None:
+        """Give a tensor, which has this name as a value, other elements of its type."""
+        if name in self.weights:
+            self.weights[name] = array
+        else:
+            replace_data(tensor, array.tobytes())
+
+    def forget(self, name: str, tensor: onnx.TensorProto, data: bytes) -> None:
+        """Leave these bytes of a tensor."""
+        self.weights.pop(name, None)
+        replace_data(tensor, data)
+
+
+def stored(
+    source: Source,
+    constants: Sequence[Constant],
+    is_same: Callable[[Source], bool] | None,
+    graphs: Iterable[Graph] = (),
+) -> tuple[Content, Places]:
+    """A model as a file has it beside these constants.
+
+    ``is_same`` says whether another model gives the same graph; None: nothing may be rounded.
+    ``graphs``: all that were decided on; weights whose floats one of them shows stay exact.
+    """
+    model = LightModel(source.without_notes(), dict(source.weights))
+    return stored_model(model, constants, is_same, shown(model.proto, graphs))
+
+
+def stored_model(
+    model: LightModel,
+    constants: Sequence[Constant],
+    is_same: Callable[[Source], bool] | None,
+    exact: Collection[str] = (),
+) -> tuple[Content, Places]:
+    """``stored`` for a model that may be changed; ``exact``: names of weights that stay exact."""
+    known, tensors = Known.of(constants), large_tensors(model.proto)
+    kept = dict(places_of(tensors, lambda t: exact_place(widened(model.array(t)), known)))
+    if is_same is not None:
+        weights = [name for name in weights_of(model.proto) if name in tensors]
+        rest = {n: tensors[n] for n in weights if n not in kept and n not in exact}
+        rounded = dict(places_of(rest, lambda t: rounded_place(widened(model.array(t)), known)))
+        kept |= roundable(model, rounded, known.by_name, is_same)
+    codes = large_codes(model.proto)
+    kept |= places_of(codes, lambda t: codes_place(model.array(t), known))
+    for name, tensor in {**tensors, **codes}.items():
+        if name in kept:
+            model.forget(name, tensor, kept[name].data)
+    places = {name: found.place for name, found in kept.items()}
+    return serialized(model.proto, model.weights), places
+
+
+def stored_tail(
+    data: bytes, constants: Sequence[Constant], rounded: Container[str]
+) -> tuple[bytes, Places]:
+    """The bytes of a model as a file has it beside these constants; of its weights only those
+    ``rounded`` may differ.
+    """
+    proto, weights = light_decoded(data, "the tail")
+    exact = [name for name in large_tensors(proto) if name not in rounded]
+    model, places = stored_model(
+        LightModel(proto, dict(weights)), constants, lambda source: True, exact
+    )
+    return bytes(together(model)), places
+
+
+def own_constants(data: bytes, places: Mapping[str, Place]) -> Iterator[Constant]:
+    """The large float tensors whose elements a model in a file has, all or as codes, under their
+    names.  Raises as ``restored`` does.
+    """
+    proto, weights = light_decoded(data, "the tail", places)
+    for name, tensor in large_tensors(proto).items():
+        place = places.get(name)
+        if place is None:
+            array = LightModel(proto, dict(weights)).array(tensor)
+            yield Constant(name=name, value=widened(array))
+        elif "axis" in place:
+            codes, scales = codes_in(tuple(tensor.dims), Kept(place, tensor.raw_data))
+            params = QuantParams.symmetric(scales, int(place["axis"]))
+            yield Constant(name=name, value=codes, element=ElementType(DType.I8, params))
+
+
+def places_of(
+    tensors: Mapping[str, onnx.TensorProto], place: Callable[[onnx.TensorProto], Kept | None]
+) -> Iterator[tuple[str, Kept]]:
+    """The places of the tensors that have one; pages are given back behind each."""
+    for name, tensor in tensors.items():
+        if (found := place(tensor)) is not None:
+            yield name, found
+        release_pages()
+
+
+def restored(
+    content: Content, places: Mapping[str, Place], constants: Sequence[Constant]
+) -> Source:
+    """The model that ``stored`` wrote, its weights in pages.  Raises ``ModelError``, ``KeyError``,
+    ``TypeError`` or ``ValueError``.
+    """
+    proto, own = light_decoded(together(content), "the source of the saved model", places)
+    tensors, known = tensors_of(proto, {*FLOATS, *CODES}), {c.name: c for c in constants}
+    listed = {tensor.name for tensor in proto.graph.initializer}
+    large = [n for n in places if n in listed and nbytes_of(tensors[n]) >= LEAST_PAGED_NBYTES]
+    arrays = (elements(tensors[name], places[name], known) for name in large)
+    worth = is_worth_paging(nbytes_of(tensors[name]) for name in large)
+    found = paged(arrays) if worth else None
+    weights = {} if found is None else dict(zip(large, found, strict=True))
+    for name, place in places.items():
+        tensor = tensors[name]
+        apart = name in weights
+        replace_data(tensor, b"" if apart else elements(tensor, place, known).tobytes())
+    return open_light(proto, {**weights, **own})
+
+
+def widened(array: Array) -> Array:
+    """The elements as float32, which holds every float16."""
+    return np.asarray(array, np.float32)
+
+
+def replace_data(tensor: onnx.TensorProto, data: bytes) -> None:
+    """Give a tensor other data, wherever it had its own: files of version 2 may have both."""
+    tensor.ClearField("float_data")
+    tensor.ClearField("int32_data")  # float16 elements
+    tensor.raw_data = data
+
+
+def elements(tensor: onnx.TensorProto, place: Place, known: Mapping[str, Constant]) -> Array:
+    """The elements of a tensor that the file has at this place.  Raises as ``content`` does."""
+    if "codes" in place:
+        return codes_of_graph(tuple(tensor.dims), place, known)
+    try:
+        found = content(tuple(tensor.dims), Kept(place, tensor.raw_data), known)
+    except ValueError as error:
+        raise ValueError(f"tensor {tensor.name!r}: {error}") from None
+    return found.astype(FLOATS[tensor.data_type], copy=False)
+
+
+def tensors_of(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
+    """Initializers and Constants of some element types, by the names of values; none that occur
+    twice."""
+    found = [(tensor.name, tensor) for tensor in proto.graph.initializer]
+    for node in all_nodes(proto.graph.node):
+        if node.op_type == "Constant" and not node.domain:
+            found += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
+    counts = Counter(name for name, _ in found)
+    return {n: t for n, t in found if counts[n] == 1 and t.data_type in kinds}
+
+
+def large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Float tensors that are large enough to be worth a look."""
+    found = tensors_of(proto, FLOATS).items()
+    return {n: t for n, t in found if 4 * math.prod(t.dims) >= LEAST_NBYTES and len(t.dims) > 1}
+
+
+def names_of_weights(proto: onnx.ModelProto) -> set[str]:
+    """Names of the float tensors that places may be given for."""
+    return {*large_tensors(proto)}
+
+
+def large_codes(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Packed codes of weights that are large enough to be worth a look."""
+    found = tensors_of(proto, CODES).items()
+    return {n: t for n, t in found if math.prod(t.dims) >= LEAST_NBYTES}
+
+
+def weights_of(proto: onnx.ModelProto) -> Iterator[str]:
+    """Names of values that only products read as weights, where they are only moved before."""
+    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
+    for node in all_nodes(proto.graph.node):
+        for position, name in enumerate(node.input):
+            readers[name].append((node, position))
+    ends = {output.name for output in proto.graph.output}
+
+    def is_weight(name: str, depth: int = 0) -> bool:
+        found = readers[name]
+        return (
+            bool(found)
+            and name not in ends
+            and depth < 8
+            and all(
+                (node.op_type in PRODUCTS and position > 0)
+                or (node.op_type in MOVES and all(is_weight(n, depth + 1) for n in node.output))
+                for node, position in found
+            )
+        )
+
+    yield from filter(is_weight, large_tensors(proto))
+
+
+def roundable(
+    model: LightModel,
+    rounded: Mapping[str, Kept],
+    constants: Mapping[str, Constant],
+    is_same: Callable[[Source], bool],
+) -> dict[str, Kept]:
+    """The tensors that may all be rounded."""
+    search = Search(model, rounded, constants, is_same)
+    search.visit(list(rounded))
+    return {name: rounded[name] for name in search.kept}
+
+
+@dataclass
+class Search:
+    """The tensors that may all be rounded: ``kept``, found by halves in ``MOST_TRIALS`` imports."""
+
+    model: LightModel
+    rounded: Mapping[str, Kept]
+    constants: Mapping[str, Constant]
+    is_same: Callable[[Source], bool]
+    kept: list[str] = field(default_factory=list)
+    trials: int = 0
+
+    def visit(self, names: list[str], fails: bool = False) -> bool:
+        """Keep what may be rounded of these tensors; whether that is all of them.
+
+        ``fails``: not all can be, which is known without a trial.
+        """
+        if not names or (not fails and self._may_all_be_rounded(names)):
+            self.kept += names
+            return True
+        if len(names) > 1:
+            half = len(names) // 2
+            first = self.visit(names[:half])
+            self.visit(names[half:], fails=first)
+        return False
+
+    def _may_all_be_rounded(self, names: list[str]) -> bool:
+        """A trial; no while there are none left."""
+        if self.trials == MOST_TRIALS:
+            return False
+        self.trials += 1
+        names = [*self.kept, *names]
+        kept = {name: self.rounded[name] for name in names}
+        return self.is_same(changed(self.model, kept, self.constants))
+
+
+def changed(
+    model: LightModel, kept: Mapping[str, Kept], constants: Mapping[str, Constant]
+) -> Source:
+    """The model with some tensors rounded, as ``restored`` would give it."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model.proto)
+    made = LightModel(copy, dict(model.weights))
+    found = large_tensors(copy)
+    for name, place in kept.items():
+        tensor, wanted = found[name], onnx.TensorProto()
+        wanted.CopyFrom(tensor)
+        wanted.raw_data = place.data
+        made.replace(name, tensor, elements(wanted, place.place, constants))
+    return Source(copy, weights=made.weights)
+
+
+def shown(proto: onnx.ModelProto, graphs: Iterable[Graph]) -> set[str]:
+    """Names of values that float Constants of the graphs were computed from at import: these have
+    the names of the model's values.  Others, which passes make, may have any part of a weight.
+    """
+    reads, names = reads_of(proto), set[str]()
+    for graph in graphs:
+        nodes = list(graph.every_node())
+        constants = (n for n in nodes if isinstance(n, Constant) and n.type.dtype.is_float)
+        waiting = [node.name for node in constants if node.name in reads]
+        names.update(waiting)
+        while waiting:
+            new = reads.get(waiting.pop(), frozenset()) - names
+            names |= new
+            waiting.extend(new)
+    return names
+
+
+def reads_of(proto: onnx.ModelProto) -> dict[str, frozenset[str]]:
+    """The values of a model, each with those that its node and the subgraphs of it read."""
+    reads: dict[str, frozenset[str]] = {t.name: frozenset() for t in proto.graph.initializer}
+    for node in all_nodes(proto.graph.node):
+        inner = (
+            () if node.op_type in SIZES else (n for each in all_nodes([node]) for n in each.input)
+        )
+        reads.update(dict.fromkeys(node.output, frozenset(inner)))
+    return reads

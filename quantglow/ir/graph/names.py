@@ -1,0 +1,78 @@
+"""Names of nodes: unique ones for new nodes, and those by which users know values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.kinds import Trait
+from quantglow.ir.graph.node import Node
+
+if TYPE_CHECKING:
+    from quantglow.ir.graph.graph import Graph
+
+
+@dataclass
+class Names:
+    """The names of a graph's nodes and of the nodes made since."""
+
+    taken: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(graph: Graph) -> Names:
+        """Names that new nodes of this graph must not have."""
+        return Names(set(graph.names))
+
+    def fresh(self, name: str) -> str:
+        """``name``, or if it is taken ``name_2``, ``name_3``, …; the result is taken from
+        now on.
+        """
+        candidate, number = name, 2
+        while candidate in self.taken:
+            candidate, number = f"{name}_{number}", number + 1
+        self.taken.add(candidate)
+        return candidate
+
+
+def known_names(graph: Graph) -> dict[str, tuple[Node, ...]]:
+    """Every name that the user may know -> the nodes of ``graph`` that compute the values; none for
+    what is no operator any more, as the size of a known shape.
+    """
+    own = {node.name: (node,) for node in graph.compute_nodes()}
+
+    def nodes(value: str) -> tuple[Node, ...]:
+        seen = set[str]()
+        while value not in own and value not in seen:
+            seen.add(value)
+            value = graph.aliases.get(value, value)
+        return own.get(value, ())
+
+    results = {
+        origin.name: tuple(dict.fromkeys(node for value in origin.results for node in nodes(value)))
+        for origin in reversed(graph.sources)  # the first one keeps a name that two have
+        if origin.name
+    }
+    return {**results, **{value: nodes(value) for value in graph.aliases}, **own}
+
+
+def with_aliases(graph: Graph, before: Graph) -> Graph:
+    """``graph``, which passes made from ``before``, with the names that were known there.
+
+    Fusion keeps the last name: a value that is gone is now part of its first reader that is left.
+    A value whose elements were only moved stands for the one that they come from.
+    """
+    if graph is before:
+        return graph
+    left = {node.name for node in graph.compute_nodes()}
+    behind: dict[str, str] = {}
+    for node in reversed(before.compute_nodes()):
+        readers = (behind[user.name] for user in before.users[node])
+        behind[node.name] = node.name if node.name in left else next(filter(None, readers), "")
+    found: dict[str, str] = {}
+    for node in before.compute_nodes():
+        moved = node.operands[0].name if node.operands and node.has(Trait.MOVES) else ""
+        is_moved = moved in found and node.name not in left
+        found[node.name] = found[moved] if is_moved else behind[node.name]
+    gone = {name: now for name, now in found.items() if now != name}
+    return replace(graph, sources=before.sources, aliases={**before.aliases, **gone})

@@ -1,0 +1,290 @@
+"""Signatures: declared inputs and outputs, and conversion of arrays to declared types.
+
+Declarations hold before free dimensions are known.  Inputs and outputs of other float types are
+computed as float32: arrays are converted where they enter and leave a compiled model; graphs,
+profiles and programs know float32 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from quantglow.ir.types import DType, TensorType
+from quantglow.support.arrays import Array
+from quantglow.support.errors import InputError
+
+Dim = int | str | None
+"""A fixed size, a symbol that dimensions may share, or None for a free dimension without a name."""
+
+Shape = tuple[int, ...]
+DECLARED = ("float16", "float64", "bfloat16")
+"""Float types that inputs and outputs may have besides float32, by NumPy's names."""
+
+Shapes = Mapping[str, Shape]
+"""Input name -> shape."""
+
+BFLOAT16 = "bfloat16"
+
+
+def is_symbol(dim: Dim) -> bool:
+    """Whether equal dimensions share a size; some exporters name every unknown one ``?``."""
+    return isinstance(dim, str) and bool(dim.strip("?"))
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output.
+
+    ``dims`` is None if not even their number is known.  ``declared`` is the float type that the
+    model declares (one of ``DECLARED``) if it is not ``dtype``; see ``entering`` and ``leaving``.
+    """
+
+    name: str
+    dtype: DType
+    dims: tuple[Dim, ...] | None
+    declared: str = ""
+
+    @staticmethod
+    def of(name: str, kind: TensorType, declared: Mapping[str, str]) -> Port:
+        """The port of a tensor of known shape; ``declared`` has float types by name."""
+        is_float = kind.dtype.is_float and kind.quant is None
+        return Port(name, kind.dtype, kind.shape, declared.get(name, "") if is_float else "")
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the shape may change from call to call."""
+        return self.dims is None or not all(isinstance(dim, int) for dim in self.dims)
+
+    @property
+    def default(self) -> Shape | None:
+        """The shape, with 1 for a free first dimension; None if other dimensions are free."""
+        return self.with_batch(1)
+
+    def with_batch(self, batch: int) -> Shape | None:
+        """The shape with this size of a free first dimension; None if other ones are free."""
+        if self.dims is None:
+            return None
+        is_batch_free = bool(self.dims) and not isinstance(self.dims[0], int)
+        dims = (batch, *self.dims[1:]) if is_batch_free else self.dims
+        sizes = tuple(dim for dim in dims if isinstance(dim, int))
+        return sizes if len(sizes) == len(dims) else None
+
+    def __str__(self) -> str:
+        return dims_text(self.dims)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs and outputs of a model, in order."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any input has a free dimension."""
+        return any(port.is_free for port in self.inputs)
+
+    @property
+    def default(self) -> Shapes | None:
+        """The shapes with batches of 1 if only batches are free; else None."""
+        return self.with_batch(1)
+
+    def with_batch(self, batch: int) -> Shapes | None:
+        """The shapes with batches of this size if only batches are free; else None."""
+        shapes = {port.name: port.with_batch(batch) for port in self.inputs}
+        known = {name: shape for name, shape in shapes.items() if shape is not None}
+        return known if len(known) == len(shapes) else None
+
+    @property
+    def has_free_batch(self) -> bool:
+        """Whether the first dimension of every input is free, under one name at most, and counts
+        samples: it does not where it is another axis, too, as that of a matrix of distances, or
+        where an output has other symbols of the inputs only, as the last state of a recurrent
+        network, whose first dimension is time.
+        """
+        firsts = [port.dims[0] if port.dims else 0 for port in self.inputs]
+        free = all(not isinstance(dim, int) for dim in firsts)
+        names = {dim for dim in firsts if is_symbol(dim)}
+        if not firsts or not free or len(names) > 1:
+            return False
+        return not names or not (self._is_elsewhere(names) or self._outlives(names))
+
+    def _is_elsewhere(self, names: Set[Dim]) -> bool:
+        """Whether one of these symbols is another axis than the first one."""
+        return any(not names.isdisjoint((port.dims or ())[1:]) for port in self.ports)
+
+    def _outlives(self, names: Set[Dim]) -> bool:
+        """Whether an output has symbols of the inputs, but none of these."""
+        symbols = {dim for port in self.inputs for dim in port.dims or () if is_symbol(dim)}
+        kept = [symbols.intersection(port.dims or ()) for port in self.outputs]
+        return any(found and not found & names for found in kept)
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """The inputs and the outputs."""
+        return self.inputs + self.outputs
+
+    def to_json(self) -> dict[str, Any]:
+        """The signature in types that ``json`` writes."""
+        return {
+            "inputs": [asdict(p) for p in self.inputs],
+            "outputs": [asdict(p) for p in self.outputs],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Signature:
+        """The signature from the result of ``to_json``.  Raises ``KeyError``, ``TypeError`` or
+        ``ValueError``.
+        """
+        return Signature(
+            tuple(map(_port_from_json, data["inputs"])),
+            tuple(map(_port_from_json, data["outputs"])),
+        )
+
+    def kinds_at(self, shapes: Shapes) -> dict[str, tuple[Shape, np.dtype[Any]]]:
+        """Shapes and element types of the inputs, by name, at these shapes."""
+        return {port.name: (shapes[port.name], port.dtype.numpy) for port in self.inputs}
+
+    def check(self, shapes: Shapes, least: int = 0) -> None:
+        """Raise ``InputError`` unless the inputs may have these shapes together; free dimensions
+        are at least ``least``."""
+        symbols: dict[str, tuple[int, str]] = {}
+        for port in self.inputs:
+            shape = shapes[port.name]
+            if min(shape, default=least) < least or not _fits(port, shape):
+                limit = f"; free dimensions are at least {least}" if least else ""
+                raise InputError(
+                    f"input {port.name!r} has shape {shape}, but the model takes {port}. "
+                    f"Remedy: feed an array that fits{limit}."
+                )
+            for size, dim in zip(shape, port.dims or (), strict=False):
+                if not is_symbol(dim):
+                    continue
+                first, where = symbols.setdefault(str(dim), (size, port.name))
+                if first != size:
+                    raise InputError(
+                        f"dimension {dim!r} is {first} in input {where!r} but {size} in input "
+                        f"{port.name!r}. Remedy: feed arrays that agree in it."
+                    )
+
+
+def are_outputs(ports: Sequence[Port], kinds: Iterable[TensorType]) -> bool:
+    """Whether values have the element types of ports.  Models may declare other ranks and sizes of
+    outputs than they compute, which onnxruntime takes, too."""
+    return all(port.dtype is kind.dtype for port, kind in zip(ports, kinds, strict=True))
+
+
+def dims_text(dims: tuple[Dim, ...] | None) -> str:
+    """``(N, 3, ?, ?)``, for messages."""
+    if dims is None:
+        return "(unknown rank)"
+    return "(" + ", ".join("?" if dim is None else str(dim) for dim in dims) + ")"
+
+
+def _port_from_json(data: Mapping[str, Any]) -> Port:
+    dims = data["dims"]
+    if dims is not None and not all(
+        dim is None or isinstance(dim, str) or (type(dim) is int and dim > 0) for dim in dims
+    ):
+        raise ValueError(f"{dims} are no dimensions")
+    declared = data.get("declared", "")
+    if declared not in ("", *DECLARED):
+        raise ValueError(f"{declared!r:.60} is no float type")
+    sizes = None if dims is None else tuple(dims)
+    return Port(str(data["name"]), DType(data["dtype"]), sizes, declared)
+
+
+def _fits(port: Port, shape: Shape) -> bool:
+    if port.dims is None:
+        return True
+    sizes = zip(shape, port.dims, strict=False)
+    return len(shape) == len(port.dims) and all(
+        dim == size for size, dim in sizes if isinstance(dim, int)
+    )
+
+
+def numpy_type(declared: str) -> np.dtype[Any]:
+    """The NumPy type of a declared float type, by its name.  Raises ``InputError``."""
+    if declared != BFLOAT16:
+        return np.dtype(declared)
+    try:
+        kind: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
+        return kind
+    except ImportError:
+        raise InputError(
+            "the model declares bfloat16, which NumPy does not have. Remedy: pip install ml_dtypes"
+        ) from None
+
+
+def entering(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Feeds in the declared types, as float32.
+
+    Raises ``InputError`` for other types, and for float64 values that float32 cannot hold.
+    """
+    found = dict(feeds)
+    for port in ports:
+        if port.declared and port.name in found:
+            found[port.name] = _entering(port, found[port.name])
+    return found
+
+
+def _entering(port: Port, array: Array) -> Array:
+    wanted = numpy_type(port.declared)
+    if wanted.kind == "V" and array.dtype == np.dtype("V2"):
+        array = array.view(wanted)  # .npy files keep bfloat16 as this type
+    if array.dtype != wanted:
+        raise InputError(
+            f"input {port.name!r} must be {wanted}, got {array.dtype}. "
+            f"Remedy: cast it with .astype({wanted.type.__module__}.{wanted})"
+        )
+    converted = as_float32(array)
+    if (at := first_lost(array, converted)) is not None:
+        raise InputError(
+            f"input {port.name!r} holds {array[at]} at {list(at)}, which float32 cannot hold, and "
+            "quantglow computes in float32. Remedy: scale the model's values."
+        )
+    return converted
+
+
+def leaving(ports: Sequence[Port], arrays: Sequence[Array]) -> list[Array]:
+    """Outputs in the declared types: rounded, and infinite if they are too large for the type."""
+    pairs = zip(ports, arrays, strict=True)
+    return [as_declared(port, array) for port, array in pairs]
+
+
+def declared_feeds(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Feeds of any float type, converted to the types that the model declares."""
+    return {port.name: as_declared(port, feeds[port.name]) for port in ports}
+
+
+def as_declared(port: Port, array: Array) -> Array:
+    """An array of any float type, converted to the type that the model declares."""
+    if not port.declared:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(array).astype(numpy_type(port.declared), copy=False)
+
+
+def as_float32(array: Array) -> Array:
+    """Floats as float32; infinite if they are too large."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.astype(np.float32, copy=False)
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether values of the type are computed as float32: it is float32 or one of ``DECLARED``."""
+    return dtype == np.float32 or dtype.name in DECLARED
+
+
+def first_lost(before: Array, after: Array) -> tuple[int, ...] | None:
+    """Position of the first finite value that a conversion made infinite."""
+    if np.isfinite(after).all():
+        return None
+    lost = np.argwhere(np.isfinite(before) & ~np.isfinite(after))
+    return tuple(int(i) for i in lost[0]) if len(lost) else None

@@ -1,0 +1,1 @@
+"""Sizes that depend on free dimensions.  README.md has the guide."""

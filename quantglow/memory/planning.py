@@ -1,0 +1,61 @@
+"""Planning: a graph becomes primitives, then instructions on memory.
+
+A process that finds its programs on disk does not import this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.program.verify import verify_program
+from quantglow.memory.plans import PlannedProgram, pieces_for
+from quantglow.memory.schedule import FAST, arranged
+from quantglow.support import debug
+from quantglow.transforms.lowering import lower
+from quantglow.transforms.lowering.split_batch import batch_of, split_batch
+from quantglow.transforms.program.copy_elision import Donation
+from quantglow.transforms.program.generate import generate_by_node
+
+if TYPE_CHECKING:
+    from quantglow.codegen.llvm.isa.target import Target
+
+
+def plan_program(
+    graph: Graph,
+    target: Target | None,
+    seconds: dict[str, float] | None = None,
+    donations: Sequence[Donation] = (),
+    schedule: str = FAST,
+) -> PlannedProgram:
+    """The planned program of a graph for a target, or for the reference backend.
+
+    The target decides whether int8 activations are stored as uint8, whether weights may be stored
+    twice, and the slack after buffers.
+    ``schedule``: how the order of execution is found, see ``memory.schedule``.
+    """
+    unsigned = target is None or target.isa.unsigned_activations
+    small = target is not None and target.saves_code
+    slack_nbytes = 0 if target is None else target.isa.slack_nbytes
+    with debug.timed("lower", seconds):
+        lowered = lower(graph, unsigned=unsigned, small=small)
+    debug.dump_ir("lower", lowered)
+    with debug.timed("plan", seconds):
+        generated = partial(
+            generate_by_node, lowered, slack_nbytes=slack_nbytes, donations=donations
+        )
+        made = arranged(lowered, generated, schedule)
+        if debug.verifying():
+            verify_program(made.program)
+    debug.dump_ir("program", made.program)
+    debug.log(1, str(made.plan))
+    return PlannedProgram(lowered, made.program, made.plan)
+
+
+def piece_of(graph: Graph, planned: PlannedProgram, threads: int) -> tuple[Graph, int]:
+    """The graph to compile and the number of its runs; the program belongs to the whole."""
+    pieces = pieces_for(batch_of(graph) or 1, planned.traffic, threads)
+    part = split_batch(graph, pieces) if pieces > 1 else None
+    return (graph, 1) if part is None else (part, pieces)

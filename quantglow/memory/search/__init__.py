@@ -1,1 +1,0 @@
-"""The order of execution and the plan with the smallest arena, by search."""

@@ -1,0 +1,1 @@
+"""onnxruntime, for models that quantglow does not compile.  README.md has the guide."""

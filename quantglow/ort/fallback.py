@@ -1,0 +1,111 @@
+"""onnxruntime as a backend: for External nodes, and for all nodes that ONNX can express.
+
+``FallbackNode`` is the entry in a report for an operator that another backend runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops.external import External, evaluate_externals_by
+from quantglow.ort.session import NAME, Session, opened, outputs_of
+from quantglow.support.arguments import fields_named
+from quantglow.support.arrays import Array
+from quantglow.transforms.partition import Executable, Segment
+
+
+@dataclass(frozen=True)
+class FallbackNode:
+    """One operator, the backend that runs it, and the reason."""
+
+    name: str
+    op: str
+    backend: str
+    reason: str = ""
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> FallbackNode:
+        """The entry from the result of ``dataclasses.asdict``.  Raises ``TypeError`` for other
+        entries.
+        """
+        return FallbackNode(**{key: str(value) for key, value in data.items()})
+
+
+def whole_model(reasons: Sequence[str]) -> tuple[FallbackNode, ...]:
+    """Entry of a model that onnxruntime runs as a whole, in place of its operators."""
+    return tuple(FallbackNode("(all)", "the whole model", NAME, reason) for reason in reasons)
+
+
+def nodes_of(segment: Segment) -> tuple[FallbackNode, ...]:
+    """Entries of the operators of a segment, with the reasons that importing gave."""
+    backend = segment.backend.name
+    return tuple(
+        FallbackNode(node.name, node.op_type, backend, node.reason)
+        if isinstance(node, External)
+        else FallbackNode(node.name, node.op, backend, "its backend asked for it")
+        for node in segment.nodes
+    )
+
+
+@fields_named
+@dataclass(frozen=True)
+class OnnxRuntimeBackend:
+    """Compiles External nodes; with ``everything`` also all float operators of ONNX.
+
+    It takes no nodes that only lowering makes and no quantized values, because its integers could
+    differ.
+    """
+
+    everything: bool = False
+    name: str = NAME
+
+    def supports(self, node: Node) -> bool:
+        """Whether ONNX has the node, and onnxruntime gives it the same meaning."""
+        if isinstance(node, External):
+            return True
+        if not self.everything:
+            return False
+        # Imported here because a process without nodes of the fallback needs no onnx.
+        from quantglow.export.onnx.model import is_exportable
+
+        values = (node, *node.operands)
+        return is_exportable(node) and all(v.type.quant is None for v in values)
+
+    def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
+        """A session of the segment.  Raises ``FallbackError``."""
+        return OnnxRuntimeExecutable(opened(model_of(segment), num_threads))
+
+
+def model_of(segment: Graph) -> bytes:
+    """A segment as an ONNX model.  A segment of the fallback alone keeps their operator set."""
+    # Imported here because a process without nodes of the fallback needs no onnx.
+    from quantglow.export.onnx.model import export_onnx
+    from quantglow.importer.onnx.resolvers.external import joined_model
+
+    nodes = segment.compute_nodes()
+    externals = [node for node in nodes if isinstance(node, External)]
+    if len(externals) == len(nodes):
+        return joined_model(externals, [node for _, node in segment.outputs])
+    return bytes(export_onnx(segment).SerializeToString())
+
+
+@dataclass(frozen=True)
+class OnnxRuntimeExecutable:
+    """A segment loaded by onnxruntime."""
+
+    session: Session
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        return self.session.run({name: feeds[name] for name in self.session.input_names})
+
+
+def evaluate(node: External, arrays: tuple[Array, ...]) -> Array:
+    """The results of an External node, computed by onnxruntime."""
+    return outputs_of(node.model, arrays)[node.output]
+
+
+evaluate_externals_by(evaluate)

@@ -1,0 +1,233 @@
+"""Sessions of onnxruntime: guarded, under older opsets, or in a process of their own.
+
+Bytes and arrays go in, arrays come out.  A model with a newer opset than onnxruntime's is converted
+to an older one.  ``outputs`` is what a child process runs (``support.processes.isolation``).
+Libraries of custom operators are never loaded: they are code of whoever wrote the model.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from quantglow.support.arrays import Array
+from quantglow.support.errors import FallbackError
+from quantglow.support.processes.interrupts import endable
+from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.support.timeline import FOREIGN, span
+
+NAME = "onnxruntime"
+SILENT = 4
+"""onnxruntime's log level "fatal": what goes wrong is raised, not printed."""
+
+EXACT_SUMS = "session.x64quantprecision"
+"""onnxruntime's option against saturation; it does nothing on other processors."""
+
+REPEATING = (b"Loop", b"Scan", b"SequenceMap")
+"""Operators that may run for any time on small values."""
+
+QUICK = 0.005
+"""Seconds; Ctrl-C waits for a run that takes no longer, which is not worth a thread (0.1 ms)."""
+
+_inherited: list[Any] = []
+"""Sessions of the parent process: to free one could wait for a thread that is not there."""
+
+UNSAFE = (
+    *(b"DFT", b"GridSample", b"Multinomial", b"Resize", b"ReverseSequence", b"RoiAlign"),
+    *(b"STFT", b"Upsample", b"GRU", b"LSTM", b"FeatureVectorizer"),
+    *(b"SequenceAt", b"SequenceErase", b"SequenceInsert"),
+    *(b"If", b"Loop", b"Scan", b"SequenceMap"),
+    *(b"BatchNormalization", b"Split"),
+)
+"""Operators for which ``shape_guards`` has checks, and those whose results
+``export.onnx.compatibility`` changes."""
+
+SESSIONS = 64
+"""Models of single nodes that stay loaded for the interpreter."""
+
+
+class Session:
+    """A model (bytes, or the path of a file) loaded by onnxruntime.  ``run`` may be called from
+    several threads.
+
+    ``optimize``: let onnxruntime rewrite the graph.  ``exact_sums``: products of bytes are added
+    in 32 bits on x86 without VNNI, too, where onnxruntime saturates them at 16 bits by default;
+    only an optimized graph can be had so.
+    """
+
+    def __init__(
+        self,
+        model: bytes | str,
+        num_threads: int = 1,
+        *,
+        optimize: bool = True,
+        exact_sums: bool = True,
+    ) -> None:
+        self._load = partial(loaded, model, num_threads, optimize, exact_sums)
+        self._repeats = isinstance(model, str) or any(name in model for name in REPEATING)
+        self._seconds = math.inf
+        self._session = self._load()
+        renewed_after_fork(self)
+        self.input_names: list[str] = [argument.name for argument in self.session.get_inputs()]
+
+    @property
+    def session(self) -> Any:
+        """onnxruntime's session; a forked child loads one of its own."""
+        if self._session is None:
+            self._session = self._load()
+        return self._session
+
+    def forget_threads(self) -> None:
+        """Leave the parent's session alone: another thread may have held locks of it, and to free
+        it, as the garbage collector may do at any time, would wait for its threads."""
+        _inherited.append(self._session)
+        self._session = None
+
+    @property
+    def inputs(self) -> list[Any]:
+        """``NodeArg`` of each input: name, type, shape."""
+        return list(self.session.get_inputs())
+
+    @property
+    def outputs(self) -> list[Any]:
+        """``NodeArg`` of each output."""
+        return list(self.session.get_outputs())
+
+    def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
+        """The named outputs (None: all); arrays, and lists where an output is a sequence."""
+        options = runtime().RunOptions()
+        call = partial(self.session.run, names, dict(feeds), options)
+        with span("onnxruntime", FOREIGN):
+            return self._results(call, options)
+
+    def _results(self, call: Callable[[], Any], options: Any) -> list[Any]:
+        started = time.perf_counter()
+        try:
+            if self._repeats or self._seconds > QUICK:
+                results = endable(call, lambda: setattr(options, "terminate", True))
+            else:
+                results = call()
+        except failures() as error:
+            raise FallbackError(f"onnxruntime cannot run the model: {error}") from error
+        self._seconds = time.perf_counter() - started
+        return list(results)
+
+
+def loaded(model: bytes | str, num_threads: int, optimize: bool, exact_sums: bool) -> Any:
+    """onnxruntime's session of a model.  Raises ``FallbackError``."""
+    ort = runtime()
+    options = ort.SessionOptions()
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = num_threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = SILENT
+    if exact_sums:
+        options.add_session_config_entry(EXACT_SUMS, "1")
+    cancel = getattr(options, "set_load_cancellation_flag", bool)  # since 1.21
+    call = partial(ort.InferenceSession, model, options, ["CPUExecutionProvider"])
+    try:
+        return endable(call, lambda: cancel(True))
+    except failures() as error:
+        raise FallbackError(f"onnxruntime cannot load the model: {error}") from error
+
+
+def runtime() -> ModuleType:
+    """onnxruntime, imported when a model needs it: that takes a quarter of a second."""
+    import onnxruntime
+
+    module: ModuleType = onnxruntime
+    return module
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Exceptions of sessions: their types derive from RuntimeError or Exception only."""
+    # Not runtime().capi: an import that Ctrl-C ended leaves the package without its attributes.
+    state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    found = [v for v in vars(state).values() if isinstance(v, type) and issubclass(v, Exception)]
+    return (*found, RuntimeError, ValueError, TypeError)
+
+
+def outputs(
+    arrays: Sequence[Array],
+    *,
+    path: str | None,
+    names: Sequence[str],
+    optimize: bool,
+    exact_sums: bool = True,
+    wanted: Sequence[str] | None = None,
+) -> list[Array]:
+    """The ``wanted`` outputs of a model (None: all) for each sample in turn, one after the other.
+
+    ``arrays``: the inputs of the samples likewise, each sample in the order of ``names``; first
+    comes the model itself, as bytes, if there is no ``path``.
+    """
+    given = list(arrays)
+    model = given.pop(0).tobytes() if path is None else path
+    session = Session(model, optimize=optimize, exact_sums=exact_sums)
+    found: list[Array] = []
+    for start in range(0, len(given), len(names)):
+        feeds = dict(zip(names, given[start : start + len(names)], strict=True))
+        found += map(np.asarray, session.run(feeds, None if wanted is None else list(wanted)))
+    return found
+
+
+OPERATORS = tuple(b"\x22" + bytes([len(name)]) + name for name in UNSAFE)
+"""As they stand in a file: the tag of ``NodeProto.op_type``, a length and the name."""
+
+
+def opened(model: bytes, num_threads: int = 1) -> Session:
+    """The session of a model.  Raises ``FallbackError`` with onnxruntime's message.
+
+    If onnxruntime refuses the model, older opsets are tried in which every operator means the same.
+
+    Wrong ranks raise, also those that end the process otherwise.
+    """
+    model = safe(model)
+    try:
+        return Session(model, num_threads)
+    except FallbackError as error:
+        # Imported here because a process without nodes of the fallback needs no onnx.
+        from quantglow.export.onnx.compatibility import downgraded, foreign_nodes
+
+        for older in downgraded(model):
+            try:
+                return Session(older, num_threads)
+            except FallbackError:
+                continue
+        if not (foreign := foreign_nodes(model)):
+            raise
+        raise FallbackError(
+            f"{error}. Neither ONNX nor quantglow defines {', '.join(foreign)}. Remedy: export "
+            "the model with ONNX's operators, or compile it with a code generator of yours, see "
+            "examples/README.md."
+        ) from error
+
+
+def safe(model: bytes) -> bytes:
+    """The model without what may end the process in kernels of onnxruntime."""
+    if not any(operator in model for operator in OPERATORS):
+        return model
+    # Imported here because a process without nodes of the fallback needs no onnx.
+    from quantglow.ort.shape_guards import guarded
+
+    return guarded(model)
+
+
+@lru_cache(SESSIONS)
+def session_of(model: bytes) -> Session:
+    """The session of a model, loaded once."""
+    return opened(model)
+
+
+def outputs_of(model: bytes, arrays: tuple[Array, ...]) -> list[Array]:
+    """Every output of a model whose inputs are ``arrays``, in order."""
+    session = session_of(model)
+    return session.run(dict(zip(session.input_names, arrays, strict=True)))

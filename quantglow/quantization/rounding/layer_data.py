@@ -1,0 +1,207 @@
+"""The data that a layer is recovered from: its moments over all calibration samples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quantglow.interpreter.stacks import Stacks
+from quantglow.ir.graph.node import Node
+from quantglow.ir.ops import Conv
+from quantglow.ir.ops.arithmetic import dequantize, is_integer
+from quantglow.ir.ops.contraction import Contraction
+from quantglow.ir.ops.native import Ends, NativeOps, native_ops
+from quantglow.ir.ops.windows import Images, conv2d, products
+from quantglow.quantization.rounding.layer import Layer, Product
+from quantglow.quantization.rounding.moments import Moments, Statistics
+from quantglow.quantization.rounding.sampling import (
+    MIN_ROWS_PER_INPUT,
+    SampleEvaluator,
+    SampleValues,
+    row_stride,
+    samples_together,
+)
+from quantglow.quantization.rounding.techniques import adaptable
+from quantglow.support.arrays import Array
+from quantglow.support.processes.workers import each
+
+GRAM_NBYTES = 2**24
+"""Maximum size of the second moments of one layer, in bytes.  In layers with larger ones only the
+bias is corrected."""
+
+MIN_TO_SPLIT = 4
+"""Minimum number of samples to hold back one half of."""
+
+
+@dataclass(frozen=True)
+class LayerData:
+    """An int8 layer, the values of its operands, and the sums that it should give.
+
+    ``wanted``: the float model's sums before activation and bounds.
+    ``techniques``: those that will improve the layer.  ``total``, ``first``: number of all samples,
+    and of those before these, an even one, where these are a part of them.
+    """
+
+    node: Any
+    operands: Sequence[SampleValues]
+    evaluator: SampleEvaluator
+    wanted: Stacks
+    techniques: Collection[str]
+    total: int
+    first: int = 0
+
+    def moments(self, real: Any) -> tuple[Moments, ...]:
+        """The moments over all samples, of both halves side by side; ``real``: the float node.
+
+        They are added up where there is no need to try on one half what was fitted on the other.
+        """
+        terms = terms_of(self.node, real)
+        product, samples = Product(self.node), range(len(self.evaluator.samples))
+        group, k, _ = product.shape
+        size = sum(array.size for array in self.wanted.arrays) * self.total // len(samples)
+        rows = size // self.node.type.shape[-1]
+        stride = row_stride(rows, group, k, self.total)
+        enough = group * k * k * 8 <= GRAM_NBYTES and rows >= MIN_ROWS_PER_INPUT * k
+        second = set(self.techniques) != {"correct-bias"} and enough
+        columns_nbytes = 4 * rows // stride * group * k // self.total
+        together = samples_together(self.node, size // self.total, columns_nbytes)
+        if stride > 1:
+            together = 1  # Each sample contributes other lines, since lines, as of text, differ.
+
+        native = native_ops()
+        is_depthwise = isinstance(self.node, Conv) and self.node.depthwise
+        takes_native = second and is_depthwise and self.node.x.type.dtype.nbytes == 1
+
+        def counted(half: range) -> Moments:
+            parts = self.evaluator.parts(half, together)
+            if native is not None and takes_native:
+                return self._depthwise(native, terms, parts, stride)
+            moments = Moments.zeros(product.shape, second)
+            for first, part in enumerate(parts, self.first // 2):
+                self._add(moments, terms, part, stride, first)
+            return moments
+
+        halves = tuple(each(counted, [samples[::2], samples[1::2]]))
+        split = "adapt-weights" in self.techniques and adaptable(rows // stride // 2, k)
+        if second and split and self.total >= MIN_TO_SPLIT:
+            return halves
+        return (halves[0] + halves[1],)
+
+    def _add(
+        self,
+        moments: Moments,
+        terms: tuple[Array, Array],
+        part: range,
+        stride: int,
+        first: int,
+    ) -> None:
+        """Count some samples: the int8 input, and the float results less those of the real weights
+        and bias (``terms``, by group) and less the int8 residual.
+        """
+        node, x, others = self._given(part)
+        weights, bias = terms
+        for columns, y, *residuals in Product(node).bands(x, *others, every=stride, first=first):
+            now = products(columns, weights)
+            for term in (bias, *residuals):
+                now += term
+            moments.add(columns, missing_sums(node, y, now))
+
+    def _given(self, part: range) -> tuple[Any, Array, tuple[Array, ...]]:
+        """The layer at the shapes of some samples; their int8 inputs less the zero point, float32;
+        the sums that are wanted and the real values of the residual, if there is one.
+        """
+        node: Any = self.evaluator.counterpart(self.node, part[0])
+        given = self.evaluator.given(node, self.operands, part)
+        values = dict(zip(node.operands, given, strict=True))
+        x = np.subtract(values[node.x], node.x.type.params.zero_point, dtype=np.float32)
+        wanted = self.wanted.stacked(part)
+        if isinstance(node, Conv) and node.residual is not None:
+            return node, x, (wanted, real_values(node.residual, values[node.residual]))
+        return node, x, (wanted,)
+
+    def _depthwise(
+        self,
+        native: NativeOps,
+        terms: tuple[Array, Array],
+        parts: Sequence[range],
+        stride: int,
+    ) -> Moments:
+        """The moments of a depthwise layer over some parts, by native code."""
+        kernel, channels = self.node.w.type.shape[:2], self.node.w.type.shape[-1]
+        product = Product(self.node)
+        weights, bias = product.weights(terms[0]), terms[1].reshape(-1)
+        ends = Ends(bias)
+        sums, count = native.no_moments(kernel, channels), 0
+        for first, part in enumerate(parts, self.first // 2):
+            node, x, others = self._given(part)
+            images, strides, start = Product(node).thinned(x, stride, first)
+            y, *residuals = (np.ascontiguousarray(other[:, start::stride]) for other in others)
+            now = conv2d(Images.of(images), weights, strides, node.dilations, node.group, ends=ends)
+            for residual in residuals:
+                now += residual
+            rest = missing_sums(node, y, now)
+            native.add_moments(sums, images, rest, kernel, strides, node.dilations)
+            count += rest.size // channels
+        moments = Moments.zeros(product.shape)
+        moments.add_products(count, native.products_of(sums, kernel, channels))
+        return moments
+
+
+def terms_of(node: Any, real: Any) -> tuple[Array, Array]:
+    """The real weights and bias of a layer by group, for an input in steps; float32."""
+    weights = Product(node).matrix(real.w.value * np.float32(node.x.type.params.scale))
+    return weights, bias_of(node, real).astype(np.float32)
+
+
+def bias_of(node: Any, real: Any) -> Array:
+    """The real bias of a layer, float64 [G, 1, O/G]."""
+    outputs = node.type.shape[-1]
+    bias = np.zeros((1, outputs)) if real.b is None else real.b.value.reshape(1, outputs)
+    return Product(node).by_group(bias.astype(np.float64))
+
+
+def plain_layer(node: Any, real: Any, statistics: Statistics, per_channel: bool) -> Layer:
+    """The layer as plain rounding left it; ``real`` is the float node."""
+    product, x = Product(node), node.x.type.params
+    weights, bias = terms_of(node, real)[0], bias_of(node, real)
+    scales = np.asarray(node.w.type.params.scales) * x.scale
+    steps = product.by_group(np.broadcast_to(scales, (1, node.type.shape[-1])))
+    in_steps = weights / steps.astype(np.float32)
+    return Layer(
+        product=product,
+        x=x,
+        statistics=statistics,
+        weights=in_steps,
+        target=in_steps,
+        integers=product.matrix(node.w.value.astype(np.float32)),
+        unit=steps,
+        steps=steps,
+        reach=steps,
+        real_bias=bias,
+        bias=bias,
+        per_channel=per_channel,
+        dtype=node.x.type.dtype,
+    )
+
+
+def real_values(node: Node, value: Array) -> Array:
+    """The real numbers that a value of the node stands for."""
+    return dequantize(value, node.type.params) if is_integer(node.type) else value
+
+
+def missing_sums(node: Contraction, wanted: Array, now: Array) -> Array:
+    """``wanted - now``, in the place of ``now``; 0 where bounds or activation give the same result
+    for both.  float32 arrays of one shape, ``now`` contiguous.
+    """
+    low, high = map(np.float32, node.live)
+    if (native := native_ops()) is not None:
+        native.missing_sums(np.ascontiguousarray(wanted), now, float(low), float(high))
+        return now
+    below = (wanted <= low) & (now <= low)
+    above = (wanted >= high) & (now >= high)
+    np.subtract(wanted, now, out=now)
+    now[below | above] = 0
+    return now

@@ -1,1 +1,0 @@
-"""The error of int8: figures of outputs and layers.  README.md has the guide."""

@@ -1,0 +1,204 @@
+"""Advice on layers with a large error: findings, and the flags that mend them.
+
+``layer_rows`` are rows of figures: plain data for the table, the colors and the details of a node.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quantglow.evaluation.accuracy import LayerAccuracy, plain, worst
+from quantglow.evaluation.layer_speed import LayerSpeed
+from quantglow.evaluation.metrics import CORE_PERCENT, CodeUse
+
+PERCENT = 100
+
+SHOWN = 6
+"""Maximum number of layers that get advice."""
+GOOD_DB, GOOD_LOCAL_DB = 40.0, 30.0
+"""SQNR above which a layer needs no advice: of the outputs by it alone, and of its own results."""
+NEAR_DB = 6.0
+"""Distance in dB from the worst layer beyond which a layer adds little to the error."""
+OUTLIERS = 0.35
+"""Share of the range that most values take; less is a sign of outliers."""
+CLIPPED = 0.001
+"""Share of values outside of the range; more is a sign that it is too narrow."""
+FEW_CODES = 0.25
+"""Share of the codes that occur; less is a sign of a range that is too wide."""
+INT8_LEVELS = 256
+CLIP, WIDEN = "--calibrate-method percentile --percentile 99.99", "--calibrate-method minmax"
+EXPRESSION = "re:"
+"""Beginning of entries of flags that are regular expressions."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """The effect of a flag, and the flag, quoted for a shell."""
+
+    text: str
+    flag: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A layer, what is wrong with it, and what mends it, the most likely remedy first."""
+
+    layer: str
+    finding: str
+    remedies: tuple[Remedy, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The advice in types that ``json`` writes."""
+        return asdict(self)
+
+
+def advice(
+    layers: Sequence[LayerAccuracy],
+    speeds: Sequence[LayerSpeed] = (),
+    clipped: Mapping[str, float] | None = None,
+) -> list[Advice]:
+    """Advice for the worst layers; nothing for layers whose error is small.
+
+    ``clipped``: the share of each layer's values outside of its range.
+    """
+    found = []
+    for layer in significant(layers):
+        outside = (clipped or {}).get(layer.name, 0.0)
+        effects = tuple(alone(layer, layers, speeds))
+        found.append(Advice(layer.name, *diagnosed(layer, outside, effects)))
+    return found
+
+
+def significant(layers: Sequence[LayerAccuracy]) -> list[LayerAccuracy]:
+    """The worst layers whose error is large, and near that of the worst one."""
+    found = worst(layers, SHOWN)
+    near = min(map(decibels, found), default=0.0) + NEAR_DB
+    return [layer for layer in found if decibels(layer) < min(near, good_db(layer))]
+
+
+def good_db(layer: LayerAccuracy) -> float:
+    """The SQNR that is good enough for the figure that is known of a layer."""
+    return GOOD_LOCAL_DB if layer.sensitivity_db is None else GOOD_DB
+
+
+def diagnosed(
+    layer: LayerAccuracy, outside: float, effects: tuple[Remedy, ...]
+) -> tuple[str, tuple[Remedy, ...]]:
+    """The finding about a layer, and all remedies."""
+    cause, mended = causes(layer, outside)
+    measured = "the outputs" if layer.sensitivity_db is not None else "its results"
+    finding = f"{decibels(layer):.1f} dB in {measured} by this {layer.op} alone. {cause}"
+    return finding, (*mended, *effects)
+
+
+def causes(layer: LayerAccuracy, outside: float) -> tuple[str, tuple[Remedy, ...]]:
+    """The likely cause of an error, as far as codes and range show, and flags against it."""
+    use = layer.codes
+    if use is not None and use.core is not None and use.core < OUTLIERS:
+        text = f"Outliers: {CORE_PERCENT} % of the values take {use.core:.0%} of the range."
+        return text, (Remedy("Clip the outliers of all layers at 99.99 %:", CLIP),)
+    if outside > CLIPPED:
+        text = f"Clipping: {outside:.1%} of the values lie outside of the range."
+        return text, (Remedy("Keep the whole range of all layers:", WIDEN),)
+    if use is not None and use.used < FEW_CODES * use.levels:
+        return f"Few codes: the values take {use.used} of {use.levels}.", ()
+    return "No outliers, no clipping: the outputs amplify its rounding.", ()
+
+
+def alone(
+    layer: LayerAccuracy, layers: Sequence[LayerAccuracy], speeds: Sequence[LayerSpeed]
+) -> Iterator[Remedy]:
+    """Flags for this layer only, with their estimated effect.
+
+    A layer that only moves values has the rounding of its operand: float would change nothing.
+    """
+    if not layer.moves:
+        effect = f"{gain(layer, layers)}{cost(layer, speeds)}"
+        yield Remedy(f"Keep it in float{effect}:", flag_of("--nodes-to-exclude", layer.name))
+    if layer.codes is not None and layer.codes.levels == INT8_LEVELS:
+        flag = flag_of("--int16-activations", layer.name)
+        yield Remedy("Store its values as int16:", flag)
+
+
+def decibels(layer: LayerAccuracy) -> float:
+    """SQNR of the outputs by this layer alone, else of its own results."""
+    known = (layer.sensitivity_db, layer.sqnr_local_db)
+    return next((db for db in known if db is not None), math.inf)
+
+
+def gain(layer: LayerAccuracy, layers: Sequence[LayerAccuracy]) -> str:
+    """The estimated gain in the outputs if a layer has no error, in dB: noise powers add."""
+    powers = {n.name: power(n.sensitivity_db) for n in layers if n.sensitivity_db is not None}
+    total, own = sum(powers.values()), powers.get(layer.name, 0.0)
+    if not 0 < own < total:
+        return ""
+    return f", about +{10 * math.log10(total / (total - own)):.1f} dB"
+
+
+def power(db: float) -> float:
+    """The power of noise, relative to that of the signal."""
+    return float(10 ** (-db / 10))
+
+
+def cost(layer: LayerAccuracy, speeds: Sequence[LayerSpeed]) -> str:
+    """The measured time of a layer in float, as a share of the time of all layers."""
+    own = next((speed for speed in speeds if speed.name == layer.name), None)
+    whole = sum(map(milliseconds, speeds))
+    if own is None or not whole:
+        return ""
+    return f" for {(own.float_ms - own.int8_ms) / whole:+.1%} time"
+
+
+def flag_of(option: str, name: str) -> str:
+    """A flag that takes a name literally, whatever is in it, quoted for a shell.
+
+    Characters that a terminal does not print are written by their number, in an expression.
+    """
+    if name.startswith(EXPRESSION) or not name.isprintable():
+        letters = (re.escape(c) if c.isprintable() else f"\\U{ord(c):08x}" for c in name)
+        name = f"{EXPRESSION}^{''.join(letters)}$"
+    return f"{option}{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
+
+
+def layer_rows(
+    layers: Sequence[LayerAccuracy], speeds: Sequence[LayerSpeed]
+) -> list[dict[str, Any]]:
+    """A row for each layer: decibels, shares in percent, milliseconds; None where not measured."""
+    times = {speed.name: speed for speed in speeds}
+    return [layer_row(layer, times.get(layer.name)) for layer in layers]
+
+
+def layer_row(layer: LayerAccuracy, speed: LayerSpeed | None) -> dict[str, Any]:
+    """The figures of a layer; ``ms`` is the time in the precision that it has."""
+    figures = {
+        "name": layer.name,
+        "op": layer.op,
+        "precision": layer.precision,
+        "reason": layer.reason,
+        "alone": layer.sensitivity_db,
+        "local": layer.sqnr_local_db,
+        "accumulated": layer.sqnr_accumulated_db,
+        "ms": None if speed is None else milliseconds(speed),
+        "float_ms": None if speed is None else speed.float_ms,
+        **code_figures(layer.codes),
+    }
+    return dict(plain(figures))
+
+
+def code_figures(use: CodeUse | None) -> Mapping[str, float | None]:
+    """The use of a layer's integers, in percent but for the number of codes."""
+    if use is None:
+        return {}
+    shares = {"limits": use.saturation, "seen": use.seen, "core": use.core}
+    percents = {key: None if share is None else PERCENT * share for key, share in shares.items()}
+    return {**percents, "codes": use.used}
+
+
+def milliseconds(speed: LayerSpeed) -> float:
+    """The time of a layer in its precision."""
+    return speed.float_ms if speed.precision == "float" else speed.int8_ms

@@ -1,1 +1,0 @@
-"""The page that explains a model, see README.md."""

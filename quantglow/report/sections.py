@@ -1,0 +1,141 @@
+"""Sections of a report: the summary, and tables of fallbacks, programs and precision overrides.
+
+The summary has the result in three lines, accuracy, size and speed, and the next step.  Fallbacks
+are operators that other backends compiled, with the reasons; programs serve the shapes of a model
+with free dimensions; overrides are what accuracy control took out of int8, with their cost.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.evaluation.baselines.latency import MeasuredLatency
+from quantglow.evaluation.weight_sizes import WeightSizes
+from quantglow.ort.fallback import FallbackNode
+from quantglow.runtime.shapes.specializations import ServedShapes
+from quantglow.support.display.tables import Bar, Table, html_bars
+
+NOT_CHECKED = "Accuracy: not checked."
+NOT_MEASURED = "Speed: not measured."
+FULL_DB = 60.0
+"""SQNR in dB at which the bar of accuracy is full."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The lines that a report begins with, and the next step, with which it ends.
+
+    ``accuracy`` is a sentence, ``verdict`` its words and ``sqnr_db`` its figure; ``look_at`` are
+    layers to look at, worst first; ``operators`` counts operators by precision.
+    """
+
+    accuracy: str
+    verdict: str
+    sqnr_db: float | None
+    look_at: Sequence[str]
+    operators: dict[str, int]
+    sizes: WeightSizes | None
+    latency: MeasuredLatency | None
+    next_step: str
+
+    def lines(self) -> Iterator[str]:
+        """Accuracy, size, speed, the next step."""
+        yield from self.figures()
+        yield self.step
+
+    @property
+    def step(self) -> str:
+        """The next step as a sentence."""
+        return f"Next: {self.next_step}"
+
+    def figures(self) -> Iterator[str]:
+        """Accuracy, layers to look at, size, speed."""
+        yield self.accuracy or NOT_CHECKED
+        if self.look_at:
+            yield f"Look at these layers: {', '.join(self.look_at)}."
+        yield f"Size: {self.size}."
+        yield f"Speed: {self.latency}." if self.latency else NOT_MEASURED
+
+    @property
+    def size(self) -> str:
+        """Weights before and after, and the number of operators of each precision."""
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.operators.items())
+        operators = f"operators: {counts}"
+        return f"{self.sizes}; {operators}" if self.sizes else operators
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures in types that ``json`` writes."""
+        return {
+            "verdict": self.verdict,
+            "accuracy": self.accuracy,
+            "look_at": [*self.look_at],
+            "operators": self.operators,
+            "weights": self.sizes.to_json() if self.sizes else None,
+            "latency": self.latency.to_json() if self.latency else None,
+            "next_step": self.next_step,
+        }
+
+    def html(self) -> str:
+        """The lines, with bars beside the figures."""
+        lines = "".join(f"<p style='margin:2px 0'>{html.escape(line)}</p>" for line in self.lines())
+        return f"<div>{lines}{''.join(map(html_bars, self.charts()))}</div>"
+
+    def charts(self) -> Iterator[Sequence[Bar]]:
+        """Bars of accuracy, size and speed, as far as they are known."""
+        if self.sqnr_db is not None:
+            share = min(1.0, max(0.0, self.sqnr_db / FULL_DB))
+            yield (Bar("accuracy", share, f"{self.sqnr_db:.1f} dB", is_ours=True),)
+        if self.sizes:
+            yield self.sizes.bars()
+        if self.latency:
+            yield self.latency.bars()
+
+
+def fallback_table(nodes: Sequence[FallbackNode]) -> Table:
+    """A row for each operator that quantglow's own code generators do not run."""
+    rows = [(n.name, n.op, n.backend, n.reason) for n in nodes]
+    counts = Counter(n.backend for n in nodes)
+    title = "Fallback: " + ", ".join(f"{count} to {name}" for name, count in counts.items())
+    return Table(title, ("layer", "op", "runs in", "why"), rows)
+
+
+def programs_table(programs: Sequence[ServedShapes]) -> Table:
+    """A row for each program."""
+    rows = [(p.shapes, p.program, "; ".join(p.conditions), p.elsewhere) for p in programs]
+    title = f"Programs: {len(programs)} for the shapes so far"
+    return Table(title, ("shapes", "made", "where", "elsewhere"), rows)
+
+
+@dataclass(frozen=True)
+class PrecisionOverride:
+    """A value that became int16, or an operator that became float.
+
+    ``error`` is the noise over signal of the outputs caused by its rounding alone, as measured;
+    ``seconds`` are its additional time, as estimated for one core (see ``search.time_budget``).
+    """
+
+    name: str
+    precision: str
+    error: float
+    seconds: float
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> PrecisionOverride:
+        """The object from the result of ``asdict``."""
+        name, precision = str(data["name"]), str(data["precision"])
+        return PrecisionOverride(name, precision, float(data["error"]), float(data["seconds"]))
+
+
+def overrides_table(layers: Sequence[PrecisionOverride]) -> Table:
+    """A row for each override, in the order of their benefit for the cost."""
+    rows = [(n.name, n.precision, f"{n.error:.2g}", f"{1e6 * n.seconds:.3g}") for n in layers]
+    counts = Counter(n.precision for n in layers)
+    kinds = ", ".join(f"{count} to {precision}" for precision, count in sorted(counts.items()))
+    total = 1e6 * sum(n.seconds for n in layers)
+    numbers = ("error taken away", "adds µs")
+    title = f"Precision overrides by accuracy control: {kinds}; about {total:.3g} µs on one core"
+    return Table(title, ("layer", "to", *numbers), rows, frozenset(numbers))

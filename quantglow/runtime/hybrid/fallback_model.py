@@ -1,0 +1,314 @@
+"""Models that onnxruntime runs as a whole, or behind a compiled part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from quantglow.ir.graph.signature import Shapes
+from quantglow.ort.session import opened
+from quantglow.runtime.compiled import (
+    DEFAULT_CAPACITY,
+    CompiledModel,
+    Reporter,
+    ReportLike,
+    save_with_code,
+)
+from quantglow.runtime.exports.onnx_models import write
+from quantglow.runtime.hybrid.tails import StagedTail, joined_model
+from quantglow.runtime.hybrid.tails import Tail as Behind
+from quantglow.runtime.programs.answers import Answers
+from quantglow.runtime.programs.build import MAX_THREADS
+from quantglow.runtime.programs.feeds import TensorInfo, chosen_outputs, feeds_by_name, feeds_of
+from quantglow.runtime.saved.saving import Tail
+from quantglow.runtime.serving.infer_queue import InferQueue
+from quantglow.runtime.shapes.specializations import ModelPrograms
+from quantglow.runtime.states.state import State
+from quantglow.support.arguments import file_path, integer, options_named, strings
+from quantglow.support.arguments import shapes as shapes_of
+from quantglow.support.classes import OfOneProcess, cached_property
+from quantglow.support.display.webpage import framed
+from quantglow.support.errors import OptionError
+from quantglow.support.timeline import traced_run
+
+if TYPE_CHECKING:
+    from quantglow.profiling import Profile
+
+
+@dataclass(frozen=True, eq=False)
+class FallbackModel(OfOneProcess):
+    """A valid ONNX model that onnxruntime runs: its shapes or types are only known while it runs.
+
+    ``reasons`` name the nodes; ``reporter`` makes the report.  All methods are thread-safe.  Sizes
+    of free dimensions may differ from call to call.
+
+    It has the methods of ``CompiledModel``; ``new_state``, ``export_bundle`` and ``save`` raise
+    ``OptionError``.  It has no ``graph``, ``build`` and ``specialisations``: nothing is compiled.
+    """
+
+    model: bytes
+    reasons: tuple[str, ...]
+    num_threads: int
+    reporter: Reporter
+
+    @property
+    def report(self) -> ReportLike:
+        """Operators that run elsewhere, and the reasons; for a compiled part also
+        ``CompiledModel.report``.
+        """
+        return self.reporter()
+
+    @property
+    def answers(self) -> tuple[Answers, ...]:
+        """As ``CompiledModel.answers``; none: onnxruntime answers all calls."""
+        return ()
+
+    @property
+    def profile(self) -> Profile | None:
+        """As ``CompiledModel.profile``; None: nothing is quantized."""
+        return None
+
+    @cached_property
+    def session(self) -> Behind:
+        """The session of onnxruntime, loaded on first use."""
+        return opened(self.model, self.num_threads)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """The outputs, as ``CompiledModel.run``; sequences are lists of arrays."""
+        wanted = chosen_outputs(output_names, [output.name for output in self.get_outputs()])
+        return self.results(wanted, feeds_of(feeds, self.get_inputs))
+
+    def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+        """The named outputs."""
+        return self.session.run(feeds, wanted)
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Outputs for arrays in the order of the inputs, by name, or in one mapping by name; a
+        single output is not in a list.
+        """
+        names = [info.name for info in self.get_inputs()]
+        outputs = self.run(None, feeds_by_name(names, arrays, named))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def run_async(
+        self, feeds: Mapping[str, Any], output_names: Sequence[str] | None = None
+    ) -> Future[list[Any]]:
+        """A future of ``run(output_names, feeds)``, as ``CompiledModel.run_async``."""
+        return self._queue.submit(feeds, output_names)
+
+    @cached_property
+    def _queue(self) -> InferQueue:
+        # Not this model itself: its threads would keep it alive for ever.
+        own = replace(self)
+        vars(own)["session"] = self.session
+        return InferQueue(own)
+
+    def with_num_threads(self, num_threads: int) -> FallbackModel:
+        """The same model for another number of threads."""
+        threads = integer("num_threads", num_threads, 1, MAX_THREADS)
+        return self if threads == self.num_threads else replace(self, num_threads=threads)
+
+    def has_independent_samples(
+        self, shapes: Mapping[str, Sequence[int]] | None = None, counts: Iterable[int] = ()
+    ) -> bool:
+        """False: samples may depend on each other in operators that onnxruntime runs."""
+        return False
+
+    def trace(self, feeds: Mapping[str, Any], path: str | os.PathLike[str]) -> list[Any]:
+        """All outputs of a run whose timeline goes to ``path``, as ``CompiledModel.trace``."""
+        return traced_run(self, feeds, path)
+
+    def warm_up(
+        self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
+    ) -> None:
+        """Load onnxruntime's session, which serves all shapes."""
+        self.session  # noqa: B018
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each input, in order; free dimensions are names or None."""
+        return list(map(TensorInfo.of_node, self.session.inputs))
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each output, in order."""
+        return list(map(TensorInfo.of_node, self.session.outputs))
+
+    def new_state(
+        self,
+        batch: int = 1,
+        capacity: int = DEFAULT_CAPACITY,
+        max_length: int | None = None,
+        pairs: Mapping[str, str] | None = None,
+    ) -> State:
+        """Raise ``OptionError``: onnxruntime keeps no caches between calls."""
+        raise OptionError(
+            "a state is for models that are compiled whole, and onnxruntime runs operators of this "
+            "one. Remedy: feed the caches in every call, or cut the model before these operators."
+        )
+
+    @options_named()
+    def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
+        """Raise ``OptionError``: there is no compiled part to save."""
+        raise OptionError(
+            "nothing of this model is compiled, onnxruntime runs it whole. Remedy: keep the ONNX "
+            "file, or write it with export_onnx."
+        )
+
+    @options_named()
+    def export_onnx(
+        self,
+        path: str | os.PathLike[str],
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Write the original model.  Raises ``OptionError`` for ``input_shapes``."""
+        chosen, file = shapes_of("input_shapes", input_shapes), file_path("path", path)
+        write(self.to_onnx(chosen), file)
+
+    def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
+        """The model that ``export_onnx`` writes."""
+        if input_shapes is not None:
+            raise OptionError(
+                "input_shapes: nothing of this model is compiled, so the original is written as it "
+                "is. Remedy: leave input_shapes out."
+            )
+        return self.model
+
+    @options_named()
+    def export_bundle(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        name: str = "model",
+        target: str = "native",
+        weights: str = "object",
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        quantize_input: bool = False,
+        quantize_output: bool = False,
+        library: str = "object",
+        max_flash: int | None = None,
+        max_ram: int | None = None,
+        schedule: str | None = None,
+        threads: bool = False,
+    ) -> None:
+        """Raise ``OptionError``: a bundle has no onnxruntime."""
+        raise OptionError(
+            f"a bundle has no onnxruntime, which this model needs: {'; '.join(self.reasons)}. "
+            "Remedy: cut the model before that, by onnx.utils.extract_model."
+        )
+
+    def _repr_html_(self) -> str:
+        """The page of its report, in a notebook."""
+        return framed(self.report.to_html())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, onnxruntime, {self.num_threads} thread(s)>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartlyCompiledModel(FallbackModel):
+    """A model whose first part is compiled, up to values of unknown shapes.
+
+    ``head`` is that part, ``tail`` the ONNX model of the rest, which reads values of the head and
+    inputs by their names.  ``staged``: the tail where a part of it is compiled, too.  The graph and
+    the program of the first part are ``head.graph`` and ``head.build``.
+    """
+
+    head: CompiledModel
+    tail: bytes
+    output_names: tuple[str, ...]
+    staged: StagedTail | None = None
+
+    @property
+    def report(self) -> ReportLike:
+        """The report of both parts; its page draws the first one."""
+        found, programs = self.reporter(), self.head.specialisations
+        return found if programs.is_empty else found.showing(self.head.graph)
+
+    @property
+    def answers(self) -> tuple[Answers, ...]:
+        """As ``CompiledModel.answers``, of the compiled parts."""
+        return self.head.answers
+
+    @property
+    def profile(self) -> Profile | None:
+        """As ``CompiledModel.profile``, of the head."""
+        return self.head.profile
+
+    @cached_property
+    def session(self) -> Behind:
+        """The tail."""
+        return self.staged or opened(self.tail, self.num_threads)
+
+    @property
+    def specialisations(self) -> ModelPrograms:
+        """The programs of the head."""
+        return self.head.specialisations
+
+    def with_num_threads(self, num_threads: int) -> FallbackModel:
+        """The same model for another number of threads, in both parts."""
+        return replace(self, num_threads=num_threads, head=self.head.with_num_threads(num_threads))
+
+    def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+        """Outputs of the head, and of the tail if they are needed."""
+        names = [output.name for output in self.head.get_outputs()]
+        values = {**feeds, **dict(zip(names, self.head.run(None, feeds), strict=True))}
+        late = [name for name in wanted if name not in values]
+        if late:
+            reads = {name: values[name] for name in self.session.input_names}
+            values.update(zip(late, self.session.run(reads, late), strict=True))
+        return [values[name] for name in wanted]
+
+    def warm_up(
+        self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
+    ) -> None:
+        """Compile the head for input shapes, like ``CompiledModel.warm_up``, and load the tail."""
+        self.head.warm_up(shapes, specialised=specialised)
+        super().warm_up(())
+
+    @options_named()
+    def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
+        """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that
+        of the first part."""
+        tail = Tail(self.tail, self.output_names, self.reasons)
+        if self.staged is not None:
+            tail = self.staged.in_file(tail)
+        graph, freedom = self.head.specialisations.contents()
+        save_with_code(
+            file_path("path", path),
+            (graph, self.report.to_json(), freedom, tail),
+            strings(include_code, "include_code"),
+            self.head.specialisations,
+        )
+
+    @options_named()
+    def export_onnx(
+        self,
+        path: str | os.PathLike[str],
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Write the compiled parts as ``CompiledModel.export_onnx`` does, and operators that
+        onnxruntime runs as the original has them.
+
+        ``input_shapes`` fixes the dimensions of inputs.  Raises ``ModelError``, ``InputError``.
+        """
+        super().export_onnx(path, input_shapes)
+
+    def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
+        """The model that ``export_onnx`` writes."""
+        head = self.head.to_onnx(input_shapes)
+        return joined_model(head, self.tail, self.staged, self.output_names)
+
+    def __repr__(self) -> str:
+        return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each input, in order."""
+        return self.head.get_inputs()
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each output, in order."""
+        late = map(TensorInfo.of_node, self.session.outputs)
+        known = {info.name: info for info in (*self.head.get_outputs(), *late)}
+        return [known[name] for name in self.output_names]

@@ -1,0 +1,360 @@
+"""Loop whose body is compiled as a model with free dimensions, and runs trip after trip.
+
+onnxruntime runs the whole loop where the body cannot be compiled and where there is no trip; it
+makes trips over values without elements.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from quantglow.ir.graph.family import Case
+from quantglow.ir.graph.signature import Shape, Shapes
+from quantglow.ir.ops.loop import Trips
+from quantglow.ort.session import Session
+from quantglow.runtime.compiled import ReportLike
+from quantglow.runtime.hybrid.trips import (
+    TRIPS,
+    NamedArrays,
+    Progress,
+    TripBlock,
+    TripSession,
+    buffers_for,
+    first_element,
+)
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.programs.feeds import TensorInfo
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.specializations import ModelPrograms, Served, ServedShapes
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise, cached_property
+from quantglow.support.errors import BackendError, OutOfMemoryError, OutOfRangeError, QuantglowError
+from quantglow.support.timeline import active
+from quantglow.transforms.partition import Executable
+
+BodyShapes = Mapping[str, Shape]
+"""Shapes of the inputs of a body."""
+
+Make = Callable[[Sequence[BodyShapes]], ModelPrograms]
+"""Makes the programs of a body, given the shapes of its inputs in some trips."""
+
+GIVEN = ":given"
+"""Ending of the names of operands in the model that computes them."""
+
+MOST_KEPT = 4
+"""Maximum number of shapes whose trips are kept."""
+
+MOST_EMPTY = 2
+"""Maximum number of first trips over values without elements."""
+
+SEEN = 3
+"""Trips whose shapes show which sizes grow."""
+
+Key = tuple[tuple[tuple[int, ...], ...], ...]
+"""Shapes of the captured and of the carried values before the first compiled trip."""
+
+
+class AnyModel(Protocol):
+    """A compiled model, or one that is cut again."""
+
+    @property
+    def specialisations(self) -> ModelPrograms:
+        """Its programs, or those of its first part."""
+
+    @property
+    def report(self) -> ReportLike:
+        """Its report."""
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """The named outputs."""
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each input."""
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """The same of each output."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a ``.qgm`` file."""
+
+    def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
+        """The ONNX model that ``export_onnx`` writes."""
+
+
+@dataclass(eq=False, repr=False)
+class Bodies(Concise):
+    """The programs of a body.
+
+    ``make`` makes them where a size differs that did not before; None: those there are have to do.
+    ``seen``: shapes of some trips.
+    """
+
+    make: Make | None = None
+    programs: ModelPrograms | None = None
+    seen: list[BodyShapes] = field(default_factory=list)
+
+    def prepare(self, trips: Sequence[BodyShapes]) -> ModelPrograms:
+        """The programs for a loop whose trips have inputs of such shapes.
+
+        Raises ``QuantglowError`` where there are none.
+        """
+        if self.programs is not None:
+            try:
+                for shapes in trips:
+                    self.programs.signature.check(shapes, 1)
+            except QuantglowError:
+                if self.make is None:
+                    raise
+            else:
+                return self.programs
+        assert self.make is not None, "programs without a way to make them"
+        self.seen += [shapes for shapes in trips if shapes not in self.seen]
+        self.programs = self.make(self.seen)
+        return self.programs
+
+    @property
+    def served(self) -> tuple[ServedShapes, ...]:
+        """The programs, and the shapes that each serves."""
+        return () if self.programs is None else self.programs.served()
+
+
+def program_at(programs: ModelPrograms, shapes: BodyShapes) -> Executable:
+    """The program of a trip.  Raises ``BackendError`` where its body is no single program of ours,
+    and ``QuantglowError`` where it cannot be compiled."""
+    found = served_at(programs, shapes)
+    if left := found.build.fallback:
+        names = ", ".join(f"{node.name!r} ({node.op}): {node.reason}" for node in left)
+        raise BackendError(f"its body has operators for other runtimes: {names}")
+    if found.is_in_parts or found.build.segments:
+        raise BackendError("its body is no single program")
+    return found.build.executable
+
+
+def served_at(programs: ModelPrograms, shapes: BodyShapes) -> Served:
+    """The program for these shapes, which the inputs may have."""
+    programs.signature.check(shapes, 1)
+    return programs.prepare(Case.of(shapes)) if isinstance(programs, FreeShapes) else programs.first
+
+
+@dataclass(eq=False, repr=False)
+class Kept(Concise):
+    """The programs of a body, and blocks of trips from some shapes on; ``apart``: trips run one by
+    one, since one of them is no table of calls that others may follow."""
+
+    programs: ModelPrograms
+    blocks: list[TripBlock] = field(default_factory=list)
+    apart: bool = False
+
+    def block(self, number: int, progress: Progress, count: int) -> TripBlock:
+        """A block of at least so many trips.  Raises ``QuantglowError``."""
+        if number < len(self.blocks) and self.blocks[number].count >= count:
+            return self.blocks[number]
+        kinds = tuple((array.shape, array.dtype) for array in progress.carried)
+        pairs = zip(progress.names.captured, progress.captured, strict=True)
+        captured = {name: array.shape for name, array in pairs}
+        made = TripBlock.of(progress.names, kinds, captured, count, self._tabled)
+        self.blocks[number : number + 1] = [made]
+        return made
+
+    def _tabled(self, shapes: BodyShapes) -> LlvmExecutable:
+        """The program of a trip as a table.  Raises ``QuantglowError``."""
+        found = program_at(self.programs, shapes)
+        if not isinstance(found, LlvmExecutable):
+            raise NoTableError("a trip is no table of calls")
+        return found
+
+    def program_at(self, feeds: NamedArrays) -> Executable:
+        """The program of a trip.  Raises ``QuantglowError``."""
+        return program_at(self.programs, {name: array.shape for name, array in feeds.items()})
+
+
+class NoTableError(BackendError):
+    """A trip runs, but not by a table of calls that others may follow."""
+
+
+@dataclass(eq=False, repr=False)
+class CompiledLoop(Concise):
+    """A loop, and the programs of its body.  Has the methods of a ``Session``, thread-safe.
+
+    session   the whole loop in onnxruntime
+    operands  computes the operands that no input is; None if there are none
+    trip      a trip in onnxruntime
+    int8      the quantized body; None if it is not
+    not_int8  why it is not, if quantization was asked for
+    why       reasons for which it stayed in onnxruntime at some shapes
+    """
+
+    names: Trips
+    session: Session
+    operands: Session | None
+    trip: TripSession
+    bodies: Bodies
+    int8: AnyModel | None = None
+    not_int8: str = ""
+    why: dict[Key, str] = field(default_factory=dict)
+    _idle: dict[Key, list[Kept]] = field(default_factory=dict)
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs."""
+        return self.session.input_names
+
+    @property
+    def inputs(self) -> list[Any]:
+        """Name, type and shape of each input."""
+        return self.session.inputs
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The same of each output."""
+        return self.session.outputs
+
+    def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
+        """The named outputs (None: all)."""
+        wanted = [info.name for info in self.outputs] if names is None else names
+        found = self.results(feeds)
+        return self.session.run(feeds, wanted) if found is None else [found[n] for n in wanted]
+
+    def results(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
+        """All results; None where onnxruntime has to run the loop."""
+        progress = self.begun(feeds)
+        if not progress.goes_on or (progress.limit is None and not self.names.holds):
+            return None
+        while not progress.has_elements:
+            if progress.trips == MOST_EMPTY or not progress.goes_on:
+                return None
+            self.trip.step(progress)
+        return progress.results if self._is_made(progress) else None
+
+    def begun(self, feeds: Mapping[str, Any]) -> Progress:
+        """The loop before its first trip."""
+        names, values = self.names, {**feeds, **self._given(feeds)}
+
+        def first(name: str) -> Any:
+            return first_element(np.asarray(values[name]))
+
+        def arrays(wanted: Sequence[str]) -> tuple[Array, ...]:
+            return tuple(np.asarray(values[name], order="C") for name in wanted)
+
+        return Progress(
+            names,
+            arrays(names.captured),
+            arrays([carry.operand for carry in names.carried]),
+            tuple([] for _ in names.stacked),
+            max(0, int(first(names.limit))) if names.limit else None,
+            holds=not names.condition or bool(first(names.condition)),
+        )
+
+    def _given(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """The operands that no input is."""
+        if self.operands is None:
+            return {}
+        return self._computed(feeds) if self.operands.input_names else self._constants
+
+    @cached_property
+    def _constants(self) -> dict[str, Array]:
+        return self._computed({})
+
+    def _computed(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        assert self.operands is not None
+        found = self.operands.run({name: feeds[name] for name in self.operands.input_names})
+        names = (info.name.removesuffix(GIVEN) for info in self.operands.outputs)
+        return dict(zip(names, found, strict=True))
+
+    # -- compiled trips
+
+    def _is_made(self, progress: Progress) -> bool:
+        """Make all further trips by programs; False where there are none for them."""
+        key = _shapes(progress.captured), _shapes(progress.carried)
+        if key in self.why:
+            return False
+        try:
+            kept = self._taken(key) or Kept(self.bodies.prepare(self.observed(progress)))
+            self._make(progress, kept)
+        except (OutOfMemoryError, OutOfRangeError):
+            raise
+        except QuantglowError as error:
+            self.why[key] = str(error.__cause__ or error)
+            return False
+        self._give(key, kept)
+        return True
+
+    def observed(self, progress: Progress) -> list[BodyShapes]:
+        """The shapes of the inputs of some trips.  Raises ``QuantglowError``."""
+        found, copy = list[BodyShapes](), progress.copy()
+        while True:
+            found.append({name: array.shape for name, array in copy.feeds.items()})
+            if len(found) == SEEN or not copy.goes_on:
+                break
+            self.trip.step(copy)
+            if not copy.has_elements:
+                raise BackendError("a value that it carries has no elements after a trip")
+        ranks = {tuple(map(len, shapes.values())) for shapes in found}
+        if len(ranks) > 1:
+            raise BackendError("a value that it carries has more dimensions after a trip")
+        return found
+
+    def _make(self, progress: Progress, kept: Kept) -> None:
+        """Make all further trips.  Raises ``QuantglowError``."""
+        if active() is None and not kept.apart:
+            try:
+                self._chain(progress, kept)
+            except NoTableError:
+                kept.apart = True
+        outputs = [port.name for port in kept.programs.signature.outputs]
+        while progress.goes_on:
+            feeds = progress.feeds
+            found = kept.program_at(feeds).run(feeds)
+            progress.proceed(dict(zip(outputs, found, strict=True)))
+
+    def _chain(self, progress: Progress, kept: Kept) -> None:
+        """Make all further trips, many at once.  Raises ``QuantglowError``, ``NoTableError`` behind
+        the last trip that is part of a table."""
+        buffers: list[Array] = []
+        number = 0
+        while progress.goes_on:
+            left = TRIPS if progress.limit is None else progress.limit - progress.trips
+            block = kept.block(number, progress, min(left, TRIPS))
+            buffers = buffers_for(block, progress.carried, buffers)
+            block.run(buffers, progress, min(left, TRIPS))
+            number += 1
+
+    def _taken(self, key: Key) -> Kept | None:
+        """Programs of trips that nobody uses."""
+        try:
+            # Not "if": another thread may take the last one after the question.
+            return self._idle[key].pop()
+        except (KeyError, IndexError):
+            return None
+
+    def _give(self, key: Key, kept: Kept) -> None:
+        """Keep programs for further runs, those of the shapes that came last."""
+        self._idle.setdefault(key, []).append(kept)
+        for old in list(self._idle)[:-MOST_KEPT]:
+            self._idle.pop(old, None)
+
+    # -- for a report
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether the body is quantized."""
+        return self.int8 is not None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether onnxruntime ran it at all shapes so far."""
+        return bool(self.why) and not self._idle
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why onnxruntime runs it at some shapes."""
+        return tuple(dict.fromkeys(self.why.values()))
+
+
+def _shapes(arrays: Sequence[Array]) -> tuple[tuple[int, ...], ...]:
+    return tuple(array.shape for array in arrays)

@@ -1,0 +1,237 @@
+"""Tails of which onnxruntime computes only the beginning, which decides shapes.
+
+The rest is compiled as a model of its own, once its shapes are known; so is the body of a Loop at
+the beginning.  A tail has the methods of a ``Session``.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from quantglow.ort.fallback import FallbackNode
+from quantglow.ort.session import Session, opened
+from quantglow.runtime.hybrid.loop import AnyModel, CompiledLoop
+from quantglow.runtime.programs.feeds import TensorInfo
+from quantglow.runtime.saved import saving
+from quantglow.runtime.shapes.specializations import ServedShapes
+from quantglow.support.classes import Concise, cached_property
+from quantglow.support.errors import ModelError, QuantglowError
+
+
+class Tail(Protocol):
+    """The part of a model behind the compiled one."""
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs."""
+
+    @property
+    def inputs(self) -> list[Any]:
+        """Name, type and shape of each input."""
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The same of each output."""
+
+    def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
+        """The named outputs (None: all)."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StagedTail(Concise):
+    """A session or a compiled loop, and a compiled model that reads its results; None where nothing
+    does.
+
+    ``whole``: the ONNX model of both, which runs in onnxruntime where an array between them has no
+    elements, as if nothing was detected.  ``nodes``: the operators of the first, ``late``: values
+    that nothing but the tail computes.  ``is_int8``: the rest is quantized, so a file has it;
+    ``why`` it is not, if quantization was asked for.  ``rounded``: weights that only int8 parts
+    read; ``is_restored``: ``whole`` has them as a file gives them.
+    """
+
+    first: Session | CompiledLoop
+    rest: AnyModel | None
+    whole: bytes
+    nodes: tuple[FallbackNode, ...]
+    num_threads: int
+    late: frozenset[str] = frozenset()
+    is_int8: bool = False
+    why: str = ""
+    rounded: frozenset[str] = frozenset()
+    is_restored: bool = False
+
+    @cached_property
+    def given(self) -> list[str]:
+        """Names of what the session gives."""
+        return [info.name for info in self.first.outputs]
+
+    @cached_property
+    def input_names(self) -> list[str]:
+        """Names of the inputs."""
+        return [info.name for info in self.inputs]
+
+    @cached_property
+    def inputs(self) -> list[Any]:
+        """Name, type and shape of each input."""
+        own = [info for info in self._rest_inputs if info.name not in self.given]
+        infos = [*map(TensorInfo.of_node, self.first.inputs), *own]
+        return list({info.name: info for info in infos}.values())
+
+    @property
+    def _rest_inputs(self) -> list[TensorInfo]:
+        return [] if self.rest is None else self.rest.get_inputs()
+
+    @cached_property
+    def outputs(self) -> list[Any]:
+        """The same of each output."""
+        behind = [] if self.rest is None else self.rest.get_outputs()
+        return [*map(TensorInfo.of_node, self.first.outputs), *behind]
+
+    def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
+        """The named outputs (None: all); the rest runs if it is asked for one of its own."""
+        wanted = [info.name for info in self.outputs] if names is None else names
+        reads = {name: feeds[name] for name in self.first.input_names}
+        values = {**feeds, **dict(zip(self.given, self.first.run(reads), strict=True))}
+        late = [name for name in wanted if name not in values]
+        if late:
+            values |= dict(zip(late, self._rest(values, late), strict=True))
+        return [values[name] for name in wanted]
+
+    def _rest(self, values: Mapping[str, Any], late: list[str]) -> list[Any]:
+        reads = {info.name: values[info.name] for info in self._rest_inputs}
+        if self.rest is not None and all(map(np.size, reads.values())):
+            return self.rest.run(late, reads)
+        return self._session.run({n: values[n] for n in self._session.input_names}, late)
+
+    @cached_property
+    def _session(self) -> Session:
+        return opened(self.restored, self.num_threads)
+
+    @property
+    def restored(self) -> bytes:
+        """The whole tail as it is after it was saved and loaded."""
+        if self.is_restored or not self.has_int8:
+            return self.whole
+        # Only here: a process without tails needs no onnx.
+        from quantglow.runtime.saved.tail_weights import whole_tail
+
+        return whole_tail(self.in_file(saving.Tail(self.whole, (), ())))
+
+    def in_file(self, tail: saving.Tail) -> saving.Tail:
+        """A tail with all that its file has of this one."""
+        rest, body = self.rest_file(), self.body_file()
+        found = replace(tail, late=tuple(sorted(self.late)), rest=rest, body=body)
+        if not self.has_int8:
+            return found
+        from quantglow.runtime.saved.tail_weights import light_tail
+
+        return light_tail(found, self.rounded)
+
+    @property
+    def loop(self) -> CompiledLoop | None:
+        """The loop whose body is compiled."""
+        return self.first if isinstance(self.first, CompiledLoop) else None
+
+    @property
+    def has_int8(self) -> bool:
+        """Whether any of it is quantized."""
+        return self.is_int8 or (self.loop is not None and self.loop.is_int8)
+
+    def because(self, why: str) -> StagedTail:
+        """The tail in float, and why it is."""
+        loop = self.loop
+        first = self.first if loop is None else replace(loop, not_int8=why)
+        return replace(self, first=first, why="" if self.rest is None else why)
+
+    @property
+    def fallback(self) -> tuple[FallbackNode, ...]:
+        """The operators that onnxruntime runs, as far as they are known."""
+        return (*self.own_fallback, *self.later)
+
+    @property
+    def own_fallback(self) -> tuple[FallbackNode, ...]:
+        """The operators of the first part that onnxruntime runs."""
+        if self.loop is None:
+            return self.nodes
+        reasons = self.loop.reasons
+        return tuple(replace(node, reason=why) for node in self.nodes for why in reasons)
+
+    @property
+    def later(self) -> tuple[FallbackNode, ...]:
+        """Operators of the rest that onnxruntime runs."""
+        return () if self.rest is None else tuple(getattr(self.rest.report, "fallback", ()))
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what is compiled, for a report."""
+        names = ", ".join(node.name for node in self.nodes if node.name in self.late)
+        found = []
+        if self.loop is not None and not self.loop.is_left:
+            kind = kind_of(self.loop.is_int8, self.loop.not_int8)
+            found.append(f"the body of the loop {names} is compiled as a model of its own, {kind}")
+        if self.rest is not None:
+            kind = kind_of(self.is_int8, self.why)
+            found.append(f"the part behind {names} is compiled as a model of its own, {kind}")
+        return found
+
+    def rest_file(self) -> bytes:
+        """The bytes of a ``.qgm`` file of the rest, if a file needs it: else none."""
+        return file_of(self.rest) if self.is_int8 and self.rest is not None else b""
+
+    def body_file(self) -> bytes:
+        """The same of the body of the loop."""
+        return b"" if self.loop is None or self.loop.int8 is None else file_of(self.loop.int8)
+
+    @property
+    def served(self) -> tuple[ServedShapes, ...]:
+        """The programs of the loop's body, and of the rest."""
+        body = () if self.loop is None else self.loop.bodies.served
+        return (*body, *(() if self.rest is None else self.rest.specialisations.served()))
+
+
+def kind_of(is_int8: bool, why: str) -> str:
+    """The numbers of a part; ``why`` it is not int8, if that was asked for."""
+    kind = "in int8, calibrated on what the samples lead to" if is_int8 else "in float"
+    return f"{kind}: {why}" if why else kind
+
+
+def file_of(model: AnyModel) -> bytes:
+    """The bytes of a ``.qgm`` file of a model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rest.qgm"
+        model.save(path)
+        return path.read_bytes()
+
+
+def joined_model(
+    head: bytes, tail: bytes, staged: StagedTail | None, outputs: Sequence[str]
+) -> bytes:
+    """The model of a head and what is behind it: ``tail`` as the source has it, but for the parts
+    of it that are int8.  Raises ``ModelError``."""
+    # Imported here because a process that runs a saved model does not need onnx.
+    from quantglow.export.onnx.joining import LoopBody, joined
+
+    parts, body = [head], None
+    if staged is not None and staged.is_int8 and staged.rest is not None:
+        parts.append(exported(staged.rest, "the part behind operators that decide shapes"))
+    loop = None if staged is None else staged.loop
+    if loop is not None and loop.int8 is not None:
+        body = LoopBody(loop.names, exported(loop.int8, "the body of a loop"))
+    return joined(tail if staged is None else staged.whole, parts, outputs, body)
+
+
+def exported(model: AnyModel, what: str) -> bytes:
+    """The ONNX model of a part, whose free dimensions have to stay free.  Raises ``ModelError``."""
+    try:
+        return model.to_onnx()
+    except QuantglowError as error:
+        raise ModelError(
+            f"{what} is int8, and has no ONNX form: {error} That is of the part, whose shapes are "
+            "known late. Remedy: export what comes before it: compiled.head.export_onnx(path)."
+        ) from error

@@ -1,0 +1,1 @@
+"""Compiled programs at run time.  README.md has the guide."""

@@ -1,0 +1,285 @@
+"""Compilation of programs: code generation, the table of calls, kernels loaded to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+
+from quantglow.codegen.llvm.call_profile import facts_of
+from quantglow.codegen.llvm.emission import emit_free_program, emit_program, kernel_calls
+from quantglow.codegen.llvm.emitted import CALL_WORK, EmittedCall, EmittedProgram, Place, Pointer
+from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.kernel import KernelCall, call_names
+from quantglow.ir.program.program import BufferKind, Fill, Program, View
+from quantglow.ir.symbolic.expression import Expression, number
+from quantglow.ir.symbolic.guards import Guards
+from quantglow.ir.symbolic.size import expression_of, is_free, likely
+from quantglow.ir.symbolic.straight_line import Condition, Evaluation
+from quantglow.memory.planner import MemoryPlan, OrderedPlan
+from quantglow.runtime.jit.library import library
+from quantglow.runtime.native.buffers import Allocate, Constants, release_freed
+from quantglow.runtime.native.executable import LlvmExecutable
+from quantglow.runtime.native.loaded import GROWTH, Arenas, LoadedProgram, allocator, as_words
+from quantglow.runtime.native.program_table import OWN_BASES, End, Operands, Places, ProgramTable
+from quantglow.support import debug
+from quantglow.support.arrays import Array
+
+Check = Callable[[], object]
+"""Raises an error where work that goes on beside other work is not wanted any more."""
+
+
+def compile_program(
+    program: Program,
+    plan: MemoryPlan,
+    target: Target,
+    threads: int = 1,
+    allocate: Allocate | None = None,
+    *,
+    is_checked: bool = False,
+) -> LlvmExecutable:
+    """Emit, compile and load every kernel of a program.
+
+    ``allocate`` makes arenas and constants, by default in the process's own memory, where programs
+    share equal constants.  ``is_checked``: see ``LoadedProgram``.
+    """
+    allocate, shared = allocate or allocator(target), allocate is None
+    constants = Constants(allocate, target.isa.slack_nbytes, shared)
+    with debug.timed("emit"):
+        emitted = emit_program(program, plan, target, constants.copy)
+    return load_program(emitted, threads, allocate, is_checked)
+
+
+def load_program(
+    emitted: EmittedProgram, threads: int, allocate: Allocate, is_checked: bool = False
+) -> LlvmExecutable:
+    """Compile and load the kernels of an emitted program.  ``allocate`` makes its arenas."""
+    return LlvmExecutable.of(loaded(emitted, threads, Arenas(allocate), None, is_checked))
+
+
+def compile_free_program(
+    program: Program,
+    order: OrderedPlan,
+    guards: Guards,
+    target: Target,
+    threads: int = 1,
+    *,
+    is_checked: bool = False,
+) -> LoadedProgram:
+    """Emit, compile and load a program whose sizes depend on free dimensions.
+
+    It may add guards; the caller closes them.  ``is_checked``: see ``LoadedProgram``.
+    """
+    allocate = allocator(target)
+    constants = Constants(allocate, target.isa.slack_nbytes, shared=True)
+    with debug.timed("emit"):
+        emitted = emit_free_program(program, order, target, guards, constants.copy)
+    return loaded(emitted, threads, Arenas(allocate, GROWTH), guards, is_checked)
+
+
+def loaded(
+    emitted: EmittedProgram,
+    threads: int,
+    arenas: Arenas,
+    guards: Guards | None,
+    is_checked: bool,
+) -> LoadedProgram:
+    """An emitted program with its kernels; ``guards``: those of its sizes.  While verifying, all
+    programs are checked."""
+    with debug.timed("compile"):
+        symbols = symbols_of(emitted)
+        functions = as_words(library(emitted.target).addresses_of(symbols))
+        kept = emitted.without_texts()
+        release_freed()
+    table = table_of(kept, guards)
+    parts = (table, threads, symbols, functions, kept.constants, arenas)
+    return LoadedProgram(*parts, kept, is_checked or debug.verifying())
+
+
+def symbols_of(emitted: EmittedProgram) -> tuple[str, ...]:
+    """Names of the code of each row's kernel, compiled and loaded."""
+    kernels, known = [row.kernel for row in emitted.rows], library(emitted.target)
+    if emitted.order is not None:  # texts of programs for all shapes are there already
+        return tuple(known.load_texts(kernel.ir for kernel in kernels))
+    names = call_names([row.step for row in emitted.rows], kernels, emitted.target)
+    return tuple(known.load_calls(names, kernels))
+
+
+def load_kernels(program: Program, target: Target, check: Check) -> None:
+    """Compile the kernels of a program: ``compile_program`` will find them loaded, also that of a
+    program with other constants.  ``check`` is called before each; it may raise.
+    """
+    steps, calls = zip(*kernel_calls(program, target), strict=True)
+    made = [checked(call, check) for call in calls]
+    library(target).load_calls(call_names(steps, made, target), made)
+
+
+def checked(call: KernelCall, check: Check) -> KernelCall:
+    """The same call, whose text is made after a check."""
+
+    def code() -> str:
+        check()
+        return call.ir
+
+    return replace(call, code=code)
+
+
+def table_of(program: EmittedProgram, guards: Guards | None = None) -> ProgramTable:
+    """The table of an emitted program; ``guards``: those of its sizes."""
+    sizes, rows, order = _Sizes(), program.rows, program.order
+    work = [float(likely(shared_work(row))) / likely(row.items) for row in rows]
+    nbytes = () if order is None else order.nbytes
+    parts = (
+        np.array(sizes.positions(p.offset_bytes for r in rows for p in r.pointers), np.intp),
+        np.array(sizes.positions(row.items for row in rows), np.intp),
+        np.array(work, np.float64),
+        tuple(sizes.end(*port) for port in program.inputs),
+        tuple(sizes.end(*port) for port in program.outputs),
+        sizes.positions(op.length for op in program.indexings),
+        tuple(str(op.name) for op in program.indexings),
+        loops_of(program),
+        operands_of(program, sizes.evaluation, guards),
+        tuple(map(facts_of, program.calls)),
+        program.arena_nbytes,
+        sizes.positions(nbytes),
+        tuple(dict.fromkeys(sizes.positions(filter(is_free, nbytes)))),
+        None if order is None else order.arena,
+    )
+    numbers = sizes.evaluation.program()
+    constants = len(program.constants)
+    return ProgramTable(
+        program.target, program.count, constants, places_of(program), numbers, *parts
+    )
+
+
+def places_of(program: EmittedProgram) -> Places:
+    """The places of an emitted program."""
+    pointers = [pointer for call in program.rows for pointer in call.pointers]
+    arena = OWN_BASES + len(program.constants)
+    ends = {Place.INPUT: 0, Place.OUTPUT: len(program.inputs)}
+    external = [
+        (position, ends[pointer.place] + pointer.index)
+        for position, pointer in enumerate(pointers)
+        if pointer.place in ends
+    ]
+    positions, which = np.array(external, np.int64).reshape(-1, 2).T
+    counts = [len(call.pointers) for call in program.rows]
+    return Places(
+        np.array([slot_of(pointer, arena) for pointer in pointers], np.int64),
+        positions,
+        which,
+        np.cumsum([0, *counts])[: len(counts)],
+    )
+
+
+def operands_of(program: EmittedProgram, numbers: Evaluation, guards: Guards | None) -> Operands:
+    """The distinct operands of a program whose table has these ``numbers``."""
+    sizes, pointers = _Sizes(), [pointer for row in program.rows for pointer in row.pointers]
+    extents = [(at, p.extent) for at, p in enumerate(pointers) if p.extent is not None]
+    rank = max((len(extent.shape) for _, extent in extents), default=0)
+    first: dict[tuple[object, ...], int] = {}
+    columns = []
+    for at, extent in extents:
+        missing, pointer = rank - len(extent.shape), pointers[at]
+        column = (
+            extent.element_nbytes,
+            *sizes.positions((*extent.shape, *[1] * missing)),
+            *sizes.positions((*extent.strides, *[0] * missing)),
+            *sizes.positions((extent.begin, extent.nbytes)),
+        )
+        offset = numbers.add(expression_of(pointer.offset_bytes))
+        if first.setdefault((pointer.place, pointer.index, offset, *column), at) == at:
+            columns.append((at, *column))
+    table = narrowed(columns).reshape(len(columns), 2 * rank + 4).T
+    answers = () if guards is None else guards.answers
+    tested: list[Condition] = [(guard.expression, guard.relation) for guard in answers]
+    tested += [(size, ">=") for size in interiors(program)]
+    divisors = (*numbers.divisors(), *sizes.evaluation.divisors())
+    tested += [(divisor - number(1), ">=") for divisor in divisors]
+    return Operands(
+        sizes.evaluation.program(tested),
+        pointers=table[0],
+        element_nbytes=table[1],
+        axes=table[2:-2].reshape(2, rank, len(columns)),
+        buffer=table[-2:],
+        lives=lives_of(program),
+    )
+
+
+def narrowed(values: Sequence[object]) -> Array:
+    """Natural numbers in few bytes: programs keep these beside their weights."""
+    numbers = np.array(values, np.int64)
+    return numbers.astype(np.min_scalar_type(numbers.max(initial=0)))
+
+
+def interiors(program: EmittedProgram) -> Iterator[Expression]:
+    """Sizes around and in the boxes that fills leave out; none of them is negative."""
+    for row in program.rows:
+        if isinstance(row.step, Fill):
+            for start, size, whole in zip(*row.step.interior, row.step.dst.shape, strict=True):
+                yield from map(expression_of, (start, size, whole - start - size))
+
+
+def lives_of(program: EmittedProgram) -> Array:
+    """First and last row that uses each buffer of the arena."""
+    count = 0 if program.order is None else len(program.order.buffers)
+    lives = np.array([[len(program.rows), -1]] * count, np.int32).reshape(count, 2)
+    for place, row in enumerate(program.calls):
+        for pointer in (p for call in row.nested() for p in call.pointers):
+            if pointer.place is Place.ARENA and count:
+                first, last = lives[pointer.index]
+                lives[pointer.index] = min(first, place), max(last, place)
+    return lives
+
+
+def slot_of(pointer: Pointer, arena: int) -> int:
+    """The position of a pointer's base; those of buffers begin at ``arena``."""
+    match pointer.place:
+        case Place.CHECK:
+            return 1
+        case Place.ROW:
+            return 2
+        case Place.ARGUMENT:
+            return 3
+        case Place.CONSTANT:
+            return OWN_BASES + pointer.index
+        case Place.ARENA:
+            return arena + pointer.index
+    return 0
+
+
+def loops_of(program: EmittedProgram) -> tuple[tuple[int, float], ...]:
+    """For each loop the position of its trips among the pointers of all rows, and the work of a
+    trip."""
+    first = accumulate((len(row.pointers) for row in program.rows), initial=0)
+    return tuple(
+        (position, sum(CALL_WORK + float(likely(call.work)) for call in row.body))
+        for position, row in zip(first, program.rows, strict=False)
+        if row.body
+    )
+
+
+def shared_work(call: EmittedCall) -> float:
+    """The work that threads may share: a loop runs on one."""
+    return 0.0 if call.body else call.work
+
+
+class _Sizes:
+    """Sizes, each once."""
+
+    def __init__(self) -> None:
+        self.evaluation = Evaluation()
+
+    def position(self, value: int) -> int:
+        return self.evaluation.add(expression_of(value))
+
+    def positions(self, values: Iterable[int]) -> tuple[int, ...]:
+        return tuple(map(self.position, values))
+
+    def end(self, name: str, view: View) -> End:
+        """An input or output."""
+        shape, strides = self.positions(view.shape), self.positions(view.strides)
+        nbytes, is_state = self.position(view.buffer.nbytes), view.buffer.kind is BufferKind.STATE
+        return End(name, view.type.dtype, shape, strides, nbytes, is_state)

@@ -1,0 +1,121 @@
+"""Execution of the segments of a partitioned graph, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.types import TensorType
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise, cached_property
+from quantglow.support.errors import WrongResultError
+from quantglow.transforms.partition import Executable, Segment
+
+
+@dataclass(frozen=True)
+class CompiledSegment:
+    """A compiled segment; ``last_read`` are the values that no later segment reads, ``kinds`` the
+    types of its results."""
+
+    segment: Segment
+    executable: Executable
+    last_read: tuple[str, ...]
+    kinds: tuple[TensorType, ...]
+
+    def run(self, values: dict[str, Array]) -> None:
+        """Add the results to ``values``, by name; arrays are not copied between segments."""
+        values.update(self.results(values) if self.is_taken(values) else self.unused)
+        for name in self.last_read:
+            del values[name]
+
+    def results(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of the executable.  Raises ``WrongResultError`` for other types."""
+        reads = [node.name for node in self.segment.graph.inputs]
+        results = self.executable.run({name: values[name] for name in reads})
+        for name, kind, array in zip(self.names, self.kinds, results, strict=True):
+            if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
+                raise WrongResultError(
+                    f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
+                    f"{name!r}, which is {kind} as the model states or ONNX infers. Remedy: "
+                    "correct the shapes that the model states, or an own backend's compile or run."
+                )
+        return dict(zip(self.names, results, strict=True))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the results."""
+        return tuple(name for name, _ in self.segment.graph.outputs)
+
+    def is_taken(self, values: Mapping[str, Array]) -> bool:
+        """Whether all branches around the segment are taken."""
+        return all(
+            bool(value_of(branch.condition, values).reshape(())) == branch.taken
+            for branch in self.segment.branches
+        )
+
+    @cached_property
+    def unused(self) -> dict[str, Array]:
+        """Placeholders for the results of a branch that is not taken: nothing depends on them."""
+        kinds = zip(self.names, self.kinds, strict=True)
+        return {name: np.zeros(kind.shape, kind.dtype.numpy) for name, kind in kinds}
+
+
+@dataclass(frozen=True, repr=False)
+class SegmentedExecutable(Concise):
+    """All segments of a graph.  ``run`` is thread-safe."""
+
+    graph: Graph
+    segments: tuple[CompiledSegment, ...]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Outputs in the graph's order; feeds are known to match its inputs."""
+        values = dict(feeds)
+        for segment in self.segments:
+            segment.run(values)
+        return [result(node, values) for _, node in self.graph.outputs]
+
+
+def value_of(node: Node, values: Mapping[str, Array]) -> Array:
+    return node.value if isinstance(node, Constant) else values[node.name]
+
+
+def result(node: Node, values: Mapping[str, Array]) -> Array:
+    """The array of an output; inputs and constants stay the caller's and the model's arrays."""
+    if isinstance(node, Constant):
+        return node.value.copy()
+    return values[node.name].copy() if isinstance(node, Input) else values[node.name]
+
+
+def compiled_segments(
+    graph: Graph, segments: Sequence[Segment], target: str, num_threads: int
+) -> tuple[CompiledSegment, ...]:
+    """The segments, each compiled by its backend."""
+    return tuple(
+        CompiledSegment(
+            segment,
+            segment.backend.compile(segment.graph, target, num_threads),
+            names,
+            tuple(node.type for _, node in segment.graph.outputs),
+        )
+        for segment, names in zip(segments, last_reads(graph, segments), strict=True)
+    )
+
+
+def last_reads(graph: Graph, segments: Sequence[Segment]) -> list[tuple[str, ...]]:
+    """For each segment, the values that none of the later ones reads."""
+    kept = {node.name for _, node in graph.outputs}
+    last: dict[str, int] = {}
+    for position, segment in enumerate(segments):
+        names = [node.name for node in segment.graph.inputs]
+        names += [
+            b.condition.name for b in segment.branches if not isinstance(b.condition, Constant)
+        ]
+        last.update(dict.fromkeys([*names, *(name for name, _ in segment.graph.outputs)], position))
+    return [
+        tuple(name for name, at in last.items() if at == position and name not in kept)
+        for position in range(len(segments))
+    ]

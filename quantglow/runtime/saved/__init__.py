@@ -1,0 +1,1 @@
+"""Saved models: ``.qgm`` files.  README.md has the guide."""

@@ -1,0 +1,1 @@
+"""Support: errors, files, processes and arguments.  README.md has the table."""

@@ -1,0 +1,50 @@
+"""Arrays, and values of other frameworks, recognized by names of types without an import."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def is_a(value: Any, module: str, name: str) -> bool:
+    """Whether a value is of the class ``name`` that ``module`` defines, or of a subclass."""
+    kinds = type(value).__mro__
+    return any(k.__name__ == name and k.__module__ == module for k in kinds)
+
+
+def is_torch_tensor(value: Any) -> bool:
+    """Whether a value is a ``torch.Tensor``."""
+    return is_a(value, "torch", "Tensor")
+
+
+def is_torch_module(value: Any) -> bool:
+    """Whether a value is a ``torch.nn.Module``."""
+    return is_a(value, "torch.nn.modules.module", "Module")
+
+
+def is_exported_program(value: Any) -> bool:
+    """Whether a value is a ``torch.export.ExportedProgram``."""
+    return is_a(value, "torch.export.exported_program", "ExportedProgram")
+
+
+def is_estimator(value: Any) -> bool:
+    """Whether a value is an estimator or pipeline of scikit-learn."""
+    return is_a(value, "sklearn.base", "BaseEstimator")
+
+
+def array_of_tensor(tensor: Any) -> Array:
+    """The elements of a ``torch.Tensor``, without a copy where they are in the processor's memory.
+
+    bfloat16, which NumPy has not, is that of ``ml_dtypes``.
+    """
+    held = tensor.detach().cpu()
+    if str(held.dtype) != "torch.bfloat16":
+        return np.asarray(held.numpy())
+    bits = held.view(sys.modules["torch"].int16).numpy()
+    return np.asarray(bits.view(import_module("ml_dtypes").bfloat16))

@@ -1,0 +1,1 @@
+"""Display: ``tables`` has tables and bars for terminals and notebooks, ``webpage`` HTML pages."""

@@ -1,0 +1,95 @@
+"""Pages of HTML that need no other file: templates with data, styles and scripts.
+
+Texts in the data are untrusted.  They stand in the page as JSON without ``<``, ``>`` and ``&``, and
+the scripts set them as text.  The page's policy runs these scripts only and loads nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+FOLDER = Path(__file__).parent
+ASSETS, VENDOR = FOLDER / "assets", FOLDER / "vendor"
+SCRIPTS = (
+    "elements.js",
+    "layout.js",
+    "blocks.js",
+    "colours.js",
+    "zoom.js",
+    "graph.js",
+    "table.js",
+    "histograms.js",
+    "timeline.js",
+    "page.js",
+)
+"""Scripts in the order in which they run; the last one builds the page."""
+FRAME_SCRIPT = "frame.js"
+"""The script that unpacks a page in a frame."""
+
+UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
+"""Characters that could end a script, as JSON may write them."""
+HEIGHT = 560
+"""Height of a page in a notebook, in pixels."""
+
+
+def page(title: str, data: Mapping[str, Any]) -> str:
+    """The page of ``data``: plain values in which every float is finite.
+
+    A page without a graph needs no library.
+    """
+    style, drawing = text_of(ASSETS / "page.css"), [library()] if "graph" in data else []
+    script = "\n".join([*drawing, *(text_of(ASSETS / name) for name in SCRIPTS)])
+    policy = (
+        f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return Template(text_of(ASSETS / "page.html")).substitute(
+        title=html.escape(title), policy=policy, style=style, script=script, data=safe_json(data)
+    )
+
+
+def embedded(title: str, data: Mapping[str, Any]) -> str:
+    """The page as a part of a notebook."""
+    return framed(page(title, data))
+
+
+def framed(text: str) -> str:
+    """A page inside of another one, apart from its styles and scripts.
+
+    It is packed, because a notebook has such a frame for each object that it shows.
+    """
+    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    frame = Template(text_of(ASSETS / "frame.html"))
+    inside = frame.substitute(packed=packed, script=text_of(ASSETS / FRAME_SCRIPT))
+    return (
+        f'<iframe srcdoc="{html.escape(inside)}" sandbox="allow-scripts" '
+        f'style="width:100%;height:{HEIGHT}px;border:0"></iframe>'
+    )
+
+
+def safe_json(data: Mapping[str, Any]) -> str:
+    """JSON that a page may contain, whatever the texts in it."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(UNSAFE)
+
+
+def library() -> str:
+    """The layout library behind its license."""
+    return f"/*!\n{text_of(VENDOR / 'dagre.LICENSE')}*/\n{text_of(VENDOR / 'dagre.min.js')}"
+
+
+def text_of(path: Path) -> str:
+    """The text of a file of the package."""
+    return path.read_text(encoding="utf-8")
+
+
+def digest(text: str) -> str:
+    """A content security policy's name of an inline style or script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,1 +1,0 @@
-"""Sizes that depend on free dimensions: see README.md."""

@@ -1,0 +1,193 @@
+"""Constant folding, of whole values and of parts whose sizes are free.
+
+At one shape a part is a Constant itself, and ``fold_constants`` computes with it.  Where its size
+is free, ``fold_parts_of_constants`` puts the whole Constant in its place, and cuts the result: a
+position table is looked up and added up once, whatever length a sentence has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.ops.binary import Add, Binary
+from quantglow.ir.ops.external import External
+from quantglow.ir.ops.indexing import Gather
+from quantglow.ir.ops.loop import Loop
+from quantglow.ir.ops.primitives import Elementwise
+from quantglow.ir.ops.quantization import Dequantize
+from quantglow.ir.ops.shape import Expand, Reshape, Slice
+from quantglow.ir.ops.unary import Unary
+from quantglow.ir.ops.work import work_of
+from quantglow.ir.symbolic.size import surely_equal
+from quantglow.support.arrays import Array
+from quantglow.transforms.float.layout import derived
+from quantglow.transforms.rewrite import Uses, declined, rewrite_pass
+
+GROWTH_NBYTES = 1 << 20
+"""A folded value may be larger than its operands only up to this size (Expand, Pad, Resize)."""
+
+
+MOST_WORK = 2 * 10**10
+"""A value that takes longer to compute stays computed: about a second, see ``work_of``."""
+
+Cut = tuple[int, int, int]
+"""Start, size and step along an axis."""
+
+
+@rewrite_pass("fold-constants")
+def fold_constants(node: Node, uses: Uses) -> Node | None:
+    """f(Constant, …) -> Constant, unless that would make the program much larger"""
+    operands = node.operands
+    if isinstance(node, External | Loop):  # it may draw random numbers, or never end
+        return None
+    if not operands or not all(isinstance(o, Constant) for o in operands):
+        return None
+    if isinstance(node, Dequantize):
+        return declined(node, "it has the integers of the model")
+    if node.has_free_sizes:
+        return declined(node, "its value depends on free dimensions")
+    if grows(node):
+        if (rows := gathered_once(node, uses)) is not None:
+            return rows
+        return declined(node, f"its value has {node.type.nbytes} bytes, more than its operands")
+    if work_of(node) > MOST_WORK:
+        return declined(node, "its value takes too much work")
+    values = [o.value for o in operands if isinstance(o, Constant)]
+    value = np.array(node.evaluate(*values), order="C")
+    element = node.type.element if node.type.quant else None
+    return Constant(name=node.name, value=value, element=element)
+
+
+def gathered_once(node: Node, uses: Uses) -> Node | None:
+    """Gather(Constant, indices that repeat along axes) -> Expand(Gather(Constant, indices))"""
+    if not (isinstance(node, Gather) and isinstance(node.indices, Constant)):
+        return None
+    indices = node.indices.value
+    for axis, size in enumerate(indices.shape):
+        first = indices.take([0], axis) if size > 1 else indices
+        indices = first if (indices == first).all() else indices
+    if indices.shape == node.indices.value.shape:
+        return None
+    once = Constant(name=uses.fresh(derived(node.name, ":once")), value=indices)
+    rows = Gather(
+        name=uses.fresh(derived(node.name, ":rows")), x=node.x, indices=once, axis=node.axis
+    )
+    return Expand(name=node.name, x=rows, shape=node.type.shape)
+
+
+def grows(node: Node) -> bool:
+    """Whether the value is much larger than the operands."""
+    return node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in node.operands))
+
+
+@rewrite_pass("fold-parts-of-constants")
+def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
+    """f(Slice(Constant)) -> Slice(f(Constant)) where the size is free"""
+    if not node.has_free_sizes:
+        return None
+    match node:
+        case Gather(x=Constant() as table, indices=Slice(x=Constant() as whole) as part):
+            if not _are_inside(whole.value, table.type.shape[node.axis]):
+                return declined(node, "indices that are not used lie outside of the table")
+            cuts = {node.axis + axis: cut for axis, cut in _cuts(part)}
+            return _cut(node, _renamed(node, (table, part.x), uses), cuts)
+        case Gather(x=Constant() as table, indices=Reshape() | Expand() as moved):
+            inner = moved.x
+            if inner.type.rank != moved.type.rank and isinstance(moved, Expand):
+                return None
+            rows = _renamed(node, (table, inner), uses)
+            return type(moved)(name=node.name, x=rows, shape=node.type.shape)
+        case Reshape(x=Slice(x=Constant()) as part):
+            return _reshaped(node, part, uses)
+        case Add(x=Add(x=x, y=Slice() as first) as inner, y=Slice() as second) if _adds(inner):
+            both = Add(name=uses.fresh(derived(node.name, ":y")), x=first, y=second)
+            return Add(name=node.name, x=x, y=both) if _adds(node) and uses.single(inner) else None
+        case Binary() | Unary() | Elementwise():
+            return _of_parts(node, uses)
+    return None
+
+
+def _are_inside(indices: Array, length: int) -> bool:
+    return bool((indices >= -length).all() and (indices < length).all())
+
+
+def _reshaped(node: Reshape, part: Slice, uses: Uses) -> Node | None:
+    """A part under a shape that keeps the axes that are cut."""
+    sizes, cuts = list(node.shape), {}
+    for axis, cut in _cuts(part):
+        place = (part.type.shape[axis], math.prod(part.type.shape[:axis]))
+        found = (
+            own
+            for own, size in enumerate(node.shape)
+            if surely_equal((size, math.prod(node.shape[:own])), place)
+        )
+        own = next(found, None)
+        if own is None:
+            return None
+        sizes[own], cuts[own] = part.x.type.shape[axis], cut
+    name = uses.fresh(derived(node.name, ":whole"))
+    return _cut(node, Reshape(name=name, x=part.x, shape=tuple(sizes)), cuts)
+
+
+def _of_parts(node: Node, uses: Uses) -> Node | None:
+    """An element-wise node on parts that are cut alike, and on Constants that are not."""
+    rank = node.type.rank
+    cuts = [_cuts_of(operand, rank) for operand in node.operands]
+    first = next(filter(None, cuts), None)
+    if first is None or not all(isinstance(_whole(o), Constant) for o in node.operands):
+        return None
+    for operand, own in zip(node.operands, cuts, strict=True):
+        if own != first and (own or _varies(operand, first, rank)):
+            return None
+    return _cut(node, _renamed(node, tuple(map(_whole, node.operands)), uses), first)
+
+
+def _whole(operand: Node) -> Node:
+    """The Constant of which an operand is a part, or the operand itself."""
+    return operand.x if isinstance(operand, Slice) else operand
+
+
+def _cuts_of(operand: Node, rank: int) -> dict[int, Cut]:
+    """The cuts of a part by axes of its result, broadcast to a rank."""
+    if not isinstance(operand, Slice):
+        return {}
+    return {rank - operand.type.rank + axis: cut for axis, cut in _cuts(operand)}
+
+
+def _varies(operand: Node, axes: Iterable[int], rank: int) -> bool:
+    """Whether an operand, broadcast to a rank, has several elements along one of the axes."""
+    sizes = (1,) * (rank - operand.type.rank) + operand.type.shape
+    return any(sizes[axis] != 1 for axis in axes)
+
+
+def _cut(node: Node, made: Node, cuts: dict[int, Cut]) -> Node | None:
+    """The part of ``made`` that has the value of ``node``."""
+    if made.has_free_sizes:
+        return None
+    if grows(made):
+        return declined(node, f"the whole has {made.type.nbytes} bytes, more than its operands")
+    every = [cuts.get(axis, (0, size, 1)) for axis, size in enumerate(made.type.shape)]
+    starts, sizes, steps = zip(*every, strict=True)
+    return Slice(name=node.name, x=made, starts=starts, sizes=sizes, steps=steps)
+
+
+def _cuts(part: Slice) -> Iterator[tuple[int, Cut]]:
+    """The axes that are cut, and how."""
+    for axis, cut in enumerate(zip(part.starts, part.sizes, part.steps, strict=True)):
+        if not surely_equal(cut, (0, part.x.type.shape[axis], 1)):
+            yield axis, cut
+
+
+def _renamed(node: Node, operands: tuple[Node, ...], uses: Uses) -> Node:
+    return node.with_operands(operands, name=uses.fresh(derived(node.name, ":whole")))
+
+
+def _adds(node: Add) -> bool:
+    """Whether it is a plain sum of floats, one operand of which is a part of a Constant."""
+    is_plain = node.out is None and node.low == -float("inf") and node.high == float("inf")
+    part = node.y
+    return is_plain and isinstance(part, Slice) and isinstance(part.x, Constant)

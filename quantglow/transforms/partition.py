@@ -1,0 +1,236 @@
+"""Partition of a graph among code generators, and the interface of one.
+
+Every node goes to the first backend that supports it.  A node's level counts the changes of backend
+on the way to it; the nodes of one level and one backend are a segment.  A value that crosses a
+border goes to a later level, so segments never wait for each other in a circle, and no path changes
+its backend more often than the preferences demand.  Then nodes move to later levels if fewer bytes
+cross borders that way.
+
+A program computes both branches of a condition and selects.  That is faster for small branches,
+because changing from one program to another takes time.  Nodes that only one branch of a large one
+needs have segments of their own, which run if the branch is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from typing import Protocol, runtime_checkable
+
+from quantglow.interpreter.branches import Branch, branches_of
+from quantglow.ir.graph.graph import Graph
+from quantglow.ir.graph.node import Constant, Input, Node
+from quantglow.ir.ops.work import macs_of
+from quantglow.ir.symbolic.size import likely
+from quantglow.support.arrays import Array
+from quantglow.support.classes import Concise
+from quantglow.support.errors import BackendError
+
+
+class Executable(Protocol):
+    """A compiled segment.  ``run`` may be called from several threads at once."""
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """One array for each output, in order, of exactly its type.
+
+        ``feeds`` (input name -> array) are known to match the inputs; they may be views of the
+        caller's arrays and must not be written to.  The returned arrays must not be written later.
+        """
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A code generator: the nodes that it supports, and their compilation."""
+
+    @property
+    def name(self) -> str:
+        """Its name in reports."""
+
+    def supports(self, node: Node) -> bool:
+        """Whether it can compute this node: its class, types, shapes, constant operands.
+
+        Asked for each operator of the optimized graph (float or int8), never for Inputs and
+        Constants.
+        """
+
+    def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
+        """Compile a segment: all its operators are supported, its inputs and outputs are the values
+        that cross its border, under their names.
+        """
+
+
+LEAST_OPERATIONS = 12_000_000
+"""Minimum number of operations, in float, of a branch with programs of its own: they take some
+130 microseconds, and two more programs 120."""
+
+INT8_TIMES = 4
+"""Number of int8 multiplications in the time of one in float32."""
+
+
+def branches_apart(graph: Graph) -> list[Branch]:
+    """The large branches of a graph."""
+    found = ((b, sum(map(operations, b.nodes))) for b in branches_of(graph))
+    return [branch for branch, work in found if likely(work) >= LEAST_OPERATIONS]
+
+
+def operations(node: Node) -> int:
+    """Multiply-accumulates of a matrix product, as float ones of equal time; for other operators
+    the number of elements of the result.
+    """
+    if not (macs := macs_of(node)):
+        return node.type.size
+    return macs if node.operands[0].type.dtype.is_float else macs // INT8_TIMES
+
+
+Owner = tuple[int, tuple[int, ...]]
+"""Position of the backend in the order of preference, and positions of the branches around the
+node."""
+
+Key = tuple[int, Owner]
+"""Level and owner."""
+
+
+@dataclass(frozen=True, repr=False)
+class Segment(Concise):
+    """A part of a graph, and the backend that compiles it.
+
+    Its inputs and outputs are named after the nodes whose values they are.  It runs if all
+    ``branches`` around it are taken.
+    """
+
+    backend: Backend
+    graph: Graph
+    nodes: tuple[Node, ...]
+    branches: tuple[Branch, ...] = ()
+
+
+def partition(
+    graph: Graph, backends: Sequence[Backend], branches: Sequence[Branch] = ()
+) -> tuple[Segment, ...]:
+    """Segments in a possible order of execution.  Raises ``BackendError``.
+
+    ``branches`` are the ones that run only if they are taken.
+    """
+    owners = {n: (owner(n, backends), around(n, branches)) for n in graph.compute_nodes()}
+    levels = _Levels(graph, owners, branches)
+    levels.sink()
+    members: dict[Key, list[Node]] = {}
+    for node in owners:
+        members.setdefault(levels.key(node), []).append(node)
+    return tuple(
+        Segment(
+            backends[position],
+            cut_out(graph, members[level, (position, inside)]),
+            tuple(members[level, (position, inside)]),
+            tuple(branches[i] for i in inside),
+        )
+        for level, (position, inside) in sorted(members)
+    )
+
+
+def around(node: Node, branches: Sequence[Branch]) -> tuple[int, ...]:
+    return tuple(i for i, branch in enumerate(branches) if node in branch.nodes)
+
+
+def owner(node: Node, backends: Sequence[Backend]) -> int:
+    """The position of the first backend that supports the node."""
+    for position, backend in enumerate(backends):
+        if backend.supports(node):
+            return position
+    names = ", ".join(backend.name for backend in backends)
+    raise BackendError(f"no backend supports {node!r}. Remedy: add one that does to {names}.")
+
+
+@dataclass
+class _Levels:
+    graph: Graph
+    owners: Mapping[Node, Owner]
+    branches: Sequence[Branch] = ()
+    levels: dict[Node, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Set the earliest levels that operands allow."""
+        for node in TopologicalSorter({n: self.awaited(n) for n in self.owners}).static_order():
+            own, awaited = self.owners[node], self.awaited(node)
+            ready = (self.levels[o] + (self.owners[o] != own) for o in awaited)
+            self.levels[node] = max(ready, default=0)
+        self.sizes = Counter(map(self.key, self.owners))
+        self.fixed = {node for _, node in self.graph.outputs}
+        self.fixed |= {branch.condition for branch in self.branches}
+
+    def sources(self, node: Node) -> list[Node]:
+        return [o for o in node.operands if o in self.owners]
+
+    def awaited(self, node: Node) -> list[Node]:
+        """Nodes that must be computed before the node, or before it is known whether it runs."""
+        conditions = (self.branches[i].condition for i in self.owners[node][1])
+        return [*self.sources(node), *(c for c in conditions if c in self.owners)]
+
+    def key(self, node: Node) -> Key:
+        return self.levels[node], self.owners[node]
+
+    def sink(self) -> None:
+        """Move nodes to the latest levels that their readers allow, last nodes first, unless more
+        bytes cross borders that way.
+        """
+        for node in reversed(tuple(self.owners)):
+            target = self.latest(node)
+            if target is not None and likely(self.saved(node, target)) >= likely(self.added(node)):
+                self.sizes[self.key(node)] -= 1
+                self.levels[node] = target
+                self.sizes[self.key(node)] += 1
+
+    def latest(self, node: Node) -> int | None:
+        """A later level for the node: the one of its readers, or one that its backend
+        already has.
+        """
+        users, own = self.graph.users[node], self.owners[node]
+        if not users or node in self.fixed:
+            return None
+        limit = min(self.levels[u] - (self.owners[u] != own) for u in users)
+        if limit == self.levels[node]:
+            return None
+        if all(self.owners[u] == own for u in users):
+            return limit
+        later = range(limit, self.levels[node], -1)
+        return next((level for level in later if self.sizes[level, own]), None)
+
+    def saved(self, node: Node, level: int) -> int:
+        """Bytes of the result that would no longer cross a border."""
+        there = all(self.key(u) == (level, self.owners[node]) for u in self.graph.users[node])
+        return node.type.nbytes if there else 0
+
+    def added(self, node: Node) -> int:
+        """Bytes of operands that would newly cross a border."""
+        own = self.key(node)
+        return sum(
+            o.type.nbytes
+            for o in dict.fromkeys(self.sources(node))
+            if self.key(o) == own and all(self.key(u) == own for u in self.graph.users[o])
+        )
+
+
+def cut_out(graph: Graph, nodes: Iterable[Node]) -> Graph:
+    """The nodes as a graph of their own; values that they read from outside become its inputs."""
+    inside: dict[Node, Node] = {}
+    inputs: dict[Node, Input] = {}
+    for node in nodes:
+        operands = []
+        for operand in node.operands:
+            if operand not in inside and not isinstance(operand, Constant):
+                inputs.setdefault(operand, placeholder(operand))
+            operands.append(inside.get(operand) or inputs.get(operand) or operand)
+        inside[node] = node.with_operands(tuple(operands))
+    outputs = {node for _, node in graph.outputs}
+    given = [
+        (node.name, made)
+        for node, made in inside.items()
+        if node in outputs or any(user not in inside for user in graph.users[node])
+    ]
+    return Graph(tuple(inputs.values()), tuple(given), graph.source_hash)
+
+
+def placeholder(node: Node) -> Input:
+    return node if isinstance(node, Input) else Input(name=node.name, tensor=node.type)

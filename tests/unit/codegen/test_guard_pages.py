@@ -1,0 +1,65 @@
+"""Generated code touches no byte outside its buffers, and the slack behind them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantglow.codegen.llvm.targets import LEVELS, runs_here
+
+ROOT = Path(__file__).parents[3]
+TOO_FAR = """
+import ctypes, sys
+import numpy as np
+from tests.support.guarded import guarded
+array = guarded(np.zeros(100, np.uint8), at_end=sys.argv[1] == "end")
+ctypes.string_at(array.ctypes.data + int(sys.argv[2]), 1)
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mprotect as Linux has it")
+
+
+def child(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    # The repository's root, not that of the tests, is where the child imports from.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": ""}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+    )
+
+
+MODULES = ("guard_pages", "guard_batches")
+TARGETS = ["native", *(name for name in LEVELS if runs_here(name))]
+PARTS = 10
+
+
+def parts(target: str) -> Iterator[Any]:
+    """The parts of the cases of a target: all but one, another for each target, are slow."""
+    for part in range(PARTS):
+        is_quick = part == TARGETS.index(target) % PARTS
+        yield pytest.param(target, part, marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("target", "part"), [found for t in TARGETS for found in parts(t)])
+@pytest.mark.parametrize("module", MODULES)
+def test_kernels_stay_inside_their_buffers(module: str, target: str, part: int) -> None:
+    done = child("-m", f"tests.unit.backends.{module}", target, str(part), str(PARTS))
+    last = (done.stdout.splitlines() or ["nothing ran"])[-1]
+    assert done.returncode == 0, f"{target}: {last}: exit code {done.returncode}\n{done.stderr}"
+    assert last == "done"
+
+
+@pytest.mark.parametrize(
+    ("side", "position", "signalled"),
+    [("end", 99, False), ("end", 100, True), ("start", 0, False), ("start", -1, True)],
+)
+def test_the_pages_catch_one_byte_too_far(side: str, position: int, signalled: bool) -> None:
+    done = child("-c", TOO_FAR, side, str(position))
+    assert done.returncode == (-signal.SIGSEGV if signalled else 0), done.stderr
