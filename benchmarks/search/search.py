@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +23,52 @@ from benchmarks.search.tables import Table
 from benchmarks.support.arguments import positive
 from quantglow.support.arrays import Array
 from quantglow.support.errors import OptionError
-from quantglow.tuning.learned import NA2C, OptunaSearch, XGBoostSearch
-from quantglow.tuning.searchers import GBFS, Annealing, Maker, ModelOrder, RandomSearch, Space
+from quantglow.tuning.g_bfs import GBFS
+from quantglow.tuning.n_a2c import NA2C
+from quantglow.tuning.optuna_search import OptunaSearch
+from quantglow.tuning.random_search import Annealing, RandomSearch
+from quantglow.tuning.searchers import Maker, ModelOrder, Space
+from quantglow.tuning.xgboost_search import ROUNDS, XGBoostSearch
 
 NEAR = 1.02
 """Time over the optimum that counts as found."""
 EVERY = 10**6
+
+
+class UniformNA2C(NA2C):
+    """N-A2C that walks at random and learns nothing: the network plays no part."""
+
+    def action(self, state: int, legal: Array) -> int:
+        return int(self.rng.choice(legal))
+
+    def learn(self, states: Array, actions: Array, ends: Array) -> None:
+        """Nothing."""
+
+
+class ReversedNA2C(NA2C):
+    """N-A2C whose policy unlearns: it makes moves to fast states less probable."""
+
+    def gradient(self, states: Array, actions: Array, advantages: Array) -> Array:
+        return -super().gradient(states, actions, advantages)
+
+
+class PlainXGBoost(XGBoostSearch):
+    """XGBoost that does not know the cycles of the cost model."""
+
+    def features(self) -> Array:
+        return self.space.features
+
+
+class RankingXGBoost(PlainXGBoost):
+    """XGBoost that learns the order of states, not their times."""
+
+    def fit(self, table: Array, logs: Array) -> Any:
+        ranks = np.argsort(np.argsort(logs))
+        data = self.xgboost.DMatrix(table, label=len(logs) - 1 - ranks)
+        data.set_group([len(logs)])
+        pairs = {"objective": "rank:pairwise", "lambdarank_pair_method": "mean"}
+        return self.xgboost.train({**self.settings, **pairs}, data, ROUNDS)
+
 
 CONTESTANTS: dict[str, Maker] = {
     "random": RandomSearch,
@@ -37,12 +78,12 @@ CONTESTANTS: dict[str, Maker] = {
     "G-BFS, ρ = 5": GBFS,
     "G-BFS, all": partial(GBFS, rho=EVERY),
     "N-A2C": NA2C,
-    "N-A2C, uniform policy": partial(NA2C, policy="uniform"),
-    "N-A2C, reversed policy": partial(NA2C, policy="reversed"),
+    "N-A2C, uniform policy": UniformNA2C,
+    "N-A2C, reversed policy": ReversedNA2C,
 }
 SLOW: dict[str, Maker] = {
-    "XGBoost": partial(XGBoostSearch, modelled=False),
-    "XGBoost, ranks": partial(XGBoostSearch, modelled=False, ranks=True),
+    "XGBoost": PlainXGBoost,
+    "XGBoost, ranks": RankingXGBoost,
     "XGBoost with the model": XGBoostSearch,
     "Optuna TPE": OptunaSearch,
 }
@@ -168,8 +209,8 @@ def gemm_contestants(start: int) -> dict[str, tuple[Maker, int]]:
         "G-BFS, ρ = 5": lambda: partial(GBFS, start=start),
         "G-BFS, all": lambda: partial(GBFS, start=start, rho=EVERY),
         "N-A2C": lambda: partial(NA2C, start=start),
-        "N-A2C, uniform policy": lambda: partial(NA2C, start=start, policy="uniform"),
-        "N-A2C, reversed policy": lambda: partial(NA2C, start=start, policy="reversed"),
+        "N-A2C, uniform policy": lambda: partial(UniformNA2C, start=start),
+        "N-A2C, reversed policy": lambda: partial(ReversedNA2C, start=start),
     }
     found: dict[str, tuple[Maker, int]] = {"random": (RandomSearch, 1)}
     found |= {name: (make(), 1) for name, make in from_start.items()}

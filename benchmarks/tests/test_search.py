@@ -10,10 +10,11 @@ import pytest
 
 from benchmarks.search import search, tables
 from benchmarks.search.gemm import EXPONENT, PARTS, gemm_space
-from benchmarks.search.search import CONTESTANTS, replay, replayed
+from benchmarks.search.search import CONTESTANTS, ReversedNA2C, UniformNA2C, replay, replayed
 from benchmarks.search.tables import Table
 from quantglow.codegen.llvm.isa.costs import Choice
-from quantglow.tuning.searchers import NOWHERE, ModelOrder
+from quantglow.tuning.n_a2c import NA2C
+from quantglow.tuning.searchers import NOWHERE, Maker, ModelOrder, Space
 
 
 def table(name: str = "a") -> Table:
@@ -29,6 +30,19 @@ def table(name: str = "a") -> Table:
     samples[6] = 5e-6
     defaults = np.full_like(samples, samples[0].min())
     return Table(name, choices, np.arange(len(choices)) / 2, samples, defaults)
+
+
+@pytest.mark.parametrize(("maker", "high"), [(ReversedNA2C, 0.4), (UniformNA2C, 0.6)])
+def test_controls_of_n_a2c_do_not_learn_which_move_is_good(maker: Maker, high: float) -> None:
+    square = Space.at(np.array([(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)]), np.ones(4))
+    searcher = maker(square, 0)
+    assert isinstance(searcher, NA2C)
+    for state, seconds in ((0, 1.0), (1, 10.0), (2, 0.5)):
+        searcher.tell(state, seconds)
+    good, bad = (int(np.flatnonzero(square.moves[0] == end)[0]) for end in (2, 1))
+    for _ in range(150):
+        searcher.learn(*np.array([(0, good, 2), (0, bad, 1)]).T)
+    assert searcher.odds(np.array([0]))[0][good] < high
 
 
 @pytest.mark.parametrize("name", CONTESTANTS)

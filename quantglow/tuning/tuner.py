@@ -20,19 +20,15 @@ from quantglow.support.arguments import choice as one_of
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
 from quantglow.support.processes.interrupts import Deadline
-from quantglow.tuning.learned import NA2C, OptunaSearch, XGBoostSearch
+from quantglow.tuning.g_bfs import GBFS
 from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, planned_for
+from quantglow.tuning.n_a2c import NA2C
+from quantglow.tuning.optuna_search import OptunaSearch
+from quantglow.tuning.random_search import Annealing, RandomSearch
 from quantglow.tuning.records import Record, this_host
-from quantglow.tuning.searchers import (
-    GBFS,
-    Annealing,
-    Maker,
-    ModelOrder,
-    RandomSearch,
-    Searcher,
-    Space,
-)
+from quantglow.tuning.searchers import Maker, ModelOrder, Searcher, Space
 from quantglow.tuning.trials import Task, tasks_of
+from quantglow.tuning.xgboost_search import XGBoostSearch
 
 SEARCHERS: dict[str, Maker] = {
     "model": ModelOrder,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import product
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,19 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.support.errors import OptionError
-from quantglow.tuning import learned
-from quantglow.tuning import learned as na2c
-from quantglow.tuning.learned import NA2C
-from quantglow.tuning.searchers import (
-    GBFS,
-    NOWHERE,
-    Annealing,
-    Known,
-    Maker,
-    ModelOrder,
-    RandomSearch,
-    Space,
-)
+from quantglow.tuning import optuna_search, xgboost_search
+from quantglow.tuning.g_bfs import GBFS
+from quantglow.tuning.n_a2c import NA2C
+from quantglow.tuning.random_search import Annealing, RandomSearch
+from quantglow.tuning.searchers import NOWHERE, Maker, ModelOrder, Space
 from quantglow.tuning.tuner import SEARCHERS
 from tests.support.effort import moderate
 
@@ -35,8 +28,6 @@ OWN: dict[str, Maker] = {
     "g-bfs": GBFS,
     "g-bfs, all neighbours": partial(GBFS, rho=100),
     "n-a2c": NA2C,
-    "n-a2c, uniform": partial(NA2C, policy="uniform"),
-    "n-a2c, reversed": partial(NA2C, policy="reversed"),
 }
 makers = st.sampled_from(list(OWN.values()))
 
@@ -84,8 +75,9 @@ def test_a_seed_gives_the_same_search(maker: Maker, space: Space, seed: int, ask
 
 @given(st.sets(st.integers(0, 11), max_size=11), st.integers(0, 9))
 def test_a_new_state_is_one_of_the_others(asked: set[int], seed: int) -> None:
-    known = Known(space_of((1, 3, 4)), np.random.default_rng(seed), asked)
-    assert known.new() in set(range(12)) - asked
+    searcher = ModelOrder(space_of((1, 3, 4)), seed)
+    searcher.asked = asked
+    assert searcher.random_state() in set(range(12)) - asked
 
 
 @moderate
@@ -98,7 +90,7 @@ def test_moves_change_one_coordinate_by_one(space: Space, seed: int) -> None:
         assert different[0] or different.sum() == 1
 
 
-@pytest.mark.parametrize("name", ["annealing", "g-bfs", "n-a2c", "n-a2c, uniform"])
+@pytest.mark.parametrize("name", ["annealing", "g-bfs", "n-a2c"])
 def test_neighbourhoods_lead_to_the_best_state_sooner_than_chance(name: str) -> None:
     space = space_of((2, 8, 8, 4))
     best = int(np.argmin(bowl(space)))
@@ -124,27 +116,23 @@ def test_times_of_states_that_were_not_asked_for_are_taken() -> None:
 
 
 def test_the_network_learns_which_move_is_good() -> None:
-    """With the policy's sign reversed it unlearns it."""
-    odds = {}
-    for policy in ("learned", "reversed"):
-        searcher = NA2C(space_of((1, 2, 2)), 0, policy=policy)  # type: ignore[arg-type]
-        searcher.known.told(0, 1.0)
-        for state, seconds in ((1, 10.0), (2, 0.5)):
-            searcher.known.told(state, seconds)
-        good, bad = (int(np.flatnonzero(searcher.known.space.moves[0] == end)[0]) for end in (2, 1))
-        for _ in range(150):
-            searcher.learn([na2c.Move(0, good, 2), na2c.Move(0, bad, 1)])
-        odds[policy] = searcher.odds([0])[0][good]
-    assert odds["learned"] > 0.6 > 0.4 > odds["reversed"]
+    searcher = NA2C(space_of((1, 2, 2)), 0)
+    for state, seconds in ((0, 1.0), (1, 10.0), (2, 0.5)):
+        searcher.tell(state, seconds)
+    good, bad = (int(np.flatnonzero(searcher.space.moves[0] == end)[0]) for end in (2, 1))
+    for _ in range(150):
+        searcher.learn(*np.array([(0, good, 2), (0, bad, 1)]).T)
+    assert searcher.odds(np.array([0]))[0][good] > 0.6
 
 
-@pytest.mark.parametrize(("name", "module"), [("xgboost", "xgboost"), ("optuna", "optuna")])
+@pytest.mark.parametrize("module", [xgboost_search, optuna_search])
 def test_searchers_of_other_packages_name_their_extra(
-    name: str, module: str, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str, *others: str) -> None:
         raise OptionError(f"{name} {others}")
 
-    monkeypatch.setattr(learned, "package", missing)
-    with pytest.raises(OptionError, match=f"{module}.*'tune'"):
+    monkeypatch.setattr(module, "package", missing)
+    name = module.__name__.rpartition(".")[2].removesuffix("_search")
+    with pytest.raises(OptionError, match=f"{name}.*'tune'"):
         SEARCHERS[name](space_of((1, 2, 2)), 0)
