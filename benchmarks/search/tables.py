@@ -23,7 +23,7 @@ from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.measuring import Job, Measured, Measurer, planned_for
+from quantglow.tuning.measuring import Job, Measured, Measurer, Work, planned_for
 from quantglow.tuning.searchers import Space
 from quantglow.tuning.trials import FAR_NBYTES, Task, tasks_of
 
@@ -106,7 +106,7 @@ def measured_tables() -> list[Table]:
     target = replace(resolve(LEVEL), core=resolve("native").core)
     graph, found = graph_of(SHAPES), []
     tasks = tasks_of(planned_for(graph, target, 1)[0], target)
-    measurer = Measurer(graph, target, samples=SAMPLES)
+    measurer = Measurer(Work.of(graph, target), samples=SAMPLES)
     for shape, task in zip(SHAPES, tasks, strict=True):
         nbytes, every = FAR_NBYTES if shape.size < FAR_BELOW else 0, range(len(task.choices))
         passes = [measured(task, measurer, nbytes, 0, every)]

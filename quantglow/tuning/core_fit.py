@@ -7,9 +7,11 @@ held out: costs that choose worse tiles there than the listed ones are not kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from quantglow.runtime.native.peak import reading_rate
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
-from quantglow.tuning.measuring import Job, Measured, Measurer, Progress, planned_for
+from quantglow.tuning.measuring import Job, Measured, Measurer, Progress, Work, planned_for
 from quantglow.tuning.trials import FAR_NBYTES, Task, tasks_of
 
 PLAIN = "plain"
@@ -52,6 +54,10 @@ FASTER = 0.98
 FACTORS = (0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0)
 """Steps of the search in one cost."""
 ROUNDS = 6
+FITTED = ("issue", "latency", "weights", "far_weights", "crowded", "overlap")
+"""The costs that are fitted, beside those of ``finish``."""
+LEAST = (0.5, 1.0, 0.01, 0.05, 0.1, 1.0, 0.05, 0.05, 0.05)
+"""The least of each from which a factor moves it."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +239,7 @@ def timed_shapes(target: Target, progress: Progress) -> list[Timed]:
         far = FAR_NBYTES if kernel.vectors * kernel.total_steps > FAR else 0
         shape = [(t.rows, t.columns, t.vectors) for t in picked]
         jobs += [Job(task.key, Choice(PLAIN, tile), far) for tile in shape]
-    measured = Measurer(graph, target, samples=4).run(jobs, progress)
+    measured = Measurer(Work.of(graph, target), samples=4).run(jobs, progress)
     return timed_tasks(tasks, measured)
 
 
@@ -283,62 +289,36 @@ def fit(found: Sequence[Timed], starts: Sequence[Core]) -> Core:
 def _descended(found: Sequence[Timed], start: Core) -> tuple[float, Core]:
     if not np.isfinite(start.issue):
         start = replace(start, issue=FREE_ISSUE)
-    core, origin = start, np.log(_costs(start))
+    core, origin = start, np.log(np.maximum(_costs(start), LEAST))
 
     def value(tried: Core) -> float:
-        moved = float(np.mean(np.abs(np.log(_costs(tried)) - origin)))
+        moved = float(np.mean(np.abs(np.log(np.maximum(_costs(tried), LEAST)) - origin)))
         return loss(found, tried) + MOVED_WEIGHT * moved
 
     best = value(core)
     for _ in range(ROUNDS):
         before = best
-        for change in CHANGES:
-            for factor in FACTORS:
-                tried = change(core, factor)
-                if (now := value(tried)) < best:
-                    best, core = now, tried
+        for cost, factor in product(range(len(LEAST)), FACTORS):
+            tried = _moved(core, cost, factor)
+            if (now := value(tried)) < best:
+                best, core = now, tried
         if best > 0.999 * before:
             break
     return best, core
 
 
-def _costs(core: Core) -> Array:
-    """All costs, none of them 0."""
-    values = [getattr(core, name) for name in LEAST]
-    return np.maximum([*values, *core.finish], [*LEAST.values(), *[LEAST_FINISH] * 3])
+def _costs(core: Core) -> list[float]:
+    """All costs, in the order of ``LEAST``."""
+    return [*(getattr(core, name) for name in FITTED), *core.finish]
 
 
-LEAST = {
-    "issue": 0.5,
-    "latency": 1.0,
-    "weights": 0.01,
-    "far_weights": 0.05,
-    "crowded": 0.1,
-    "overlap": 1.0,
-}
-"""The costs that are fitted, and the least of each from which a factor moves it."""
-LEAST_FINISH = 0.05
-
-
-def _scaled(name: str) -> Callable[[Core, float], Core]:
-    def change(core: Core, factor: float) -> Core:
-        return replace(core, **{name: round(max(getattr(core, name), LEAST[name]) * factor, 4)})
-
-    return change
-
-
-def _finish(index: int) -> Callable[[Core, float], Core]:
-    def change(core: Core, factor: float) -> Core:
-        values = list(core.finish)
-        values[index] = round(max(values[index], LEAST_FINISH) * factor, 4)
-        four, two, one = values
-        return replace(core, finish=(four, two, one))
-
-    return change
-
-
-CHANGES = (*map(_scaled, LEAST), *map(_finish, range(3)))
-"""Each multiplies one cost by a factor."""
+def _moved(core: Core, number: int, factor: float) -> Core:
+    """The core with one cost multiplied by a factor."""
+    costs = _costs(core)
+    costs[number] = round(max(costs[number], LEAST[number]) * factor, 4)
+    *others, four, two, one = costs
+    values: dict[str, Any] = dict(zip(FITTED, others, strict=True))
+    return replace(core, finish=(four, two, one), **values)
 
 
 def prefers_even(target: Target) -> bool:
@@ -353,7 +333,7 @@ def prefers_even(target: Target) -> bool:
         tile = (kernel.tile.rows, kernel.tile.columns, kernel.tile.vectors)
         choices = [Choice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]
         jobs += [Job(task.key, choice, FAR_NBYTES) for choice in choices]
-    found = Measurer(graph, target, samples=9).run(jobs)
+    found = Measurer(Work.of(graph, target), samples=9).run(jobs)
     pairs = [(early.ratio, even.ratio) for early, even in zip(found[::2], found[1::2], strict=True)]
     ratios = [even / early for early, even in pairs if np.isfinite((early, even)).all()]
     return bool(ratios) and float(np.median(ratios)) < FASTER

@@ -105,7 +105,7 @@ class Searcher(ABC):
 
     @abstractmethod
     def proposals(self) -> Iterator[int]:
-        """States to measure next, the best first.  Those that were asked for are passed over; the
+        """States to measure next, the best first; states that were asked for are passed over.  The
         end means that times must be told first, or that nothing is left to try."""
 
     def ask(self, count: int) -> list[int]:

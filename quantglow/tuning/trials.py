@@ -107,10 +107,11 @@ class Trial:
     task: Task
     weights_nbytes: int
     _memory: dict[Buffer, Array] = field(default_factory=dict)
-    _library: KernelLibrary = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        self._library = KernelLibrary(self.task.target, ObjectCache(None))
+    @cached_property
+    def library(self) -> KernelLibrary:
+        """The kernels in memory; none of them goes to the cache."""
+        return KernelLibrary(self.task.target, ObjectCache(None))
 
     @cached_property
     def arena(self) -> Allocate:
@@ -123,7 +124,7 @@ class Trial:
         if kernel is None:
             return None
         call = kernel.call()
-        (address,) = self._library.load([call.ir])
+        (address,) = self.library.load([call.ir])
         return LoadedKernel(self, call, address)
 
     @cached_property
@@ -160,6 +161,7 @@ class LoadedKernel:
     trial: Trial
     call: KernelCall
     address: int
+    _copies: list[Array] = field(default_factory=list)
 
     def results(self) -> bytes:
         """All bytes of the buffer of results after a run."""
@@ -200,17 +202,16 @@ class LoadedKernel:
 
     def _pointers(self) -> list[int]:
         """Addresses of all operands, those of constants new ones."""
-        found = []
+        addresses = []
         for pointer in self.call.pointers:
-            if isinstance(pointer, View) and pointer.buffer.value is None:
-                found.append(self.trial.memory(pointer).ctypes.data + pointer.offset_bytes)
-                continue
-            if isinstance(pointer, View):
-                assert pointer.buffer.value is not None
-                found.append(self._copied(pointer.buffer.value) + pointer.offset_bytes)
+            if not isinstance(pointer, View):
+                addresses.append(self._copied(pointer))
+            elif pointer.buffer.value is None:
+                memory = self.trial.memory(pointer)
+                addresses.append(memory.ctypes.data + pointer.offset_bytes)
             else:
-                found.append(self._copied(pointer))
-        return found
+                addresses.append(self._copied(pointer.buffer.value) + pointer.offset_bytes)
+        return addresses
 
     def _copied(self, array: Array) -> int:
         """The address of a new copy, which lives as long as this."""
@@ -225,10 +226,6 @@ class LoadedKernel:
         """One allocator for all copies: in a network, constants lie together, in large pages where
         the core wants these."""
         return allocator(self.trial.task.target)
-
-    @cached_property
-    def _copies(self) -> list[Array]:
-        return []
 
 
 def timed(kernels: Sequence[LoadedKernel], samples: int) -> Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning.g_bfs import GBFS
-from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, planned_for
+from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, Work, planned_for
 from quantglow.tuning.n_a2c import NA2C
 from quantglow.tuning.optuna_search import OptunaSearch
 from quantglow.tuning.random_search import Annealing, RandomSearch
@@ -141,7 +142,6 @@ class Tuner:
     threads: int
     deadline: Deadline
     searcher: str = DEFAULT_SEARCHER
-    seed: int = 0
     say: Say = quiet
     measure: Callable[[int, Deadline], Measuring] | None = None
     host: str = field(default_factory=this_host)
@@ -152,11 +152,10 @@ class Tuner:
         program, nbytes = planned_for(self.graph, self.target, self.threads)
         return tasks_of(program, self.target), nbytes
 
-    def measuring(self, samples: int, deadline: Deadline) -> Measuring:
-        """The object that measures."""
-        if self.measure is not None:
-            return self.measure(samples, deadline)
-        return Measurer(self.graph, self.target, self.threads, samples, deadline)
+    @cached_property
+    def measuring(self) -> Callable[[int, Deadline], Measuring]:
+        """``measure``, by default in children of this process."""
+        return self.measure or partial(Measurer, Work.of(self.graph, self.target, self.threads))
 
     def run(self, known: Mapping[str, Record], hinted: Mapping[str, list[Choice]]) -> list[Record]:
         """New records, of the tasks that are not known.
@@ -166,7 +165,7 @@ class Tuner:
         make = SEARCHERS[one_of("searcher", self.searcher, tuple(SEARCHERS))]
         tasks, nbytes = self.planned
         searches = [
-            Tuned.of(task, make, hinted.get(task.key, ()), self.seed + number)
+            Tuned.of(task, make, hinted.get(task.key, ()), number)
             for number, task in enumerate(task for task in tasks if task.key not in known)
         ]
         self._search(searches, nbytes)

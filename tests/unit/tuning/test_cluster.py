@@ -27,12 +27,18 @@ from quantglow.codegen.llvm.isa.costs import Choice
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.support import extras as clusters
 from quantglow.support.processes.interrupts import NEVER, Deadline
-from quantglow.tuning import measuring as leases
-from quantglow.tuning import networks as cluster
+from quantglow.tuning import cluster
 from quantglow.tuning import tuner as tuning
+from quantglow.tuning.cluster import (
+    DIED,
+    ClusterMeasurer,
+    locked,
+    open_cluster,
+    pinned,
+    tune_on_cluster,
+)
 from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.measuring import Job, locked, pinned
-from quantglow.tuning.networks import DIED, LeasedMeasurer, open_cluster, tuned_on
+from quantglow.tuning.measuring import Job
 from quantglow.tuning.records import read_records, this_host
 from quantglow.tuning.tuner import Say, Tuner, quiet
 from tests.support.small_network import small_model, small_samples
@@ -75,9 +81,9 @@ def _caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> No
 
 def workers_do(monkeypatch: pytest.MonkeyPatch, measured: str, machine: str = "") -> None:
     """Let workers call functions of ``workers_of_tests``."""
-    monkeypatch.setattr(leases, "measured", getattr(workers_of_tests, measured))
+    monkeypatch.setattr(cluster, "measured", getattr(workers_of_tests, measured))
     if machine:
-        monkeypatch.setattr(leases, "machine", getattr(workers_of_tests, machine))
+        monkeypatch.setattr(cluster, "machine", getattr(workers_of_tests, machine))
 
 
 def tuner(deadline: Deadline = NEVER, say: Say = quiet) -> Tuner:
@@ -87,7 +93,7 @@ def tuner(deadline: Deadline = NEVER, say: Say = quiet) -> Tuner:
 def outcomes(client: Any, deadline: Deadline = NEVER, host: str | None = None) -> list[Any]:
     with open_cluster(client, tuner()) as found:
         name = this_host() if host is None else host
-        return LeasedMeasurer(found, name, 3, deadline).run(JOBS)
+        return ClusterMeasurer(found, name, 3, deadline).run(JOBS)
 
 
 def test_workers_of_one_machine_measure_one_after_the_other(
@@ -142,18 +148,18 @@ def test_records_name_the_kind_of_machine_that_measured(
     monkeypatch.setattr(tuning, "MOST_TRIED", 8)
     monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)
     client.wait_for_workers(2)
-    found = tuned_on(client, tuner(), [])
+    found = tune_on_cluster(client, tuner(), [])
     kinds = {record.host for record in found}
     assert len(kinds) == 2 and len(found) == 4
     assert all(record.tried >= 8 for record in found)
     own = [record for record in found if record.host == min(kinds)]
-    assert {record.host for record in tuned_on(client, tuner(), own)} == {max(kinds)}
+    assert {record.host for record in tune_on_cluster(client, tuner(), own)} == {max(kinds)}
 
 
 def test_nothing_is_begun_after_the_deadline(client: Any) -> None:
     assert outcomes(client, Deadline(0.0)) == []
     with pytest.raises(qg.BackendError, match="no time was left"):
-        tuned_on(client, tuner(Deadline(0.0)), [])
+        tune_on_cluster(client, tuner(Deadline(0.0)), [])
 
 
 @pytest.mark.parametrize(
@@ -166,14 +172,14 @@ def test_machines_that_do_not_fit_are_refused(
     workers_do(monkeypatch, "quick", machine)
     lines: list[str] = []
     with pytest.raises(qg.BackendError, match=f"no machine of the cluster measures: {reason}"):
-        tuned_on(client, tuner(say=lines.append), [])
+        tune_on_cluster(client, tuner(say=lines.append), [])
     assert len(lines) == 2 and all("does not measure" in line for line in lines)
 
 
 def test_an_error_of_a_worker_is_raised(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     workers_do(monkeypatch, "broken")
     with pytest.raises(ZeroDivisionError, match="not of ours"):
-        tuned_on(client, tuner(), [])
+        tune_on_cluster(client, tuner(), [])
 
 
 def test_a_cluster_that_lost_its_machines_is_an_error(

@@ -9,25 +9,33 @@ import numpy as np
 import pytest
 
 from quantglow.codegen.llvm.isa.costs import Choice
-from quantglow.codegen.llvm.machine import core_to_json
 from quantglow.codegen.llvm.targets import resolve
-from quantglow.ir.graph.text import constants_of, print_without_scales, scales_of
 from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning import measuring
 from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.measuring import TIMED, UNKNOWN, WRONG, Job, Measured, Measurer, planned_for
-from quantglow.tuning.trials import LoadedKernel, Task, tasks_of
+from quantglow.tuning.measuring import (
+    TIMED,
+    UNKNOWN,
+    WRONG,
+    Job,
+    Measured,
+    Measurer,
+    Work,
+    planned_for,
+)
+from quantglow.tuning.trials import LoadedKernel, tasks_of
 
 GRAPH = graph_of([Shape(5, 24, 40), Shape(6, 20, 17, 3)])
 TARGET = resolve("native")
+WORK = Work.of(GRAPH, TARGET)
 TASKS = tasks_of(planned_for(GRAPH, TARGET, 1)[0], TARGET)
 FAULTY = [Job("task", Choice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 8, 4, 8)]
 
 
 def outcomes(jobs: Sequence[Job], child: str, monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
     monkeypatch.setattr(measuring, "CHILD", f"tests.unit.tuning.faulty_children:{child}")
-    return Measurer(GRAPH, TARGET, samples=2).run(jobs)
+    return Measurer(WORK, samples=2).run(jobs)
 
 
 def test_a_crash_costs_only_the_choice_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +55,7 @@ def test_a_choice_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_begun_after_the_deadline() -> None:
-    measurer = Measurer(GRAPH, TARGET, deadline=Deadline(0.0))
+    measurer = Measurer(WORK, deadline=Deadline(0.0))
     assert measurer.run(FAULTY) == []
 
 
@@ -55,7 +63,7 @@ def test_choices_that_the_time_does_not_reach_are_missing(monkeypatch: pytest.Mo
     """The first are measured whatever the deadline, others are not begun after it."""
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 20.0)  # a busy machine starts children slowly
     jobs = [Job(task.key, choice, 0) for task in TASKS for choice in task.choices]
-    found = Measurer(GRAPH, TARGET, deadline=Deadline.after(0.001)).run(jobs)
+    found = Measurer(WORK, deadline=Deadline.after(0.001)).run(jobs)
     assert 0 < len(found) <= measuring.TOGETHER < len(jobs)
     assert all(measured.seconds for measured in found)
 
@@ -64,14 +72,14 @@ def test_a_child_ends_soon_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.5)
     start = time.monotonic()
     monkeypatch.setattr(measuring, "CHILD", "tests.unit.tuning.faulty_children:hanging")
-    assert Measurer(GRAPH, TARGET, deadline=Deadline.after(0.01)).run(FAULTY[:2]) == []
+    assert Measurer(WORK, deadline=Deadline.after(0.01)).run(FAULTY[:2]) == []
     assert time.monotonic() - start < 15
 
 
 def test_every_choice_is_timed_with_the_default_beside_it() -> None:
     jobs = [Job(task.key, c, 0) for task in TASKS for c in task.choices[:: len(task.choices) // 3]]
     told: list[int] = []
-    found = Measurer(GRAPH, TARGET, samples=3).run(jobs, told.append)
+    found = Measurer(WORK, samples=3).run(jobs, told.append)
     assert [m.job for m in found] == jobs and told == [len(jobs)]
     for measured in found:
         assert not measured.failure
@@ -79,18 +87,12 @@ def test_every_choice_is_timed_with_the_default_beside_it() -> None:
         assert len(measured.seconds) == len(measured.default_seconds) == 3
 
 
-def states(jobs: Sequence[Job], task: Task) -> list[int]:
+def states(jobs: Sequence[Job]) -> list[int]:
     """The states of choices, measured in this process."""
-    constants, scales = constants_of(GRAPH), scales_of(GRAPH)
     found = measuring.measured_here(
-        [*constants.values(), *scales.values()],
-        print_without_scales(GRAPH),
-        list(constants),
-        "native",
-        core_to_json(task.target.core),
-        1,
-        1,
-        [(job.task, job.choice.to_json(), job.weights_nbytes) for job in jobs],
+        samples=1,
+        jobs=[(job.task, job.choice.to_json(), job.weights_nbytes) for job in jobs],
+        **vars(WORK),
     )
     return [int(state) for state in found[2]]
 
@@ -101,7 +103,7 @@ def test_choices_and_tasks_that_do_not_exist_are_told() -> None:
         Job(TASKS[0].key, Choice("plain", (1, 500, 1)), 0),
         Job("another task", TASKS[0].default, 0),
     ]
-    assert states(jobs, TASKS[0]) == [TIMED, UNKNOWN, UNKNOWN]
+    assert states(jobs) == [TIMED, UNKNOWN, UNKNOWN]
 
 
 def test_a_choice_with_other_results_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,13 +118,13 @@ def test_a_choice_with_other_results_is_not_timed(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(LoadedKernel, "results", wrong)
     jobs = [Job(TASKS[0].key, choice, 0) for choice in TASKS[0].choices[:3]]
-    assert sorted(states(jobs, TASKS[0])) == [TIMED, TIMED, WRONG]
+    assert sorted(states(jobs)) == [TIMED, TIMED, WRONG]
 
 
 def test_weights_are_read_from_as_far_as_in_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[Array] = []
     monkeypatch.setattr(measuring, "timed", lambda kernels, samples: kept(kernels, samples, rows))
-    states([Job(TASKS[0].key, TASKS[0].default, nbytes) for nbytes in (0, 2**22)], TASKS[0])
+    states([Job(TASKS[0].key, TASKS[0].default, nbytes) for nbytes in (0, 2**22)])
     near, far = rows
     assert len(near) == 1 < len(far)
     assert len(np.unique(far[:, 1])) == len(far)

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quantglow.tuning import measuring as leases
-from quantglow.tuning.measuring import Job, Machine, Measured, Work
+from quantglow.tuning import cluster
+from quantglow.tuning.cluster import Machine
+from quantglow.tuning.measuring import Job, Measured, Work
 
 Core = Mapping[str, Any]
 Jobs = Sequence[Job]
@@ -73,7 +74,7 @@ def broken(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]:
 
 def machine_of_each(target: str, dask_worker: Any = None) -> Machine:
     """Workers that are machines of their own, of one kind."""
-    return replace(leases.machine(target), place=str(dask_worker.address))
+    return replace(cluster.machine(target), place=str(dask_worker.address))
 
 
 def kind_of_each(target: str, dask_worker: Any = None) -> Machine:
@@ -83,9 +84,9 @@ def kind_of_each(target: str, dask_worker: Any = None) -> Machine:
 
 def another_version(target: str) -> Machine:
     """A machine with another quantglow."""
-    return replace(leases.machine(target), version="0.0")
+    return replace(cluster.machine(target), version="0.0")
 
 
 def another_level(target: str) -> Machine:
     """A machine of other instructions."""
-    return replace(leases.machine(target), level="z80")
+    return replace(cluster.machine(target), level="z80")
