@@ -23,9 +23,9 @@ from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.measuring import Job, Measured, Measurer, Work, planned_for
+from quantglow.tuning.measuring import Job, Measured, Measurer, Work, planned_tasks
 from quantglow.tuning.searchers import Space
-from quantglow.tuning.trials import FAR_NBYTES, Task, tasks_of
+from quantglow.tuning.trials import FAR_NBYTES, Task
 
 TABLES = Path(__file__).parent / "tables.json.gz"
 LEVEL = "avx512vnni"
@@ -105,7 +105,7 @@ def measured_tables() -> list[Table]:
     """All choices of all shapes, measured here; takes about twenty minutes."""
     target = replace(resolve(LEVEL), core=resolve("native").core)
     graph, found = graph_of(SHAPES), []
-    tasks = tasks_of(planned_for(graph, target, 1)[0], target)
+    tasks = planned_tasks(graph, target)[0]
     measurer = Measurer(Work.of(graph, target), samples=SAMPLES)
     for shape, task in zip(SHAPES, tasks, strict=True):
         nbytes, every = FAR_NBYTES if shape.size < FAR_BELOW else 0, range(len(task.choices))

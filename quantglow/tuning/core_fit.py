@@ -31,8 +31,8 @@ from quantglow.runtime.native.peak import reading_rate
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
-from quantglow.tuning.measuring import Job, Measured, Measurer, Progress, Work, planned_for
-from quantglow.tuning.trials import FAR_NBYTES, Task, tasks_of
+from quantglow.tuning.measuring import Job, Measured, Measurer, Progress, Work, planned_tasks
+from quantglow.tuning.trials import FAR_NBYTES, Task
 
 PLAIN = "plain"
 MOST_TILES = 30
@@ -227,8 +227,7 @@ def stored(found: CoreFit) -> CoreFit:
 def timed_shapes(target: Target, progress: Progress) -> list[Timed]:
     """The times of tiles of all shapes.  Raises ``BackendError``."""
     graph = graph_of(SHAPES)
-    program, _ = planned_for(graph, target, 1)
-    tasks, rng = tasks_of(program, target), np.random.default_rng(0)
+    tasks, rng = planned_tasks(graph, target)[0], np.random.default_rng(0)
     jobs: list[Job] = []
     for task in tasks:
         kernel = kernel_of(task.step, target, Choice(PLAIN))
@@ -325,9 +324,8 @@ def prefers_even(target: Target) -> bool:
     """Whether weights from far away come faster when they are prefetched evenly."""
     shapes = (Shape(7, 512, 512, 3), Shape(7, 512, 2048), Shape(7, 960, 320))
     graph = graph_of(shapes)
-    tasks = tasks_of(planned_for(graph, target, 1)[0], target)
     jobs = []
-    for task in tasks:
+    for task in planned_tasks(graph, target)[0]:
         kernel = kernel_of(task.step, target, Choice(PLAIN, None, True))
         assert kernel is not None
         tile = (kernel.tile.rows, kernel.tile.columns, kernel.tile.vectors)

@@ -23,12 +23,11 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.graph.attributes import ArrayMark
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.text import constants_of, parse_graph, print_without_scales, scales_of
-from quantglow.ir.program.program import Program
 from quantglow.runtime.programs.build import ProgramBackend
 from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.support.processes.isolation import IsolationError, called
-from quantglow.tuning.trials import LoadedKernel, Trial, tasks_of, timed
+from quantglow.tuning.trials import LoadedKernel, Task, Trial, tasks_of, timed
 
 CHILD = "quantglow.tuning.measuring:measured_here"
 START_SECONDS = 60.0
@@ -174,11 +173,12 @@ class Measurer:
         ]
 
 
-def planned_for(graph: Graph, target: Target, threads: int) -> tuple[Program, int]:
-    """The program of a graph, as it would be compiled, and the bytes of its constants."""
+def planned_tasks(graph: Graph, target: Target, threads: int = 1) -> tuple[list[Task], int]:
+    """The tasks of the program of a graph, as it would be compiled, and the bytes of its
+    constants."""
     plain = replace(target, choices=Choices())
     planned, _ = ProgramBackend(plain).planned(graph, threads)
-    return planned.program, planned.figures.constant_nbytes
+    return tasks_of(planned.program, plain), planned.figures.constant_nbytes
 
 
 def measured_here(
@@ -194,8 +194,7 @@ def measured_here(
     ``work``: the other fields of ``Work``.
     """
     graph, target = Work(arrays=arrays, **work).parse()
-    program, _ = planned_for(graph, target, work["threads"])
-    tasks = {task.key: task for task in tasks_of(program, target)}
+    tasks = {task.key: task for task in planned_tasks(graph, target, work["threads"])[0]}
     seconds, defaults = np.zeros((2, len(jobs), samples))
     states = np.full(len(jobs), UNKNOWN, np.int8)
     numbered = sorted(enumerate(jobs), key=lambda pair: (pair[1][0], pair[1][2], pair[0]))

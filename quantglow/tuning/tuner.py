@@ -22,13 +22,13 @@ from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning.g_bfs import GBFS
-from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, Work, planned_for
+from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, Work, planned_tasks
 from quantglow.tuning.n_a2c import NA2C
 from quantglow.tuning.optuna_search import OptunaSearch
 from quantglow.tuning.random_search import Annealing, RandomSearch
 from quantglow.tuning.records import Record, this_host
 from quantglow.tuning.searchers import Maker, ModelOrder, Searcher, Space
-from quantglow.tuning.trials import Task, tasks_of
+from quantglow.tuning.trials import Task
 from quantglow.tuning.xgboost_search import XGBoostSearch
 
 SEARCHERS: dict[str, Maker] = {
@@ -149,8 +149,7 @@ class Tuner:
     @cached_property
     def planned(self) -> tuple[list[Task], int]:
         """The tasks of the program, and the bytes of its weights."""
-        program, nbytes = planned_for(self.graph, self.target, self.threads)
-        return tasks_of(program, self.target), nbytes
+        return planned_tasks(self.graph, self.target, self.threads)
 
     @cached_property
     def measuring(self) -> Callable[[int, Deadline], Measuring]:

@@ -22,14 +22,14 @@ from quantglow.tuning.measuring import (
     Measured,
     Measurer,
     Work,
-    planned_for,
+    planned_tasks,
 )
-from quantglow.tuning.trials import LoadedKernel, tasks_of
+from quantglow.tuning.trials import LoadedKernel
 
 GRAPH = graph_of([Shape(5, 24, 40), Shape(6, 20, 17, 3)])
 TARGET = resolve("native")
 WORK = Work.of(GRAPH, TARGET)
-TASKS = tasks_of(planned_for(GRAPH, TARGET, 1)[0], TARGET)
+TASKS = planned_tasks(GRAPH, TARGET)[0]
 FAULTY = [Job("task", Choice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 8, 4, 8)]
 
 

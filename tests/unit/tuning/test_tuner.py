@@ -22,10 +22,9 @@ from quantglow.codegen.llvm.machine import machine_identity
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support.processes.interrupts import NEVER, Deadline
-from quantglow.tuning import measuring
 from quantglow.tuning import tuner as tuner_module
 from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.measuring import Job, Measured, Measurer
+from quantglow.tuning.measuring import Job, Measured, Measurer, planned_tasks
 from quantglow.tuning.networks import tune_network
 from quantglow.tuning.records import Record, keep_records, read_records
 from quantglow.tuning.tuner import FINAL_SAMPLES, Tuner, is_faster
@@ -90,8 +89,7 @@ def test_hints_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
         return quick(self, jobs)
 
     monkeypatch.setattr(Measurer, "run", noting)
-    program, _ = measuring.planned_for(GRAPH, resolve("native"), 1)
-    (task, _) = measuring.tasks_of(program, resolve("native"))
+    (task, _), _ = planned_tasks(GRAPH, resolve("native"))
     hint, unknown = task.choices[-1], Choice("plain", (1, 900, 1))
     tuner().run({}, {task.key: [unknown, hint]})
     own = [job.choice for job in asked if job.task == task.key]
@@ -159,8 +157,7 @@ def chosen(path: Path) -> dict[str, Choice]:
     """Records of choices other than the default for all convolutions of the network in a file."""
     compiled = qg.load(path, num_threads=1)
     assert isinstance(compiled, qg.CompiledModel)
-    program, _ = measuring.planned_for(compiled.graph, resolve("native"), 1)
-    tasks = measuring.tasks_of(program, resolve("native"))
+    tasks, _ = planned_tasks(compiled.graph, resolve("native"))
     found = {task.key: task.choices[-1] for task in tasks}
     host = machine_identity() or ""
     keep_records([Record(task, host, choice) for task, choice in found.items()])
