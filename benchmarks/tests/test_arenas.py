@@ -33,3 +33,9 @@ def test_every_branchy_graph_is_well_formed() -> None:
 def test_equal_names_are_equal_graphs() -> None:
     assert str(BRANCHY["randwire_0"]()) == str(BRANCHY["randwire_0"]())
     assert str(BRANCHY["randwire_0"]()) != str(BRANCHY["randwire_1"]())
+
+
+def test_a_row_shows_what_each_search_saves(capsys: pytest.CaptureFixture[str]) -> None:
+    header, _, row = table(capsys, "--branchy", "concats_11", "--searches")
+    assert header.startswith("| graph | fast | exact order |")
+    assert row == "| concats_11 | 2,972,672 | 1,851,136 | 1,629,120 | 1,532,928 | 1,532,928 |"
