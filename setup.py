@@ -37,8 +37,8 @@ setup(
             "export/bundle/module.mjs",
             "export/bundle/pool.c",
             "export/bundle/pool.h",
-            "support/display/assets/*.*",
-            "support/display/vendor/*",
+            "report/assets/*.*",
+            "report/vendor/*",
         ],
         DATA: [
             "README.md",

@@ -37,6 +37,7 @@ from quantglow.support.errors import (
     UnsupportedOpError,
     WrongResultError,
 )
+from quantglow.support.views import VIEWS as _VIEWS
 from quantglow.version import __version__
 
 if TYPE_CHECKING:
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
     from quantglow.api.load import load
     from quantglow.api.quantize_and_compile import quantize_and_compile
     from quantglow.api.stages import diagnose, import_model, interpret, profile, quantize
+    from quantglow.evaluation.diagnosis import Diagnosis
+    from quantglow.evaluation.report import Report
     from quantglow.ir.graph.graph import Graph
     from quantglow.ort.fallback import OnnxRuntimeBackend
     from quantglow.profiling import Profile
     from quantglow.quantization.options import IgnoredScope, QuantizationConfig
-    from quantglow.report import Report
-    from quantglow.report.diagnosis import Diagnosis
     from quantglow.runtime.compiled import CompiledModel
     from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
     from quantglow.runtime.serving.infer_queue import InferQueue
@@ -69,11 +70,11 @@ _PLACES = {
     "IgnoredScope": "quantglow.quantization.options",
     "InferQueue": "quantglow.runtime.serving.infer_queue",
     "OnnxRuntimeBackend": "quantglow.ort.fallback",
-    "Diagnosis": "quantglow.report.diagnosis",
+    "Diagnosis": "quantglow.evaluation.diagnosis",
     "PartlyCompiledModel": "quantglow.runtime.hybrid.fallback_model",
     "Profile": "quantglow.profiling",
     "QuantizationConfig": "quantglow.quantization.options",
-    "Report": "quantglow.report",
+    "Report": "quantglow.evaluation.report",
     "State": "quantglow.runtime.states.state",
     "bisect": "quantglow.api.bisect",
     "compare": "quantglow.api.compare",
@@ -89,6 +90,24 @@ _PLACES = {
 }
 """Modules of the names that are imported on first use: a process that only runs a saved model
 imports no importer, and the command line begins at once."""
+
+_VIEWS |= {
+    "quantglow.evaluation.accuracy.RightAnswers": "quantglow.report.accuracy.right_answers_text",
+    "quantglow.evaluation.baselines.latency.MeasuredLatency": "quantglow.report.speed.latency_text",
+    "quantglow.evaluation.baselines.quantizers.QuantizerComparison": (
+        "quantglow.report.baselines.QuantizerComparisonView"
+    ),
+    "quantglow.evaluation.diagnosis.Diagnosis": "quantglow.report.diagnosis.DiagnosisView",
+    "quantglow.evaluation.footprint.Footprint": "quantglow.report.memory.footprint_text",
+    "quantglow.evaluation.footprint.MemoryMap": "quantglow.report.memory.memory_text",
+    "quantglow.evaluation.report.Report": "quantglow.report.report.ReportView",
+    "quantglow.evaluation.weight_sizes.WeightSizes": "quantglow.report.memory.weights_text",
+    "quantglow.ir.graph.graph.Graph": "quantglow.report.drawing.graph_page",
+    "quantglow.profiling.profiles.Profile": "quantglow.report.drawing.profile_page",
+    "quantglow.runtime.compiled.CompiledModel": "quantglow.report.drawing.model_page",
+    "quantglow.runtime.hybrid.fallback_model.FallbackModel": "quantglow.report.drawing.model_page",
+}
+"""How the objects of each class are shown, imported when one is."""
 
 _NAMESPACES = ("data", "steps")
 """Public modules, which are imported on first use, too."""

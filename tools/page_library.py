@@ -1,4 +1,4 @@
-"""Fetch dagre, the layout library of pages, into ``support/display/vendor`` (npm is needed).
+"""Fetch dagre, the layout library of pages, into ``report/vendor`` (npm is needed).
 
 python -m tools.page_library          # replaces the files
 python -m tools.page_library --check  # fails if they differ from the published ones
@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from quantglow.support.display.webpage import VENDOR
+from quantglow.report.webpage import VENDOR
 
 PACKAGE = "@dagrejs/dagre@3.1.3"
 FILES = {"package/dist/dagre.min.js": "dagre.min.js", "package/LICENSE": "dagre.LICENSE"}

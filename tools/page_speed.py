@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from quantglow.ir.graph.graph import DrawnGraph, DrawnNode, blocks
-from quantglow.support.display.webpage import page
+from quantglow.report.drawing import DrawnGraph, DrawnNode, blocks
+from quantglow.report.webpage import page
 from tools.browser_setup import opened
 
 NODES = 5_000

@@ -11,6 +11,7 @@ from benchmarks.support.arguments import add_samples, network_name, positive
 from benchmarks.support.quantglow_runtime import compiled_model
 from benchmarks.support.runtime import PRECISIONS
 from quantglow.evaluation.call_times import profile_calls
+from quantglow.report.speed import calls_table, kernels_table
 
 WIDTH = 160
 
@@ -32,5 +33,5 @@ def run(options: argparse.Namespace) -> int:
     report = profile_calls(model.build, feeds, options.repeats)
     console = Console(width=None if Console().is_terminal else WIDTH)
     console.print(f"{name} {precision}, batch {batch}", highlight=False)
-    console.print(report.by_call().rich(), report.by_kernel().rich())
+    console.print(calls_table(report).rich(), kernels_table(report).rich())
     return 0

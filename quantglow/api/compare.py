@@ -29,6 +29,7 @@ from quantglow.evaluation.layers import MAX_SAMPLES, accumulated_sums, values_by
 from quantglow.evaluation.metrics import Sums, class_like
 from quantglow.evaluation.outputs import output_accuracy_of
 from quantglow.evaluation.outputs import with_logits as report_with_logits
+from quantglow.evaluation.report import Report
 from quantglow.importer import as_onnx
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.signature import declared_feeds
@@ -36,7 +37,6 @@ from quantglow.ir.types import DType, TensorType
 from quantglow.ort.float_results import Outputs, running
 from quantglow.ort.quantizer_input import logits_in, quantizer_input, with_logits
 from quantglow.profiling.samples.feeds import Feeds
-from quantglow.report import Report
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.arguments import count, integer, options_named, positive, shapes, strings
@@ -292,8 +292,8 @@ def with_latencies(
         *(Contender(peer.name, peer.runtime, str(target_of(peer, source))) for peer in ran),
     ]
     run: Callable[[Any], object] = lambda given: compiled.run(None, given)  # noqa: E731
-    found = compared(run, feeds, contenders, compiled.num_threads, seconds)
-    measured = {each.runtime: each for each in found.latencies}
+    latencies = compared(run, feeds, contenders, compiled.num_threads, seconds)
+    measured = {each.runtime: each for each in latencies}
     return [
         replace(row, seconds=own.median if not own.reason else None, reason=own.reason)
         if (own := measured.get(row.name))

@@ -22,13 +22,13 @@ from quantglow.api.models.families import (
     with_steps,
 )
 from quantglow.api.models.parts import ModelFallback, staged_tail
+from quantglow.evaluation.report import report_of
 from quantglow.importer import model_as_onnx
 from quantglow.importer.onnx import Source, open_model, split
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.quantization.options import Schedule
 from quantglow.quantization.qdq import float_notes
-from quantglow.report.report import report_of
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.programs.answers import AnswerLog, WhileCompiling

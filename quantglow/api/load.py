@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 from quantglow.codegen.llvm.cache import ENVIRONMENT, Carried
 from quantglow.codegen.llvm.targets import resolve
+from quantglow.evaluation.report import Report, report_of
 from quantglow.ir.graph.family import Case, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Shapes, Signature, are_outputs
 from quantglow.ir.ops.external import External
 from quantglow.quantization.options import Schedule
-from quantglow.report.report import Report, report_of
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel

@@ -24,7 +24,9 @@ from quantglow.api.pipeline.groupwise import graph_with_packed_weights
 from quantglow.api.pipeline.quantization import Quantized, prepared, quantized, timed_layers
 from quantglow.api.pipeline.request import QuantizationRequest, computing, imported
 from quantglow.api.pipeline.samples import profile_in
+from quantglow.evaluation import diagnosis
 from quantglow.evaluation.accuracy import WORST
+from quantglow.evaluation.diagnosis import Diagnosis
 from quantglow.importer import as_onnx, model_as_onnx
 from quantglow.importer import onnx as importer
 from quantglow.ir.graph.graph import Graph
@@ -41,8 +43,6 @@ from quantglow.quantization.options import (
 from quantglow.quantization.qdq import fuse_quantized
 from quantglow.quantization.rounding.layerwise import Begin
 from quantglow.quantization.rounding.sample_runs import SampleRuns
-from quantglow.report import diagnosis
-from quantglow.report.diagnosis import Diagnosis
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.feeds import TensorInfo, feeds_of
 from quantglow.support.arguments import (

@@ -26,9 +26,10 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.files import SAVED, is_saved, opened
 from quantglow.cli.steps import steps_arguments, steps_of, words_of
-from quantglow.evaluation.baselines.latency import PEERS, Comparison, Contender, compared
+from quantglow.evaluation.baselines.latency import PEERS, Contender, compared
 from quantglow.evaluation.call_times import CallReport, profile_calls
 from quantglow.evaluation.latencies import busy_note, call_latencies, loaded_latencies
+from quantglow.report.speed import LatencyComparison, calls_table, kernels_table
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.serving.infer_queue import AUTO, InferQueue
@@ -132,7 +133,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         console.print(f"{beside.verdict} here, on {compiled.num_threads} thread(s)")
         console.print(beside.table().rich())
     if calls:
-        console.print(calls.by_call().rich(), calls.by_kernel().rich())
+        console.print(calls_table(calls).rich(), kernels_table(calls).rich())
 
 
 def compared_file(options: argparse.Namespace) -> str:
@@ -154,17 +155,18 @@ def beside_others(
     feeds: Mapping[str, Array],
     source: str,
     options: argparse.Namespace,
-) -> Comparison:
+) -> LatencyComparison:
     """Latencies beside other runtimes, on the first batch size."""
     own = with_batch(feeds, options.batch_sizes[0])
     with file_with_steps(source, options) as path:
-        return compared(
+        latencies = compared(
             lambda given: compiled.run(None, given),
             own,
             [Contender(name, name, path) for name in options.compare],
             compiled.num_threads,
             options.seconds,
         )
+    return LatencyComparison(latencies)
 
 
 @contextmanager
@@ -231,7 +233,7 @@ def rows_of(
     compiled: CompiledModel | FallbackModel,
     batches: Sequence[Mapping[str, Array]],
     options: argparse.Namespace,
-    beside: Comparison | None,
+    beside: LatencyComparison | None,
 ) -> Iterator[Row]:
     """The figures of each batch size; latencies of the first are those beside other runtimes."""
     is_measured = beside is not None and options.mode == "latency"

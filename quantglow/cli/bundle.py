@@ -37,15 +37,15 @@ from quantglow.cli.files import (
 )
 from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.codegen.llvm.targets import CHOICES, LEVELS
+from quantglow.evaluation.report import Report
 from quantglow.export.bundle import Library
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.exporter import BundleOptions
 from quantglow.export.bundle.object_file import MOST_VLEN
-from quantglow.report import Report
-from quantglow.report.report import ShownReport
+from quantglow.report.report import ReportView
+from quantglow.report.tables import Table, Tabular, nbytes_text, number
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
-from quantglow.support.display.tables import Table, Tabular, nbytes_text, number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     shown_report = None
     if isinstance(report, Report) and options.calibration_data:
         words = next_step(report, options, options.output, building(options, facts))
-        shown_report = ShownReport(report, all_layers=False, next_step=words)
+        shown_report = ReportView(report, next_step=words)
     shown = BundleReport(options.output, file.name, facts, shown_report)
     console.print(shown, highlight=False, crop=False)
 
@@ -115,7 +115,7 @@ class BundleReport(Tabular):
     folder: str
     manifest: str
     facts: Mapping[str, Any]
-    report: ShownReport | None
+    report: ReportView | None
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]

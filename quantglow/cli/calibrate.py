@@ -22,10 +22,10 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import declared_feeds
 from quantglow.profiling import Profile
 from quantglow.profiling.samples.feeds import Feeds, feeds_of
+from quantglow.report.tables import Table, number
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support.arrays import Array
-from quantglow.support.display.tables import Table, number
 from quantglow.support.errors import AccuracyDropError, CalibrationError, ModelError
 
 PROFILE_TOLERANCE = 0.01

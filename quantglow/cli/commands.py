@@ -51,13 +51,13 @@ from quantglow.cli.files import (
 )
 from quantglow.cli.steps import steps_arguments, steps_of, words_of
 from quantglow.codegen.llvm.targets import resolve
-from quantglow.evaluation.accuracy import is_close
-from quantglow.report import Report
-from quantglow.report.report import ShownReport
+from quantglow.evaluation.report import Report
+from quantglow.report.accuracy import is_close
+from quantglow.report.report import ReportView
+from quantglow.report.tables import Table
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.arrays import Array
-from quantglow.support.display.tables import Table
 from quantglow.support.errors import AccuracyDropError, OptionError
 
 TRANSFORMER = "transformer"
@@ -190,7 +190,7 @@ def show(report: object, options: argparse.Namespace, output: str, console: Cons
         found |= {"summary": summary.to_json() if summary else None}
         console.file.write(json.dumps(found) + "\n")
         return
-    console.print(ShownReport(report, options.all_layers, step), highlight=False, crop=False)
+    console.print(ReportView(report, options.all_layers, step), highlight=False, crop=False)
 
 
 def next_command(report: Report, options: argparse.Namespace, output: str) -> str:

@@ -20,7 +20,7 @@ from quantglow.cli.arguments import (
 from quantglow.cli.files import check_onnx, check_writable, samples_of
 from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.evaluation.accuracy import WORST
-from quantglow.report.diagnosis import Diagnosis
+from quantglow.evaluation.diagnosis import Diagnosis
 from quantglow.support.files import writing
 
 PAGES = (".json", ".html")

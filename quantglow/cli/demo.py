@@ -19,12 +19,12 @@ from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.evaluation.baselines.onnxruntime_quantizer import int8_runners
 from quantglow.evaluation.latencies import medians
 from quantglow.evaluation.outputs import Runner
+from quantglow.evaluation.report import Report
 from quantglow.ort.quantizer_input import quantizer_input
 from quantglow.ort.session import EXACT_SUMS, Session
-from quantglow.report import Report
+from quantglow.report.tables import Table, number
 from quantglow.runtime.programs.build import thread_count
 from quantglow.support.arrays import Array
-from quantglow.support.display.tables import Table, number
 from quantglow.support.errors import QuantglowError
 
 CALIBRATION_SAMPLES = 50

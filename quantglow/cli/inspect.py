@@ -41,11 +41,12 @@ from quantglow.cli.files import (
 from quantglow.cli.steps import steps_arguments, steps_of
 from quantglow.codegen.llvm.targets import LEVELS
 from quantglow.evaluation.footprint import Footprint
+from quantglow.evaluation.report import Report
 from quantglow.export.bundle.exporter import bundle_target, schedule_for
 from quantglow.ir.graph.graph import Graph
 from quantglow.memory.planning import plan_program
-from quantglow.report import Report
-from quantglow.report.report import ShownReport
+from quantglow.report.memory import MemoryPicture
+from quantglow.report.report import ReportView
 from quantglow.runtime.saved import saving
 from quantglow.support.errors import OptionError
 from quantglow.support.files import writing
@@ -112,9 +113,9 @@ def draw(options: argparse.Namespace) -> None:
     read = [file for file in (options.model, options.calibration_data) if file is not None]
     check_writable(options.output, PICTURES, read)
     refuse_shapes_of_saved(options)
-    picture = Footprint.of(graph_of(options), options.target, options.schedule).map.svg()
+    footprint = Footprint.of(graph_of(options), options.target, options.schedule)
     with writing(options.output) as file:
-        file.write_text(picture, encoding="utf-8")
+        file.write_text(str(MemoryPicture(footprint.map)), encoding="utf-8")
 
 
 def stage_text(options: argparse.Namespace) -> str:
@@ -141,7 +142,7 @@ def report_text(report: object, options: argparse.Namespace) -> str:
     is_new = bool(options.calibration_data)
     good = ["quantize", *source_words(options)] if is_new else ["bench", options.model]
     step = next_step(report, options, options.model, ["quantglow", *good])
-    return str(ShownReport(report, next_step=step))
+    return str(ReportView(report, all_layers=True, next_step=step))
 
 
 def graph_of(options: argparse.Namespace) -> Graph:

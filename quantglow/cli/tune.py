@@ -20,9 +20,9 @@ from quantglow.cli.steps import steps_arguments
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.machine import core_to_json
 from quantglow.evaluation.latencies import busy_note, medians
+from quantglow.report.tables import Table
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.programs.build import Compiler
-from quantglow.support.display.tables import Table
 from quantglow.support.errors import OptionError
 from quantglow.support.extras import dask
 from quantglow.support.progress import step

@@ -12,10 +12,56 @@ from quantglow.runtime.native.peak import Peak, measure_peak
 from quantglow.runtime.native.sequences import BatchedExecutable
 from quantglow.runtime.programs.build import Build
 from quantglow.support.arrays import Array
-from quantglow.support.display.tables import Table
 from quantglow.support.errors import BackendError
 
-FIGURES = ("µs", "% of all", "MMAC", "kB", "GMAC/s", "limit µs", "share")
+
+@dataclass(frozen=True)
+class CallSum:
+    """Sum of kernel calls; ``limit_seconds`` is their limit, ``all_seconds`` the time of all calls
+    of the model.
+    """
+
+    name: str
+    op: str
+    label: str
+    calls: Sequence[CallTime]
+    limit_seconds: float
+    all_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the calls."""
+        return sum(call.seconds for call in self.calls)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the calls."""
+        return sum(call.macs for call in self.calls)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the calls read and write."""
+        return sum(call.nbytes for call in self.calls)
+
+    @property
+    def macs_per_second(self) -> float:
+        """Multiply-accumulates a second; 0 where nothing was measured."""
+        return self.macs / self.seconds if self.seconds else 0.0
+
+    @property
+    def share(self) -> float | None:
+        """Share of the time of all calls."""
+        return self.seconds / self.all_seconds if self.all_seconds else None
+
+    @property
+    def limit_share(self) -> float | None:
+        """The limit, as a share of the time."""
+        return self.limit_seconds / self.seconds if self.seconds else None
+
+    @property
+    def loss_seconds(self) -> float:
+        """Seconds beyond the limit."""
+        return self.seconds - self.limit_seconds
 
 
 @dataclass(frozen=True)
@@ -43,52 +89,28 @@ class CallReport:
         """Limit of all calls, in seconds."""
         return sum(map(self.limit, self.calls))
 
-    def title(self) -> str:
-        """The peaks that the limits are computed from."""
-        peak = self.peak
-        return (
-            f"{peak.threads} thread(s); limit: {peak.integer_macs / 1e9:.0f} int8 and "
-            f"{peak.float_macs / 1e9:.0f} float GMAC/s, {peak.cached_nbytes / 1e9:.0f} GB/s"
-        )
+    def sum_of(self, name: str, op: str, label: str, calls: Sequence[CallTime]) -> CallSum:
+        """The sum of some of the calls."""
+        return CallSum(name, op, label, calls, sum(map(self.limit, calls)), self.seconds)
 
-    def by_call(self) -> Table:
-        """A row for each call, and the sum."""
-        rows = [
-            (call.name, call.op, call.label, *self._figures([call], self.limit(call)))
-            for call in self.calls
-        ]
-        whole = self._figures(self.calls, self.limit_seconds)
-        rows.append(("all", "", f"{len(self.calls)} calls", *whole))
-        columns = ("value", "op", "kernel", *FIGURES)
-        return Table(f"Kernel calls, {self.title()}", columns, rows, frozenset(FIGURES))
+    @property
+    def each(self) -> list[CallSum]:
+        """The calls, in the order of execution."""
+        return [self.sum_of(call.name, call.op, call.label, [call]) for call in self.calls]
 
-    def by_kernel(self) -> Table:
-        """A row for each kind of kernel, the one with the largest loss first."""
+    @property
+    def whole(self) -> CallSum:
+        """The sum of all calls."""
+        return self.sum_of("all", "", f"{len(self.calls)} calls", self.calls)
+
+    @property
+    def by_kernel(self) -> list[CallSum]:
+        """The sum for each kind of kernel, the one with the largest loss first."""
         groups: dict[tuple[str, str], list[CallTime]] = {}
         for call in self.calls:
             groups.setdefault((call.op, call.label), []).append(call)
-        rows = []
-        for (op, label), calls in groups.items():
-            limit = sum(map(self.limit, calls))
-            loss = sum(call.seconds for call in calls) - limit
-            figures = self._figures(calls, limit)
-            rows.append((loss, (op, label, str(len(calls)), *figures, f"{loss * 1e6:.1f}")))
-        rows.sort(key=lambda row: -row[0])
-        numbers = ("calls", *FIGURES, "loss µs")
-        columns = ("op", "kernel", *numbers)
-        return Table("By kernel", columns, [cells for _, cells in rows], frozenset(numbers))
-
-    def _figures(self, calls: Sequence[CallTime], limit: float) -> tuple[str, ...]:
-        seconds, macs = sum(c.seconds for c in calls), sum(c.macs for c in calls)
-        return (
-            f"{seconds * 1e6:.1f}",
-            f"{100 * seconds / self.seconds:.1f}" if self.seconds else "",
-            f"{macs / 1e6:.2f}" if macs else "",
-            f"{sum(c.nbytes for c in calls) / 1e3:.0f}",
-            f"{macs / seconds / 1e9:.0f}" if macs and seconds else "",
-            f"{limit * 1e6:.1f}",
-            f"{100 * limit / seconds:.0f} %" if seconds else "",
-        )
+        sums = [self.sum_of("", op, label, calls) for (op, label), calls in groups.items()]
+        return sorted(sums, key=lambda each: -each.loss_seconds)
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain data."""

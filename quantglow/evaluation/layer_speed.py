@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from quantglow.codegen.llvm.call_profile import CallTime
 from quantglow.support.arrays import Array
-from quantglow.support.display.tables import Table, number
 from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.transforms.partition import Executable
 
@@ -89,17 +88,6 @@ def slower(speeds: Sequence[LayerSpeed]) -> list[str]:
 def with_float(speeds: Iterable[LayerSpeed], kept: Sequence[str]) -> tuple[LayerSpeed, ...]:
     """The same figures, with some layers in float."""
     return tuple(replace(s, precision="float") if s.name in kept else s for s in speeds)
-
-
-def speed_table(speeds: Sequence[LayerSpeed]) -> Table:
-    """A row for each layer, the smallest gain of int8 first."""
-    rows = [
-        (s.name, s.op, s.precision, f"{s.float_ms:.4f}", f"{s.int8_ms:.4f}", number(s.ratio))
-        for s in sorted(speeds, key=lambda s: s.ratio)
-    ]
-    numbers = ("float ms", "int8 ms", "float / int8")
-    columns = ("layer", "op", "precision", *numbers)
-    return Table("Speed of layers, measured", columns, rows, frozenset(numbers))
 
 
 def time_ratio(one: Executable, other: Executable, feeds: Mapping[str, Array]) -> float:

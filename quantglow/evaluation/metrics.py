@@ -6,19 +6,17 @@ against its histogram.
 >>> import numpy as np
 >>> sqnr_db(np.ones(4), np.full(4, 1.1))
 20.0
-
->>> bars((0.5, 0.0, 1.0))
-'▄ █'
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.types import TensorType
 from quantglow.profiling import Histogram, choose_range
@@ -28,9 +26,14 @@ BLOCK = 8_192
 """Number of elements converted to float64 at a time: they stay in the cache, and BLAS uses one
 thread."""
 
+Range = tuple[float, float]
+"""The reals of the lowest and of the highest code."""
+
+LEVELS = 256
+"""Number of codes of int8: a value within a step of the range is rounded, not clipped."""
+
 CORE_PERCENT = 99.9
 GROUPS = 16
-_BARS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
@@ -196,10 +199,29 @@ def _taken(low: float, high: float, histogram: Histogram | None, method: str) ->
     return choose_range(histogram, method, CORE_PERCENT).within(low, high).width / (high - low)
 
 
-def bars(shares: Iterable[float]) -> str:
-    """A histogram in one line of text; the highest bar is full, and no value is invisible."""
-    heights = np.array(tuple(shares), np.float64)
-    if not heights.size or not heights.max():
-        return ""
-    steps = np.ceil(heights / heights.max() * (len(_BARS) - 1)).astype(int)
-    return "".join(_BARS[step] for step in steps)
+def ranges_of(graph: Graph) -> dict[str, Range]:
+    """The range of each quantized value; that of a conversion counts for the value in its name."""
+    found: dict[str, Range] = {}
+    for node in graph.nodes:
+        if (stored := stored_range(node.type)) is not None:
+            found[node.name] = stored
+            found.setdefault(node.name.rpartition(":")[0], stored)
+    return found
+
+
+def stored_range(kind: TensorType) -> Range | None:
+    """The reals of the lowest and the highest code; None for float, and for a range per channel."""
+    if kind.quant is None or kind.quant.axis is not None:
+        return None
+    params = kind.params
+    low, high = (float(params.scale) * (code - params.zero_point) for code in kind.dtype.limits)
+    return low, high
+
+
+def clipped_share(histogram: Histogram, stored: Range) -> float:
+    """The share of the profiled values that a range does not hold, but one step beyond it."""
+    low, high = stored
+    step = (high - low) / LEVELS
+    centres, counts = histogram.centres, histogram.counts
+    outside = (centres < low - step) | (centres > high + step)
+    return float(counts[outside].sum() / counts.sum())

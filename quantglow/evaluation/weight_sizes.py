@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.runtime.saved.stored_arrays import stored_nbytes
-from quantglow.support.display.tables import Bar, nbytes_text
+from quantglow.support.views import HasText
 
 
 @dataclass(frozen=True)
-class WeightSizes:
+class WeightSizes(HasText):
     """Bytes that files have of the constants of the float and of the quantized graph."""
 
     float_nbytes: int
@@ -36,18 +36,6 @@ class WeightSizes:
     def ratio(self) -> float:
         """Float over quantized: above 1, the weights shrink."""
         return self.float_nbytes / max(self.quantized_nbytes, 1)
-
-    def __str__(self) -> str:
-        if not self.float_nbytes:
-            return "no weights"
-        before, after = map(nbytes_text, (self.float_nbytes, self.quantized_nbytes))
-        return f"weights {before} -> {after} ({self.ratio:.1f} times smaller)"
-
-    def bars(self) -> Sequence[Bar]:
-        """A bar for each size."""
-        longest = max(self.float_nbytes, self.quantized_nbytes, 1)
-        pairs = (("weights", self.quantized_nbytes), ("float weights", self.float_nbytes))
-        return [Bar(n, size / longest, nbytes_text(size), n == "weights") for n, size in pairs]
 
     def to_json(self) -> dict[str, Any]:
         """The sizes in types that ``json`` writes."""

@@ -1,4 +1,4 @@
-"""Profile of a model: the histogram of every tensor, its file, and plain data to draw.
+"""Profile of a model: the histogram of every tensor, and its file.
 
 A profile is independent of the quantization chosen later.  Its file is a zip of ``manifest.json``
 and ``counts.npy`` (so ``numpy.load`` opens it).  The manifest holds a SHA-256 over everything else;
@@ -27,15 +27,10 @@ from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.support.arguments import brief, file_path, instance, is_series
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
-from quantglow.support.display.webpage import embedded
 from quantglow.support.errors import FileFormatError, OptionError, ProfileMismatchError
 from quantglow.support.files import DAMAGED_CONTENT, cause, writing
 from quantglow.support.processes.threads import undisturbed
-
-BARS = 56
-"""Maximum number of bars."""
-
-Range = tuple[float, float]
+from quantglow.support.views import HasDrawing
 
 FORMAT = "quantglow-profile"
 VERSION = 1
@@ -48,7 +43,7 @@ Run = tuple[Case, int]
 
 
 @dataclass(frozen=True, repr=False)
-class Profile(Concise):
+class Profile(Concise, HasDrawing):
     """One histogram for each float value, keyed by ONNX value name.
 
     ``source_hash`` binds it to the model, at any shape.  ``samples`` counts the runs of the model,
@@ -105,12 +100,6 @@ class Profile(Concise):
 
     def __contains__(self, name: str) -> bool:
         return name in self.histograms and self.histograms[name].count > 0
-
-    def _repr_html_(self) -> str:
-        """The histograms in a notebook, with a search."""
-        found = {name: drawn(each) for name, each in self.histograms.items() if each.count}
-        title = f"Profile of {len(found)} tensors over {self.samples} sample(s)"
-        return embedded(title, {"histograms": found})
 
     def _mismatch(self, found: str, what: str) -> ProfileMismatchError:
         return ProfileMismatchError(
@@ -282,18 +271,3 @@ def _histogram(fields: Mapping[str, Any], counts: Array) -> Histogram:
     if not sane or (len(counts) and not all(map(math.isfinite, extremes.values()))):
         raise ValueError("a histogram is out of bounds")
     return Histogram(counts=counts, **extremes, **numbers)  # type: ignore[arg-type]
-
-
-def drawn(histogram: Histogram, stored: Range | None = None) -> dict[str, Any]:
-    """Counts in equal bars between the reals ``low`` and ``high``; ``stored`` is the range of the
-    integers, None for a float tensor."""
-    edges, counts = histogram.edges, histogram.counts
-    group = -(-len(counts) // BARS)
-    bars = np.add.reduceat(counts, np.arange(0, len(counts), group))
-    low, width = float(edges[0]), float(edges[1] - edges[0])
-    return {
-        "low": low,
-        "high": low + width * group * len(bars),
-        "counts": bars.tolist(),
-        "range": None if stored is None else list(stored),
-    }

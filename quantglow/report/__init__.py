@@ -1,11 +1,11 @@
-"""The report: the steps of a compilation, and the accuracy of its result.
+"""The report: figures of a compilation, in words, tables and pages.
 
-``diagnosis`` is not imported here: it needs the quantizer, a process that runs a saved model does
-not.
+``Report`` and its figures come from ``evaluation``; they are shown by the views that
+``quantglow.support.views`` names.
 """
 
 from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy
 from quantglow.evaluation.metrics import CodeUse
-from quantglow.report.report import MemoryFigures, Report
+from quantglow.evaluation.report import MemoryFigures, Report
 
 __all__ = ["CodeUse", "LayerAccuracy", "MemoryFigures", "OutputAccuracy", "Report"]

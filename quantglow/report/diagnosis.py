@@ -1,126 +1,72 @@
-"""Diagnosis: the error of an int8 graph, layer by layer."""
+"""The tables of a diagnosis, and its page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from quantglow.evaluation.accuracy import (
+from quantglow.evaluation.accuracy import SUSPECTS
+from quantglow.evaluation.diagnosis import Diagnosis
+from quantglow.report.accuracy import (
     ALL_FLOAT_WARNING,
-    SUSPECTS,
-    WORST,
-    LayerAccuracy,
-    OutputAccuracy,
     headline,
     layers_table,
     outputs_table,
     with_figure,
-    worst,
     worst_tables,
 )
-from quantglow.evaluation.layer_speed import LayerSpeed, speed_table
-from quantglow.evaluation.layers import layer_accuracy, sensitivities
-from quantglow.evaluation.outputs import output_accuracy, with_logits
-from quantglow.interpreter import interpret
-from quantglow.ir.graph.graph import Graph
-from quantglow.profiling import Profile
-from quantglow.quantization.quantizer import QuantizationReport
-from quantglow.report.page import Figures, PageSource, page_of, without_page
-from quantglow.support.arrays import Array
-from quantglow.support.classes import Concise
-from quantglow.support.display.tables import Table, Tabular
-from quantglow.support.progress import step
+from quantglow.report.page import Figures, page_of
+from quantglow.report.speed import speed_table
+from quantglow.report.tables import Table, Tabular
+from quantglow.report.webpage import Page
 
 
-@dataclass(frozen=True, repr=False)
-class Diagnosis(Concise, Tabular):
-    """``print`` it, show it in a notebook, take ``to_html()`` or ``to_json()``; the worst ``shown``
-    layers are detailed.
+@dataclass(frozen=True)
+class DiagnosisView(Tabular):
+    """A diagnosis: the verdict, the worst layers, tables."""
 
-    ``speeds`` are measured times of layers, if they were asked for; ``graph`` and ``source`` are
-    shown on the page.
-    """
+    diagnosis: Diagnosis
 
-    outputs: tuple[OutputAccuracy, ...]
-    layers: tuple[LayerAccuracy, ...]
-    samples: int
-    shown: int = WORST
-    notes: tuple[str, ...] = ()
-    speeds: tuple[LayerSpeed, ...] = ()
-    graph: Graph | None = field(default=None, repr=False, compare=False)
-    source: PageSource | None = field(default=None, repr=False, compare=False)
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The notes of the diagnosis."""
+        return self.diagnosis.notes
+
+    @property
+    def verdict(self) -> str:
+        """The accuracy of int8 in words."""
+        if all(layer.precision == "float" for layer in self.diagnosis.layers):
+            return ALL_FLOAT_WARNING
+        return headline(self.diagnosis.outputs, self.diagnosis.samples, "", None, False)
 
     def opening(self) -> Iterator[str]:
         """The accuracy of int8, and the worst layers."""
-        yield self._verdict
-        if found := self.worst(SUSPECTS):
-            yield f"Look at these layers: {', '.join(map(with_figure, found))}."
-
-    def worst(self, count: int = WORST) -> tuple[LayerAccuracy, ...]:
-        """The int8 layers with the largest effect on the outputs, worst first."""
-        return worst(self.layers, count)
+        yield self.verdict
+        if suspects := self.diagnosis.worst(SUSPECTS):
+            yield f"Look at these layers: {', '.join(map(with_figure, suspects))}."
 
     def tables(self) -> Iterator[Table]:
         """Tables: outputs, the worst layers in detail, all layers, the codes of each, a
         glossary.
         """
-        title = f"Outputs of the int8 graph against the float graph, {self.samples} sample(s)"
-        yield outputs_table(title, self.outputs)
-        if found := self.worst(self.shown):
-            yield from worst_tables(found)
-        yield layers_table(self.layers)
-        if self.speeds:
-            yield speed_table(self.speeds)
+        figures = self.diagnosis
+        title = f"Outputs of the int8 graph against the float graph, {figures.samples} sample(s)"
+        yield outputs_table(title, figures.outputs)
+        if layers := figures.worst(figures.shown):
+            yield from worst_tables(layers)
+        yield layers_table(figures.layers)
+        if figures.speeds:
+            yield speed_table(figures.speeds)
         yield Table("What the figures mean", ("figure", "meaning"), _MEANINGS)
 
-    def to_json(self) -> dict[str, Any]:
-        """All figures in types that ``json`` writes."""
-        return without_page(self)
-
-    def to_html(self) -> str:
-        """The page that explains the model: graph, advice, tables, histograms, timeline.
-
-        It needs no other file, and holds none of the samples.
-        """
-        measured = (("samples", str(self.samples)),)
-        figures = Figures(
-            self.layers, self.outputs, self.speeds, self._verdict, self.notes, measured
+    def page(self) -> Page:
+        """The page that explains the model."""
+        figures = self.diagnosis
+        measured = (("samples", str(figures.samples)),)
+        shown = Figures(
+            figures.layers, figures.outputs, figures.speeds, self.verdict, figures.notes, measured
         )
-        return page_of(self.graph, self.source, figures)
-
-    @property
-    def _verdict(self) -> str:
-        if all(layer.precision == "float" for layer in self.layers):
-            return ALL_FLOAT_WARNING
-        return headline(self.outputs, self.samples, "", None, False)
-
-
-def diagnose(
-    float_graph: Graph,
-    int8_graph: Graph,
-    decisions: QuantizationReport,
-    samples: Sequence[Mapping[str, Array]],
-    profile: Profile,
-    *,
-    sensitivity: bool = True,
-    shown: int = WORST,
-) -> Diagnosis:
-    """Every figure of every layer, by the interpreter, on ``samples``.
-
-    ``sensitivity`` also runs the operators behind each layer once for each sample.
-    """
-    with step("errors of layers are measured"):
-        layers = layer_accuracy(float_graph, int8_graph, decisions, samples, profile.histograms)
-    if sensitivity:
-        names = [n.name for n in decisions.nodes if n.precision != "float"]
-        with step(f"sensitivity of {len(names)} layers is measured"):
-            alone = sensitivities(float_graph, int8_graph, names, samples)
-        layers = tuple(replace(n, sensitivity_db=alone.get(n.name)) for n in layers)
-    exact = [interpret(float_graph, feeds) for feeds in samples]
-    rounded = [interpret(int8_graph, feeds) for feeds in samples]
-    outputs = with_logits(output_accuracy(int8_graph, rounded, exact), float_graph, layers)
-    return Diagnosis(outputs, layers, len(samples), shown, graph=int8_graph)
+        return page_of(figures.graph, figures.source, shown)
 
 
 _MEANINGS = (

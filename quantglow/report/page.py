@@ -1,7 +1,7 @@
 """Page that explains a model: its source, all its sections as plain data, and the timeline.
 
-``support/display/assets/page.js`` reads the data.  The timeline comes from a trace in Chrome's
-format, whose file may be anybody's.
+``assets/page.js`` reads the data.  The timeline comes from a trace in Chrome's format, whose file
+may be anybody's.
 """
 
 from __future__ import annotations
@@ -10,161 +10,53 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy, plain
 from quantglow.evaluation.layer_speed import LayerSpeed
-from quantglow.ir.graph.graph import DrawnGraph, Graph
-from quantglow.ir.types import TensorType
+from quantglow.evaluation.metrics import CodeUse, clipped_share, ranges_of
+from quantglow.evaluation.report import UNNAMED, PageSource, TraceLike
+from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Histogram
-from quantglow.profiling.profiles import Range, drawn
 from quantglow.quantization.options import IgnoredScope, QuantizationConfig
-from quantglow.report.advice import advice, layer_rows
+from quantglow.report.accuracy import (
+    ACCUMULATED,
+    ALONE,
+    LOCAL,
+    NAME,
+    OP,
+    OUTPUTS,
+    PRECISION,
+    REASON,
+)
+from quantglow.report.advice import advice, milliseconds
+from quantglow.report.drawing import DrawnGraph, histogram_bars
+from quantglow.report.tables import Column
+from quantglow.report.webpage import Page
 from quantglow.support.arguments import file_path
-from quantglow.support.classes import Concise
-from quantglow.support.display.webpage import page
 from quantglow.support.errors import FileFormatError
 from quantglow.version import __version__
 
-UNNAMED = "model"
-LEVELS = 256
-"""Number of codes of int8: a value within a step of the range is rounded, not clipped."""
 
-MAX_EVENTS = 20_000
-"""Maximum number of events on a page, the first ones."""
-
-Row = tuple[int, str, str, float, float]
-"""Position of the thread, name, category, begin and duration in microseconds."""
-
-OUTPUTS = ("output", "SQNR dB", "cosine", "max error", "top-1 agreement")
-"""Columns of the table of outputs."""
-
-MISSING = (
-    "A file of a model has no histograms of its calibration data, to be small. Remedy: write the "
-    "page where the model is quantized, by report.to_html(), or by quantglow debug MODEL "
-    "--calibration-data DATA --output page.html."
-)
-
-TraceLike = Mapping[str, Any] | str | os.PathLike[str] | None
-"""A trace, the path of one, or none."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Measured figures, as ``Report`` has them; ``facts`` are further terms and their values."""
-
-    layers: Sequence[LayerAccuracy] = ()
-    outputs: Sequence[OutputAccuracy] = ()
-    speeds: Sequence[LayerSpeed] = ()
-    verdict: str = ""
-    notes: Sequence[str] = ()
-    facts: Sequence[tuple[str, str]] = ()
-
-
-def page_of(
-    graph: Graph | None, source: PageSource | None, figures: Figures, trace: TraceLike = None
-) -> str:
-    """The page of a model, as far as it is known; ``trace`` replaces that of the source."""
-    known = trace_in(trace) if isinstance(trace, str | os.PathLike) else trace
-    own = source or PageSource()
-    data = page_data(graph, own if known is None else replace(own, trace=known), figures)
-    if source is None and any(layer.precision == "int8" for layer in figures.layers):
-        data["missing"] = MISSING
-    return page(own.title, data)
-
-
-def page_data(graph: Graph | None, source: PageSource, figures: Figures) -> dict[str, Any]:
-    """The sections of a page."""
-    ranges = {} if graph is None else ranges_of(graph)
-    found = {name: each for name, each in source.histograms.items() if each.count}
-    clipped = {n: clipped_share(found[n], ranges[n]) for n in found.keys() & ranges.keys()}
-    layers, speeds = figures.layers, figures.speeds
-    data: dict[str, Any] = {
-        "verdict": figures.verdict,
-        "layers": layer_rows(layers, speeds),
-        "outputs": {"columns": OUTPUTS, "rows": output_rows(figures.outputs)},
-        "advice": [each.to_json() for each in advice(layers, speeds, clipped)],
-        "histograms": {name: drawn(each, ranges.get(name)) for name, each in found.items()},
-        "notes": list(figures.notes),
-        "facts": [*figures.facts, *facts(source)],
-    }
-    if graph is not None:
-        data["graph"] = DrawnGraph.of(graph).to_json()
-    return data if source.trace is None else {**data, "timeline": timeline(source.trace)}
-
-
-def output_rows(outputs: Sequence[OutputAccuracy]) -> list[list[Any]]:
-    """A row for each output."""
-    rows = ((o.name, o.sqnr_db, o.cosine, o.max_error, o.top1_agreement) for o in outputs)
-    return [list(plain(row)) for row in rows]
-
-
-def facts(source: PageSource) -> Iterator[tuple[str, str]]:
-    """Date, versions, options."""
-    yield "date", datetime.now().astimezone().isoformat(" ", "seconds")
-    yield "quantglow", __version__
-    yield "Python", platform.python_version()
-    yield "NumPy", np.__version__
-    yield "processor", platform.machine()
-    yield from source.options.items()
-
-
-def without_page(report: Any) -> dict[str, Any]:
-    """The fields of a report in types that ``json`` writes, but ``graph`` and ``source``."""
-    found = dict(plain(asdict(replace(report, graph=None, source=None))))
-    return {key: value for key, value in found.items() if key not in ("graph", "source")}
-
-
-@dataclass(frozen=True, repr=False)
-class PageSource(Concise):
-    """The name of a model, histograms of its values by name, options, and a timeline in Chrome's
-    format.
-    """
-
-    title: str = UNNAMED
-    histograms: Mapping[str, Histogram] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
-    trace: Mapping[str, Any] | None = None
-
-    @staticmethod
-    def of(
-        model: Any,
-        histograms: Mapping[str, Histogram],
-        config: QuantizationConfig,
-        trace: Mapping[str, Any] | None = None,
-    ) -> PageSource:
-        """The source of the page of what was made of ``model``."""
-        return PageSource(name_of(model), histograms, texts_of(config), trace)
+def source_of(
+    model: Any,
+    histograms: Mapping[str, Histogram],
+    config: QuantizationConfig,
+    trace: Mapping[str, Any] | None = None,
+) -> PageSource:
+    """The source of the page of what was made of ``model``."""
+    return PageSource(name_of(model), histograms, texts_of(config), trace)
 
 
 def name_of(model: Any) -> str:
     """The name of a model's file without its folder, which the page keeps to itself."""
     return Path(model).name if isinstance(model, str | os.PathLike) else UNNAMED
-
-
-def ranges_of(graph: Graph) -> dict[str, Range]:
-    """The range of each quantized value; that of a conversion counts for the value in its name."""
-    found: dict[str, Range] = {}
-    for node in graph.nodes:
-        if (stored := stored_range(node.type)) is not None:
-            found[node.name] = stored
-            found.setdefault(node.name.rpartition(":")[0], stored)
-    return found
-
-
-def stored_range(kind: TensorType) -> Range | None:
-    """The reals of the lowest and the highest code; None for float, and for a range per channel."""
-    if kind.quant is None or kind.quant.axis is not None:
-        return None
-    params = kind.params
-    low, high = (float(params.scale) * (code - params.zero_point) for code in kind.dtype.limits)
-    return low, high
 
 
 def texts_of(config: QuantizationConfig) -> dict[str, str]:
@@ -183,13 +75,13 @@ def text_of(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def clipped_share(histogram: Histogram, stored: Range) -> float:
-    """The share of the profiled values that a range does not hold, but one step beyond it."""
-    low, high = stored
-    step = (high - low) / LEVELS
-    centres, counts = histogram.centres, histogram.counts
-    outside = (centres < low - step) | (centres > high + step)
-    return float(counts[outside].sum() / counts.sum())
+PERCENT = 100
+
+MAX_EVENTS = 20_000
+"""Maximum number of events on a page, the first ones."""
+
+Row = tuple[int, str, str, float, float]
+"""Position of the thread, name, category, begin and duration in microseconds."""
 
 
 def trace_in(path: str | os.PathLike[str]) -> Mapping[str, Any]:
@@ -240,3 +132,170 @@ def named_threads(trace: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     for event in trace["traceEvents"]:
         if event["ph"] == "M" and event["name"] == "thread_name":
             yield event["tid"], str(event["args"]["name"])
+
+
+MISSING = (
+    "A file of a model has no histograms of its calibration data, to be small. Remedy: write the "
+    "page where the model is quantized, by report.to_html(), or by quantglow debug MODEL "
+    "--calibration-data DATA --output page.html."
+)
+
+
+class LayerFigures(NamedTuple):
+    """All figures of a layer; ``speed`` is None where it was not measured."""
+
+    layer: LayerAccuracy
+    speed: LayerSpeed | None
+
+
+def of_layer(column: Column[LayerAccuracy]) -> Column[LayerFigures]:
+    """The page's column that shows what a column of a table shows."""
+    return Column(
+        column.title,
+        lambda row: column.value(row.layer),
+        column.pattern,
+        digits=column.digits,
+        help=column.help,
+    )
+
+
+def of_codes(
+    title: str, value: Callable[[CodeUse], float | None], digits: int, meaning: str
+) -> Column[LayerFigures]:
+    """A column of the use of codes; empty for layers without codes."""
+
+    def cell(row: LayerFigures) -> float | None:
+        return None if row.layer.codes is None else value(row.layer.codes)
+
+    return Column(title, cell, "{}", digits=digits, help=meaning)
+
+
+def percent(share: float | None) -> float | None:
+    """A share in percent."""
+    return None if share is None else PERCENT * share
+
+
+COLUMNS: Mapping[str, Column[LayerFigures]] = {
+    "name": of_layer(NAME),
+    "op": of_layer(OP),
+    "precision": of_layer(PRECISION),
+    "alone": of_layer(ALONE),
+    "local": of_layer(LOCAL),
+    "accumulated": of_layer(ACCUMULATED),
+    "ms": Column(
+        "ms",
+        lambda row: None if row.speed is None else milliseconds(row.speed),
+        "{}",
+        digits=4,
+        help="time of its kernels, measured",
+    ),
+    "float_ms": Column(
+        "float ms",
+        lambda row: None if row.speed is None else row.speed.float_ms,
+        "{}",
+        digits=4,
+        help="time of its kernels in the float program",
+    ),
+    "limits": of_codes(
+        "limits %",
+        lambda use: percent(use.saturation),
+        1,
+        "share of the values on the lowest or highest code (0 does not count)",
+    ),
+    "codes": of_codes("codes", lambda use: use.used, 0, "codes that occurred"),
+    "seen": of_codes(
+        "range seen %",
+        lambda use: percent(use.seen),
+        0,
+        "share of the range between the smallest and the largest profiled value",
+    ),
+    "core": of_codes(
+        "99.9 % in %",
+        lambda use: percent(use.core),
+        0,
+        "share of the range that 99.9 % of the profiled values need; small: outliers",
+    ),
+    "reason": of_layer(REASON),
+}
+"""Columns of layers, by the names that the page's scripts know."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Measured figures, as ``Report`` has them; ``facts`` are further terms and their values."""
+
+    layers: Sequence[LayerAccuracy] = ()
+    outputs: Sequence[OutputAccuracy] = ()
+    speeds: Sequence[LayerSpeed] = ()
+    verdict: str = ""
+    notes: Sequence[str] = ()
+    facts: Sequence[tuple[str, str]] = ()
+
+
+def page_of(
+    graph: Graph | None, source: PageSource | None, figures: Figures, trace: TraceLike = None
+) -> Page:
+    """The page of a model, as far as it is known; ``trace`` replaces that of the source."""
+    events = trace_in(trace) if isinstance(trace, str | os.PathLike) else trace
+    shown = source or PageSource()
+    shown = shown if events is None else replace(shown, trace=events)
+    data = page_data(graph, shown, figures)
+    if source is None and any(layer.precision == "int8" for layer in figures.layers):
+        data["missing"] = MISSING
+    return Page.of(shown.title, data)
+
+
+def page_data(graph: Graph | None, source: PageSource, figures: Figures) -> dict[str, Any]:
+    """The sections of a page."""
+    ranges = {} if graph is None else ranges_of(graph)
+    histograms = {name: each for name, each in source.histograms.items() if each.count}
+    clipped = {
+        name: clipped_share(histograms[name], ranges[name])
+        for name in histograms.keys() & ranges.keys()
+    }
+    layers, speeds = figures.layers, figures.speeds
+    data: dict[str, Any] = {
+        "verdict": figures.verdict,
+        "columns": [{"key": key, **heading(column)} for key, column in COLUMNS.items()],
+        "layers": layer_rows(layers, speeds),
+        "outputs": {
+            "columns": list(map(heading, OUTPUTS)),
+            "rows": [[plain(c.value(output)) for c in OUTPUTS] for output in figures.outputs],
+        },
+        "advice": [each.to_json() for each in advice(layers, speeds, clipped)],
+        "histograms": {n: histogram_bars(each, ranges.get(n)) for n, each in histograms.items()},
+        "notes": list(figures.notes),
+        "facts": [*figures.facts, *facts(source)],
+    }
+    if graph is not None:
+        data["graph"] = DrawnGraph.of(graph).to_json()
+    return data if source.trace is None else {**data, "timeline": timeline(source.trace)}
+
+
+def heading(column: Column[Any]) -> dict[str, Any]:
+    """A column as the page's scripts read it."""
+    return {
+        "title": column.title,
+        "number": column.is_number,
+        "digits": column.digits,
+        "help": column.help or None,
+    }
+
+
+def layer_rows(
+    layers: Sequence[LayerAccuracy], speeds: Sequence[LayerSpeed]
+) -> list[dict[str, Any]]:
+    """A row for each layer: decibels, shares in percent, milliseconds; None where not measured."""
+    times = {speed.name: speed for speed in speeds}
+    rows = (LayerFigures(layer, times.get(layer.name)) for layer in layers)
+    return [{key: plain(column.value(row)) for key, column in COLUMNS.items()} for row in rows]
+
+
+def facts(source: PageSource) -> Iterator[tuple[str, str]]:
+    """Date, versions, options."""
+    yield "date", datetime.now().astimezone().isoformat(" ", "seconds")
+    yield "quantglow", __version__
+    yield "Python", platform.python_version()
+    yield "NumPy", np.__version__
+    yield "processor", platform.machine()
+    yield from source.options.items()

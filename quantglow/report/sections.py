@@ -7,17 +7,21 @@ with free dimensions; overrides are what accuracy control took out of int8, with
 
 from __future__ import annotations
 
-import html
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantglow.evaluation.baselines.latency import MeasuredLatency
+from quantglow.evaluation.report import PrecisionOverride
 from quantglow.evaluation.weight_sizes import WeightSizes
-from quantglow.ort.fallback import FallbackNode
-from quantglow.runtime.shapes.specializations import ServedShapes
-from quantglow.support.display.tables import Bar, Table, html_bars
+from quantglow.report.memory import weights_bars
+from quantglow.report.speed import latency_bars
+from quantglow.report.tables import Bar, Column, Table, html_bars, paragraph
+
+if TYPE_CHECKING:
+    from quantglow.ort.fallback import FallbackNode
+    from quantglow.runtime.shapes.specializations import ServedShapes
 
 NOT_CHECKED = "Accuracy: not checked."
 NOT_MEASURED = "Speed: not measured."
@@ -81,7 +85,7 @@ class Summary:
 
     def html(self) -> str:
         """The lines, with bars beside the figures."""
-        lines = "".join(f"<p style='margin:2px 0'>{html.escape(line)}</p>" for line in self.lines())
+        lines = "".join(paragraph(line, "margin:2px 0") for line in self.lines())
         return f"<div>{lines}{''.join(map(html_bars, self.charts()))}</div>"
 
     def charts(self) -> Iterator[Sequence[Bar]]:
@@ -90,52 +94,49 @@ class Summary:
             share = min(1.0, max(0.0, self.sqnr_db / FULL_DB))
             yield (Bar("accuracy", share, f"{self.sqnr_db:.1f} dB", is_ours=True),)
         if self.sizes:
-            yield self.sizes.bars()
+            yield weights_bars(self.sizes)
         if self.latency:
-            yield self.latency.bars()
+            yield latency_bars(self.latency)
+
+
+FALLBACK: tuple[Column[FallbackNode], ...] = (
+    Column("layer", lambda node: node.name),
+    Column("op", lambda node: node.op),
+    Column("runs in", lambda node: node.backend),
+    Column("why", lambda node: node.reason),
+)
+
+PROGRAMS: tuple[Column[ServedShapes], ...] = (
+    Column("shapes", lambda program: program.shapes),
+    Column("made", lambda program: program.program),
+    Column("where", lambda program: "; ".join(program.conditions)),
+    Column("elsewhere", lambda program: program.elsewhere),
+)
+
+OVERRIDES: tuple[Column[PrecisionOverride], ...] = (
+    Column("layer", lambda override: override.name),
+    Column("to", lambda override: override.precision),
+    Column("error taken away", lambda override: override.error, "{:.2g}"),
+    Column("adds µs", lambda override: 1e6 * override.seconds, "{:.3g}"),
+)
 
 
 def fallback_table(nodes: Sequence[FallbackNode]) -> Table:
     """A row for each operator that quantglow's own code generators do not run."""
-    rows = [(n.name, n.op, n.backend, n.reason) for n in nodes]
-    counts = Counter(n.backend for n in nodes)
+    counts = Counter(node.backend for node in nodes)
     title = "Fallback: " + ", ".join(f"{count} to {name}" for name, count in counts.items())
-    return Table(title, ("layer", "op", "runs in", "why"), rows)
+    return Table.of(title, FALLBACK, nodes)
 
 
 def programs_table(programs: Sequence[ServedShapes]) -> Table:
     """A row for each program."""
-    rows = [(p.shapes, p.program, "; ".join(p.conditions), p.elsewhere) for p in programs]
-    title = f"Programs: {len(programs)} for the shapes so far"
-    return Table(title, ("shapes", "made", "where", "elsewhere"), rows)
+    return Table.of(f"Programs: {len(programs)} for the shapes so far", PROGRAMS, programs)
 
 
-@dataclass(frozen=True)
-class PrecisionOverride:
-    """A value that became int16, or an operator that became float.
-
-    ``error`` is the noise over signal of the outputs caused by its rounding alone, as measured;
-    ``seconds`` are its additional time, as estimated for one core (see ``search.time_budget``).
-    """
-
-    name: str
-    precision: str
-    error: float
-    seconds: float
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> PrecisionOverride:
-        """The object from the result of ``asdict``."""
-        name, precision = str(data["name"]), str(data["precision"])
-        return PrecisionOverride(name, precision, float(data["error"]), float(data["seconds"]))
-
-
-def overrides_table(layers: Sequence[PrecisionOverride]) -> Table:
+def overrides_table(overrides: Sequence[PrecisionOverride]) -> Table:
     """A row for each override, in the order of their benefit for the cost."""
-    rows = [(n.name, n.precision, f"{n.error:.2g}", f"{1e6 * n.seconds:.3g}") for n in layers]
-    counts = Counter(n.precision for n in layers)
+    counts = Counter(override.precision for override in overrides)
     kinds = ", ".join(f"{count} to {precision}" for precision, count in sorted(counts.items()))
-    total = 1e6 * sum(n.seconds for n in layers)
-    numbers = ("error taken away", "adds µs")
+    total = 1e6 * sum(override.seconds for override in overrides)
     title = f"Precision overrides by accuracy control: {kinds}; about {total:.3g} µs on one core"
-    return Table(title, ("layer", "to", *numbers), rows, frozenset(numbers))
+    return Table.of(title, OVERRIDES, overrides)

@@ -26,10 +26,10 @@ from quantglow.support.arguments import file_path, flag, integer, items, options
 from quantglow.support.arguments import shapes as shapes_of
 from quantglow.support.arrays import Array
 from quantglow.support.classes import OfOneProcess, cached_property
-from quantglow.support.display.webpage import framed
 from quantglow.support.errors import OptionError
 from quantglow.support.pages import release_pages
 from quantglow.support.timeline import traced_run
+from quantglow.support.views import HasDrawing
 
 if TYPE_CHECKING:
     from quantglow.profiling import Profile
@@ -88,7 +88,7 @@ Reporter = Callable[[], ReportLike]
 
 
 @dataclass(frozen=True, eq=False)
-class CompiledModel(OfOneProcess):
+class CompiledModel(OfOneProcess, HasDrawing):
     """A network and its machine code.  All methods are thread-safe.
 
     ``reporter`` makes the report; ``profile`` is the one used for quantization, None for a float
@@ -371,10 +371,6 @@ class CompiledModel(OfOneProcess):
             threads=threads,
         )
         export_bundle(graph, path, options)
-
-    def _repr_html_(self) -> str:
-        """The page that explains the model, in a notebook."""
-        return framed(self.report.to_html())
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:

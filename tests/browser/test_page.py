@@ -10,14 +10,15 @@ import pytest
 
 import quantglow as qg
 from quantglow.evaluation.layer_speed import LayerSpeed
+from quantglow.evaluation.report import PageSource
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.ops import Relu
 from quantglow.ir.types import f32
 from quantglow.profiling import Histogram
 from quantglow.report import CodeUse, LayerAccuracy, OutputAccuracy
-from quantglow.report.page import Figures, PageSource, page_of
-from quantglow.support.display.webpage import framed
+from quantglow.report.page import Figures, page_of
+from quantglow.report.webpage import framed
 from tests.browser.conftest import Opener
 from tests.support.small_network import small_model, small_samples
 
@@ -56,7 +57,7 @@ def explained() -> str:
         NASTY, dict.fromkeys([*names, "tail"], values), {"preset": NASTY}, {"traceEvents": [EVENT]}
     )
     figures = Figures(layers, outputs, speeds, NASTY, [NASTY], [("target", NASTY)])
-    return page_of(graph_of(names), source, figures)
+    return page_of(graph_of(names), source, figures).text
 
 
 @pytest.fixture

@@ -50,6 +50,22 @@ DOORS = {
 }
 """Rooms and files that may import each foreign library."""
 
+FIGURES_APART = {
+    "evaluation": ("html", "rich", "quantglow.report"),
+    "report": (
+        "quantglow.codegen",
+        "quantglow.interpreter",
+        "quantglow.memory",
+        "quantglow.ort",
+        "quantglow.profiling.profile",
+        "quantglow.profiling.recording",
+        "quantglow.profiling.samples",
+        "quantglow.runtime",
+        "quantglow.transforms",
+    ),
+}
+"""Measuring is apart from showing: modules and functions that neither room may import."""
+
 RANKS = {room: rank for rank, room in enumerate(ROOMS)}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 FOLDERS = sorted({path.parent for path in FILES})
@@ -137,6 +153,13 @@ def test_foreign_libraries_are_imported_at_their_doors_only(path: Path) -> None:
     place = path.relative_to(ROOT).as_posix()
     libraries = {name.split(".")[0] for name in imports(path)} & DOORS.keys()
     assert {name for name in libraries if not place.startswith(DOORS[name])} == set()
+
+
+@pytest.mark.parametrize("place", FIGURES_APART)
+def test_measuring_is_apart_from_showing(place: str) -> None:
+    names = {name for path in (ROOT / place).rglob("*.py") for name in imports(path)}
+    barred = FIGURES_APART[place]
+    assert {n for n in names if any(f"{n}.".startswith(f"{b}.") for b in barred)} == set()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "codegen").rglob("*.py")), ids=lambda p: p.stem)

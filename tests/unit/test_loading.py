@@ -24,6 +24,7 @@ HEAVY = {
     "quantglow.ort.quantizer_input",
     "quantglow.ort.shape_guards",
     "quantglow.quantization",
+    "quantglow.report",
 }
 """Libraries and parts of the package that only a compiler needs."""
 

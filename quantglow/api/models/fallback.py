@@ -11,13 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from quantglow.evaluation.report import MemoryFigures, Report, report_of
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.importer.onnx import Source, Split, reason_of, reasons, weights_nbytes
 from quantglow.ort.fallback import FallbackNode, whole_model
 from quantglow.ort.session import NAME, opened
 from quantglow.quantization.qdq import float_notes
-from quantglow.report import MemoryFigures, Report
-from quantglow.report.report import report_of
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.hybrid.tails import StagedTail

@@ -14,6 +14,7 @@ from quantglow.api.pipeline.quantization import Prepared, Quantized, quantized
 from quantglow.api.pipeline.request import AccuracyContract
 from quantglow.evaluation.layers import MAX_SAMPLES, noise_of_each
 from quantglow.evaluation.metrics import Sums
+from quantglow.evaluation.report import PrecisionOverride, Report, report_of
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.accuracy_control import (
     FLOAT,
@@ -27,8 +28,6 @@ from quantglow.quantization.accuracy_control import (
     int16_steps,
     ranked,
 )
-from quantglow.report.report import Report, report_of
-from quantglow.report.sections import PrecisionOverride
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.runtime.programs.build import Compiler

@@ -14,15 +14,14 @@ from quantglow.evaluation.accuracy import NOTHING_QUANTIZED
 from quantglow.evaluation.baselines.latency import latency_beside_float
 from quantglow.evaluation.layers import Verification, no_labels, until_interrupted
 from quantglow.evaluation.outputs import Reference, reference
+from quantglow.evaluation.report import PageSource, Report, report_of
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.importer.onnx import Source
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import declared_feeds, leaving
 from quantglow.profiling.samples.feeds import Feeds
-from quantglow.report import Report
-from quantglow.report.page import PageSource
-from quantglow.report.report import report_of
+from quantglow.report.page import source_of
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.programs.build import Build, Compiler
@@ -65,7 +64,7 @@ def page_source(quantized: Quantized, trace: Mapping[str, Any] | None = None) ->
     """Name, histograms and options of a quantized model, for its page."""
     prepared = quantized.prepared
     histograms = prepared.candidate.profile.histograms
-    return PageSource.of(quantized.calibrated.imported.model, histograms, prepared.config, trace)
+    return source_of(quantized.calibrated.imported.model, histograms, prepared.config, trace)
 
 
 def model_of(

@@ -15,9 +15,10 @@ from quantglow.api.models.families import opened
 from quantglow.api.pipeline.compilation import with_latency
 from quantglow.api.pipeline.request import QuantizationRequest
 from quantglow.api.pipeline.samples import Samples, profile_in
-from quantglow.evaluation.accuracy import SAME, UNSEEN
+from quantglow.evaluation.accuracy import SAME, UNSEEN, LayerAccuracy
 from quantglow.evaluation.layers import MAX_SAMPLES
 from quantglow.evaluation.outputs import output_accuracy, reference
+from quantglow.evaluation.report import Report
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.export.onnx.model import export_onnx
 from quantglow.importer import onnx as importer
@@ -37,7 +38,6 @@ from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.groupwise import input_moments, packed_weights
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.scope import excluded
-from quantglow.report import LayerAccuracy, Report
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.programs.build import Compiler

@@ -30,12 +30,12 @@ from quantglow.evaluation.accuracy import NOTHING_QUANTIZED, OutputAccuracy, Rig
 from quantglow.evaluation.layers import Verification, attempted, until_interrupted
 from quantglow.evaluation.metrics import class_like
 from quantglow.evaluation.outputs import ONNXRUNTIME, output_accuracy_of
+from quantglow.evaluation.report import Report
 from quantglow.importer.onnx import Behind, Split, open_model
 from quantglow.ir.graph.signature import Signature, declared_feeds
 from quantglow.ir.types import DType, TensorType
 from quantglow.ort.float_results import Outputs, running
 from quantglow.ort.session import opened
-from quantglow.report import Report
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel

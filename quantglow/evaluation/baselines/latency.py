@@ -18,8 +18,8 @@ import numpy as np
 
 from quantglow.evaluation.latencies import busy_note, call_latencies
 from quantglow.support.arrays import Array
-from quantglow.support.display.tables import Bar, Table, text_bar
 from quantglow.support.processes.isolation import IsolationError, RaisedInChild, called
+from quantglow.support.views import HasText
 
 OURS = "quantglow"
 PLACES = {
@@ -70,51 +70,6 @@ class Latency:
         return {"runtime": self.runtime, **figures}
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Latencies of quantglow, first, and of others."""
-
-    latencies: Sequence[Latency]
-
-    @property
-    def verdict(self) -> str:
-        """A sentence about the fastest of the others."""
-        ours, *others = self.latencies
-        ran = [peer for peer in others if not peer.reason]
-        if not ran:
-            return "no other runtime ran the model"
-        best = min(ran, key=lambda peer: peer.median)
-        ratio = best.median / ours.median
-        if ratio >= 1:
-            return f"{OURS} is {ratio:.2f} times as fast as {best.runtime}"
-        return f"{best.runtime} is {1 / ratio:.2f} times as fast as {OURS}"
-
-    def table(self) -> Table:
-        """A row for each runtime, with a bar as long as its median."""
-        ours = self.latencies[0].median
-        longest = max(each.median for each in self.latencies if not each.reason)
-        rows = [row(each, ours, longest) for each in self.latencies]
-        columns = ("runtime", "median ms", "p99 ms", f"of {OURS}", "")
-        return Table("Latency", columns, rows, frozenset(columns[1:4]))
-
-    def to_json(self) -> dict[str, Any]:
-        """The figures in types that ``json`` writes."""
-        return {
-            "verdict": self.verdict,
-            "runtimes": [each.to_json() for each in self.latencies],
-        }
-
-
-def row(latency: Latency, ours: float, longest: float) -> tuple[str, ...]:
-    """The cells of a runtime."""
-    if latency.reason:
-        return (latency.runtime, "", "", "", latency.reason)
-    median = latency.median
-    bar = text_bar(median / longest)
-    figures = (f"{1e3 * median:.3f}", f"{1e3 * latency.percentile(99):.3f}", f"{median / ours:.2f}")
-    return (latency.runtime, *figures, bar)
-
-
 def compared(
     run: Callable[[Mapping[str, Array]], object],
     feeds: Mapping[str, Array],
@@ -122,8 +77,8 @@ def compared(
     threads: int,
     seconds: float,
     rounds: int = ROUNDS,
-) -> Comparison:
-    """Latencies of ``run``, and of models in other runtimes: each for ``seconds`` in all."""
+) -> list[Latency]:
+    """Latencies of ``run``, first, and of models in other runtimes: each for ``seconds`` in all."""
     ours, others = Latency(OURS), [Latency(each.name) for each in contenders]
     facts = {"names": list(feeds), "threads": threads, "seconds": seconds / rounds}
     for _ in range(rounds):
@@ -131,7 +86,7 @@ def compared(
         for peer, each in zip(others, contenders, strict=True):
             if not peer.reason:
                 measure(peer, each.runtime, list(feeds.values()), {"path": each.path, **facts})
-    return Comparison([ours, *others])
+    return [ours, *others]
 
 
 def measure(peer: Latency, runtime: str, arrays: Sequence[Array], facts: Mapping[str, Any]) -> None:
@@ -152,7 +107,7 @@ def reason_of(error: IsolationError, packages: str) -> str:
 
 
 @dataclass(frozen=True)
-class MeasuredLatency:
+class MeasuredLatency(HasText):
     """Median seconds of a call on one sample, and of the float model in onnxruntime.
 
     ``reason`` says why the latter is None; ``busy`` is a note on other work of the machine.
@@ -168,29 +123,6 @@ class MeasuredLatency:
     def ratio(self) -> float | None:
         """onnxruntime's time over ours: above 1, ours is faster."""
         return None if self.float_seconds is None else self.float_seconds / self.seconds
-
-    def __str__(self) -> str:
-        text = f"{milliseconds(self.seconds)} a call on {self.num_threads} thread(s) here"
-        return f"{text}, {self._beside()}" + (f" (but {self.busy})" if self.busy else "")
-
-    def _beside(self) -> str:
-        if self.float_seconds is None or self.ratio is None:
-            return f"onnxruntime's float not measured: {self.reason}"
-        both = f"onnxruntime's float {milliseconds(self.float_seconds)}"
-        if self.busy:  # threads that wait for a processor make any ratio
-            return both
-        faster = self.ratio >= 1
-        ratio = self.ratio if faster else 1 / self.ratio
-        words = f"{ratio:.1f} times as {'fast' if faster else 'slow'}"
-        return f"{both}: {words}"
-
-    def bars(self) -> Sequence[Bar]:
-        """A bar for each runtime."""
-        pairs = [("quantglow", self.seconds)]
-        if self.float_seconds is not None:
-            pairs.append(("onnxruntime float", self.float_seconds))
-        longest = max(seconds for _, seconds in pairs)
-        return [Bar(n, s / longest, milliseconds(s), n == "quantglow") for n, s in pairs]
 
     def to_json(self) -> dict[str, Any]:
         """The figures in types that ``json`` writes."""
@@ -218,15 +150,10 @@ def latency_beside_float(
     """The latency of ``run``, and of ``model`` (path, bytes or ModelProto) in onnxruntime."""
     busy = busy_note()
     with on_disk(model) as path:
-        found = compared(run, feeds, [Contender(PEER, PEER, path)], threads, SECONDS, rounds=1)
-    ours, other = found.latencies
+        contender = Contender(PEER, PEER, path)
+        ours, other = compared(run, feeds, [contender], threads, SECONDS, rounds=1)
     theirs = None if other.reason else other.median
     return MeasuredLatency(ours.median, theirs, threads, other.reason, busy)
-
-
-def milliseconds(seconds: float) -> str:
-    """A duration in milliseconds, to three digits."""
-    return f"{1e3 * seconds:.3g} ms"
 
 
 @contextmanager

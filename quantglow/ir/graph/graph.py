@@ -1,4 +1,4 @@
-"""Graph: named inputs and outputs, all nodes between them, its text and its drawing.
+"""Graph: named inputs and outputs, all nodes between them, and its text.
 
 ::
 
@@ -20,9 +20,6 @@ The body of a loop stands before the first node that runs it, under its label::
 A line ``declared`` has the float type of an input or output that is computed as float32.  The type
 before ``=`` is for people, and checked when read.  Attributes that have the default of their
 declaration are left out.
-
->>> blocks(["/a/conv", "/a/relu", "/b/conv", "/b/relu"])
-[('a',), ('a',), ('b',), ('b',)]
 """
 
 from __future__ import annotations
@@ -30,28 +27,19 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
 
 from quantglow.ir.graph.attributes import BodyMark, encode, register
 from quantglow.ir.graph.node import Constant, Input, Node, operand_fields
 from quantglow.ir.graph.origins import Lineage, Origin, Origins
 from quantglow.ir.graph.signature import Port, Signature
 from quantglow.support.classes import cached_property
-from quantglow.support.display.webpage import embedded
 from quantglow.support.errors import ModelError
-
-if TYPE_CHECKING:
-    pass
-
-SEPARATORS = ("/", ".", "_")
-"""Characters between the parts of a name: those of PyTorch, of Paddle, of MXNet."""
-
-Path = tuple[str, ...]
+from quantglow.support.views import HasDrawing
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(HasDrawing):
     """A dataflow graph.  Immutable: passes build new graphs.
 
     ``outputs`` pairs the names that the user knows with the nodes that compute them.
@@ -215,11 +203,6 @@ class Graph:
     def __str__(self) -> str:
         return graph_text(self.source_hash, self.declared, self.nodes, self.outputs)
 
-    def _repr_html_(self) -> str:
-        """The drawing in a notebook: it folds, zooms and searches."""
-        drawn = DrawnGraph.of(self)
-        return embedded(f"Graph of {len(drawn.nodes)} nodes", {"graph": drawn.to_json()})
-
 
 register(Graph, lambda graph: (graph.label,), BodyMark)
 
@@ -309,86 +292,3 @@ def shown_attributes(node: Node) -> dict[str, object]:
 
 def _names(value: Node | tuple[Node, ...]) -> str | tuple[str, ...]:
     return tuple(n.name for n in value) if isinstance(value, tuple) else value.name
-
-
-@dataclass(frozen=True)
-class DrawnNode:
-    """A node; ``precision`` is that of its result, ``block`` the path of its block."""
-
-    name: str
-    op: str
-    type: str
-    precision: str
-    block: Path
-
-
-@dataclass(frozen=True)
-class DrawnGraph:
-    """Nodes but constants, operands before users, and edges between their positions."""
-
-    nodes: tuple[DrawnNode, ...]
-    edges: tuple[tuple[int, int], ...]
-
-    @staticmethod
-    def of(graph: Graph) -> DrawnGraph:
-        """The drawing of a graph."""
-        nodes = [node for node in graph.nodes if not isinstance(node, Constant)]
-        places = {node: place for place, node in enumerate(nodes)}
-        edges = {
-            (places[operand], place): None
-            for node, place in places.items()
-            for operand in node.operands
-            if operand in places
-        }
-        paths = blocks([node.name for node in nodes])
-        drawn = (
-            DrawnNode(node.name, node.op, str(node.type), precision(node), path)
-            for node, path in zip(nodes, paths, strict=True)
-        )
-        return DrawnGraph(tuple(drawn), tuple(edges))
-
-    def to_json(self) -> dict[str, Any]:
-        """The drawing in types that ``json`` writes."""
-        return asdict(self)
-
-
-def precision(node: Node) -> str:
-    """``float``, ``int8``, ``int16``, or nothing for integers that stand for themselves."""
-    kind = node.type
-    if kind.quant is not None:
-        return f"int{8 * kind.dtype.nbytes}"
-    return "float" if kind.dtype.is_float else ""
-
-
-def blocks(names: Sequence[str]) -> list[Path]:
-    """The block of each name: the parts that it has in common with other names, but not with all.
-
-    A part that its block alone has adds nothing, and is left out.
-    """
-    paths = [prefixes(name, separator_of(names)) for name in names]
-    counts = Counter(prefix for found in paths for prefix in found)
-    return [tuple(kept(found, counts, len(names))) for found in paths]
-
-
-def separator_of(names: Sequence[str]) -> str:
-    """The first separator that half of the names have inside; a line feed if there is none."""
-    for separator in SEPARATORS:
-        if 2 * sum(separator in name.strip(separator) for name in names) > len(names):
-            return separator
-    return "\n"
-
-
-def prefixes(name: str, separator: str) -> list[Path]:
-    """The paths of the blocks that a name could be in, outermost first."""
-    parts = name.strip(separator).split(separator)
-    return [tuple(parts[:end]) for end in range(1, len(parts))]
-
-
-def kept(found: Sequence[Path], counts: Counter[Path], whole: int) -> list[str]:
-    """The last part of each block that has two nodes or more, and fewer than the block around."""
-    parts, around = [], whole
-    for prefix in found:
-        if 1 < counts[prefix] < around:
-            parts.append(prefix[-1])
-            around = counts[prefix]
-    return parts

@@ -30,16 +30,16 @@ from quantglow.runtime.states.state import State
 from quantglow.support.arguments import file_path, integer, options_named, strings
 from quantglow.support.arguments import shapes as shapes_of
 from quantglow.support.classes import OfOneProcess, cached_property
-from quantglow.support.display.webpage import framed
 from quantglow.support.errors import OptionError
 from quantglow.support.timeline import traced_run
+from quantglow.support.views import HasDrawing
 
 if TYPE_CHECKING:
     from quantglow.profiling import Profile
 
 
 @dataclass(frozen=True, eq=False)
-class FallbackModel(OfOneProcess):
+class FallbackModel(OfOneProcess, HasDrawing):
     """A valid ONNX model that onnxruntime runs: its shapes or types are only known while it runs.
 
     ``reasons`` name the nodes; ``reporter`` makes the report.  All methods are thread-safe.  Sizes
@@ -197,10 +197,6 @@ class FallbackModel(OfOneProcess):
             f"a bundle has no onnxruntime, which this model needs: {'; '.join(self.reasons)}. "
             "Remedy: cut the model before that, by onnx.utils.extract_model."
         )
-
-    def _repr_html_(self) -> str:
-        """The page of its report, in a notebook."""
-        return framed(self.report.to_html())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, onnxruntime, {self.num_threads} thread(s)>"

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from quantglow.cli.main import COMMANDS, main
-from quantglow.report import diagnosis
+from quantglow.evaluation import diagnosis
 from quantglow.support import progress as under_way
 from quantglow.support.progress import heartbeat, shown, step
 from tests.support.small_network import small_model, small_samples

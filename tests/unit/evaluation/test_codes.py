@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.evaluation.metrics import CodeUse, bars, code_use
+from quantglow.evaluation.metrics import CodeUse, code_use
 from quantglow.ir.types import DType, QuantParams, TensorType
 from quantglow.profiling import Histogram
 from tests.support.effort import moderate
@@ -53,7 +53,3 @@ def test_shares_are_of_all_values(codes: list[int], zero_point: int) -> None:
     found = use(codes, zero_point)
     assert sum(found.shares) == pytest.approx(1, abs=1e-3)
     assert 0 <= found.saturation <= 1
-
-
-def test_every_value_is_seen_in_the_bars() -> None:
-    assert bars((0.0, 1e-6, 1.0)) == " ▁█"

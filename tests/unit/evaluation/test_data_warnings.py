@@ -11,8 +11,9 @@ import quantglow as qg
 from quantglow.api.pipeline.samples import digest_of
 from quantglow.api.stages import float_graph_of
 from quantglow.cli.demo import EXAMPLES, Example, mnist
-from quantglow.evaluation.accuracy import UNSEEN, OutputAccuracy, closeness, headline
+from quantglow.evaluation.accuracy import UNSEEN, OutputAccuracy
 from quantglow.evaluation.sample_checks import Seen, unlike_training
+from quantglow.report.accuracy import closeness, headline
 from quantglow.support.arrays import Array
 
 BYTES: dict[str, Callable[[Array], Array]] = {

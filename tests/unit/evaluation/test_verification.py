@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.evaluation import layers as verification
+from quantglow.evaluation.report import Report
 from quantglow.ort import float_results as onnxruntime_check
-from quantglow.report.report import Report
 from tests.support.small_network import small_model, small_samples
 
 HERE = "tests.unit.isolated_calls:"

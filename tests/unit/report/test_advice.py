@@ -26,7 +26,7 @@ from quantglow.report.advice import (
     flag_of,
 )
 from tests.support.small_network import small_model, small_samples
-from tests.unit.support.display.test_webpage import data_of
+from tests.unit.report.test_webpage import data_of
 
 WELL = CodeUse(-1.0, 1.0, levels=256, used=250, saturation=0.0, seen=1.0, core=0.9)
 NASTY = ("a b", "it's", "$(touch x)", "a*[b]", "re:a", "-v", "--seed", "a\nb", "</script>", "é")

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import quantglow as qg
+from quantglow.evaluation.metrics import clipped_share, ranges_of
+from quantglow.evaluation.report import PageSource
 from quantglow.profiling import Histogram
-from quantglow.report.page import Figures, PageSource, clipped_share, name_of, page_data, ranges_of
+from quantglow.report.page import Figures, name_of, page_data
 from tests.support.small_network import small_model, small_samples
-from tests.unit.support.display.test_webpage import data_of
+from tests.unit.report.test_webpage import data_of
 
 
 @pytest.fixture(scope="module")

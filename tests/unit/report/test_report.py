@@ -18,6 +18,7 @@ from quantglow.evaluation.metrics import sqnr_db
 from quantglow.interpreter import interpret
 from quantglow.ir.ops import Conv
 from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
+from quantglow.report.accuracy import bars
 from tests.support.small_network import small_model, small_samples
 
 
@@ -150,3 +151,7 @@ def test_a_profile_alone_cannot_be_checked() -> None:
 def test_every_stage_is_timed(compiled: Any) -> None:
     stages = {"import", "profile", "prepare", "quantize", "lower", "plan", "generate code"}
     assert set(compiled.report.seconds) == stages | {"verify"}
+
+
+def test_every_value_is_seen_in_the_bars() -> None:
+    assert bars((0.0, 1e-6, 1.0)) == " ▁█"

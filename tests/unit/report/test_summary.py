@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.evaluation.accuracy import UNSEEN, headline
+from quantglow.evaluation.accuracy import UNSEEN
 from quantglow.evaluation.baselines import latency as peers
 from quantglow.evaluation.baselines.latency import MeasuredLatency
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.ir.graph.node import Constant
 from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
+from quantglow.report.accuracy import headline
 from quantglow.report.report import SHOWN
-from quantglow.support.display.tables import text_bar
+from quantglow.report.tables import text_bar
 from quantglow.support.processes.system import busy_processors
 from tests.support.small_network import small_model, small_samples
 

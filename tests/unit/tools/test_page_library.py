@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.support.display.webpage import VENDOR
+from quantglow.report.webpage import VENDOR
 from tools.page_library import FILES, MAP, without_map
 
 

@@ -2,29 +2,6 @@
 
 /* The page: its data, sections, and what is chosen. */
 
-const COLUMNS = [
-  { key: "name", title: "layer" },
-  { key: "op", title: "op" },
-  { key: "precision", title: "precision" },
-  { key: "alone", title: "alone dB", number: true,
-    help: "signal to noise of the worst output by this layer's error alone; low: bad" },
-  { key: "local", title: "local dB", number: true,
-    help: "signal to noise of the layer's integer form on exact operands" },
-  { key: "accumulated", title: "accumulated dB", number: true,
-    help: "signal to noise of the layer's value with the errors of all layers before it" },
-  { key: "ms", title: "ms", number: true, digits: 4, help: "time of its kernels, measured" },
-  { key: "float_ms", title: "float ms", number: true, digits: 4,
-    help: "time of its kernels in the float program" },
-  { key: "limits", title: "limits %", number: true,
-    help: "share of the values on the lowest or highest code (0 does not count)" },
-  { key: "codes", title: "codes", number: true, digits: 0, help: "codes that occurred" },
-  { key: "seen", title: "range seen %", number: true, digits: 0,
-    help: "share of the range between the smallest and the largest profiled value" },
-  { key: "core", title: "99.9 % in %", number: true, digits: 0,
-    help: "share of the range that 99.9 % of the profiled values need; small: outliers" },
-  { key: "reason", title: "why float" },
-];
-
 function main() {
   const data = JSON.parse(byId("data").textContent);
   byId("verdict").textContent = data.verdict ?? "";
@@ -40,11 +17,11 @@ function main() {
   if (nodes.length) {
     reveal("graph");
     byId("details").textContent = "Click a node to see its figures; double-click folds or unfolds its block.";
-    view = new GraphView(nodes, data.graph.edges, (at) => details(nodes[at], data.histograms ?? {}));
+    view = new GraphView(nodes, data.graph.edges, (at) => details(nodes[at], data.columns ?? [], data.histograms ?? {}));
   }
   if (data.advice?.length) advice(reveal("advice"), data.advice, show);
-  if (layers.size) layerTable(reveal("layers"), data.layers, show);
-  if (data.outputs?.rows.length) plainTable(reveal("outputs"), data.outputs);
+  if (layers.size) layerTable(reveal("layers"), data.columns, data.layers, show);
+  if (data.outputs?.rows.length) outputTable(reveal("outputs"), data.outputs);
   if (Object.keys(data.histograms ?? {}).length) histogramGrid(reveal("histograms"), data.histograms);
   else if (data.missing) reveal("histograms").replaceChildren(element("h2", {}, "Histograms"), element("p", {}, data.missing));
   if (data.timeline?.events.length) reveal("timeline").querySelector(".scroll").append(timelinePicture(data.timeline));
@@ -62,7 +39,7 @@ function reveal(id) {
   return section;
 }
 
-function details(node, histograms) {
+function details(node, columns, histograms) {
   const layer = node.layer ?? {};
   const histogram = histograms[node.name];
   const pane = byId("details");
@@ -74,7 +51,7 @@ function details(node, histograms) {
       ...pair("op", node.op),
       ...pair("type", node.type),
       ...pair("precision", layer.precision ?? node.precision),
-      ...COLUMNS.filter((column) => column.number && layer[column.key] !== undefined && layer[column.key] !== null)
+      ...columns.filter((column) => column.number && layer[column.key] !== undefined && layer[column.key] !== null)
         .flatMap((column) => pair(column.title, figure(layer[column.key], column.digits))),
       ...pair("why float", layer.reason),
     ),
@@ -105,9 +82,9 @@ function remedy({ text, flag }) {
 }
 
 /** The layers, without columns that no layer has. */
-function layerTable(section, layers, show) {
+function layerTable(section, every, layers, show) {
   const has = (column) => layers.some((layer) => ![undefined, null, ""].includes(layer[column.key]));
-  const columns = COLUMNS.filter(has);
+  const columns = every.filter(has);
   const texts = columns.filter((column) => column.help);
   section.append(element("details", {}, element("summary", {}, "What the columns mean"),
     element("dl", {}, ...texts.flatMap((column) => pair(column.title, column.help)))));
@@ -117,9 +94,8 @@ function layerTable(section, layers, show) {
     .append(sortableTable(columns, rows, (at) => show(layers[at].name)));
 }
 
-function plainTable(section, { columns, rows }) {
-  const heads = columns.map((title, at) => ({ title, number: at > 0, digits: 4 }));
-  section.querySelector(".scroll").append(sortableTable(heads, rows));
+function outputTable(section, { columns, rows }) {
+  section.querySelector(".scroll").append(sortableTable(columns, rows));
 }
 
 function facts(section, entries, notes) {

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.ir.graph.graph import DrawnGraph, Graph, blocks
+from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input
 from quantglow.ir.ops import Add, Mul
 from quantglow.ir.types import f32
+from quantglow.report.drawing import DrawnGraph, blocks
 from tests.support.frames import unpacked
 from tests.support.small_network import small_model, small_samples
 

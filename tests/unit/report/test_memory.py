@@ -9,8 +9,9 @@ import pytest
 
 import quantglow as qg
 from quantglow.cli.main import main
-from quantglow.evaluation.footprint import FREE, LETTERS, MAP_COLUMNS, ROWS, Block, MemoryMap
+from quantglow.evaluation.footprint import Block, MemoryMap
 from quantglow.memory.planning import plan_program
+from quantglow.report.memory import FREE, LETTERS, MAP_COLUMNS, ROWS, MemoryPicture, grid
 from tests.support.embedded import network
 
 TWO = MemoryMap((Block("wide", 0, 800, 0, 2), Block("tall", 800, 200, 2, 3)), 4, 1000)
@@ -37,10 +38,10 @@ def test_values_share_no_byte(name: str) -> None:
 
 
 def test_letters_are_where_values_are() -> None:
-    high, *rest = TWO.grid(4)
+    high, *rest = grid(TWO, 4)
     assert high == FREE + FREE + "BB"
     assert rest[-1] == "AAA" + FREE
-    assert len([*TWO.grid(4)]) == ROWS
+    assert len([*grid(TWO, 4)]) == ROWS
 
 
 def test_the_text_names_the_largest_values() -> None:
@@ -53,11 +54,11 @@ def test_the_text_names_the_largest_values() -> None:
 def test_an_empty_arena_is_said_to_be() -> None:
     empty = MemoryMap((), 1, 0)
     assert str(empty) == "The arena is empty."
-    ElementTree.fromstring(empty.svg())
+    ElementTree.fromstring(str(MemoryPicture(empty)))
 
 
 def test_the_picture_has_a_rectangle_for_each_value() -> None:
-    drawn = ElementTree.fromstring(TWO.svg())
+    drawn = ElementTree.fromstring(str(MemoryPicture(TWO)))
     titles = [e.text for e in drawn.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["wide, 800 bytes", "tall, 200 bytes"]
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from quantglow.support.display.webpage import (
+from quantglow.report.webpage import (
     ASSETS,
     FRAME_SCRIPT,
     SCRIPTS,

@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -56,9 +57,22 @@ def page(title: str, data: Mapping[str, Any]) -> str:
     )
 
 
-def embedded(title: str, data: Mapping[str, Any]) -> str:
-    """The page as a part of a notebook."""
-    return framed(page(title, data))
+@dataclass(frozen=True)
+class Page:
+    """A page: its text is a file of its own, its drawing in a notebook is a frame."""
+
+    text: str
+
+    @staticmethod
+    def of(title: str, data: Mapping[str, Any]) -> Page:
+        """The page of ``data``: plain values in which every float is finite."""
+        return Page(page(title, data))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return framed(self.text)
 
 
 def framed(text: str) -> str:

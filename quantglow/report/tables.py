@@ -1,15 +1,15 @@
-"""Tables and bars, as text in a terminal and as HTML in a notebook.
+"""Tables and bars, declared as data, drawn as text in a terminal and as HTML in a notebook.
 
-rich is imported when a table is drawn, so that a report alone does not need it.
+rich is imported when a table is drawn as text.
 """
 
 from __future__ import annotations
 
 import html
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     import rich.table
@@ -26,6 +26,37 @@ OURS, OTHERS = "#2a7ae2", "#9aa5b1"
 """Colors of bars in HTML: blue, and grey; both are read on white and on black."""
 
 
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column: its title, and the value of a row in it.
+
+    ``pattern`` formats numbers, it is empty for a column of texts; ``text`` replaces the formatted
+    value.  A page draws numbers with ``digits`` decimals and explains the column by ``help``.
+    """
+
+    title: str
+    value: Callable[[Row], Any]
+    pattern: str = ""
+    text: Callable[[Row], str] | None = None
+    digits: int = 1
+    help: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers, which are aligned to the right."""
+        return bool(self.pattern)
+
+    def cell(self, row: Row) -> str:
+        """The text of a row in the column."""
+        if self.text is not None:
+            return self.text(row)
+        value = self.value(row)
+        return number(value, self.pattern) if self.is_number else str(value)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of texts; columns named in ``numbers`` are aligned to the right."""
@@ -34,6 +65,16 @@ class Table:
     columns: tuple[str, ...]
     rows: Sequence[Sequence[str]]
     numbers: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(title: str, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
+        """The table of some rows."""
+        return Table(
+            title,
+            tuple(column.title for column in columns),
+            [[column.cell(row) for column in columns] for row in rows],
+            frozenset(column.title for column in columns if column.is_number),
+        )
 
     def cut(self, count: int) -> Table:
         """The table with as many rows, and the number of those that are not shown."""
@@ -72,6 +113,10 @@ class Table:
         caption = f"<caption>{html.escape(self.title)}</caption>"
         return f"<table>{caption}<tr>{head}</tr>{body}</table>"
 
+    def folded(self) -> str:
+        """The ``<table>`` behind its title, which unfolds it."""
+        return f"<details><summary>{html.escape(self.title)}</summary>{self.html()}</details>"
+
     def _side(self, column: str) -> str:
         return "right" if column in self.numbers else "left"
 
@@ -105,6 +150,10 @@ class Tabular:
         """Sentences below the tables."""
         return iter(())
 
+    def charts(self) -> Iterator[Sequence[Bar]]:
+        """Groups of bars, which a notebook shows."""
+        return iter(())
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.markup import escape
         from rich.text import Text
@@ -126,9 +175,15 @@ class Tabular:
     def _repr_html_(self) -> str:
         notes = Table("Notes", ("note",), [(note,) for note in self.notes])
         tables = [*self.tables(), *([notes] if self.notes else [])]
-        lines = (*self.opening(), *self.heading())
-        heading = [f"<p>{html.escape(line)}</p>" for line in lines]
-        return "\n".join([*heading, *(table.html() for table in tables)])
+        heading = map(paragraph, (*self.opening(), *self.heading()))
+        parts = "\n".join([*heading, *(table.html() for table in tables)])
+        return parts + "".join(map(html_bars, self.charts()))
+
+
+def paragraph(line: str, style: str = "") -> str:
+    """A line of text as HTML."""
+    attribute = f" style='{style}'" if style else ""
+    return f"<p{attribute}>{html.escape(line)}</p>"
 
 
 def as_text(shown: Any) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.profiling import Histogram
-from quantglow.profiling.profiles import BARS, drawn
+from quantglow.report.drawing import BARS, histogram_bars
 from tests.support.frames import unpacked
 from tests.support.small_network import small_model, small_samples
 
@@ -15,7 +15,7 @@ from tests.support.small_network import small_model, small_samples
 @pytest.mark.parametrize("count", [1, 2, 100, 10_000])
 def test_bars_hold_every_value(count: int) -> None:
     values = np.random.default_rng(count).standard_normal(count).astype(np.float32)
-    found = drawn(Histogram.of(values))
+    found = histogram_bars(Histogram.of(values))
     assert sum(found["counts"]) == count
     assert len(found["counts"]) <= BARS
     assert found["low"] <= values.min() <= values.max() <= found["high"]
@@ -23,13 +23,13 @@ def test_bars_hold_every_value(count: int) -> None:
 
 def test_a_bar_has_the_values_between_its_borders() -> None:
     values = np.linspace(-3, 5, 4000, dtype=np.float32)
-    found = drawn(Histogram.of(values))
+    found = histogram_bars(Histogram.of(values))
     borders = np.linspace(found["low"], found["high"], len(found["counts"]) + 1)
     np.testing.assert_array_equal(found["counts"], np.histogram(values, borders)[0])
 
 
 def test_the_stored_range_is_drawn() -> None:
-    assert drawn(Histogram.of(np.float32([1.0])), (-1.0, 2.0))["range"] == [-1.0, 2.0]
+    assert histogram_bars(Histogram.of(np.float32([1.0])), (-1.0, 2.0))["range"] == [-1.0, 2.0]
 
 
 def test_a_profile_draws_itself_in_a_notebook() -> None:

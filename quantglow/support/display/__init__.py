@@ -1,1 +1,0 @@
-"""Display: ``tables`` has tables and bars for terminals and notebooks, ``webpage`` HTML pages."""
