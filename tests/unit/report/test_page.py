@@ -45,6 +45,15 @@ def test_the_page_of_a_diagnosis_has_every_section(found: qg.Diagnosis) -> None:
     assert dict(data["facts"]).keys() >= {"date", "quantglow", "preset", "effort", "samples"}
 
 
+def test_columns_are_declared_beside_the_rows(found: qg.Diagnosis) -> None:
+    data = sections(found.to_html())
+    assert [column["key"] for column in data["columns"]] == list(data["layers"][0])
+    titles = {column["title"] for column in data["columns"]}
+    (table,) = (table for table in found.tables() if table.title.startswith("Layers"))
+    assert set(table.columns) <= titles
+    assert len(data["outputs"]["columns"]) == len(data["outputs"]["rows"][0])
+
+
 def test_layers_have_their_time(found: qg.Diagnosis) -> None:
     times = {row["name"]: row["ms"] for row in sections(found.to_html())["layers"]}
     assert sum(times.values()) == pytest.approx(
