@@ -83,6 +83,14 @@ class LayerAccuracy(Concise):
     codes: CodeUse | None = None
     moves: bool = False
 
+    @property
+    def error_db(self) -> float:
+        """SQNR of the outputs by this layer alone, else of its own results; infinite if neither is
+        known.
+        """
+        figures = (self.sensitivity_db, self.sqnr_local_db)
+        return next((figure for figure in figures if figure is not None), math.inf)
+
     @staticmethod
     def of(node: NodeReport) -> LayerAccuracy:
         """The entry of an operator before anything is measured."""
@@ -113,6 +121,18 @@ def worst(layers: Sequence[LayerAccuracy], count: int = WORST) -> tuple[LayerAcc
 
     known = [n for n in layers if n.precision != "float" and min(by_error(n)) < math.inf]
     return tuple(sorted(known, key=by_error)[:count])
+
+
+def gain_db(layer: LayerAccuracy, layers: Sequence[LayerAccuracy]) -> float | None:
+    """The estimated gain in the outputs if a layer has no error, in dB: noise powers add.
+
+    None without sensitivities, or if the other layers have no error.
+    """
+    powers = {
+        n.name: 10 ** (-n.sensitivity_db / 10) for n in layers if n.sensitivity_db is not None
+    }
+    total, alone = sum(powers.values()), powers.get(layer.name, 0.0)
+    return 10 * math.log10(total / (total - alone)) if 0 < alone < total else None
 
 
 def plain(value: Any) -> Any:

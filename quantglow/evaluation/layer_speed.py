@@ -50,6 +50,11 @@ class LayerSpeed:
         """Float over int8: above 1, int8 is faster."""
         return self.float_ms / self.int8_ms if self.int8_ms else float("inf")
 
+    @property
+    def milliseconds(self) -> float:
+        """The time in the precision that was chosen."""
+        return self.float_ms if self.precision == "float" else self.int8_ms
+
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> LayerSpeed:
         """The object from the result of ``asdict``."""
@@ -83,6 +88,15 @@ def slower(speeds: Sequence[LayerSpeed]) -> list[str]:
     least = LEAST_LOSS * sum(s.int8_ms for s in speeds)
     losing = [s for s in speeds if s.int8_ms - s.float_ms > least]
     return [s.name for s in sorted(losing, key=lambda s: s.float_ms - s.int8_ms)]
+
+
+def float_cost(name: str, speeds: Sequence[LayerSpeed]) -> float | None:
+    """The time that a layer takes longer in float, as a share of the time of all layers; None if it
+    was not measured.
+    """
+    whole = sum(speed.milliseconds for speed in speeds)
+    costs = (s.float_ms - s.int8_ms for s in speeds if s.name == name)
+    return next((cost / whole for cost in costs), None) if whole else None
 
 
 def with_float(speeds: Iterable[LayerSpeed], kept: Sequence[str]) -> tuple[LayerSpeed, ...]:

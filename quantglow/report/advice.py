@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quantglow.evaluation.accuracy import LayerAccuracy, worst
-from quantglow.evaluation.layer_speed import LayerSpeed
+from quantglow.evaluation.accuracy import LayerAccuracy, gain_db, worst
+from quantglow.evaluation.layer_speed import LayerSpeed, float_cost
 from quantglow.evaluation.metrics import CORE_PERCENT
-
-
-def milliseconds(speed: LayerSpeed) -> float:
-    """The time of a layer in its precision."""
-    return speed.float_ms if speed.precision == "float" else speed.int8_ms
-
 
 SHOWN = 6
 """Maximum number of layers that get advice."""
@@ -78,8 +71,8 @@ def advice(
 def significant(layers: Sequence[LayerAccuracy]) -> list[LayerAccuracy]:
     """The worst layers whose error is large, and near that of the worst one."""
     found = worst(layers, SHOWN)
-    near = min(map(decibels, found), default=0.0) + NEAR_DB
-    return [layer for layer in found if decibels(layer) < min(near, good_db(layer))]
+    near = min((layer.error_db for layer in found), default=0.0) + NEAR_DB
+    return [layer for layer in found if layer.error_db < min(near, good_db(layer))]
 
 
 def good_db(layer: LayerAccuracy) -> float:
@@ -93,7 +86,7 @@ def diagnosed(
     """The finding about a layer, and all remedies."""
     cause, mended = causes(layer, outside)
     measured = "the outputs" if layer.sensitivity_db is not None else "its results"
-    finding = f"{decibels(layer):.1f} dB in {measured} by this {layer.op} alone. {cause}"
+    finding = f"{layer.error_db:.1f} dB in {measured} by this {layer.op} alone. {cause}"
     return finding, (*mended, *effects)
 
 
@@ -119,40 +112,13 @@ def alone(
     A layer that only moves values has the rounding of its operand: float would change nothing.
     """
     if not layer.moves:
-        effect = f"{gain(layer, layers)}{cost(layer, speeds)}"
+        gain, cost = gain_db(layer, layers), float_cost(layer.name, speeds)
+        effect = "" if gain is None else f", about +{gain:.1f} dB"
+        effect += "" if cost is None else f" for {cost:+.1%} time"
         yield Remedy(f"Keep it in float{effect}:", flag_of("--nodes-to-exclude", layer.name))
     if layer.codes is not None and layer.codes.levels == INT8_LEVELS:
         flag = flag_of("--int16-activations", layer.name)
         yield Remedy("Store its values as int16:", flag)
-
-
-def decibels(layer: LayerAccuracy) -> float:
-    """SQNR of the outputs by this layer alone, else of its own results."""
-    known = (layer.sensitivity_db, layer.sqnr_local_db)
-    return next((db for db in known if db is not None), math.inf)
-
-
-def gain(layer: LayerAccuracy, layers: Sequence[LayerAccuracy]) -> str:
-    """The estimated gain in the outputs if a layer has no error, in dB: noise powers add."""
-    powers = {n.name: power(n.sensitivity_db) for n in layers if n.sensitivity_db is not None}
-    total, own = sum(powers.values()), powers.get(layer.name, 0.0)
-    if not 0 < own < total:
-        return ""
-    return f", about +{10 * math.log10(total / (total - own)):.1f} dB"
-
-
-def power(db: float) -> float:
-    """The power of noise, relative to that of the signal."""
-    return float(10 ** (-db / 10))
-
-
-def cost(layer: LayerAccuracy, speeds: Sequence[LayerSpeed]) -> str:
-    """The measured time of a layer in float, as a share of the time of all layers."""
-    own = next((speed for speed in speeds if speed.name == layer.name), None)
-    whole = sum(map(milliseconds, speeds))
-    if own is None or not whole:
-        return ""
-    return f" for {(own.float_ms - own.int8_ms) / whole:+.1%} time"
 
 
 def flag_of(option: str, name: str) -> str:

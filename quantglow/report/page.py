@@ -35,7 +35,7 @@ from quantglow.report.accuracy import (
     PRECISION,
     REASON,
 )
-from quantglow.report.advice import advice, milliseconds
+from quantglow.report.advice import advice
 from quantglow.report.drawing import DrawnGraph, histogram_bars
 from quantglow.report.tables import Column
 from quantglow.report.webpage import Page
@@ -184,7 +184,7 @@ COLUMNS: Mapping[str, Column[LayerFigures]] = {
     "accumulated": of_layer(ACCUMULATED),
     "ms": Column(
         "ms",
-        lambda row: None if row.speed is None else milliseconds(row.speed),
+        lambda row: None if row.speed is None else row.speed.milliseconds,
         "{}",
         digits=4,
         help="time of its kernels, measured",
