@@ -49,14 +49,14 @@ class CallSum:
         return self.macs / self.seconds if self.seconds else 0.0
 
     @property
-    def share(self) -> float | None:
-        """Share of the time of all calls."""
-        return self.seconds / self.all_seconds if self.all_seconds else None
+    def percent(self) -> float | None:
+        """Share of the time of all calls, in percent."""
+        return 100 * self.seconds / self.all_seconds if self.all_seconds else None
 
     @property
-    def limit_share(self) -> float | None:
-        """The limit, as a share of the time."""
-        return self.limit_seconds / self.seconds if self.seconds else None
+    def limit_percent(self) -> float | None:
+        """The limit in percent of the time."""
+        return 100 * self.limit_seconds / self.seconds if self.seconds else None
 
     @property
     def loss_seconds(self) -> float:

@@ -34,11 +34,6 @@ BARS = " ▁▂▃▄▅▆▇█"
 """Bars of a histogram in one line of text, the lowest first."""
 
 
-def decibels(value: float | None) -> str:
-    """The SQNR of an output as text, up to ``MAX_DB``."""
-    return f"> {MAX_DB:.0f}" if value is not None and value > MAX_DB else number(value)
-
-
 def bars(shares: Iterable[float]) -> str:
     """A histogram in one line of text; the highest bar is full, and no value is invisible."""
     heights = np.array(tuple(shares), np.float64)
@@ -46,6 +41,11 @@ def bars(shares: Iterable[float]) -> str:
         return ""
     steps = np.ceil(heights / heights.max() * (len(BARS) - 1)).astype(int)
     return "".join(BARS[step] for step in steps)
+
+
+def decibels(value: float | None) -> str:
+    """The SQNR of an output as text, up to ``MAX_DB``."""
+    return f"> {MAX_DB:.0f}" if value is not None and value > MAX_DB else number(value)
 
 
 NAME = Column[LayerAccuracy]("layer", lambda layer: layer.name)
@@ -91,12 +91,7 @@ OUTPUTS: tuple[Column[OutputAccuracy], ...] = (
     Column("max error", lambda output: output.max_error, "{:.4g}", digits=4),
     Column("top-1 agreement", lambda output: output.top1_agreement, "{:.1%}", digits=4),
 )
-LOGITS = Column[OutputAccuracy](
-    "logits dB",
-    lambda output: output.logits_db,
-    "{:.1f}",
-    text=lambda output: decibels(output.logits_db),
-)
+LOGITS = Column[OutputAccuracy]("logits dB", lambda output: output.logits_db, decibels)
 """Columns of outputs; texts leave out the errors of integers, which are no quantities."""
 
 

@@ -17,18 +17,8 @@ QUANTIZERS: tuple[Column[QuantizerFigures], ...] = (
     Column("quantizer", lambda row: row.name),
     Column("SQNR dB", lambda row: row.sqnr_db, "{:.1f}"),
     Column("equal answers", lambda row: row.agreement, "{:.1%}"),
-    Column(
-        "latency",
-        lambda row: row.seconds,
-        "{}",
-        text=lambda row: "–" if row.seconds is None else milliseconds(row.seconds),
-    ),
-    Column(
-        "file",
-        lambda row: row.nbytes,
-        "{}",
-        text=lambda row: "–" if row.nbytes is None else nbytes_text(row.nbytes),
-    ),
+    Column("latency", lambda row: row.seconds, milliseconds),
+    Column("file", lambda row: row.nbytes, nbytes_text),
     Column("calibration", lambda row: row.calibration_seconds, "{:.1f} s"),
 )
 """Columns of quantizers, before the bars of their latencies."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -141,83 +141,52 @@ MISSING = (
 )
 
 
-class LayerFigures(NamedTuple):
-    """All figures of a layer; ``speed`` is None where it was not measured."""
+def layer_columns(speeds: Sequence[LayerSpeed]) -> dict[str, Column[LayerAccuracy]]:
+    """Columns of layers, by the names that the page's scripts know: decibels, milliseconds, shares
+    in percent; None where not measured.
+    """
+    ms = {speed.name: speed.milliseconds for speed in speeds}
+    float_ms = {speed.name: speed.float_ms for speed in speeds}
+    seen = "share of the range between the smallest and the largest profiled value"
+    core = "share of the range that 99.9 % of the profiled values need; small: outliers"
+    limits = "share of the values on the lowest or highest code (0 does not count)"
+    program = "time of its kernels in the float program"
+    return {
+        "name": NAME,
+        "op": OP,
+        "precision": PRECISION,
+        "alone": ALONE,
+        "local": LOCAL,
+        "accumulated": ACCUMULATED,
+        "ms": timed("ms", ms, "time of its kernels, measured"),
+        "float_ms": timed("float ms", float_ms, program),
+        "limits": of_codes("limits %", lambda use: percent(use.saturation), 1, limits),
+        "codes": of_codes("codes", lambda use: use.used, 0, "codes that occurred"),
+        "seen": of_codes("range seen %", lambda use: percent(use.seen), 0, seen),
+        "core": of_codes("99.9 % in %", lambda use: percent(use.core), 0, core),
+        "reason": REASON,
+    }
 
-    layer: LayerAccuracy
-    speed: LayerSpeed | None
 
-
-def of_layer(column: Column[LayerAccuracy]) -> Column[LayerFigures]:
-    """The page's column that shows what a column of a table shows."""
-    return Column(
-        column.title,
-        lambda row: column.value(row.layer),
-        column.pattern,
-        digits=column.digits,
-        help=column.help,
-    )
+def timed(title: str, times: Mapping[str, float], meaning: str) -> Column[LayerAccuracy]:
+    """A column of times by layer, in milliseconds."""
+    return Column(title, lambda layer: times.get(layer.name), "{:.4f}", digits=4, help=meaning)
 
 
 def of_codes(
     title: str, value: Callable[[CodeUse], float | None], digits: int, meaning: str
-) -> Column[LayerFigures]:
+) -> Column[LayerAccuracy]:
     """A column of the use of codes; empty for layers without codes."""
 
-    def cell(row: LayerFigures) -> float | None:
-        return None if row.layer.codes is None else value(row.layer.codes)
+    def cell(layer: LayerAccuracy) -> float | None:
+        return None if layer.codes is None else value(layer.codes)
 
-    return Column(title, cell, "{}", digits=digits, help=meaning)
+    return Column(title, cell, f"{{:.{digits}f}}", digits=digits, help=meaning)
 
 
 def percent(share: float | None) -> float | None:
     """A share in percent."""
     return None if share is None else PERCENT * share
-
-
-COLUMNS: Mapping[str, Column[LayerFigures]] = {
-    "name": of_layer(NAME),
-    "op": of_layer(OP),
-    "precision": of_layer(PRECISION),
-    "alone": of_layer(ALONE),
-    "local": of_layer(LOCAL),
-    "accumulated": of_layer(ACCUMULATED),
-    "ms": Column(
-        "ms",
-        lambda row: None if row.speed is None else row.speed.milliseconds,
-        "{}",
-        digits=4,
-        help="time of its kernels, measured",
-    ),
-    "float_ms": Column(
-        "float ms",
-        lambda row: None if row.speed is None else row.speed.float_ms,
-        "{}",
-        digits=4,
-        help="time of its kernels in the float program",
-    ),
-    "limits": of_codes(
-        "limits %",
-        lambda use: percent(use.saturation),
-        1,
-        "share of the values on the lowest or highest code (0 does not count)",
-    ),
-    "codes": of_codes("codes", lambda use: use.used, 0, "codes that occurred"),
-    "seen": of_codes(
-        "range seen %",
-        lambda use: percent(use.seen),
-        0,
-        "share of the range between the smallest and the largest profiled value",
-    ),
-    "core": of_codes(
-        "99.9 % in %",
-        lambda use: percent(use.core),
-        0,
-        "share of the range that 99.9 % of the profiled values need; small: outliers",
-    ),
-    "reason": of_layer(REASON),
-}
-"""Columns of layers, by the names that the page's scripts know."""
 
 
 @dataclass(frozen=True)
@@ -254,10 +223,11 @@ def page_data(graph: Graph | None, source: PageSource, figures: Figures) -> dict
         for name in histograms.keys() & ranges.keys()
     }
     layers, speeds = figures.layers, figures.speeds
+    columns = layer_columns(speeds)
     data: dict[str, Any] = {
         "verdict": figures.verdict,
-        "columns": [{"key": key, **heading(column)} for key, column in COLUMNS.items()],
-        "layers": layer_rows(layers, speeds),
+        "columns": [{"key": key, **heading(column)} for key, column in columns.items()],
+        "layers": [{k: plain(c.value(layer)) for k, c in columns.items()} for layer in layers],
         "outputs": {
             "columns": list(map(heading, OUTPUTS)),
             "rows": [[plain(c.value(output)) for c in OUTPUTS] for output in figures.outputs],
@@ -280,15 +250,6 @@ def heading(column: Column[Any]) -> dict[str, Any]:
         "digits": column.digits,
         "help": column.help or None,
     }
-
-
-def layer_rows(
-    layers: Sequence[LayerAccuracy], speeds: Sequence[LayerSpeed]
-) -> list[dict[str, Any]]:
-    """A row for each layer: decibels, shares in percent, milliseconds; None where not measured."""
-    times = {speed.name: speed for speed in speeds}
-    rows = (LayerFigures(layer, times.get(layer.name)) for layer in layers)
-    return [{key: plain(column.value(row)) for key, column in COLUMNS.items()} for row in rows]
 
 
 def facts(source: PageSource) -> Iterator[tuple[str, str]]:

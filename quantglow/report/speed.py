@@ -31,43 +31,18 @@ def speed_table(speeds: Sequence[LayerSpeed]) -> Table:
     return Table.of("Speed of layers, measured", LAYERS, rows)
 
 
-def percent(share: float | None, pattern: str) -> str:
-    """A share in percent; nothing where there is none."""
-    return "" if share is None else pattern.format(100 * share)
-
-
 CALL = Column[CallSum]("value", lambda calls: calls.name)
 OP = Column[CallSum]("op", lambda calls: calls.op)
 KERNEL = Column[CallSum]("kernel", lambda calls: calls.label)
 COUNT = Column[CallSum]("calls", lambda calls: len(calls.calls), "{}")
 FIGURES: tuple[Column[CallSum], ...] = (
     Column("µs", lambda calls: 1e6 * calls.seconds, "{:.1f}"),
-    Column(
-        "% of all",
-        lambda calls: calls.share,
-        "{}",
-        text=lambda calls: percent(calls.share, "{:.1f}"),
-    ),
-    Column(
-        "MMAC",
-        lambda calls: calls.macs / 1e6,
-        "{}",
-        text=lambda calls: f"{calls.macs / 1e6:.2f}" if calls.macs else "",
-    ),
+    Column("% of all", lambda calls: calls.percent, "{:.1f}", missing=""),
+    Column("MMAC", lambda calls: calls.macs / 1e6 or None, "{:.2f}", missing=""),
     Column("kB", lambda calls: calls.nbytes / 1e3, "{:.0f}"),
-    Column(
-        "GMAC/s",
-        lambda calls: calls.macs_per_second,
-        "{}",
-        text=lambda calls: f"{calls.macs_per_second / 1e9:.0f}" if calls.macs_per_second else "",
-    ),
+    Column("GMAC/s", lambda calls: calls.macs_per_second / 1e9 or None, "{:.0f}", missing=""),
     Column("limit µs", lambda calls: 1e6 * calls.limit_seconds, "{:.1f}"),
-    Column(
-        "share",
-        lambda calls: calls.limit_share,
-        "{}",
-        text=lambda calls: percent(calls.limit_share, "{:.0f} %"),
-    ),
+    Column("share", lambda calls: calls.limit_percent, "{:.0f} %", missing=""),
 )
 LOSS = Column[CallSum]("loss µs", lambda calls: 1e6 * calls.loss_seconds, "{:.1f}")
 """Columns of kernel calls."""

@@ -25,6 +25,8 @@ WIDTH = 30
 OURS, OTHERS = "#2a7ae2", "#9aa5b1"
 """Colors of bars in HTML: blue, and grey; both are read on white and on black."""
 
+MISSING = "–"
+"""The text of a figure that there is not."""
 
 Row = TypeVar("Row")
 
@@ -33,13 +35,15 @@ Row = TypeVar("Row")
 class Column(Generic[Row]):
     """A column: its title, and the value of a row in it.
 
-    ``pattern`` formats numbers, it is empty for a column of texts; ``text`` replaces the formatted
-    value.  A page draws numbers with ``digits`` decimals and explains the column by ``help``.
+    ``pattern`` formats numbers, ``missing`` stands for None; it is empty for a column of texts.
+    ``text`` replaces the formatted value.  A page draws numbers with ``digits`` decimals and
+    explains the column by ``help``.
     """
 
     title: str
     value: Callable[[Row], Any]
-    pattern: str = ""
+    pattern: str | Callable[[Any], str] = ""
+    missing: str = MISSING
     text: Callable[[Row], str] | None = None
     digits: int = 1
     help: str = ""
@@ -54,7 +58,11 @@ class Column(Generic[Row]):
         if self.text is not None:
             return self.text(row)
         value = self.value(row)
-        return number(value, self.pattern) if self.is_number else str(value)
+        if not self.pattern:
+            return str(value)
+        if value is None:
+            return self.missing
+        return self.pattern.format(value) if isinstance(self.pattern, str) else self.pattern(value)
 
 
 @dataclass(frozen=True)
@@ -198,7 +206,7 @@ def as_text(shown: Any) -> str:
 
 def number(value: float | None, pattern: str = "{:.1f}") -> str:
     """A figure, or a dash where there is none."""
-    return "–" if value is None else pattern.format(value)
+    return MISSING if value is None else pattern.format(value)
 
 
 def nbytes_text(nbytes: int) -> str:
