@@ -60,10 +60,10 @@ class DType(StrEnum):
     @staticmethod
     def of(array: Array) -> DType:
         """The element type of a NumPy array.  Raises ``TypeError`` for others."""
-        found = _DTYPES.get(array.dtype)
-        if found is None:
+        dtype = _DTYPES.get(array.dtype)
+        if dtype is None:
             raise TypeError(f"no element type for arrays of {array.dtype}")
-        return found
+        return dtype
 
 
 _NUMPY: dict[DType, np.dtype[Any]] = {

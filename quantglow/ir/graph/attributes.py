@@ -113,10 +113,10 @@ MAX_DENSE_ELEMENTS = 1 << 24
 def content_hash(array: Array) -> str:
     """12 hexadecimal digits of the array's little-endian row-major bytes."""
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
-    found = hashlib.sha256(little.reshape(-1).view(np.uint8).data).hexdigest()[:12]
+    digest = hashlib.sha256(little.reshape(-1).view(np.uint8).data).hexdigest()[:12]
     if array.nbytes >= LEAST_NBYTES:
         release_pages()
-    return found
+    return digest
 
 
 def encode(value: object) -> str:

@@ -34,7 +34,7 @@ from quantglow.support.errors import (
 Values = Mapping[str, tuple[int, ...]]
 """Input name -> its elements in order: integers, or conditions as 0 and 1."""
 
-CASES_KEPT = 1024
+MAX_CASES = 1024
 """Number of cases that are kept for later calls, of all models."""
 
 MOST_DECIDING = 16
@@ -49,7 +49,7 @@ _keys: WeakKeyDictionary[mmap, dict[tuple[int, str], bytes]] = WeakKeyDictionary
 LARGER_BATCHES = (2, 3, 4, 6, 8, 16, 64)
 """Batches that are tried where a batch of 1 has no graph, as that of the largest 3 of N rows."""
 
-KEPT = 8
+MAX_GRAPHS = 8
 """Maximum number of graphs that are kept, the ones used last: samples often alternate between
 few shapes.  Equal constants of these graphs share memory."""
 
@@ -68,8 +68,8 @@ class Case(Hashed):
     @staticmethod
     def of(shapes: Shapes, values: Values | None = None) -> Case:
         """The case of some shapes and values."""
-        given = tuple(sorted((name, tuple(v)) for name, v in (values or {}).items()))
-        return Case(tuple(sorted((name, tuple(s)) for name, s in shapes.items())), given)
+        entries = tuple(sorted((name, tuple(v)) for name, v in (values or {}).items()))
+        return Case(tuple(sorted((name, tuple(s)) for name, s in shapes.items())), entries)
 
     @staticmethod
     def fitting(feeds: Mapping[str, Array], deciding: Collection[str] = ()) -> Case:
@@ -109,7 +109,7 @@ class Case(Hashed):
         return f"{dict(self.shapes)}{values}"
 
 
-@lru_cache(CASES_KEPT)
+@lru_cache(MAX_CASES)
 def _of_shapes(shapes: tuple[tuple[str, Shape], ...]) -> Case:
     """The case of shapes in any order, made once: each call of a model has one."""
     return Case(tuple(sorted(shapes)))
@@ -126,7 +126,7 @@ def elements(array: Array) -> tuple[int, ...]:
 
 def values_from_json(data: Mapping[str, Any]) -> Values:
     """Values as read by ``json``.  Raises ``TypeError`` or ``ValueError``."""
-    return {str(name): tuple(map(int, found)) for name, found in data.items()}
+    return {str(name): tuple(map(int, value)) for name, value in data.items()}
 
 
 def content_key(array: Array) -> bytes:
@@ -134,12 +134,12 @@ def content_key(array: Array) -> bytes:
     kind = f"{array.dtype.str}{array.shape}{array.strides}"
     if (file := pages.file_of(array)) is None:
         return hashed(array)
-    known = _keys.setdefault(file, {})
+    keys = _keys.setdefault(file, {})
     place = array.ctypes.data, kind
-    if place not in known:
-        known[place] = hashed(array)
+    if place not in keys:
+        keys[place] = hashed(array)
         pages.release_pages()
-    return known[place]
+    return keys[place]
 
 
 def hashed(array: Array) -> bytes:
@@ -153,25 +153,25 @@ def hashed(array: Array) -> bytes:
 class SharedArrays:
     """Arrays by content, held weakly.  Thread-safe."""
 
-    _known: WeakValueDictionary[bytes, Array] = field(default_factory=WeakValueDictionary)
+    _arrays: WeakValueDictionary[bytes, Array] = field(default_factory=WeakValueDictionary)
 
     def graph(self, graph: Graph) -> Graph:
         """The graph with shared arrays; those that are new lie in pages."""
-        found = [array for array in arrays_of(graph) if array.nbytes >= LEAST_NBYTES]
-        keys = [content_key(array) for array in found]
-        new = {k: a for k, a in zip(keys, found, strict=True) if k not in self._known}
+        large = [array for array in arrays_of(graph) if array.nbytes >= LEAST_NBYTES]
+        keys = [content_key(array) for array in large]
+        new = {k: a for k, a in zip(keys, large, strict=True) if k not in self._arrays}
         new = dict(zip(new, in_pages(list(new.values())), strict=True))
-        pairs = zip(keys, found, strict=True)
+        pairs = zip(keys, large, strict=True)
         return with_arrays(graph, {id(a): self._keep(k, new.get(k, a)) for k, a in pairs})
 
     def _keep(self, key: bytes, array: Array) -> Array:
-        return self._known.setdefault(key, array)
+        return self._arrays.setdefault(key, array)
 
 
 def paged_graph(graph: Graph) -> Graph:
     """The graph with its large arrays in pages."""
-    found = arrays_of(graph)
-    return with_arrays(graph, dict(zip(map(id, found), in_pages(found), strict=True)))
+    arrays = arrays_of(graph)
+    return with_arrays(graph, dict(zip(map(id, arrays), in_pages(arrays), strict=True)))
 
 
 def arrays_of(graph: Graph) -> list[Array]:
@@ -183,9 +183,9 @@ def arrays_of(graph: Graph) -> list[Array]:
 def in_pages(arrays: list[Array]) -> list[Array]:
     """The arrays, the large ones in pages if that is worth it."""
     large = [a for a in arrays if a.nbytes >= pages.LEAST_NBYTES and pages.file_of(a) is None]
-    made = pages.paged(large) if pages.is_worth_paging(a.nbytes for a in large) else None
-    found = dict(zip(map(id, large), large if made is None else made, strict=True))
-    return [found.get(id(array), array) for array in arrays]
+    copies = pages.paged(large) if pages.is_worth_paging(a.nbytes for a in large) else None
+    by_id = dict(zip(map(id, large), large if copies is None else copies, strict=True))
+    return [by_id.get(id(array), array) for array in arrays]
 
 
 def with_arrays(graph: Graph, arrays: Mapping[int, Array]) -> Graph:
@@ -194,8 +194,8 @@ def with_arrays(graph: Graph, arrays: Mapping[int, Array]) -> Graph:
     def rule(node: Node) -> Node:
         if not isinstance(node, Constant):
             return node
-        found = arrays.get(id(node.value), node.value)
-        return node if found is node.value else replace(node, value=found)
+        value = arrays.get(id(node.value), node.value)
+        return node if value is node.value else replace(node, value=value)
 
     return graph.map_bodies(lambda body: with_arrays(body, arrays)).rebuild(rule)
 
@@ -216,7 +216,7 @@ class Family:
     source: object = None
     deciding: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    _kept: dict[Case, Graph] = field(default_factory=dict)
+    _graphs: dict[Case, Graph] = field(default_factory=dict)
     _arrays: SharedArrays = field(default_factory=SharedArrays)
 
     @staticmethod
@@ -237,16 +237,16 @@ class Family:
         Raises ``InputError``, ``UndecidedError``, and the errors of ``make``.
         """
         case = Case.of({port.name: shapes[port.name] for port in self.signature.inputs}, values)
-        if case not in self._kept:
+        if case not in self._graphs:
             if self.signature.is_free:
                 self.signature.check(shapes)
-            made = self.make(case)
+            graph = self.make(case)
             self.deciding = tuple(sorted({*self.deciding, *(values or {})}))
-            self._kept[case] = paged_graph(made) if self.is_single else self._arrays.graph(made)
-            if len(self._kept) > KEPT:
-                del self._kept[next(iter(self._kept))]
-        found = self._kept[case] = self._kept.pop(case)  # the last one
-        return found
+            self._graphs[case] = paged_graph(graph) if self.is_single else self._arrays.graph(graph)
+            if len(self._graphs) > MAX_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+        graph = self._graphs[case] = self._graphs.pop(case)  # the last one
+        return graph
 
     def fitting(self, feeds: Mapping[str, Array]) -> Graph:
         """The graph for some arrays; learns which inputs decide.

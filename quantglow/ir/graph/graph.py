@@ -69,11 +69,11 @@ class Graph(HasDrawing):
 
     def every_node(self) -> Iterator[Node]:
         """The nodes, those of bodies included; a body that several nodes run comes once."""
-        seen: set[Graph] = set()
+        visited: set[Graph] = set()
         for node in self.nodes:
             for body in node.bodies:
-                if body not in seen:
-                    seen.add(body)
+                if body not in visited:
+                    visited.add(body)
                     yield from body.every_node()
             yield node
 
@@ -94,7 +94,7 @@ class Graph(HasDrawing):
         for node in self.nodes:
             for operand in node.operands:
                 users[operand].append(node)
-        return {node: tuple(found) for node, found in users.items()}
+        return {node: tuple(readers) for node, readers in users.items()}
 
     @cached_property
     def use_counts(self) -> Mapping[Node, int]:
@@ -161,13 +161,13 @@ class Graph(HasDrawing):
         for node in self.nodes:
             operands = tuple([new[operand] for operand in node.operands])
             mapped = node if operands == node.operands else node.with_operands(operands)
-            made = rule(mapped)
-            if self.origins and made is not mapped:
+            replacement = rule(mapped)
+            if self.origins and replacement is not mapped:
                 lineage = lineage or Lineage(dict(self.origins), set(new.values()))
-                lineage.follow(mapped, made)
+                lineage.follow(mapped, replacement)
             elif lineage is not None:
-                lineage.present.add(made)
-            new[node] = made
+                lineage.present.add(replacement)
+            new[node] = replacement
         inputs = tuple(new[i] for i in self.inputs)
         if not all(isinstance(i, Input) for i in inputs):
             raise ModelError("a pass replaced a graph input by something else")
@@ -179,12 +179,12 @@ class Graph(HasDrawing):
 
     def map_bodies(self, change: Callable[[Graph], Graph]) -> Graph:
         """The graph with changed bodies; nodes that run one body still do."""
-        made: dict[Graph, Graph] = {}
+        bodies: dict[Graph, Graph] = {}
 
         def changed(body: Graph) -> Graph:
-            if body not in made:
-                made[body] = change(body)
-            return made[body]
+            if body not in bodies:
+                bodies[body] = change(body)
+            return bodies[body]
 
         return self.rebuild(lambda node: node.with_bodies(changed))
 

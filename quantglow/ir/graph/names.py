@@ -39,21 +39,21 @@ def known_names(graph: Graph) -> dict[str, tuple[Node, ...]]:
     """Every name that the user may know -> the nodes of ``graph`` that compute the values; none for
     what is no operator any more, as the size of a known shape.
     """
-    own = {node.name: (node,) for node in graph.compute_nodes()}
+    present = {node.name: (node,) for node in graph.compute_nodes()}
 
     def nodes(value: str) -> tuple[Node, ...]:
-        seen = set[str]()
-        while value not in own and value not in seen:
-            seen.add(value)
+        visited = set[str]()
+        while value not in present and value not in visited:
+            visited.add(value)
             value = graph.aliases.get(value, value)
-        return own.get(value, ())
+        return present.get(value, ())
 
     results = {
         origin.name: tuple(dict.fromkeys(node for value in origin.results for node in nodes(value)))
         for origin in reversed(graph.sources)  # the first one keeps a name that two have
         if origin.name
     }
-    return {**results, **{value: nodes(value) for value in graph.aliases}, **own}
+    return {**results, **{value: nodes(value) for value in graph.aliases}, **present}
 
 
 def with_aliases(graph: Graph, before: Graph) -> Graph:
@@ -64,15 +64,15 @@ def with_aliases(graph: Graph, before: Graph) -> Graph:
     """
     if graph is before:
         return graph
-    left = {node.name for node in graph.compute_nodes()}
-    behind: dict[str, str] = {}
+    present = {node.name for node in graph.compute_nodes()}
+    heirs: dict[str, str] = {}
     for node in reversed(before.compute_nodes()):
-        readers = (behind[user.name] for user in before.users[node])
-        behind[node.name] = node.name if node.name in left else next(filter(None, readers), "")
-    found: dict[str, str] = {}
+        readers = (heirs[user.name] for user in before.users[node])
+        heirs[node.name] = node.name if node.name in present else next(filter(None, readers), "")
+    holders: dict[str, str] = {}
     for node in before.compute_nodes():
         moved = node.operands[0].name if node.operands and node.has(Trait.MOVES) else ""
-        is_moved = moved in found and node.name not in left
-        found[node.name] = found[moved] if is_moved else behind[node.name]
-    gone = {name: now for name, now in found.items() if now != name}
+        is_moved = moved in holders and node.name not in present
+        holders[node.name] = holders[moved] if is_moved else heirs[node.name]
+    gone = {name: now for name, now in holders.items() if now != name}
     return replace(graph, sources=before.sources, aliases={**before.aliases, **gone})

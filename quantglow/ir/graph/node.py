@@ -116,23 +116,23 @@ class Node:
     @cached_property
     def operands(self) -> tuple[Node, ...]:
         """Operand nodes in declaration order; absent optional operands are left out."""
-        found: list[Node] = []
+        operands: list[Node] = []
         for name in operand_fields(type(self)):
             value = getattr(self, name)
             if isinstance(value, tuple):
-                found.extend(value)
+                operands.extend(value)
             elif value is not None:
-                found.append(value)
-        return tuple(found)
+                operands.append(value)
+        return tuple(operands)
 
     @property
     def operand_labels(self) -> tuple[str, ...]:
         """Name of the field that holds each of ``operands``."""
-        found: list[str] = []
+        labels: list[str] = []
         for name in operand_fields(type(self)):
             value = getattr(self, name)
-            found += [name] * (len(value) if isinstance(value, tuple) else value is not None)
-        return tuple(found)
+            labels += [name] * (len(value) if isinstance(value, tuple) else value is not None)
+        return tuple(labels)
 
     def evaluate(self, *arrays: Array) -> Array:
         """``reference`` with absent optional operands passed as None, and tuples kept together.
@@ -157,19 +157,19 @@ class Node:
         if not attributes and all(a is b for a, b in zip(self.operands, operands, strict=True)):
             return self
         supply = iter(operands)
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name in operand_fields(type(self)):
             value = getattr(self, name)
             if isinstance(value, tuple):
-                found[name] = tuple(next(supply) for _ in value)
+                fields[name] = tuple(next(supply) for _ in value)
             else:
-                found[name] = None if value is None else next(supply)
+                fields[name] = None if value is None else next(supply)
         if attributes or not all(map(_alike, self.operands, operands)):
-            return dataclasses.replace(self, **{**attributes, **found})
+            return dataclasses.replace(self, **{**attributes, **fields})
         # The type follows from those of the operands: it would be inferred in vain.
-        made = object.__new__(type(self))
-        made.__dict__.update(self.attributes(), name=self.name, type=self.type, **found)
-        return made
+        node = object.__new__(type(self))
+        node.__dict__.update(self.attributes(), name=self.name, type=self.type, **fields)
+        return node
 
     def attributes(self) -> dict[str, Any]:
         """Fields that are neither operands nor the name nor the type."""
@@ -233,10 +233,10 @@ def op(cls: type[AnyNode]) -> type[AnyNode]:
             f"there is an operator {cls.__name__} already, in {other.__module__}. "
             "Remedy: give the class another name."
         )
-    made = shared_fields(cls)
-    _OPERAND_FIELDS[made] = tuple(f.name for f in dataclasses.fields(made) if _is_operand(made, f))
-    OPS[made.__name__] = made
-    return made
+    kind = shared_fields(cls)
+    _OPERAND_FIELDS[kind] = tuple(f.name for f in dataclasses.fields(kind) if _is_operand(kind, f))
+    OPS[kind.__name__] = kind
+    return kind
 
 
 def _is_operand(cls: type[Node], field: dataclasses.Field[Any]) -> bool:
@@ -244,8 +244,8 @@ def _is_operand(cls: type[Node], field: dataclasses.Field[Any]) -> bool:
     kind = str(field.type)
     if kind in OPERAND_ANNOTATIONS:
         return True
-    known = {**OPS, **vars(sys.modules[cls.__module__])}
-    named = map(known.get, re.findall(r"\w+", kind))
+    namespace = {**OPS, **vars(sys.modules[cls.__module__])}
+    named = map(namespace.get, re.findall(r"\w+", kind))
     if any(isinstance(word, type) and issubclass(word, Node) for word in named):
         raise TypeError(
             f"{cls.__name__}.{field.name}: {kind} is no annotation of an operand. Remedy: one of "
@@ -262,12 +262,12 @@ def operand_fields(cls: type[Node]) -> tuple[str, ...]:
 
 def attribute_fields(cls: type[Node]) -> tuple[str, ...]:
     """Names of the fields that are neither operands nor the name nor the type."""
-    found = _ATTRIBUTE_FIELDS.get(cls)
-    if found is None:
+    names = _ATTRIBUTE_FIELDS.get(cls)
+    if names is None:
         skip = {"name", "type", *operand_fields(cls)}
-        found = tuple(f.name for f in dataclasses.fields(cls) if f.name not in skip)
-        _ATTRIBUTE_FIELDS[cls] = found
-    return found
+        names = tuple(f.name for f in dataclasses.fields(cls) if f.name not in skip)
+        _ATTRIBUTE_FIELDS[cls] = names
+    return names
 
 
 @op
@@ -387,10 +387,10 @@ def ancestors(
     these are not all.
     """
     waiting, counted = list(ends), read or {}
-    found = set(waiting)
+    nodes = set(waiting)
     while waiting:
         node = waiting.pop()
-        new = set(counted.get(node, node.operands)) - found
-        found |= new
+        new = set(counted.get(node, node.operands)) - nodes
+        nodes |= new
         waiting.extend(new)
-    return found
+    return nodes

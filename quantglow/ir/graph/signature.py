@@ -98,8 +98,8 @@ class Signature:
     def with_batch(self, batch: int) -> Shapes | None:
         """The shapes with batches of this size if only batches are free; else None."""
         shapes = {port.name: port.with_batch(batch) for port in self.inputs}
-        known = {name: shape for name, shape in shapes.items() if shape is not None}
-        return known if len(known) == len(shapes) else None
+        complete = {name: shape for name, shape in shapes.items() if shape is not None}
+        return complete if len(complete) == len(shapes) else None
 
     @property
     def has_free_batch(self) -> bool:
@@ -122,8 +122,8 @@ class Signature:
     def _outlives(self, names: Set[Dim]) -> bool:
         """Whether an output has symbols of the inputs, but none of these."""
         symbols = {dim for port in self.inputs for dim in port.dims or () if is_symbol(dim)}
-        kept = [symbols.intersection(port.dims or ()) for port in self.outputs]
-        return any(found and not found & names for found in kept)
+        inherited = [symbols.intersection(port.dims or ()) for port in self.outputs]
+        return any(dims and not dims & names for dims in inherited)
 
     @property
     def ports(self) -> tuple[Port, ...]:
@@ -227,21 +227,21 @@ def entering(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Arr
 
     Raises ``InputError`` for other types, and for float64 values that float32 cannot hold.
     """
-    found = dict(feeds)
+    arrays = dict(feeds)
     for port in ports:
-        if port.declared and port.name in found:
-            found[port.name] = _entering(port, found[port.name])
-    return found
+        if port.declared and port.name in arrays:
+            arrays[port.name] = _entering(port, arrays[port.name])
+    return arrays
 
 
 def _entering(port: Port, array: Array) -> Array:
-    wanted = numpy_type(port.declared)
-    if wanted.kind == "V" and array.dtype == np.dtype("V2"):
-        array = array.view(wanted)  # .npy files keep bfloat16 as this type
-    if array.dtype != wanted:
+    declared = numpy_type(port.declared)
+    if declared.kind == "V" and array.dtype == np.dtype("V2"):
+        array = array.view(declared)  # .npy files keep bfloat16 as this type
+    if array.dtype != declared:
         raise InputError(
-            f"input {port.name!r} must be {wanted}, got {array.dtype}. "
-            f"Remedy: cast it with .astype({wanted.type.__module__}.{wanted})"
+            f"input {port.name!r} must be {declared}, got {array.dtype}. "
+            f"Remedy: cast it with .astype({declared.type.__module__}.{declared})"
         )
     converted = as_float32(array)
     if (at := first_lost(array, converted)) is not None:

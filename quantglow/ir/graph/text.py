@@ -108,7 +108,7 @@ def print_without_scales(graph: Graph) -> str:
 def scales_of(graph: Graph) -> dict[ArrayMark, Array]:
     """The scales that are missing in the text, by the names of their nodes."""
     elements = (node.element for node in graph.every_node() if isinstance(node, Constant))
-    arrays = (found for element in elements if (found := _channel_scales(element)) is not None)
+    arrays = (scales for element in elements if (scales := _channel_scales(element)) is not None)
     return {ArrayMark.of(array): array for array in arrays}
 
 
@@ -283,11 +283,11 @@ def stored_array(name: str, mark: ArrayMark, constants: Mapping[str, Array]) -> 
     if name not in constants:
         raise ValueError(f"the array of constant {name!r} is missing")
     try:
-        found = ArrayMark.of(constants[name])
+        actual = ArrayMark.of(constants[name])
     except TypeError as error:
         raise ValueError(f"constant {name!r}: {error}") from None
-    if found != mark:
-        raise ValueError(f"the array of constant {name!r} is {found}, expected {mark}")
+    if actual != mark:
+        raise ValueError(f"the array of constant {name!r} is {actual}, expected {mark}")
     return constants[name]
 
 
