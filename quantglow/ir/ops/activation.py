@@ -32,8 +32,8 @@ def _kind(op: str) -> type[Fusible]:
     """The operator of that name.  Raises ``ValueError`` for those that are not ``Fusible``."""
     kind = OPS.get(op)
     if kind is None or not issubclass(kind, Fusible):
-        known = [name for name, cls in OPS.items() if issubclass(cls, Fusible)]
-        raise ValueError(f"{op!r} is not one of {', '.join(known)}")
+        names = [name for name, cls in OPS.items() if issubclass(cls, Fusible)]
+        raise ValueError(f"{op!r} is not one of {', '.join(names)}")
     return kind
 
 
@@ -91,8 +91,8 @@ class Activation:
 
     def unit(self, step: float) -> float:
         """The real value of 1 in sums that are best for results in steps of that size."""
-        found = self.kind.unit(self.factor / step, *self.parameters)
-        return found if TINY < found < HUGE else 1.0
+        unit = self.kind.unit(self.factor / step, *self.parameters)
+        return unit if TINY < unit < HUGE else 1.0
 
     def expression(self, step: float | None = None) -> Expr:
         """The function of ``$0``, a real; with ``step`` of sums in ``unit(step)``, in steps.
@@ -110,12 +110,12 @@ class Activation:
 
     def _steps(self, step: float | None) -> Expr:
         """``expression(step)``, made once: calibration evaluates it for each sample."""
-        if step not in self._made:
-            self._made[step] = self.expression(step)
-        return self._made[step]
+        if step not in self._expressions:
+            self._expressions[step] = self.expression(step)
+        return self._expressions[step]
 
     @cached_property
-    def _made(self) -> dict[float | None, Expr]:
+    def _expressions(self) -> dict[float | None, Expr]:
         """The expressions made so far, by their steps."""
         return {}
 
@@ -137,9 +137,11 @@ class Activation:
         """An upper bound of the magnitude in steps, for sums in ``unit(step)`` of at most
         ``limit``; infinite if an intermediate value might exceed float32."""
         parts = [part for part in self.expression(step).parts() if part.op != "lt"]
-        found = [max(-low, high) for low, high in (_interval(p, (-limit, limit)) for p in parts)]
+        magnitudes = [
+            max(-low, high) for low, high in (_interval(p, (-limit, limit)) for p in parts)
+        ]
         largest = float(np.finfo(np.float32).max)
-        return found[0] if all(magnitude < largest for magnitude in found) else math.inf
+        return magnitudes[0] if all(magnitude < largest for magnitude in magnitudes) else math.inf
 
 
 def _float32(value: float) -> float:

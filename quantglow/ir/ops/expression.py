@@ -56,8 +56,8 @@ class Expr(Hashed):
         if self.op == SELECT:
             return np.where(*values)
         function = UNARY[self.op] if len(values) == 1 else BINARY[self.op]
-        made = [value for value, part in zip(values, self.args, strict=True) if part.args]
-        return _applied(function, values, made)
+        temporaries = [value for value, part in zip(values, self.args, strict=True) if part.args]
+        return _applied(function, values, temporaries)
 
     def __hash__(self) -> int:
         return self._hash
@@ -72,11 +72,11 @@ class Expr(Hashed):
             return operands[int(self.value)]
         if self.op in _LITERALS:
             return self.op
-        found = self._kinds.get(operands)
-        if found is None:
+        kind = self._kinds.get(operands)
+        if kind is None:
             arguments = tuple([a.kind(operands) for a in self.args])
-            found = self._kinds[operands] = result_kind(self.op, arguments)
-        return found
+            kind = self._kinds[operands] = result_kind(self.op, arguments)
+        return kind
 
     @cached_property
     def _kinds(self) -> dict[tuple[str, ...], str]:
@@ -132,8 +132,8 @@ class Expr(Hashed):
 
     def row_functions(self) -> tuple[Expr, ...]:
         """Its sums and maxima of rows, each once, those inside others first."""
-        found = dict.fromkeys(e for a in self.args for e in a.row_functions())
-        return (*found, self) if self.op in ROW_FUNCTIONS else tuple(found)
+        functions = dict.fromkeys(e for a in self.args for e in a.row_functions())
+        return (*functions, self) if self.op in ROW_FUNCTIONS else tuple(functions)
 
     @property
     def has_free_sizes(self) -> bool:
@@ -152,8 +152,8 @@ class Expr(Hashed):
 
     def operand_count(self) -> int:
         """Number of operands that the expression needs: its largest ``arg`` index plus one."""
-        own = int(self.value) + 1 if self.op == "arg" else 0
-        return max(own, *(a.operand_count() for a in self.args), 0)
+        count = int(self.value) + 1 if self.op == "arg" else 0
+        return max(count, *(a.operand_count() for a in self.args), 0)
 
     def __str__(self) -> str:
         if self.op == "arg":
@@ -168,16 +168,16 @@ class Expr(Hashed):
 _LITERALS: dict[str, Callable[[Any], Any]] = {"f": np.float32, "i": np.int32, "l": np.int64}
 
 
-def _applied(function: Function, values: Sequence[Any], made: Sequence[Any]) -> Any:
-    """The function of values; its result takes the place of one of ``made`` of the same shape.
+def _applied(function: Function, values: Sequence[Any], temporaries: Sequence[Any]) -> Any:
+    """The function of values; the result overwrites one of ``temporaries`` of the same shape.
 
     Large results in new memory would take twice as long.
     """
     if isinstance(function.compute, np.ufunc) and not function.signature.endswith(":b"):
         shape = np.broadcast_shapes(*map(np.shape, values))
-        for place in made:
-            if isinstance(place, np.ndarray) and place.shape == shape:
-                return function.compute(*values, out=place)
+        for buffer in temporaries:
+            if isinstance(buffer, np.ndarray) and buffer.shape == shape:
+                return function.compute(*values, out=buffer)
     return function.compute(*values)
 
 
@@ -231,8 +231,8 @@ def clipped(x: Expr, low: float, high: float) -> Expr:
 
 def polynomial(x: Expr, *coefficients: float) -> Expr:
     """``c[0] + x (c[1] + x (…))`` with exact coefficients."""
-    *rest, value = map(exact, coefficients)
-    for coefficient in reversed(rest):
+    *lower, value = map(exact, coefficients)
+    for coefficient in reversed(lower):
         value = coefficient + x * value
     return value
 
@@ -259,7 +259,7 @@ def parse_expression(text: str, *sizes: int) -> Expr:
 
     Raises ``ValueError`` on anything else.
     """
-    known = {size_text(size): size for size in sizes}
+    symbols = {size_text(size): size for size in sizes}
     tokens, end = [], 0
     while match := _TOKEN.match(text, end):
         tokens.append(match[1])
@@ -268,12 +268,12 @@ def parse_expression(text: str, *sizes: int) -> Expr:
         raise ValueError(f"unexpected {text[end : end + 20]!r} in an expression")
     supply = [*reversed(tokens)]
     try:
-        made = _parse(supply, known)
+        expression = _parse(supply, symbols)
     except (IndexError, RecursionError):
         raise ValueError("the expression ends early, or is nested too deeply") from None
     if supply:
         raise ValueError(f"unexpected {supply[-1]!r} after the expression")
-    return made
+    return expression
 
 
 def _parse(tokens: list[str], sizes: Mapping[str, int]) -> Expr:

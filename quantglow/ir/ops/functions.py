@@ -138,11 +138,11 @@ def _shifted_right(x: Any, y: Any) -> Any:
 def _float_remainder(x: Any, y: Any) -> Any:
     """``fmod``, exact for quotients below 2^29: one step in float64 and one correction."""
     wide, divisor = np.float64(x), np.abs(np.float64(y))
-    rest = np.abs(wide) - divisor * np.trunc(np.abs(wide) / divisor)
-    rest = np.where(rest < 0, rest + divisor, rest)
-    rest = np.where(rest >= divisor, rest - divisor, rest)
-    rest = np.where(np.isinf(divisor) & np.isfinite(wide), np.abs(wide), rest)
-    return np.copysign(rest.astype(np.float32), x)
+    remainder = np.abs(wide) - divisor * np.trunc(np.abs(wide) / divisor)
+    remainder = np.where(remainder < 0, remainder + divisor, remainder)
+    remainder = np.where(remainder >= divisor, remainder - divisor, remainder)
+    remainder = np.where(np.isinf(divisor) & np.isfinite(wide), np.abs(wide), remainder)
+    return np.copysign(remainder.astype(np.float32), x)
 
 
 def shrinking_power(x: Any) -> Any:
@@ -154,10 +154,10 @@ def shrinking_power(x: Any) -> Any:
     power = np.asarray(x, np.float32) * np.float32(LOG2_E)
     power = np.maximum(power, np.float32(LEAST_POWER))
     whole = np.asarray((power + np.float32(ROUNDING)) - np.float32(ROUNDING))
-    rest = power - whole
-    value = np.full_like(rest, EXP2[-1])
+    fraction = power - whole
+    value = np.full_like(fraction, EXP2[-1])
     for coefficient in reversed(EXP2[:-1]):
-        value *= rest
+        value *= fraction
         value += np.float32(coefficient)
     with np.errstate(invalid="ignore"):  # NaN has no exponent, and needs none.
         exponents = whole.astype(np.int32)
@@ -260,8 +260,8 @@ def result_kind(name: str, arguments: tuple[str, ...]) -> str:
     signature = _SELECT_SIGNATURE if name == SELECT else functions[name].signature
     takes, gives = signature.split(":")
     bound: dict[str, str] = {}
-    for wanted, kind in zip(takes, arguments, strict=True):
-        fits = {"n": kind in "il", "x": True}.get(wanted, kind == wanted)
-        if not fits or bound.setdefault(wanted, kind) != kind:
+    for parameter, kind in zip(takes, arguments, strict=True):
+        fits = {"n": kind in "il", "x": True}.get(parameter, kind == parameter)
+        if not fits or bound.setdefault(parameter, kind) != kind:
             raise TypeError(f"{name} takes {takes}, not {''.join(arguments)}")
     return bound.get(gives, gives)

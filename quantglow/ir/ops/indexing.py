@@ -48,11 +48,11 @@ def out_of_range(name: str, index: int, length: int) -> OutOfRangeError:
 
 def counted(node: Node, indices: Array, length: int) -> Array:
     """Indices counted from the begin.  Raises ``OutOfRangeError``."""
-    found = np.where(indices < 0, indices + length, indices)
-    outside = (found < 0) | (found >= length)
+    positions = np.where(indices < 0, indices + length, indices)
+    outside = (positions < 0) | (positions >= length)
     if outside.any():
         raise out_of_range(node.name, int(indices[outside][0]), length)
-    return found
+    return positions
 
 
 INDEX_TYPES = (DType.I32, DType.I64)

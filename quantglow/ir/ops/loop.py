@@ -63,26 +63,26 @@ class Loop(Node):
     @property
     def results(self) -> list[TensorType]:
         """The types of all results."""
-        made = [node.type for _, node in self.body.outputs]
-        stacked = made[len(self.carried) :]
-        return made[: len(self.carried)] + [
+        types = [node.type for _, node in self.body.outputs]
+        stacked = types[len(self.carried) :]
+        return types[: len(self.carried)] + [
             kind.with_shape((self.trips, *kind.shape)) for kind in stacked
         ]
 
     def infer(self) -> TensorType:
-        given = [node.type for node in self.body.inputs]
+        inputs = [node.type for node in self.body.inputs]
         expected = [x.type for x in self.carried]
         for x in self.sliced:
             if not x.type.rank or x.type.shape[0] != self.trips:
                 raise self.refuse(f"{x.name!r} has not {self.trips} elements along axis 0")
             expected.append(x.type.with_shape(x.type.shape[1:]))
         expected += [x.type for x in self.captured]
-        if given != expected:
-            raise self.refuse(f"the body takes {_words(given)}, not {_words(expected)}")
-        made = [node.type for _, node in self.body.outputs]
-        if made[: len(self.carried)] != expected[: len(self.carried)]:
-            raise self.refuse(f"the body gives {_words(made)}, which it cannot take again")
-        if not (0 <= self.output < len(made) and 0 <= self.trips <= ENDLESS):
+        if inputs != expected:
+            raise self.refuse(f"the body takes {_words(inputs)}, not {_words(expected)}")
+        outputs = [node.type for _, node in self.body.outputs]
+        if outputs[: len(self.carried)] != expected[: len(self.carried)]:
+            raise self.refuse(f"the body gives {_words(outputs)}, which it cannot take again")
+        if not (0 <= self.output < len(outputs) and 0 <= self.trips <= ENDLESS):
             raise self.refuse(f"there is no result {self.output} of {self.trips} trips")
         if self.conditional:
             self._check_condition()
@@ -101,9 +101,9 @@ class Loop(Node):
         self, carried: tuple[Array, ...], sliced: tuple[Array, ...], captured: tuple[Array, ...]
     ) -> Array:
         operands = (*carried, *sliced, *captured)
-        kept = _latest.runs.get(self.body)
-        if kept is not None and kept[0] == self._key(operands):
-            return kept[1][self.output].copy()
+        latest = _latest.runs.get(self.body)
+        if latest is not None and latest[0] == self._key(operands):
+            return latest[1][self.output].copy()
         return self.watched(operands, lambda values: None)
 
     def watched(self, operands: Sequence[Array], watch: Watch) -> Array:
@@ -153,10 +153,10 @@ _latest = _Latest()
 
 def _digest(operands: Sequence[Array]) -> bytes:
     """A hash of all elements."""
-    found = hashlib.blake2b()
+    digest = hashlib.blake2b()
     for array in operands:
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return found.digest()
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.digest()
 
 
 def run(body: Graph, inputs: Sequence[Array]) -> dict[Node, Array]:

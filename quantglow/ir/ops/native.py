@@ -93,8 +93,8 @@ class NativeOps(Protocol):
         taps of the windows of padded NHWC ``x``, ``beside`` [N, OH, OW, C], and 1.  Exact for
         integers below 256 in magnitude."""
 
-    def missing_sums(self, wanted: Array, sums: Array, low: float, high: float) -> None:
-        """``wanted - sums`` in the place of ``sums``, of one shape; 0 where both are at or beyond
+    def missing_sums(self, targets: Array, sums: Array, low: float, high: float) -> None:
+        """``targets - sums`` in the place of ``sums``, of one shape; 0 where both are at or beyond
         the same bound."""
 
     def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:

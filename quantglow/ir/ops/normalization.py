@@ -82,9 +82,9 @@ class LayerNormalization(Node):
             raise self.refuse("x must have an axis")
         if (self.out is None) == is_integer(self.x.type):
             raise self.refuse("`out` must be given exactly when x is quantized")
-        wanted = TensorType(DType.F32, self.x.type.shape[-1:])
-        if any(p is not None and p.type != wanted for p in (self.gamma, self.beta)):
-            raise self.refuse(f"gamma and beta must be {wanted}")
+        expected = TensorType(DType.F32, self.x.type.shape[-1:])
+        if any(p is not None and p.type != expected for p in (self.gamma, self.beta)):
+            raise self.refuse(f"gamma and beta must be {expected}")
         return self.x.type if self.out is None else self.x.type.with_element(self.out)
 
     def reference(self, x: Array, gamma: Array | None, beta: Array | None) -> Array:

@@ -171,10 +171,10 @@ class Reduce(Node):
             not 0 <= a < self.x.type.rank for a in self.axes
         ):
             raise self.refuse(f"axes {self.axes} must be sorted and within the rank of x")
-        kept = enumerate(self.x.type.shape)
+        sizes = enumerate(self.x.type.shape)
         if self.keepdims:
-            return tuple(1 if i in self.axes else d for i, d in kept)
-        return tuple(d for i, d in kept if i not in self.axes)
+            return tuple(1 if i in self.axes else d for i, d in sizes)
+        return tuple(d for i, d in sizes if i not in self.axes)
 
     def chosen_type(self) -> TensorType:
         """The type of elements of x; integers with parameters for each index of an axis are plain

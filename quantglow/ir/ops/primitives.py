@@ -69,14 +69,14 @@ class RowMap(Node):
         return if_aligned(self) if self.type.rank > 1 else None
 
     def infer(self) -> TensorType:
-        found = _type_of(self, self.args, self.expression, self.out)
-        if found.rank < 1 or found.shape[-1] < 1:
+        result = _type_of(self, self.args, self.expression, self.out)
+        if result.rank < 1 or result.shape[-1] < 1:
             raise self.refuse("the last axis must not be empty")
-        if any(t.dtype is DType.I64 for t in (found, *(a.type for a in self.args))):
+        if any(t.dtype is DType.I64 for t in (result, *(a.type for a in self.args))):
             raise self.refuse("its tensors must not be int64")
-        if found.dtype is DType.BOOL:
+        if result.dtype is DType.BOOL:
             raise self.refuse("its result must not be a condition")
-        return found
+        return result
 
     def reference(self, args: tuple[Array, ...]) -> Array:
         shape = np.broadcast_shapes(*(a.shape for a in args))

@@ -155,11 +155,11 @@ class AntialiasedResize(Resize):
     def infer(self) -> TensorType:
         if self.mode != "linear" or not self.x.type.dtype.is_float:
             raise self.refuse("only linear interpolation of floats is antialiased")
-        found = super().infer()
+        result = super().infer()
         for axis, sizes in enumerate(zip(self.x.type.shape[1:3], self.sizes, strict=True)):
             if not any(map(is_free, sizes)):
                 self._check_axis(axis, *sizes)
-        return found
+        return result
 
     def _check_axis(self, axis: int, length: int, size: int) -> None:
         """Raise ``TypeRuleError`` for known sizes that the scale does not give, or large tables."""
@@ -179,17 +179,21 @@ class AntialiasedResize(Resize):
         length, resized = int(self.x.type.shape[axis + 1]), int(self.sizes[axis])
         self._check_axis(axis, length, resized)
         index, scale = np.arange(resized, dtype=np.float64), float(self.scales[axis])
-        centres = COORDINATES[self.coordinates](index, length, resized, scale)[:, None]
+        centers = COORDINATES[self.coordinates](index, length, resized, scale)[:, None]
         narrow = min(scale, 1.0)
         reach = math.ceil(1 / narrow) + 1
-        pixels = np.floor(centres).astype(np.int64) + np.arange(-reach, reach + 1)
-        found = np.maximum(1 - np.abs(pixels - centres) * narrow, 0)
+        pixels = np.floor(centers).astype(np.int64) + np.arange(-reach, reach + 1)
+        coefficients = np.maximum(1 - np.abs(pixels - centers) * narrow, 0)
         if self.excludes_outside:
-            found[(pixels < 0) | (pixels >= length)] = 0
-        whole = np.zeros((resized, length))
+            coefficients[(pixels < 0) | (pixels >= length)] = 0
+        matrix = np.zeros((resized, length))
         at = np.clip(pixels, 0, length - 1)
-        np.add.at(whole, (np.arange(resized)[:, None], at), found / found.sum(1, keepdims=True))
-        return whole.astype(np.float32)
+        np.add.at(
+            matrix,
+            (np.arange(resized)[:, None], at),
+            coefficients / coefficients.sum(1, keepdims=True),
+        )
+        return matrix.astype(np.float32)
 
     def reference(self, x: Array) -> Array:
         rows, columns = self.weights(0), self.weights(1)

@@ -96,30 +96,30 @@ class Images:
         top, left, _, right = self.pads
         start = max(first - top, 0)
         end = max(min(stop - top, self.x.shape[1]), start)
-        given = self.x[images, start:end]
+        pixels = self.x[images, start:end]
         if not is_changed and not any(self.pads):
-            return given
-        count, _, width, channels = given.shape
+            return pixels
+        count, _, width, channels = pixels.shape
         shape = (count, stop - first, left + width + right, channels)
         place = start + top - first
         native = native_ops()
-        if native is not None and self.dtype == np.float32 and self._is_native(given):
-            found = np.empty(shape, np.float32)
-            native.padded(given, self.zero_point, place, left, found)
-            return found
-        found = np.zeros(shape, self.dtype) if any(self.pads) else np.empty(shape, self.dtype)
-        own = found[:, place : place + end - start, left : left + width]
+        if native is not None and self.dtype == np.float32 and self._is_native(pixels):
+            lines = np.empty(shape, np.float32)
+            native.padded(pixels, self.zero_point, place, left, lines)
+            return lines
+        lines = np.zeros(shape, self.dtype) if any(self.pads) else np.empty(shape, self.dtype)
+        interior = lines[:, place : place + end - start, left : left + width]
         if is_changed:
-            np.subtract(given, self.zero_point, out=own, dtype=self.dtype)
+            np.subtract(pixels, self.zero_point, out=interior, dtype=self.dtype)
         else:
-            own[...] = given
-        return found
+            interior[...] = pixels
+        return lines
 
-    def _is_native(self, given: Array) -> bool:
+    def _is_native(self, pixels: Array) -> bool:
         """Whether native code reads lines of this type and layout."""
-        is_byte = given.dtype.kind in "iu" and given.dtype.itemsize == 1
-        is_float = given.dtype == np.float32 and self.zero_point == 0
-        return (is_byte or is_float) and (not len(given) or given[0].flags.c_contiguous)
+        is_byte = pixels.dtype.kind in "iu" and pixels.dtype.itemsize == 1
+        is_float = pixels.dtype == np.float32 and self.zero_point == 0
+        return (is_byte or is_float) and (not len(pixels) or pixels[0].flags.c_contiguous)
 
 
 def conv2d(
@@ -159,11 +159,11 @@ def conv2d(
         return sums if finish is None else finish(sums, part)
 
     parts = parts_of((n, oh, ow), width * x.itemsize)
-    made = each(computed, parts)
+    arrays = each(computed, parts)
     if len(parts) == 1:
-        return made[0]
-    result = np.empty((n, oh, ow, o), made[0].dtype)
-    for part, values in zip(parts, made, strict=True):
+        return arrays[0]
+    result = np.empty((n, oh, ow, o), arrays[0].dtype)
+    for part, values in zip(parts, arrays, strict=True):
         result[part] = values
     return result
 
@@ -199,13 +199,13 @@ def _native_conv2d(
     result = np.empty((n, oh, ow, o), np.float32 if finish is None else dtype)
 
     def compute(part: Part) -> None:
-        own, lines = result[part], range(oh)[part[1]]
+        target, lines = result[part], range(oh)[part[1]]
         first, stop = lines.start * strides[0], (lines.stop - 1) * strides[0] + span
         x = np.ascontiguousarray(images.lines(part[0], first, stop))
-        sums = own if own.dtype == np.float32 else np.empty(own.shape, np.float32)
+        sums = target if target.dtype == np.float32 else np.empty(target.shape, np.float32)
         native.conv2d(x, w, strides, dilations, ends, sums)
-        if finish is not None and (found := finish(sums, part)) is not own:
-            own[...] = found
+        if finish is not None and (finished := finish(sums, part)) is not target:
+            target[...] = finished
 
     pixel_nbytes = (strides[0] * strides[1] * c + o) * w.itemsize
     each(compute, parts_of((n, oh, ow), pixel_nbytes, NATIVE_PART_NBYTES))
