@@ -17,11 +17,11 @@ from quantglow.ir.program.program import Alloc, Buffer, BufferKind, Copy, Deallo
 
 def first_uses(steps: Sequence[Instruction]) -> dict[Buffer, int]:
     """The index of the first instruction that touches each buffer."""
-    found: dict[Buffer, int] = {}
+    uses: dict[Buffer, int] = {}
     for index, step in enumerate(steps):
         for view in step.views:
-            found.setdefault(view.buffer, index)
-    return found
+            uses.setdefault(view.buffer, index)
+    return uses
 
 
 def last_uses(steps: Sequence[Instruction]) -> dict[Buffer, int]:
@@ -59,8 +59,8 @@ class LoopResults:
 
     def of(self, node: Loop) -> View:
         """The place of a result that is read."""
-        found = self.stacked.get(node.output)
-        return self.carried[node.output] if found is None else found
+        view = self.stacked.get(node.output)
+        return self.carried[node.output] if view is None else view
 
 
 def siblings(node: Loop, nodes: Sequence[Node]) -> list[Loop]:

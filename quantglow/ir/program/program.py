@@ -128,11 +128,11 @@ class View(Concise):
     def expanded(self, shape: tuple[int, ...]) -> View:
         """Broadcast to ``shape`` with zero strides."""
         missing = len(shape) - len(self.shape)
-        own = [0] * missing + [
+        strides = [0] * missing + [
             0 if d == 1 and t != 1 else s
             for d, s, t in zip(self.shape, self.strides, shape[missing:], strict=True)
         ]
-        return replace(self, type=self.type.with_shape(shape), strides=tuple(own))
+        return replace(self, type=self.type.with_shape(shape), strides=tuple(strides))
 
     def reshaped(self, shape: tuple[int, ...]) -> View | None:
         """The same elements under another shape, or None where strides do not allow a view."""
@@ -283,15 +283,15 @@ class Fill(Instruction):
     def boxes(self) -> Iterator[View]:
         """Disjoint views that together cover what is filled."""
         starts, sizes = self.interior
-        rest_starts, rest_sizes = [0] * len(starts), list(self.dst.shape)
+        inner_starts, inner_sizes = [0] * len(starts), list(self.dst.shape)
         for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-            after = rest_sizes[axis] - start - size
+            after = inner_sizes[axis] - start - size
             for begin, length in ((0, start), (start + size, after)):
                 if length:
-                    box_starts, box_sizes = list(rest_starts), list(rest_sizes)
+                    box_starts, box_sizes = list(inner_starts), list(inner_sizes)
                     box_starts[axis], box_sizes[axis] = begin, length
                     yield self.dst.sub(tuple(box_starts), tuple(box_sizes))
-            rest_starts[axis], rest_sizes[axis] = start, size
+            inner_starts[axis], inner_sizes[axis] = start, size
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -376,12 +376,12 @@ class Program(Concise):
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
         """Every buffer, in order of first appearance."""
-        found = {view.buffer: None for _, view in (*self.inputs, *self.outputs)}
+        buffers = {view.buffer: None for _, view in (*self.inputs, *self.outputs)}
         for instruction in self.instructions:
             if isinstance(instruction, Alloc):
-                found.setdefault(instruction.buffer)
-            found.update((view.buffer, None) for view in instruction.views)
-        return tuple(found)
+                buffers.setdefault(instruction.buffer)
+            buffers.update((view.buffer, None) for view in instruction.views)
+        return tuple(buffers)
 
     def __str__(self) -> str:
         return self.text(as_it_is)
@@ -405,16 +405,16 @@ class Program(Concise):
         """Short names for the element types whose parameters are too long to repeat."""
         views = [view for step in self.instructions for view in step.views]
         views += [view for _, view in (*self.inputs, *self.outputs)]
-        found: dict[ElementType, str] = {}
+        names: dict[ElementType, str] = {}
         for element in (view.type.element for view in views):
             if element.quant is not None and element.quant.axis is not None:
-                found.setdefault(element, f"{element.quant}#{len(found)}")
-        return found
+                names.setdefault(element, f"{element.quant}#{len(names)}")
+        return names
 
 
 def numbered(steps: Sequence[Instruction], spell: Spelling, outer: str = "") -> Iterator[str]:
     """A line for each instruction with its number; those in loops have that of the loop before."""
     for number, step in enumerate(steps):
-        own = f"{outer}.{number}" if outer else f"{number:4d}"
-        yield f"{own}  {step.text(spell)}"
-        yield from numbered(step.steps, spell, own)
+        label = f"{outer}.{number}" if outer else f"{number:4d}"
+        yield f"{label}  {step.text(spell)}"
+        yield from numbered(step.steps, spell, label)

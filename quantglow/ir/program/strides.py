@@ -24,19 +24,19 @@ def reshaped_strides(
     if 0 in shape:
         return dense_strides(new)
     axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
-    found: list[int] = []
-    while axes and len(found) < len(new):
+    result: list[int] = []
+    while axes and len(result) < len(new):
         run, count = [axes.pop(0)], 1
-        while (have := math.prod(s for s, _ in run)) != (
-            wanted := math.prod(new[len(found) : len(found) + count])
+        while (old_size := math.prod(s for s, _ in run)) != (
+            new_size := math.prod(new[len(result) : len(result) + count])
         ):
-            if wanted < have:
+            if new_size < old_size:
                 count += 1
             else:
                 run.append(axes.pop(0))
         if any(outer != size * inner for (_, outer), (size, inner) in pairwise(run)):
             return None
-        part = dense_strides(new[len(found) : len(found) + count])
-        found += [run[-1][1] * stride for stride in part]
-    last = found[-1] if found else 1
-    return (*found, *[last] * (len(new) - len(found)))
+        part = dense_strides(new[len(result) : len(result) + count])
+        result += [run[-1][1] * stride for stride in part]
+    last = result[-1] if result else 1
+    return (*result, *[last] * (len(new) - len(result)))

@@ -239,11 +239,11 @@ def _compute(
     leaves = {view: _leaf(view) for _, view in inputs}
     values: dict[str, Any] = {key: value for key, value in attributes.items() if key != "name"}
     for label in operand_fields(cls):
-        found = tuple(leaves[view] for name, view in inputs if name == label)
+        operands = tuple(leaves[view] for name, view in inputs if name == label)
         if cls.__annotations__[label] == "tuple[Node, ...]":
-            values[label] = found
-        elif found:
-            values[label] = found[0]
+            values[label] = operands
+        elif operands:
+            values[label] = operands[0]
     hint = cls.__annotations__.get("out")
     if hint == "ElementType" or (hint is not None and output.type.quant is not None):
         values["out"] = output.type.element

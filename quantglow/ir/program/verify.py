@@ -85,12 +85,12 @@ def _step(step: Instruction, live: set[Buffer], written: set[Buffer]) -> str | N
         return _operands(step, live, written)
     if step.condition is not None and step.condition.buffer not in written:
         return f"{step.condition.buffer} is read before it is written"
-    known = set(written)
+    initialized = set(written)
     for inner in step.body:
-        problem = _inside(inner, step) or _step(inner, live, known)
+        problem = _inside(inner, step) or _step(inner, live, initialized)
         if problem:
             return f"in the loop, {inner}: {problem}"
-        known.update(view.buffer for view in (*inner.outs, *inner.inouts))
+        initialized.update(view.buffer for view in (*inner.outs, *inner.inouts))
     return None
 
 

@@ -155,8 +155,8 @@ class Expression:
                 least, most = scaled(_product_bounds(monomial), coefficient)
                 low, high = low + least, high + most
             if common := _common_factor(self.terms):
-                rest = _collected((_without(m, common), c) for m, c in self.terms)
-                ends = _product_of(_product_bounds(common), rest.bounds)
+                cofactor = _collected((_without(m, common), c) for m, c in self.terms)
+                ends = _product_of(_product_bounds(common), cofactor.bounds)
                 low, high = max(low, ends[0]), min(high, ends[1])
             self._bounds = low, high
         return self._bounds
@@ -244,37 +244,39 @@ def _product(one: Expression, other: Expression) -> Expression:
 
 
 @lru_cache(MOST_RESULTS)
-def _quotient(found: Expression, divisor: Expression) -> Expression:
+def _quotient(dividend: Expression, divisor: Expression) -> Expression:
     if not divisor.terms:
         raise ZeroDivisionError("division of a size by 0")
     if divisor.constant is not None:
-        return _divided_by_number(found, divisor.constant)
-    whole, rest = _divided(found, divisor)
-    if not rest.terms:
+        return _divided_by_number(dividend, divisor.constant)
+    whole, remainder = _divided(dividend, divisor)
+    if not remainder.terms:
         return whole
-    if rest.bounds[0] >= 0 and (divisor - rest).bounds[0] > 0:
+    if remainder.bounds[0] >= 0 and (divisor - remainder).bounds[0] > 0:
         return whole
-    return whole + _of_atom(Quotient(rest, divisor))
+    return whole + _of_atom(Quotient(remainder, divisor))
 
 
 def _collected(terms: Iterable[tuple[Monomial, int]]) -> Expression:
     sums: Counter[Monomial] = Counter()
     for monomial, coefficient in terms:
         sums[monomial] += coefficient
-    kept = [(monomial, coefficient) for monomial, coefficient in sums.items() if coefficient]
-    return Expression(tuple(sorted(kept, key=lambda term: _order(term[0]), reverse=True)))
+    nonzero = [(monomial, coefficient) for monomial, coefficient in sums.items() if coefficient]
+    return Expression(tuple(sorted(nonzero, key=lambda term: _order(term[0]), reverse=True)))
 
 
 @lru_cache(MOST_RESULTS)
-def parts(found: Expression) -> tuple[Expression, int, int]:
-    """``core``, ``factor`` and ``constant`` with ``found == core * factor + constant``; the core's
-    coefficients have no common divisor, and the first is positive."""
-    rest = [(m, c) for m, c in found.terms if m]
-    constant = sum(c for m, c in found.terms if not m)
-    if not rest:
+def parts(expression: Expression) -> tuple[Expression, int, int]:
+    """``core``, ``factor`` and ``constant`` with ``expression == core * factor + constant``.
+
+    The core's coefficients have no common divisor, and the first is positive.
+    """
+    variable = [(m, c) for m, c in expression.terms if m]
+    constant = sum(c for m, c in expression.terms if not m)
+    if not variable:
         return number(0), 1, constant
-    factor = math.gcd(*(c for _, c in rest)) * (1 if rest[0][1] > 0 else -1)
-    return Expression(tuple((m, c // factor) for m, c in rest)), factor, constant
+    factor = math.gcd(*(c for _, c in variable)) * (1 if variable[0][1] > 0 else -1)
+    return Expression(tuple((m, c // factor) for m, c in variable)), factor, constant
 
 
 @cache
@@ -328,7 +330,7 @@ def _without(monomial: Monomial, factor: Monomial) -> Monomial:
     return _sorted(tuple((Counter(monomial) - Counter(factor)).elements()))
 
 
-def _divided_by_number(found: Expression, divisor: int) -> Expression:
+def _divided_by_number(dividend: Expression, divisor: int) -> Expression:
     """Multiples of the divisor are taken out; common factors are cancelled.
 
     Coefficients keep the remainder nearest to 0, and the first one is positive: ``ceil(T / 16)`` is
@@ -336,54 +338,56 @@ def _divided_by_number(found: Expression, divisor: int) -> Expression:
     """
     if divisor < 0:
         raise ValueError(f"division of a size by {divisor}")
-    rest = _collected((m, _nearest(c, divisor) if m else c % divisor) for m, c in found.terms)
-    whole = _collected((m, c // divisor) for m, c in (found - rest).terms)
-    if rest.terms and rest.terms[0][0] and rest.terms[0][1] < 0:
-        return whole - _divided_by_number(number(divisor - 1) - rest, divisor)
-    common = math.gcd(divisor, *(c for m, c in rest.terms if m))
-    divisor, rest = divisor // common, _collected((m, c // common) for m, c in rest.terms)
-    low, high = rest.bounds
+    remainder = _collected(
+        (m, _nearest(c, divisor) if m else c % divisor) for m, c in dividend.terms
+    )
+    whole = _collected((m, c // divisor) for m, c in (dividend - remainder).terms)
+    if remainder.terms and remainder.terms[0][0] and remainder.terms[0][1] < 0:
+        return whole - _divided_by_number(number(divisor - 1) - remainder, divisor)
+    common = math.gcd(divisor, *(c for m, c in remainder.terms if m))
+    divisor, remainder = divisor // common, _collected((m, c // common) for m, c in remainder.terms)
+    low, high = remainder.bounds
     if low >= 0 and high < divisor:
         return whole
     if divisor == 1:
-        return whole + rest
-    inner = _lone_quotient(rest)
+        return whole + remainder
+    inner = _lone_quotient(remainder)
     if inner is not None:
         atom, added = inner
         scale = atom.divisor.terms[0][1]
         return whole + _divided_by_number(atom.numerator + number(added * scale), divisor * scale)
-    return whole + _of_atom(Quotient(rest, number(divisor)))
+    return whole + _of_atom(Quotient(remainder, number(divisor)))
 
 
 def _nearest(coefficient: int, divisor: int) -> int:
     """The remainder of least size; the positive one of two."""
-    rest = coefficient % divisor
-    return rest - divisor if 2 * rest > divisor else rest
+    remainder = coefficient % divisor
+    return remainder - divisor if 2 * remainder > divisor else remainder
 
 
-def _lone_quotient(found: Expression) -> tuple[Quotient, int] | None:
+def _lone_quotient(expression: Expression) -> tuple[Quotient, int] | None:
     """The parts of ``floor(n, number) + constant``."""
-    (monomial, coefficient), *rest = found.terms
-    if coefficient != 1 or len(monomial) != 1 or any(m for m, _ in rest):
+    (monomial, coefficient), *others = expression.terms
+    if coefficient != 1 or len(monomial) != 1 or any(m for m, _ in others):
         return None
     atom = monomial[0]
     if not isinstance(atom, Quotient) or atom.divisor.constant is None:
         return None
-    return atom, sum(c for _, c in rest)
+    return atom, sum(c for _, c in others)
 
 
-def _divided(found: Expression, divisor: Expression) -> tuple[Expression, Expression]:
+def _divided(dividend: Expression, divisor: Expression) -> tuple[Expression, Expression]:
     """Quotient and remainder of polynomials: leading terms are divided while that is exact."""
-    whole, rest = number(0), number(0)
+    whole, remainder = number(0), number(0)
     lead, factor = divisor.terms[0]
-    while found.terms:
-        monomial, coefficient = found.terms[0]
+    while dividend.terms:
+        monomial, coefficient = dividend.terms[0]
         missing = Counter(monomial)
         missing.subtract(lead)
         if coefficient % factor or min(missing.values()) < 0:
-            first = Expression((found.terms[0],))
-            found, rest = found - first, rest + first
+            first = Expression((dividend.terms[0],))
+            dividend, remainder = dividend - first, remainder + first
             continue
         step = Expression(((_sorted(tuple(missing.elements())), coefficient // factor),))
-        found, whole = found - step * divisor, whole + step
-    return whole, rest
+        dividend, whole = dividend - step * divisor, whole + step
+    return whole, remainder

@@ -119,7 +119,7 @@ class Guards:
     atomic: frozenset[str] = frozenset()
     _decided: dict[tuple[Expression, Relation], bool] = field(default_factory=dict)
     _likely: dict[Expression, int] = field(default_factory=dict)
-    _known: dict[Expression, Bounds] = field(default_factory=dict)
+    _bounds: dict[Expression, Bounds] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def decide(self, expression: Expression, relation: Relation) -> bool:
@@ -156,15 +156,15 @@ class Guards:
 
     def likely(self, expression: Expression) -> int:
         """The value at the hints."""
-        found = self._likely.get(expression)
-        if found is None:
-            found = self._likely[expression] = expression.at(self.hints)
-        return found
+        value = self._likely.get(expression)
+        if value is None:
+            value = self._likely[expression] = expression.at(self.hints)
+        return value
 
     def bounds(self, expression: Expression) -> Bounds:
         """An interval that contains all values for which the guards hold."""
         core, factor, constant = parts(expression)
-        low, high = scaled(self._known.get(core, core.bounds), factor)
+        low, high = scaled(self._bounds.get(core, core.bounds), factor)
         return low + constant, high + constant
 
     def exclude_one(self, name: str) -> None:
@@ -174,7 +174,7 @@ class Guards:
     def _learn(self, guard: Guard) -> None:
         """Narrow the interval of what a guard bounds."""
         core, factor, constant = parts(guard.expression)
-        low, high = self._known.get(core, core.bounds)
+        low, high = self._bounds.get(core, core.bounds)
         match guard.relation:
             case Relation.EQUAL:
                 low = high = -constant // factor
@@ -186,7 +186,7 @@ class Guards:
                 low = max(low, -(constant // factor))
             case Relation.NOT_LESS:
                 high = min(high, constant // -factor)
-        self._known[core] = low, high
+        self._bounds[core] = low, high
 
     @property
     def answers(self) -> Iterator[Guard]:
@@ -230,19 +230,21 @@ class Guards:
     @contextmanager
     def forgetting(self) -> Iterator[dict[Guard, str]]:
         """The guards that are recorded inside; they are not guards after it."""
-        kept = [dict(facts) for facts in self._facts]
+        snapshots = [dict(facts) for facts in self._facts]
         inside: dict[Guard, str] = {}
         try:
             yield inside
         finally:
-            inside |= {guard: place for guard, place in self.found.items() if guard not in kept[0]}
-            for facts, before in zip(self._facts, kept, strict=True):
+            inside |= {
+                guard: place for guard, place in self.found.items() if guard not in snapshots[0]
+            }
+            for facts, before in zip(self._facts, snapshots, strict=True):
                 facts.clear()
                 facts.update(before)
 
     @property
     def _facts(self) -> tuple[dict[Any, Any], ...]:
-        return self.found, self._decided, self._known
+        return self.found, self._decided, self._bounds
 
     def hold(self, values: Values) -> bool:
         """Whether every guard holds for values of the symbols."""

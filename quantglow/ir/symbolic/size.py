@@ -105,8 +105,8 @@ class Size:
         return int(self) / other
 
     def __rtruediv__(self, other: float) -> float:
-        found: float = other / int(self)
-        return found
+        ratio: float = other / int(self)
+        return ratio
 
     def _compare(self, other: object, relation: Relation, swap: bool) -> Any:
         operand = _expression(other)
@@ -194,8 +194,8 @@ def is_one(size: int) -> bool:
 
 def surely_divides(divisor: int, value: int) -> bool:
     """Whether a value is a multiple for all values of the symbols."""
-    rest = value % divisor
-    return not is_free(rest) and rest == 0
+    remainder = value % divisor
+    return not is_free(remainder) and remainder == 0
 
 
 def guards_of(values: Iterable[object]) -> Guards | None:
@@ -280,13 +280,13 @@ def integer(value: Any) -> int:
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
     """Shape to which shapes broadcast, as in NumPy.  Raises ``ValueError`` where they do not."""
-    found = []
+    result = []
     for sizes in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
         wide = [size for size in sizes if size != 1]
         if any(size != wide[0] for size in wide[1:]):
             raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
-        found.append(integer(wide[0]) if wide else 1)
-    return tuple(found[::-1])
+        result.append(integer(wide[0]) if wide else 1)
+    return tuple(result[::-1])
 
 
 def surely_equal(one: Shape, other: Shape) -> bool:

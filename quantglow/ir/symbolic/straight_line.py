@@ -76,10 +76,10 @@ class StraightLine(Concise):
     def always_at(self, values: Values) -> Numbers:
         """The results of a program without conditions.  Raises ``FileFormatError`` for one of an
         altered file, which divides by 0."""
-        found = self.at(values)
-        if found is None:
+        numbers = self.at(values)
+        if numbers is None:
             raise FileFormatError("a size of a program is divided by 0. Remedy: save it again.")
-        return found
+        return numbers
 
     @cached_property
     def _function(self) -> Callable[[Sequence[int]], Numbers | None]:
@@ -118,7 +118,7 @@ class _Reader:
     ``count``: the lines above.  The methods raise ``ValueError``.
     """
 
-    known: dict[str, tuple[str, int]]
+    variables: dict[str, tuple[str, int]]
     count: int = 0
 
     def line(self, line: object) -> str:
@@ -145,7 +145,7 @@ class _Reader:
         if bits > MOST_BITS:
             raise ValueError(f"{text[:60]!r} has values of {bits} bits")
         name = f"v{self.count}"
-        self.known[name] = name, bits
+        self.variables[name] = name, bits
         self.count += 1
         return text
 
@@ -162,17 +162,17 @@ class _Reader:
         if text[0] not in "sv":
             value = int(text)
             return str(value), value.bit_length()
-        if text not in self.known:
+        if text not in self.variables:
             raise ValueError(f"{text} is read and not above")
-        return self.known[text]
+        return self.variables[text]
 
     def result(self, result: object) -> int | str:
         """A number, or the name of one."""
         if type(result) is int and result.bit_length() <= MOST_BITS:
             return result
-        if type(result) is not str or result not in self.known:
+        if type(result) is not str or result not in self.variables:
             raise ValueError(f"{str(result)[:60]!r} is no result")
-        return self.known[result][0]
+        return self.variables[result][0]
 
 
 def statement(number: int, line: str) -> str:
@@ -186,42 +186,42 @@ class Lines:
 
     symbols: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
-    known: dict[Atom | Expression, str] = field(default_factory=dict)
+    variables: dict[Atom | Expression, str] = field(default_factory=dict)
 
     def program(self, results: Iterable[int | str] = ()) -> StraightLine:
         """The program that returns some numbers and variables."""
         return StraightLine(tuple(self.symbols), tuple(self.lines), tuple(results))
 
-    def number(self, found: Expression) -> int | str:
+    def number(self, expression: Expression) -> int | str:
         """The number of a constant expression, the variable of another one."""
-        return self.expression(found) if found.constant is None else found.constant
+        return self.expression(expression) if expression.constant is None else expression.constant
 
-    def condition(self, found: Expression, relation: str) -> None:
+    def condition(self, expression: Expression, relation: str) -> None:
         """Stop where an expression does not compare with 0 as it should."""
-        self.lines.append(f"{self.expression(found)} {relation} 0")
+        self.lines.append(f"{self.expression(expression)} {relation} 0")
 
-    def expression(self, found: Expression) -> str:
+    def expression(self, expression: Expression) -> str:
         """The variable of an expression; constants are literals."""
-        if found not in self.known:
-            formula = " + ".join(self.term(*term) for term in found.terms) or "0"
+        if expression not in self.variables:
+            formula = " + ".join(self.term(*term) for term in expression.terms) or "0"
             is_short = re.fullmatch(_OPERAND, formula) is not None
-            self.known[found] = formula if is_short else self.variable(formula)
-        return self.known[found]
+            self.variables[expression] = formula if is_short else self.variable(formula)
+        return self.variables[expression]
 
     def term(self, monomial: Monomial, factor: int) -> str:
         """``v3*384``"""
         atoms = [self.atom(atom) for atom in monomial]
         return "*".join(atoms if atoms and factor == 1 else [*atoms, str(factor)])
 
-    def atom(self, found: Atom) -> str:
+    def atom(self, atom: Atom) -> str:
         """The variable of an atom."""
-        if found not in self.known:
-            self.known[found] = self.formula(found)
-        return self.known[found]
+        if atom not in self.variables:
+            self.variables[atom] = self.formula(atom)
+        return self.variables[atom]
 
-    def formula(self, found: Atom) -> str:
+    def formula(self, atom: Atom) -> str:
         """The variable of a new atom."""
-        match found:
+        match atom:
             case Symbol(name):
                 return self.symbols.setdefault(name, f"s{len(self.symbols)}")
             case Quotient(numerator, divisor):
@@ -243,9 +243,9 @@ class Evaluation:
 
     _positions: dict[Expression, int] = field(default_factory=dict)
 
-    def add(self, found: Expression) -> int:
+    def add(self, expression: Expression) -> int:
         """The position of an expression among the results."""
-        return self._positions.setdefault(found, len(self._positions))
+        return self._positions.setdefault(expression, len(self._positions))
 
     def program(self, tested: Iterable[Condition] = ()) -> StraightLine:
         """A program for the values of all expressions, in the order in which they were added
@@ -253,7 +253,7 @@ class Evaluation:
         lines = Lines()
         for condition in tested:
             lines.condition(*condition)
-        return lines.program([lines.number(found) for found in self._positions])
+        return lines.program([lines.number(expression) for expression in self._positions])
 
     def divisors(self) -> Iterator[Expression]:
         """The divisors that depend on symbols."""
@@ -269,6 +269,6 @@ class Evaluation:
                 waiting += inside
 
 
-def conditions(found: Iterable[Condition]) -> StraightLine:
+def conditions(comparisons: Iterable[Condition]) -> StraightLine:
     """A program that tells whether all expressions compare with 0 as they should."""
-    return Evaluation().program(found)
+    return Evaluation().program(comparisons)

@@ -31,15 +31,15 @@ USUAL = 8
 
 def identifiers(names: Iterable[str]) -> dict[str, str]:
     """An identifier for each of some distinct names, like it and unlike those of the others."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name in names:
         text = re.sub(r"[^0-9A-Za-z_]", "_", name)
         if not text.isidentifier() or keyword.iskeyword(text) or text in RESERVED:
             text = f"d_{text}"
-        while text in found.values():
+        while text in texts.values():
             text += "_"
-        found[name] = text
-    return found
+        texts[name] = text
+    return texts
 
 
 def size_from(tree: ast.expr, sizes: Mapping[str, int]) -> int:
