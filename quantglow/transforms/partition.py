@@ -71,8 +71,8 @@ INT8_TIMES = 4
 
 def branches_apart(graph: Graph) -> list[Branch]:
     """The large branches of a graph."""
-    found = ((b, sum(map(operations, b.nodes))) for b in branches_of(graph))
-    return [branch for branch, work in found if likely(work) >= LEAST_OPERATIONS]
+    candidates = ((b, sum(map(operations, b.nodes))) for b in branches_of(graph))
+    return [branch for branch, work in candidates if likely(work) >= LEAST_OPERATIONS]
 
 
 def operations(node: Node) -> int:
@@ -153,8 +153,8 @@ class _Levels:
     def __post_init__(self) -> None:
         """Set the earliest levels that operands allow."""
         for node in TopologicalSorter({n: self.awaited(n) for n in self.owners}).static_order():
-            own, awaited = self.owners[node], self.awaited(node)
-            ready = (self.levels[o] + (self.owners[o] != own) for o in awaited)
+            holder, awaited = self.owners[node], self.awaited(node)
+            ready = (self.levels[o] + (self.owners[o] != holder) for o in awaited)
             self.levels[node] = max(ready, default=0)
         self.sizes = Counter(map(self.key, self.owners))
         self.fixed = {node for _, node in self.graph.outputs}
@@ -186,16 +186,16 @@ class _Levels:
         """A later level for the node: the one of its readers, or one that its backend
         already has.
         """
-        users, own = self.graph.users[node], self.owners[node]
+        users, holder = self.graph.users[node], self.owners[node]
         if not users or node in self.fixed:
             return None
-        limit = min(self.levels[u] - (self.owners[u] != own) for u in users)
+        limit = min(self.levels[u] - (self.owners[u] != holder) for u in users)
         if limit == self.levels[node]:
             return None
-        if all(self.owners[u] == own for u in users):
+        if all(self.owners[u] == holder for u in users):
             return limit
         later = range(limit, self.levels[node], -1)
-        return next((level for level in later if self.sizes[level, own]), None)
+        return next((level for level in later if self.sizes[level, holder]), None)
 
     def saved(self, node: Node, level: int) -> int:
         """Bytes of the result that would no longer cross a border."""
@@ -204,11 +204,11 @@ class _Levels:
 
     def added(self, node: Node) -> int:
         """Bytes of operands that would newly cross a border."""
-        own = self.key(node)
+        key = self.key(node)
         return sum(
             o.type.nbytes
             for o in dict.fromkeys(self.sources(node))
-            if self.key(o) == own and all(self.key(u) == own for u in self.graph.users[o])
+            if self.key(o) == key and all(self.key(u) == key for u in self.graph.users[o])
         )
 
 
@@ -224,12 +224,12 @@ def cut_out(graph: Graph, nodes: Iterable[Node]) -> Graph:
             operands.append(inside.get(operand) or inputs.get(operand) or operand)
         inside[node] = node.with_operands(tuple(operands))
     outputs = {node for _, node in graph.outputs}
-    given = [
-        (node.name, made)
-        for node, made in inside.items()
+    results = [
+        (node.name, copy)
+        for node, copy in inside.items()
         if node in outputs or any(user not in inside for user in graph.users[node])
     ]
-    return Graph(tuple(inputs.values()), tuple(given), graph.source_hash)
+    return Graph(tuple(inputs.values()), tuple(results), graph.source_hash)
 
 
 def placeholder(node: Node) -> Input:

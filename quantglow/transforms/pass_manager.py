@@ -37,10 +37,10 @@ class PassRecord:
     def watched(self, name: str, rule: Rule) -> Callable[..., Any]:
         """The rule of the pass ``name``, which notes what it does."""
 
-        def watching(node: Any, *rest: Any) -> Any:
+        def watching(node: Any, *arguments: Any) -> Any:
             self.running = name
             start = time.perf_counter()
-            replacement = rule(node, *rest)
+            replacement = rule(node, *arguments)
             self.seconds[name] += time.perf_counter() - start
             if replacement is not None:
                 self.rewrites[name] += 1

@@ -64,12 +64,12 @@ class Uses:
             self._adopt(replacement)
         self.counts[replacement] = readers
 
-    def _adopt(self, made: Node) -> None:
+    def _adopt(self, node: Node) -> None:
         """Count the reads of a node that a rule made, and of the new nodes below it."""
-        for operand in made.operands:
-            known = operand in self.counts
+        for operand in node.operands:
+            is_counted = operand in self.counts
             self.counts[operand] = self.counts.get(operand, 0) + 1
-            if not known:
+            if not is_counted:
                 self._adopt(operand)
 
 
@@ -174,12 +174,12 @@ class Repeat:
     passes: tuple[Pass, ...]
 
     def __call__(self, graph: Graph) -> Graph:
-        settled, seen = 0, set[int]()
+        settled, structures = 0, set[int]()
         for turn, step in enumerate(islice(cycle(self.steps), ROUNDS * len(self.steps))):
             if turn >= USUAL_ROUNDS * len(self.steps) and turn % len(self.steps) == 0:
-                if (found := structure(graph)) in seen:
+                if (key := structure(graph)) in structures:
                     return graph
-                seen.add(found)
+                structures.add(key)
             new = step(graph) if isinstance(step, RewritePass) else run_whole(step, graph)
             # A local pass runs until it finds nothing more, so it need not look again.
             settled = settled + 1 if new is graph else int(isinstance(step, RewritePass))
@@ -214,12 +214,12 @@ def structure(graph: Graph) -> int:
 
 def single_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
     """Each pass once, those that are repeated in place of their group."""
-    found = (
+    singles = (
         step
         for entry in passes
         for step in (entry.passes if isinstance(entry, Repeat) else (entry,))
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(singles))
 
 
 def repeat(name: str, *passes: Pass) -> Repeat:
@@ -237,13 +237,13 @@ class OptimizeBodies:
         names = Names({node.name for node in graph.every_node()})
 
         def optimized(body: Graph) -> Graph:
-            own = {node.name for node in body.every_node()}
+            originals = {node.name for node in body.every_node()}
             new = self.optimize(body)
 
             def renamed(node: Node) -> Node:
-                known = node.name in own or node.name not in names.taken
+                stays = node.name in originals or node.name not in names.taken
                 names.taken.add(node.name)
-                return node if known else replace(node, name=names.fresh(node.name))
+                return node if stays else replace(node, name=names.fresh(node.name))
 
             return new.rebuild(renamed)
 

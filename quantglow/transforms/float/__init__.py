@@ -145,14 +145,14 @@ def optimize(graph: Graph) -> Graph:
     an image output.  Names of values that are gone become ``aliases``.  The passes run again while
     they still shrink the graph: what a late one takes apart an early one may yet fold.
     """
-    given = graph
+    original = graph
     with recorded():
         for _ in range(MOST_ROUNDS):
             before = len(graph.nodes)
             graph = run_passes(graph, FLOAT_PASSES)
             if len(graph.nodes) >= before:
                 break
-        return with_aliases(run_passes(graph, [OptimizeBodies(optimize)]), given)
+        return with_aliases(run_passes(graph, [OptimizeBodies(optimize)]), original)
 
 
 MOST_ROUNDS = 8

@@ -100,13 +100,13 @@ def merge_arithmetic(node: Node, uses: Uses) -> Node | None:
     if not compact(a, b):
         return declined(node, "the combined constant would be larger than both")
     with np.errstate(over="ignore"):
-        made = a + b if isinstance(node, Add) else a * b
-    return merged(node, inner, made, uses) if np.isfinite(made).all() else None
+        combined = a + b if isinstance(node, Add) else a * b
+    return merged(node, inner, combined, uses) if np.isfinite(combined).all() else None
 
 
-def merged(node: Binary, inner: Binary, made: Array, uses: Uses) -> Node:
-    """``made``: the sum or product of both Constants."""
-    product = float_constant(made, f"{node.name}:y", uses)
+def merged(node: Binary, inner: Binary, combined: Array, uses: Uses) -> Node:
+    """``combined``: the sum or product of both Constants."""
+    product = float_constant(combined, f"{node.name}:y", uses)
     if isinstance(node, Add):
         return Add(name=node.name, x=inner.x, y=product)
     if isinstance(inner, Mul):
@@ -184,8 +184,8 @@ def plus_scalar(node: Node) -> tuple[Node, float] | None:
 
 def added_to(node: Node, value: float) -> Node | None:
     """``x`` of ``x + value``."""
-    found = plus_scalar(node)
-    return found[0] if found is not None and close(found[1], value) else None
+    addition = plus_scalar(node)
+    return addition[0] if addition is not None and close(addition[1], value) else None
 
 
 def scaled_by(node: Node, scale: float) -> list[Node] | None:

@@ -120,15 +120,15 @@ def _reshaped(node: Reshape, part: Slice, uses: Uses) -> Node | None:
     sizes, cuts = list(node.shape), {}
     for axis, cut in _cuts(part):
         place = (part.type.shape[axis], math.prod(part.type.shape[:axis]))
-        found = (
-            own
-            for own, size in enumerate(node.shape)
-            if surely_equal((size, math.prod(node.shape[:own])), place)
+        candidates = (
+            target
+            for target, size in enumerate(node.shape)
+            if surely_equal((size, math.prod(node.shape[:target])), place)
         )
-        own = next(found, None)
-        if own is None:
+        target = next(candidates, None)
+        if target is None:
             return None
-        sizes[own], cuts[own] = part.x.type.shape[axis], cut
+        sizes[target], cuts[target] = part.x.type.shape[axis], cut
     name = uses.fresh(derived(node.name, ":whole"))
     return _cut(node, Reshape(name=name, x=part.x, shape=tuple(sizes)), cuts)
 
@@ -140,8 +140,8 @@ def _of_parts(node: Node, uses: Uses) -> Node | None:
     first = next(filter(None, cuts), None)
     if first is None or not all(isinstance(_whole(o), Constant) for o in node.operands):
         return None
-    for operand, own in zip(node.operands, cuts, strict=True):
-        if own != first and (own or _varies(operand, first, rank)):
+    for operand, operand_cuts in zip(node.operands, cuts, strict=True):
+        if operand_cuts != first and (operand_cuts or _varies(operand, first, rank)):
             return None
     return _cut(node, _renamed(node, tuple(map(_whole, node.operands)), uses), first)
 
@@ -164,15 +164,15 @@ def _varies(operand: Node, axes: Iterable[int], rank: int) -> bool:
     return any(sizes[axis] != 1 for axis in axes)
 
 
-def _cut(node: Node, made: Node, cuts: dict[int, Cut]) -> Node | None:
-    """The part of ``made`` that has the value of ``node``."""
-    if made.has_free_sizes:
+def _cut(node: Node, whole: Node, cuts: dict[int, Cut]) -> Node | None:
+    """The part of ``whole`` that has the value of ``node``."""
+    if whole.has_free_sizes:
         return None
-    if grows(made):
-        return declined(node, f"the whole has {made.type.nbytes} bytes, more than its operands")
-    every = [cuts.get(axis, (0, size, 1)) for axis, size in enumerate(made.type.shape)]
+    if grows(whole):
+        return declined(node, f"the whole has {whole.type.nbytes} bytes, more than its operands")
+    every = [cuts.get(axis, (0, size, 1)) for axis, size in enumerate(whole.type.shape)]
     starts, sizes, steps = zip(*every, strict=True)
-    return Slice(name=node.name, x=made, starts=starts, sizes=sizes, steps=steps)
+    return Slice(name=node.name, x=whole, starts=starts, sizes=sizes, steps=steps)
 
 
 def _cuts(part: Slice) -> Iterator[tuple[int, Cut]]:

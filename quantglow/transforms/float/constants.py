@@ -36,8 +36,8 @@ def scalar_of(node: Node) -> float | None:
 
 def is_scalar(node: Node, value: float) -> bool:
     """Whether the node is a Constant close to ``value``: exporters write 1/sqrt(2) in many ways."""
-    found = scalar_of(node)
-    return found is not None and close(found, value)
+    scalar = scalar_of(node)
+    return scalar is not None and close(scalar, value)
 
 
 def close(a: float, b: float) -> bool:
@@ -58,10 +58,10 @@ def channel_values(node: Node, channels: int, rank: int) -> Array | None:
 def absorbs(node: Node, reader: Node, uses: Uses) -> bool:
     """Whether arithmetic of ``reader`` on the result can go into weights and bias; else it declined
     if the node is a contraction."""
-    found = obstacle(node, uses) if isinstance(node, Contraction) else None
-    if found:
-        declined(reader, f"{node.name!r} {found}")
-    return found == ""
+    reason = obstacle(node, uses) if isinstance(node, Contraction) else None
+    if reason:
+        declined(reader, f"{node.name!r} {reason}")
+    return reason == ""
 
 
 def obstacle(node: Contraction, uses: Uses) -> str:

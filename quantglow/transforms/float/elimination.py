@@ -36,8 +36,8 @@ class EliminateCommonSubexpressions:
     name: str = "eliminate-common-subexpressions"
 
     def __call__(self, graph: Graph) -> Graph:
-        seen = Seen()
-        return graph.rebuild(seen.first)
+        representatives = Seen()
+        return graph.rebuild(representatives.first)
 
 
 @dataclass
@@ -127,13 +127,13 @@ def neutral(node: Binary) -> Node | None:
     """x + 0, x - 0, x * 1, x / 1, x ** 1, in float and without bounds."""
     if node.out is not None or node.low != -math.inf or node.high != math.inf:
         return None
-    kept, other = node.x, scalar_of(node.y)
+    operand, other = node.x, scalar_of(node.y)
     if other is None and isinstance(node, Add | Mul):
-        kept, other = node.y, scalar_of(node.x)
+        operand, other = node.y, scalar_of(node.x)
     unit = 0.0 if isinstance(node, Add | Sub) else 1.0
     if other != unit or not isinstance(node, Add | Sub | Mul | Div | Pow):
         return None
-    return kept if kept.type == node.type else None
+    return operand if operand.type == node.type else None
 
 
 @rewrite_pass("drop-expand")

@@ -102,13 +102,13 @@ def activated(node: Node, producer: Contraction) -> Activation | None:
     """The activation of the producer with ``node`` behind it.  Raises ``ValueError``."""
     if isinstance(node, Fusible):
         return Activation.of(node) if producer.is_bare else None
-    known, unbounded = producer.activation, (producer.low, producer.high) == UNBOUNDED
-    if known is None or not unbounded or not isinstance(node, Add | Mul) or not plain(node):
+    activation, unbounded = producer.activation, (producer.low, producer.high) == UNBOUNDED
+    if activation is None or not unbounded or not isinstance(node, Add | Mul) or not plain(node):
         return None
     c = scalar_of(node.y)
     if c is None:
         return None
-    return known.scaled(c) if isinstance(node, Mul) else known.moved(c)
+    return activation.scaled(c) if isinstance(node, Mul) else activation.moved(c)
 
 
 @rewrite_pass("fuse-residual")

@@ -129,16 +129,16 @@ def blocks_of(source: Axes, target: Axes) -> tuple[Block, ...]:
     right = [axis for axis, size in enumerate(target) if size != 1]
     blocks = []
     while left:
-        taken, given = [left.pop(0)], [right.pop(0)]
-        before, after = source[taken[0]], target[given[0]]
+        sources, targets = [left.pop(0)], [right.pop(0)]
+        before, after = source[sources[0]], target[targets[0]]
         while before != after:
             if before < after:
-                taken.append(left.pop(0))
-                before *= source[taken[-1]]
+                sources.append(left.pop(0))
+                before *= source[sources[-1]]
             else:
-                given.append(right.pop(0))
-                after *= target[given[-1]]
-        blocks.append(Block(tuple(taken), tuple(given)))
+                targets.append(right.pop(0))
+                after *= target[targets[-1]]
+        blocks.append(Block(tuple(sources), tuple(targets)))
     return tuple(blocks)
 
 

@@ -79,10 +79,10 @@ def recognise_hard_sigmoid(node: Node, uses: Uses) -> Node | None:
     scale, others = factors(node)
     match others:
         case [Clip(x=shifted, low=0.0, high=high) as clip] if close(scale * high, 1.0):
-            found = plus_scalar(shifted)
-            if found is None or clip.type != node.type:
+            addition = plus_scalar(shifted)
+            if addition is None or clip.type != node.type:
                 return None
-            return HardSigmoid(name=node.name, x=found[0], alpha=scale, beta=found[1] * scale)
+            return HardSigmoid(name=node.name, x=addition[0], alpha=scale, beta=addition[1] * scale)
     return None
 
 
@@ -144,13 +144,13 @@ def recognise_layer_normalization(node: Node, uses: Uses) -> Node | None:
     return None
 
 
-def normalization(node: Node, centred: Sub, shifted: Node) -> Node | None:
+def normalization(node: Node, centered: Sub, shifted: Node) -> Node | None:
     """``node`` as LayerNormalization, if ``shifted`` is the variance of its rows plus epsilon."""
-    x, found = centred.x, plus_scalar(shifted)
-    if found is None or not plain(centred) or not is_row_mean(centred.y, x):
+    x, addition = centered.x, plus_scalar(shifted)
+    if addition is None or not plain(centered) or not is_row_mean(centered.y, x):
         return None
-    variance, epsilon = found
-    if not isinstance(variance, ReduceMean) or not is_square(variance.x, centred):
+    variance, epsilon = addition
+    if not isinstance(variance, ReduceMean) or not is_square(variance.x, centered):
         return None
     if not is_row_mean(variance, variance.x) or node.type != x.type:
         return None

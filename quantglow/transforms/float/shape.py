@@ -34,10 +34,10 @@ def merge_reshapes(node: Node, uses: Uses) -> Node | None:
 @rewrite_pass("sink-reshape")
 def sink_reshape(node: Node, uses: Uses) -> Node | None:
     """f(Reshape(x)) -> Reshape(f(x)) for element-wise f, Constants reshaped along"""
-    made = above_reshape(node, uses)
-    if made is None:
+    inner = above_reshape(node, uses)
+    if inner is None:
         return None
-    return Reshape(name=uses.fresh(derived(node.name, ":r")), x=made, shape=node.type.shape)
+    return Reshape(name=uses.fresh(derived(node.name, ":r")), x=inner, shape=node.type.shape)
 
 
 def above_reshape(node: Node, uses: Uses) -> Node | None:
@@ -169,10 +169,10 @@ def raise_elements(node: Node, uses: Uses) -> Node | None:
     producer, moves = behind_moves(x, uses)
     if not moves or not isinstance(producer, Contraction):
         return None
-    made = node.with_operands(
+    inner = node.with_operands(
         tuple(producer if o is x else as_scalar(o, uses) for o in node.operands)
     )
-    return moved_alike(made, moves, uses)
+    return moved_alike(inner, moves, uses)
 
 
 def only_operand(node: Node) -> Node | None:

@@ -74,13 +74,13 @@ def transpose_to_reshape(node: Node, uses: Uses) -> Node | None:
 @rewrite_pass("sink-transpose")
 def sink_transpose(node: Node, uses: Uses) -> Node | None:
     """f(Transpose(x)) -> Transpose(f'(x)) for element-wise f, Concat, Slice, Pad, reductions, …"""
-    found = moved_up(node, uses)
-    if found is None:
+    move = moved_up(node, uses)
+    if move is None:
         return None
-    made, perm = found
+    inner, perm = move
     if is_identity(perm):
-        return made
-    return Transpose(name=uses.fresh(derived(node.name, ":nchw")), x=made, perm=perm)
+        return inner
+    return Transpose(name=uses.fresh(derived(node.name, ":nchw")), x=inner, perm=perm)
 
 
 def moved_up(node: Node, uses: Uses) -> Moved | None:
@@ -115,27 +115,27 @@ def sinks(node: Node) -> TypeGuard[Transpose]:
 def moved_reduce(node: Reduce, t: Transpose) -> Moved:
     """The reduction before the Transpose: its axes are renamed, the result permuted."""
     axes = tuple(sorted(t.perm[axis] for axis in node.axes))
-    made: Node = replace(node, x=t.x, axes=axes)  # type: ignore[call-arg]
+    reduction: Node = replace(node, x=t.x, axes=axes)  # type: ignore[call-arg]
     if node.keepdims:
-        return made, t.perm
-    kept = [axis for i, axis in enumerate(t.perm) if i not in node.axes]
-    return made, tuple(sorted(kept).index(axis) for axis in kept)
+        return reduction, t.perm
+    remaining = [axis for i, axis in enumerate(t.perm) if i not in node.axes]
+    return reduction, tuple(sorted(remaining).index(axis) for axis in remaining)
 
 
 def moved_elements(node: Binary | Elementwise, uses: Uses) -> Moved | None:
     """The node on operands before the Transpose that one of them is."""
-    found = aligned(node.operands, node.type.rank, uses)
-    if found is None:
+    alignment = aligned(node.operands, node.type.rank, uses)
+    if alignment is None:
         return None
-    operands, perm = found
+    operands, perm = alignment
     return node.with_operands(operands), perm
 
 
 def moved_concat(node: Concat, uses: Uses) -> Moved | None:
-    found = aligned(node.parts, node.type.rank, uses)
-    if found is None:
+    alignment = aligned(node.parts, node.type.rank, uses)
+    if alignment is None:
         return None
-    parts, perm = found
+    parts, perm = alignment
     return replace(node, parts=parts, **node.permuted(inverse(perm))), perm
 
 
@@ -151,10 +151,10 @@ def aligned(
     if not candidates:
         return None
     perm = next((c.perm for c in candidates if to_channels_first(c.perm)), candidates[0].perm)
-    found = [beside(o, perm, uses) for o in operands]
-    if any(f is None for f in found):
+    sources = [beside(o, perm, uses) for o in operands]
+    if any(f is None for f in sources):
         return None
-    return tuple(f for f in found if f is not None), perm
+    return tuple(f for f in sources if f is not None), perm
 
 
 def beside(operand: Node, perm: Axes, uses: Uses) -> Node | None:
@@ -186,8 +186,8 @@ def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
     if rising and is_identity(perm):
         return replace(node, x=t.x)
     x = t.x if rising else shuffled(node, t, ordered, uses)
-    made = replace(node, x=x, shape=permuted(node.shape, order))
-    return Transpose(name=uses.fresh(derived(node.name, ":nchw")), x=made, perm=perm)
+    reshape = replace(node, x=x, shape=permuted(node.shape, order))
+    return Transpose(name=uses.fresh(derived(node.name, ":nchw")), x=reshape, perm=perm)
 
 
 def best_order(ordered: tuple[Block, ...], rank: int) -> Axes:
@@ -217,12 +217,12 @@ class HoistTranspose:
 
     def __call__(self, graph: Graph) -> Graph:
         uses = Uses(names=Names.of(graph))
-        wanted = {
+        perms = {
             node.x: node.perm
             for node in graph.nodes
             if isinstance(node, Transpose) and to_channels_last(node.perm)
         }
-        return graph.rebuild(in_step(graph, lambda node, new: hoisted(new, wanted.get(node), uses)))
+        return graph.rebuild(in_step(graph, lambda node, new: hoisted(new, perms.get(node), uses)))
 
 
 def in_step(graph: Graph, rule: Callable[[Node, Node], Node]) -> Callable[[Node], Node]:
@@ -237,10 +237,10 @@ def hoisted(f: Node, perm: Axes | None, uses: Uses) -> Node:
         return cancelled(f)
     if perm is None or per_axis(f) or any(per_axis(operand) for operand in f.operands):
         return f
-    made = above(f, perm, uses)
-    if made is None:
+    inner = above(f, perm, uses)
+    if inner is None:
         return f
-    return Transpose(name=uses.fresh(derived(f.name, ":nchw")), x=made, perm=inverse(perm))
+    return Transpose(name=uses.fresh(derived(f.name, ":nchw")), x=inner, perm=inverse(perm))
 
 
 def cancelled(node: Transpose) -> Node:

@@ -56,7 +56,7 @@ def lower(graph: Graph, *, unsigned: bool = True, small: bool = False) -> Graph:
     With ``unsigned``, int8 activations are stored as uint8; ``small``: no weights are stored twice.
     """
     choices = (bias_to_uint8, unsigned), (split_by_padding, not small)
-    left_out = [step for step, is_wanted in choices if not is_wanted]
+    left_out = [step for step, is_enabled in choices if not is_enabled]
     lowered = run_passes(graph, [step for step in LOWERING_PASSES if step not in left_out])
     check_lowered(lowered)
     return lowered.map_bodies(lambda body: lower(body, unsigned=unsigned, small=small))

@@ -45,9 +45,9 @@ def lower_reduce(node: Node) -> Node | None:
     shape, axes = node.x.type.shape, node.axes
     x = node.x
     if not axes or list(axes) != list(range(axes[0], axes[-1] + 1)):
-        kept = [i for i in range(len(shape)) if i not in axes]
-        x = Transpose(name=tag(node, "gathered"), x=x, perm=(*kept, *axes))
-        outer, inner = math.prod(shape[i] for i in kept), 1
+        outer_axes = [i for i in range(len(shape)) if i not in axes]
+        x = Transpose(name=tag(node, "gathered"), x=x, perm=(*outer_axes, *axes))
+        outer, inner = math.prod(shape[i] for i in outer_axes), 1
     else:
         outer, inner = math.prod(shape[: axes[0]]), math.prod(shape[axes[-1] + 1 :])
     reduced = math.prod(shape[i] for i in axes)

@@ -39,10 +39,10 @@ def bias_to_uint8(graph: Graph) -> Graph:
 def _weights(graph: Graph) -> dict[Node, Constant]:
     """Quantized weights stay signed; those that are activations too get a name of their own."""
     products = [n for n in graph.nodes if isinstance(n, Contraction) and n.w.type.quant]
-    found = {n.w: require_constant(n, n.w) for n in products}
+    weights = {n.w: require_constant(n, n.w) for n in products}
     reads = Counter(n.w for n in products)
-    shared = (w for w in found if graph.use_counts[w] > reads[w])
-    return found | {w: replace(found[w], name=tag(w, "weights")) for w in shared}
+    shared = (w for w in weights if graph.use_counts[w] > reads[w])
+    return weights | {w: replace(weights[w], name=tag(w, "weights")) for w in shared}
 
 
 def _moved(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant]) -> Node:

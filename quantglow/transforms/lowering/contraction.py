@@ -315,8 +315,8 @@ def _single_phase(
     (rows, i), (columns, j) = row, column
     role, o = f"phase{i}.{j}", w.value.shape[3]
     value = w.value[i :: rows.stride, j :: columns.stride][::-1, ::-1].copy()
-    own, sizes = (rows.of_phase(i), columns.of_phase(j)), node.x.type.shape[1:3]
-    pads = [axis.pads(size) for axis, size in zip(own, sizes, strict=True)]
+    phases, sizes = (rows.of_phase(i), columns.of_phase(j)), node.x.type.shape[1:3]
+    pads = [axis.pads(size) for axis, size in zip(phases, sizes, strict=True)]
     reads = (before + size > 0 for (before, _), size in zip(pads, sizes, strict=True))
     if value.size and all(reads):
         weights = value[:, :, :, None, None]

@@ -258,10 +258,10 @@ def _has_int64(node: Elementwise | RowMap) -> bool:
 def _absorb(
     node: Elementwise | RowMap, index: int, inner: Elementwise | RowMap
 ) -> Elementwise | RowMap:
-    kept = [a for i, a in enumerate(node.args) if i != index]
-    args = list(dict.fromkeys([*kept, *inner.args]))
-    own: list[Expr] = [arg(args.index(a)) if a is not inner else arg(0) for a in node.args]
-    own[index] = inner.expression.substitute([arg(args.index(a)) for a in inner.args])
-    expression = node.expression.substitute(own)
+    others = [a for i, a in enumerate(node.args) if i != index]
+    args = list(dict.fromkeys([*others, *inner.args]))
+    replacements: list[Expr] = [arg(args.index(a)) if a is not inner else arg(0) for a in node.args]
+    replacements[index] = inner.expression.substitute([arg(args.index(a)) for a in inner.args])
+    expression = node.expression.substitute(replacements)
     kind = RowMap if isinstance(inner, RowMap) else type(node)
     return kind(name=node.name, args=tuple(args), expression=expression, out=node.out)

@@ -146,11 +146,11 @@ def factors(node: Conv, tiles: int) -> Node:
 def padded(node: Conv, tiles: int) -> Node:
     """x with its pads, and as much more as fills the last tile."""
     _, left, _, right = node.pads
-    rest = RESULTS * tiles - node.type.shape[2]
-    if not (left or right or is_free(rest) or rest):
+    missing = RESULTS * tiles - node.type.shape[2]
+    if not (left or right or is_free(missing) or missing):
         return node.x
     pad = tag(node, "pad")
-    return Pad(name=pad, x=node.x, before=(0, 0, left, 0), after=(0, 0, right + rest, 0))
+    return Pad(name=pad, x=node.x, before=(0, 0, left, 0), after=(0, 0, right + missing, 0))
 
 
 def product_of(node: Conv, x: Node, pixels: int) -> Conv:
@@ -195,11 +195,11 @@ def products_of_points(node: Conv, products: Node, pixels: int) -> list[Slice]:
 
 def result(node: Conv, products: Sequence[Node], at: int) -> Elementwise:
     """Result ``at`` of all tiles [1, 1, pixels, O], with the activation of the Conv."""
-    found = weighted(tag(node, f"result{at}"), products, SUMS[at])
-    value = found.expression
+    weighted_sum = weighted(tag(node, f"result{at}"), products, SUMS[at])
+    value = weighted_sum.expression
     if node.activation is not None:
         value = node.activation.expression().substitute([value])
-    return replace(found, expression=clipped(value, node.low, node.high).rounded())
+    return replace(weighted_sum, expression=clipped(value, node.low, node.high).rounded())
 
 
 def weighted(name: str, values: Sequence[Node], weights: Sequence[int]) -> Elementwise:

@@ -29,8 +29,8 @@ def lower_antialiased_resize(node: AntialiasedResize) -> Node:
     images = Reshape(name=tag(node, "columns"), x=lines, shape=(n * h, width, c))
     planes = Transpose(name=tag(node, "planes"), x=images, perm=(0, 2, 1))
     matrix = Reshape(name=tag(node, "matrix"), x=planes, shape=(n * h * c, width))
-    made = columns_of(node, matrix)
-    narrowed = Reshape(name=tag(node, "narrowed"), x=made, shape=(n * h, c, node.sizes[1]))
+    resized = columns_of(node, matrix)
+    narrowed = Reshape(name=tag(node, "narrowed"), x=resized, shape=(n * h, c, node.sizes[1]))
     pixels = Transpose(name=tag(node, "pixels"), x=narrowed, perm=(0, 2, 1))
     return Reshape(name=node.name, x=pixels, shape=node.type.shape)
 

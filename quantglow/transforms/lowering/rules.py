@@ -101,13 +101,13 @@ def tag(node: Node, role: str) -> str:
 
 def unique_names(graph: Graph) -> Graph:
     """Number helper nodes whose name is taken."""
-    taken, seen = {node.name for node in graph.nodes}, set[str]()
+    present, assigned = {node.name for node in graph.nodes}, set[str]()
 
     def renamed(node: Node) -> Node:
         name, number = node.name, 2
-        while name in seen or (number > 2 and name in taken):
+        while name in assigned or (number > 2 and name in present):
             name, number = f"{node.name}_{number}", number + 1
-        seen.add(name)
+        assigned.add(name)
         return node if name == node.name else replace(node, name=name)
 
     return graph.rebuild(renamed)

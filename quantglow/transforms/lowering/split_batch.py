@@ -32,25 +32,25 @@ def split_batch(graph: Graph, pieces: int) -> Graph | None:
     batch = batch_of(graph)
     if batch is None or batch % pieces:
         return None
-    made: dict[Node, Node] = {}
+    parts: dict[Node, Node] = {}
     shared: set[Node] = set()
     inputs: list[Input] = []
     for node in graph.nodes:
         if is_shared(node, shared, batch):
             shared.add(node)
-            made[node] = node
+            parts[node] = node
             continue
-        part = _part(node, made, shared, batch, pieces)
+        part = _part(node, parts, shared, batch, pieces)
         if part is None:
             return None
-        made[node] = part
+        parts[node] = part
     if any(node in shared for _, node in graph.outputs):
         return None
     for node in graph.inputs:
-        part = made[node]
+        part = parts[node]
         assert isinstance(part, Input)
         inputs.append(part)
-    outputs = tuple((name, made[node]) for name, node in graph.outputs)
+    outputs = tuple((name, parts[node]) for name, node in graph.outputs)
     return Graph(tuple(inputs), outputs, graph.source_hash)
 
 
@@ -61,12 +61,12 @@ def batch_of(graph: Graph) -> int | None:
     of it.
     """
     ends = [*graph.inputs, *(node for _, node in graph.outputs)]
-    found = {node.type.shape[:1] for node in ends}
-    if len(found) != 1 or found == {()} or not graph.inputs:
+    lengths = {node.type.shape[:1] for node in ends}
+    if len(lengths) != 1 or lengths == {()} or not graph.inputs:
         return None
     if any(isinstance(node, Constant) for node in ends):
         return None
-    return next(iter(found))[0]
+    return next(iter(lengths))[0]
 
 
 def is_shared(node: Node, shared: Set[Node], batch: int) -> bool:
@@ -93,7 +93,7 @@ def _is_alike(operand: Node, rank: int) -> bool:
 
 
 def _part(
-    node: Node, made: Mapping[Node, Node], shared: Set[Node], batch: int, pieces: int
+    node: Node, parts: Mapping[Node, Node], shared: Set[Node], batch: int, pieces: int
 ) -> Node | None:
     if isinstance(node, Constant):
         return node
@@ -109,7 +109,7 @@ def _part(
     if changes is None:
         return None
     try:
-        part = replace(node, **_operands(node, made, shape), **changes)
+        part = replace(node, **_operands(node, parts, shape), **changes)
     except TypeRuleError:
         return None
     return part if part.type == node.type.with_shape(shape) else None
@@ -135,18 +135,18 @@ def _changes(
     return {} if is_aligned and is_alike else None
 
 
-def _operands(node: Node, made: Mapping[Node, Node], shape: Shape) -> dict[str, Any]:
+def _operands(node: Node, parts: Mapping[Node, Node], shape: Shape) -> dict[str, Any]:
     """The operands of the part, by field."""
-    found: dict[str, Any] = {}
+    operands: dict[str, Any] = {}
     for name in operand_fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, tuple):
-            parts = (made[operand] for operand in value)
+            pieces = (parts[operand] for operand in value)
             is_concat = isinstance(node, Concat)
-            found[name] = tuple(_cut(part, shape[0]) if is_concat else part for part in parts)
+            operands[name] = tuple(_cut(part, shape[0]) if is_concat else part for part in pieces)
         elif value is not None:
-            found[name] = made[value]
-    return found
+            operands[name] = parts[value]
+    return operands
 
 
 def _cut(operand: Node, batch: int) -> Node:

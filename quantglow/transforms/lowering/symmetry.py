@@ -104,15 +104,15 @@ class Part:
 
     def singles(self, w: Array) -> list[int]:
         """The taps without a partner that are not 0: the center, and the first of a period."""
-        pairs, own = self.pairs(w), w[:, self.first : self.end]
+        pairs, channels = self.pairs(w), w[:, self.first : self.end]
         alone = [*range(pairs.start), *range(pairs.stop, self.total // 2 + 1)]
-        return [tap for tap in alone if (abs(own[tap]) > smallest(w)).any()]
+        return [tap for tap in alone if (abs(channels[tap]) > smallest(w)).any()]
 
     def weights(self, w: Array) -> Array:
         """The weights of pairs, then of singles [taps, channels]."""
-        own, pairs = w[:, self.first : self.end], np.array(self.pairs(w))
-        shared = (own[pairs] + self.sign * own[self.total - pairs]) / 2
-        return np.concatenate([shared, own[self.singles(w)]])
+        channels, pairs = w[:, self.first : self.end], np.array(self.pairs(w))
+        shared = (channels[pairs] + self.sign * channels[self.total - pairs]) / 2
+        return np.concatenate([shared, channels[self.singles(w)]])
 
 
 def smallest(w: Array) -> float:
@@ -139,8 +139,8 @@ def symmetric_parts(w: Array, total: int) -> list[Part] | None:
 
 def folded(node: Conv, w: Array, parts: Sequence[Part]) -> Node:
     """The results of all parts, side by side."""
-    found = tuple(convolved(node, w, part) for part in parts)
-    joined = Concat(name=tag(node, "channels"), parts=found, axis=3)
+    convolutions = tuple(convolved(node, w, part) for part in parts)
+    joined = Concat(name=tag(node, "channels"), parts=convolutions, axis=3)
     return Reshape(name=node.name, x=joined, shape=node.type.shape)
 
 
@@ -172,7 +172,7 @@ def convolved(node: Conv, w: Array, part: Part) -> Conv:
 def samples(node: Conv, taps: int, role: str) -> Node:
     """The signal in rows of as many samples as the stride has [N, rows, stride]."""
     (batch, _, columns, _), stride = node.type.shape, node.strides[1]
-    rows, rest = columns - 1 + -(-taps // stride), -taps % stride
+    rows, missing = columns - 1 + -(-taps // stride), -taps % stride
     x: Node = Slice(
         name=tag(node, f"{role}-read"),
         x=node.x,
@@ -180,8 +180,8 @@ def samples(node: Conv, taps: int, role: str) -> Node:
         sizes=(batch, 1, (columns - 1) * stride + taps, 1),
         steps=(1, 1, 1, 1),
     )
-    if rest:
-        after = (0, 0, rest, 0)
+    if missing:
+        after = (0, 0, missing, 0)
         x = Pad(name=tag(node, f"{role}-filled"), x=x, before=(0, 0, 0, 0), after=after)
     return Reshape(name=tag(node, role), x=x, shape=(batch, rows, stride))
 
@@ -190,8 +190,8 @@ def runs(pairs: range, total: int, node: Conv) -> Iterator[range]:
     """Parts of the pairs of which both taps lie in one row of samples each."""
     stride = node.strides[1]
     for _, run in groupby(pairs, lambda tap: (tap // stride, (total - tap) // stride)):
-        found = list(run)
-        yield range(found[0], found[-1] + 1)
+        taps = list(run)
+        yield range(taps[0], taps[-1] + 1)
 
 
 def sum_filter_rows(node: Conv, rows: Node, taps: range, part: Part) -> Node:
@@ -234,8 +234,8 @@ def fold_product(node: Node, uses: Uses) -> Node | None:
     w = node.w.value[0, 0]
     if not np.isfinite(w).all():
         return None
-    found = next((p for total in totals(w) if (p := Pairing.of(w, total)) is not None), None)
-    return None if found is None else interleaved(node, w, found)
+    pairing = next((p for total in totals(w) if (p := Pairing.of(w, total)) is not None), None)
+    return None if pairing is None else interleaved(node, w, pairing)
 
 
 def is_product(conv: Conv) -> bool:
@@ -282,9 +282,9 @@ class Pairing:
         glance, whole = (
             (w[rows.start : rows.stop], mirrored(w, rows, total)) for rows in (near[:GLANCE], near)
         )
-        if alternating(*glance, most) is None or (found := alternating(*whole, most)) is None:
+        if alternating(*glance, most) is None or (alternation := alternating(*whole, most)) is None:
             return None
-        factors, sign = found
+        factors, sign = alternation
         return Pairing(total, near, factors, sign)
 
     def ends(self, w: Array) -> list[int]:
@@ -344,17 +344,17 @@ def interleaved(node: Conv, w: Array, pairing: Pairing) -> Node:
 
 def product(node: Conv, w: Array, pairing: Pairing, parity: int, width: int) -> Conv:
     """The columns of a parity, and columns of 0 up to ``width``."""
-    own = w[:, parity::2]
-    ends, centre = pairing.ends(own), pairing.centre(own)
-    filled = ((0, 0), (0, width - own.shape[1]))
-    value = np.concatenate([own[ends], pairing.weights(w, parity), own[centre]])
+    columns = w[:, parity::2]
+    ends, center = pairing.ends(columns), pairing.centre(columns)
+    filled = ((0, 0), (0, width - columns.shape[1]))
+    value = np.concatenate([columns[ends], pairing.weights(w, parity), columns[center]])
     value = np.pad(value, filled)
     kind = ("even", "odd")[parity]
-    ends_read, centre_read = (
+    ends_read, center_read = (
         [cut(tag(node, f"row-{row}"), node.x, range(row, row + 1)) for row in rows]
-        for rows in (ends, centre)
+        for rows in (ends, center)
     )
-    parts = (*ends_read, sum_product_rows(node, pairing, parity), *centre_read)
+    parts = (*ends_read, sum_product_rows(node, pairing, parity), *center_read)
     sums = Concat(name=tag(node, f"{kind}-sums"), parts=parts, axis=3)
     return replace(
         node,

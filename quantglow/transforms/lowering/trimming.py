@@ -82,12 +82,12 @@ def seen_taps(conv: Conv, axis: int) -> Taps:
     before, behind = conv.pads[axis], conv.pads[2 + axis]
     reach = (results - 1) * conv.strides[axis]
     starts = [tap * dilation - before for tap in range(count)]
-    seen = [tap for tap, start in enumerate(starts) if start + reach >= 0 and start < size]
-    if not seen:
+    inside = [tap for tap, start in enumerate(starts) if start + reach >= 0 and start < size]
+    if not inside:
         return Taps(0, count, count)
     # No padding becomes negative.
-    first = min(seen[0], before // dilation)
-    end = count - min(count - 1 - seen[-1], behind // dilation)
+    first = min(inside[0], before // dilation)
+    end = count - min(count - 1 - inside[-1], behind // dilation)
     return Taps(first, end, count)
 
 
@@ -128,13 +128,13 @@ def pieces_of(conv: Conv, axis: int) -> list[Piece]:
     size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
     places = np.arange(conv.w.type.shape[axis]) * conv.dilations[axis] - conv.pads[axis]
     read = np.arange(results)[:, None] * conv.strides[axis] + places
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     begin = 0
-    for seen, group in groupby(map(tuple, (read >= 0) & (read < size))):
+    for mask, group in groupby(map(tuple, (read >= 0) & (read < size))):
         length = len(list(group))
-        found.append(Piece(begin, length, seen.index(True) if any(seen) else 0, sum(seen)))
+        pieces.append(Piece(begin, length, mask.index(True) if any(mask) else 0, sum(mask)))
         begin += length
-    return found
+    return pieces
 
 
 def pays(pieces: Sequence[Piece], taps: int) -> bool:
@@ -189,7 +189,7 @@ def cut_unread_columns(graph: Graph) -> Graph:
     """Slice(Conv(x)) -> Slice(Conv(Slice(x))) if all readers of the Conv, or of a Reshape without
     an axis of size 1 behind it, are Slices that leave out the same columns
     """
-    cuts = dict(found for node in graph.nodes for found in cuts_at(node, graph))
+    cuts = dict(entry for node in graph.nodes for entry in cuts_at(node, graph))
     if not cuts:
         return graph
     new: dict[Node, Node] = {}
@@ -224,11 +224,11 @@ def cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, Columns]]:
         yield from ((node, Columns(axis, first, count)) for node in (reshape, *slices) if node)
 
 
-def kept_axis(shape: tuple[int, ...], kept: tuple[int, ...]) -> int:
-    """The axis of columns in ``kept``, if that is ``shape`` without an axis of size 1; else -1."""
-    if len(kept) == len(shape) - 1 and shape[WIDTH] != 1:
+def kept_axis(shape: tuple[int, ...], squeezed: tuple[int, ...]) -> int:
+    """The axis of columns in ``squeezed``, ``shape`` without an axis of size 1; -1 if it is not."""
+    if len(squeezed) == len(shape) - 1 and shape[WIDTH] != 1:
         for axis, size in enumerate(shape):
-            if size == 1 and shape[:axis] + shape[axis + 1 :] == kept:
+            if size == 1 and shape[:axis] + shape[axis + 1 :] == squeezed:
                 return WIDTH - (axis < WIDTH)
     return -1
 

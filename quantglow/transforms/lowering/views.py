@@ -133,14 +133,14 @@ def _split(node: Node, index: int, operand: Node, groups: Sequence[Shape]) -> No
 def grouped(shape: Shape, cells: Shape) -> list[Shape] | None:
     """For each axis of ``shape`` the axes of ``cells`` that it is cut into, None where one axis of
     the cells belongs to several.  No axis is empty."""
-    rest, groups = list(cells), list[Shape]()
+    tail, groups = list(cells), list[Shape]()
     for size in shape:
         group: list[int] = []
-        while rest and (math.prod(group) < size or (size == 1 and not group and rest[0] == 1)):
-            group.append(rest.pop(0))
+        while tail and (math.prod(group) < size or (size == 1 and not group and tail[0] == 1)):
+            group.append(tail.pop(0))
         if math.prod(group) != size:
             return None
         groups.append(tuple(group))
-    if rest and (not groups or math.prod(rest) != 1):
+    if tail and (not groups or math.prod(tail) != 1):
         return None
-    return [*groups[:-1], groups[-1] + tuple(rest)] if rest else groups
+    return [*groups[:-1], groups[-1] + tuple(tail)] if tail else groups

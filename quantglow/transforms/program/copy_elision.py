@@ -52,9 +52,9 @@ class Placement:
         """This placement without the places of some outputs, which have others."""
         if not names:
             return self
-        direct = self.direct_outputs.items()
-        kept = {node: at for node, at in direct if graph.outputs[at][0] not in names}
-        return replace(self, direct_outputs=kept)
+        entries = self.direct_outputs.items()
+        direct_outputs = {node: at for node, at in entries if graph.outputs[at][0] not in names}
+        return replace(self, direct_outputs=direct_outputs)
 
 
 def source_of(node: Node) -> Node:
@@ -98,9 +98,9 @@ def _strides(node: Node, homes: dict[Node, Home]) -> tuple[int, ...]:
     home = homes.get(node)
     if home is None:
         return dense_strides(node.type.shape)
-    found = reshaped_strides(home.shape, _strides(home.container, homes), node.type.shape)
-    assert found is not None, "a home holds its value"
-    return found
+    strides = reshaped_strides(home.shape, _strides(home.container, homes), node.type.shape)
+    assert strides is not None, "a home holds its value"
+    return strides
 
 
 def _fits(part: Node, strides: tuple[int, ...]) -> bool:
@@ -129,12 +129,12 @@ def _wider_pads(graph: Graph) -> dict[Node, Pad]:
         if isinstance(node, Pad):
             # The text of the fill tells -0.0 from 0.0.
             groups.setdefault((node.x, repr(node.fill)), []).append(node)
-    found: dict[Node, Pad] = {}
+    wider: dict[Node, Pad] = {}
     for pads in groups.values():
         widest = max(pads, key=lambda p: p.type.size)
         if all(_covers(widest, pad) for pad in pads):
-            found.update((pad, widest) for pad in pads if pad is not widest)
-    return found
+            wider.update((pad, widest) for pad in pads if pad is not widest)
+    return wider
 
 
 def _covers(outer: Pad, inner: Pad) -> bool:
@@ -146,12 +146,12 @@ def _covers(outer: Pad, inner: Pad) -> bool:
 
 def _direct_outputs(graph: Graph, wider: dict[Node, Pad]) -> dict[Node, int]:
     """Computed outputs go straight to the caller's buffer; a value output twice is copied."""
-    found: dict[Node, int] = {}
+    positions: dict[Node, int] = {}
     for position, (_, node) in enumerate(graph.outputs):
         source = source_of(node)
         if not is_alias(source) and source not in wider and source.type.size:
-            found.setdefault(source, position)
-    return found
+            positions.setdefault(source, position)
+    return positions
 
 
 @dataclass(frozen=True)
@@ -166,47 +166,49 @@ class Donation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class State(Concise):
-    """The views of a donation: what is ``given``, and the ``result``; ``places`` has the nodes that
-    are computed in it."""
+    """The views of a donation: the ``initial`` rows, and the ``result``.
+
+    ``places`` has the nodes that are computed in it.
+    """
 
     input: Node
-    given: View
+    initial: View
     result: View
     places: Mapping[Node, View]
 
 
 def state_of(graph: Graph, donation: Donation, slack_nbytes: int) -> State:
     """The state of a donation.  Raises ``BackendError`` where rows are not only added."""
-    given = next(node for node in graph.inputs if node.name == donation.input)
+    source = next(node for node in graph.inputs if node.name == donation.input)
     result = dict(graph.outputs)[donation.output]
-    axis, shape = donation.axis, given.type.shape
-    whole = given.type.with_shape((*shape[:axis], donation.capacity, *shape[axis + 1 :]))
-    buffer = Buffer(given.name, BufferKind.STATE, whole.nbytes + slack_nbytes)
+    axis, shape = donation.axis, source.type.shape
+    whole = source.type.with_shape((*shape[:axis], donation.capacity, *shape[axis + 1 :]))
+    buffer = Buffer(source.name, BufferKind.STATE, whole.nbytes + slack_nbytes)
     full = dense_view(buffer, whole)
     starts = (0,) * len(shape)
     first, after = full.sub(starts, shape), full.sub(starts, result.type.shape)
-    places = _places(graph, given, result, after, axis)
-    return State(given, first, after, places)
+    places = _places(graph, source, result, after, axis)
+    return State(source, first, after, places)
 
 
-def _places(graph: Graph, given: Input, result: Node, after: View, axis: int) -> dict[Node, View]:
-    if 0 in given.type.shape:
+def _places(graph: Graph, source: Input, result: Node, after: View, axis: int) -> dict[Node, View]:
+    if 0 in source.type.shape:
         return {}  # the first rows are copied
     match source_of(result):
         case Concat() as joined if joined is result and joined.axis == axis:
-            if joined.parts[0] is given and joined.parts.count(given) == 1:
+            if joined.parts[0] is source and joined.parts.count(source) == 1:
                 return {joined: after}
-        case Scatter() as written if source_of(written.x) is given:
+        case Scatter() as written if source_of(written.x) is source:
             inside = after.reshaped(written.type.shape)
-            same = surely_equal(result.type.shape, given.type.shape)
-            if inside is not None and same and _is_only_reader(graph, written, given):
+            same = surely_equal(result.type.shape, source.type.shape)
+            if inside is not None and same and _is_only_reader(graph, written, source):
                 return {written: inside}
-    raise BackendError(f"{result.name!r} is not {given.name!r} with rows added")
+    raise BackendError(f"{result.name!r} is not {source.name!r} with rows added")
 
 
-def _is_only_reader(graph: Graph, written: Scatter, given: Input) -> bool:
+def _is_only_reader(graph: Graph, written: Scatter, source: Input) -> bool:
     """Whether nobody else sees the input after it was written to."""
-    chain = {given, written.x}
+    chain = {source, written.x}
     readers = [node for node in graph.nodes if chain.intersection(node.operands)]
     aliases = [node for node in readers if isinstance(node, Reshape) and node is written.x]
     outputs = {node for _, node in graph.outputs}

@@ -104,8 +104,8 @@ def generate_by_node(
     generator = _Generator(graph, place(graph).without_outputs(graph, donated), slack_nbytes)
     for donation in donations:
         state = state_of(graph, donation, slack_nbytes)
-        generator.names.add(state.given.buffer.name)
-        generator.views[state.input] = state.given
+        generator.names.add(state.initial.buffer.name)
+        generator.views[state.input] = state.initial
         generator.places.update(state.places)
         generator.states[donation.output] = state.result
     counts: dict[Node, int] = {}
@@ -282,8 +282,8 @@ class _Generator:
         """Emit the loop of which a group of nodes are the results."""
         node, first = group[0], len(group[0].carried)
         carried = tuple(self.copied(self.views[x], f"{node.name}:carried") for x in node.carried)
-        wanted = {o.output: self.destination(o) for o in group if o.output >= first}
-        stacked = {number: self.staying(view, node.name) for number, view in wanted.items()}
+        destinations = {o.output: self.destination(o) for o in group if o.output >= first}
+        stacked = {number: self.staying(view, node.name) for number, view in destinations.items()}
         inner = self.inside(node, carried)
         ends = [end for _, end in node.body.outputs]
         for number, view in stacked.items():
@@ -295,21 +295,21 @@ class _Generator:
         inner.hand_over(ends[:first], carried)
         condition = carried[0] if node.conditional else None
         self.steps.append(Repeat(node.name, node.trips, tuple(inner.steps), condition))
-        for number, view in wanted.items():
+        for number, view in destinations.items():
             if stacked[number] is not view:
                 self.steps.append(Copy(stacked[number], view))
-        return LoopResults(carried, wanted)
+        return LoopResults(carried, destinations)
 
     def inside(self, node: Loop, carried: Sequence[View]) -> _Generator:
         """The generator of a body, to which its inputs are known."""
-        sliced = [self.kept(self.views[x]).element() for x in node.sliced]
-        captured = [self.kept(self.views[x]) for x in node.captured]
+        sliced = [self.pin(self.views[x]).element() for x in node.sliced]
+        captured = [self.pin(self.views[x]) for x in node.captured]
         views: dict[Node, View] = {}
         views.update(zip(node.body.inputs, (*carried, *sliced, *captured), strict=True))
         placement = replace(place(node.body), direct_outputs={})
         return _Generator(node.body, placement, self.slack_nbytes, views, names=self.names)
 
-    def kept(self, view: View) -> View:
+    def pin(self, view: View) -> View:
         """A view that stays in its place while a loop inside of this one runs."""
         return self.copied(view, f"{view.buffer.name}:kept") if view.advance else view
 
@@ -393,8 +393,8 @@ def _is_turned(node: Node, operand: Node, view: View) -> bool:
     if not isinstance(node, MatMul) or operand is not node.y or operand is node.x:
         return False
     depth, step = view.shape[-2], view.strides[-2]
-    is_known = not is_free(depth) and not is_free(step)
-    return view.type.dtype.is_float and is_known and step == 1 and depth <= MOST_TURNED
+    is_fixed = not is_free(depth) and not is_free(step)
+    return view.type.dtype.is_float and is_fixed and step == 1 and depth <= MOST_TURNED
 
 
 def reads_slack(node: Node, operand: Node) -> bool:

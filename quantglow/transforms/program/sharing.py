@@ -62,8 +62,8 @@ def share_in_place(program: Program) -> Program:
 def replaceable(step: Compute) -> list[Buffer]:
     """Buffers of operands that the result takes over if they die in this step, and if nothing wrote
     to its own before."""
-    found = in_place_candidates(step)
-    return [view.buffer for view in found if interchangeable(view, step.output)]
+    candidates = in_place_candidates(step)
+    return [view.buffer for view in candidates if interchangeable(view, step.output)]
 
 
 def in_place_candidates(step: Compute) -> list[View]:
@@ -136,21 +136,21 @@ def _is_needless(
     writers = [i for i, step in enumerate(body) if _writes(step, src.buffer)]
     if src.advance or dst.advance or not interchangeable(src, dst) or len(writers) != 1:
         return False
-    made = body[writers[0]]
+    producer = body[writers[0]]
     old = {i for i, step in enumerate(body) if _touches(step, dst.buffer)} - {end}
-    if not isinstance(made, Compute) or made.output != src or end < max(old, default=end):
+    if not isinstance(producer, Compute) or producer.output != src or end < max(old, default=end):
         return False
     if max(old, default=-1) > writers[0] or any(_writes(body[i], dst.buffer) for i in old):
         declined(dst.buffer.name, "its old value is read later")
         return False
-    return writers[0] not in old or _in_place(made, dst)
+    return writers[0] not in old or _in_place(producer, dst)
 
 
-def _in_place(made: Compute, dst: View) -> bool:
+def _in_place(step: Compute, dst: View) -> bool:
     """Whether a step may write its result over this operand."""
-    read = [view for view in made.inputs if view.buffer is dst.buffer]
-    allowed = in_place_candidates(made)
-    return all(view in allowed and interchangeable(view, made.output) for view in read)
+    read = [view for view in step.inputs if view.buffer is dst.buffer]
+    allowed = in_place_candidates(step)
+    return all(view in allowed and interchangeable(view, step.output) for view in read)
 
 
 def _writes(step: Instruction, buffer: Buffer) -> bool:
