@@ -40,10 +40,10 @@ def interpret(
     outputs = [node for _, node in graph.outputs]
     watched = Watched(listeners)
 
-    def evaluate(node: Node, given: Sequence[Array]) -> Array:
+    def evaluate(node: Node, operands: Sequence[Array]) -> Array:
         if listeners and isinstance(node, Loop):
-            return watched.value(node, given)
-        return value_of(node, given, feeds)
+            return watched.value(node, operands)
+        return value_of(node, operands, feeds)
 
     execution = Execution(graph, outputs, evaluate)
     for node, value in execution:
@@ -75,11 +75,10 @@ def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
 def check_types(signature: Signature, feeds: Mapping[str, Array]) -> None:
     """Raise ``InputError`` unless ``feeds`` have the element types of a model's inputs."""
     for port in signature.inputs:
-        found, wanted = feeds[port.name].dtype, port.dtype.numpy
-        if found != wanted:
-            raise InputError(
-                f"input {port.name!r} must be {wanted}, got {found}{_conversion(found, wanted)}"
-            )
+        actual, expected = feeds[port.name].dtype, port.dtype.numpy
+        if actual != expected:
+            remedy = _conversion(actual, expected)
+            raise InputError(f"input {port.name!r} must be {expected}, got {actual}{remedy}")
 
 
 def check_names(expected: Iterable[str], feeds: Mapping[str, object]) -> None:
@@ -88,8 +87,8 @@ def check_names(expected: Iterable[str], feeds: Mapping[str, object]) -> None:
     if names == feeds.keys():
         return
     if missing := sorted(names - feeds.keys()):
-        wanted, given = sorted(names), sorted(map(str, feeds))
-        raise InputError(f"missing input(s) {missing}; the model takes {wanted}, got {given}")
+        inputs, fed = sorted(names), sorted(map(str, feeds))
+        raise InputError(f"missing input(s) {missing}; the model takes {inputs}, got {fed}")
     if unknown := sorted(map(str, feeds.keys() - names)):
         raise InputError(f"unknown input(s) {unknown}; the model takes {sorted(names)}")
 
@@ -108,8 +107,8 @@ NUMERIC_KINDS = "biufcV"
 """NumPy's kinds of types of numbers; V: bfloat16 and float8."""
 
 
-def _conversion(found: np.dtype[Any], wanted: np.dtype[Any]) -> str:
+def _conversion(actual: np.dtype[Any], expected: np.dtype[Any]) -> str:
     """The remedy for elements of another type."""
-    if found.kind not in NUMERIC_KINDS:
+    if actual.kind not in NUMERIC_KINDS:
         return ". Remedy: give an array of numbers"
-    return f". Remedy: cast it with .astype(numpy.{wanted})"
+    return f". Remedy: cast it with .astype(numpy.{expected})"

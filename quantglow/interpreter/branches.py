@@ -35,22 +35,22 @@ def branches_of(graph: Graph) -> list[Branch]:
     for node in graph.nodes:
         if isinstance(node, Where) and node.condition.type.size == 1:
             readers[node.condition].append(node)
-    found = []
+    branches = []
     for condition, chosen in readers.items():
-        for taken in (True, False):
-            if nodes := only_behind(graph, chosen, taken):
-                found.append(Branch(condition, taken, nodes))
-    return found
+        for outcome in (True, False):
+            if nodes := only_behind(graph, chosen, outcome):
+                branches.append(Branch(condition, outcome, nodes))
+    return branches
 
 
-def only_behind(graph: Graph, chosen: Sequence[Where], taken: bool) -> frozenset[Node]:
-    """The nodes that no output needs if none of the ``chosen`` nodes takes its x (``taken``), or
+def only_behind(graph: Graph, chosen: Sequence[Where], outcome: bool) -> frozenset[Node]:
+    """The nodes that no output needs if none of the ``chosen`` nodes takes its x (``outcome``), or
     its y.
     """
     ends = [node for _, node in graph.outputs]
-    needed = ancestors(ends, {n: (n.condition, n.y if taken else n.x) for n in chosen})
-    behind = ancestors(n.x if taken else n.y for n in chosen)
-    return frozenset(n for n in behind - needed if not isinstance(n, Input | Constant))
+    needed = ancestors(ends, {n: (n.condition, n.y if outcome else n.x) for n in chosen})
+    computed = ancestors(n.x if outcome else n.y for n in chosen)
+    return frozenset(n for n in computed - needed if not isinstance(n, Input | Constant))
 
 
 def in_branches(graph: Graph) -> frozenset[Node]:
@@ -83,8 +83,8 @@ class _Taken:
         if node in self.asked:
             self.values[node] = bool(value.reshape(()))
             waiting, self.waiting = self.waiting, {}
-            for other, kept in waiting.items():
-                self._pass_on(other, kept)
+            for other, pending in waiting.items():
+                self._pass_on(other, pending)
 
     def _pass_on(self, node: Node, value: Array) -> None:
         """Call the listener if all branches around the node are taken; drop the value if one is

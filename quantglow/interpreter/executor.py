@@ -119,8 +119,8 @@ class Execution(Generic[Value]):
     @property
     def state(self) -> State[Value]:
         """The values that are alive now, but for Constants."""
-        kept = {node: v for node, v in self.live.items() if not isinstance(node, Constant)}
-        return State(self.position, kept)
+        values = {node: v for node, v in self.live.items() if not isinstance(node, Constant)}
+        return State(self.position, values)
 
 
 def peak_nbytes(graph: Graph) -> int:
@@ -148,22 +148,22 @@ class Watched:
     """Shows the values of each body once in a run, whatever the number of results of its loop."""
 
     listeners: Sequence[Listener]
-    seen: set[Graph] = field(default_factory=set)
+    visited: set[Graph] = field(default_factory=set)
 
     def value(self, node: Loop, operands: Sequence[Array]) -> Array:
         """The value of a loop; listeners see what is multiplied in its body, if it is finite."""
-        wanted = () if node.body in self.seen else multiplied(node.body)
-        self.seen.add(node.body)
-        if not wanted:
+        factors = () if node.body in self.visited else multiplied(node.body)
+        self.visited.add(node.body)
+        if not factors:
             return node.evaluate(*operands)
         trips: list[list[Array]] = []
 
         def watch(values: Mapping[Node, Array]) -> None:
-            trips.append([values[x] for x in wanted])
+            trips.append([values[x] for x in factors])
 
         with np.errstate(all="ignore"):
             result = np.asarray(node.watched(operands, watch))
-        for x, arrays in zip(wanted, zip(*trips, strict=True), strict=bool(trips)):
+        for x, arrays in zip(factors, zip(*trips, strict=True), strict=bool(trips)):
             stacked = np.stack(arrays)
             if np.isfinite(stacked).all():
                 for listener in self.listeners:

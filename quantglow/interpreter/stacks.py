@@ -84,8 +84,8 @@ class Stacks:
         part, array = self.layout.parts[index], self.arrays[index]
         if len(part) == 1:
             return array
-        own = len(array) // len(part)
-        return array[offset * own : (offset + 1) * own]
+        length = len(array) // len(part)
+        return array[offset * length : (offset + 1) * length]
 
     def stacked(self, samples: Sequence[int]) -> Array:
         """The values of some samples, stacked along axis 0."""
@@ -108,8 +108,8 @@ class Stacks:
         """A function of single values, which must not mix the elements along axis 0."""
         if self.layout is None:
             return Stacks([function(*self.arrays)])
-        given = zip(self.arrays, *(other.parts(self.layout) for other in others), strict=True)
-        return Stacks([function(*arrays) for arrays in given], self.layout)
+        operands = zip(self.arrays, *(other.parts(self.layout) for other in others), strict=True)
+        return Stacks([function(*arrays) for arrays in operands], self.layout)
 
 
 class Stackable(Protocol):
@@ -151,8 +151,8 @@ class Evaluator:
         if isinstance(node, Input):
             return Stacks([np.asarray(f[node.name]) for f in self.samples], self.layout(1))
         layout = self.layout(self.together(node))
-        found = each(lambda part: self._computed(node, operands, part), layout.parts)
-        return Stacks(found, layout)
+        arrays = each(lambda part: self._computed(node, operands, part), layout.parts)
+        return Stacks(arrays, layout)
 
     def together(self, node: Node) -> int:
         """Number of samples of a node to stack."""
@@ -170,32 +170,34 @@ class Evaluator:
 
     def parts(self, samples: range, together: int) -> list[range]:
         """The samples in parts of equal shapes, of ``together`` at most, in their order."""
-        found: list[range] = []
+        parts: list[range] = []
         start = 0
         for _, alike in groupby(samples, self.alike):
             end = start + len(list(alike))
-            found += [samples[i : min(i + together, end)] for i in range(start, end, together)]
+            parts += [samples[i : min(i + together, end)] for i in range(start, end, together)]
             start = end
-        return found
+        return parts
 
     def _computed(self, node: Node, operands: Sequence[Stackable], part: range) -> Array:
         """The values for some samples; those of several are stacked along the first axis."""
-        own = self.counterpart(node, part[0])
-        is_single = len(part) == 1 or isinstance(own, Contraction)
-        stacked = own if is_single else joined(own, len(part))
+        counterpart = self.counterpart(node, part[0])
+        is_single = len(part) == 1 or isinstance(counterpart, Contraction)
+        stacked = counterpart if is_single else joined(counterpart, len(part))
         if stacked is None:  # It does not mix samples at the shapes of ``node``, but at these.
             apart = (part[index : index + 1] for index in range(len(part)))
             return np.concatenate([self._computed(node, operands, one) for one in apart])
-        return stacked.evaluate(*self.given(own, operands, part))
+        return stacked.evaluate(*self.given(counterpart, operands, part))
 
-    def given(self, own: Node, operands: Sequence[Stackable], part: range) -> Iterator[Array]:
+    def given(
+        self, counterpart: Node, operands: Sequence[Stackable], part: range
+    ) -> Iterator[Array]:
         """The operands of a ``counterpart`` for some samples.
 
         Its Constants are its own: their shapes may differ, and an improved layer may have a bias
         that the old one had not.
         """
         computed = (values for values in operands if not values.is_shared)
-        for operand in own.operands:
+        for operand in counterpart.operands:
             if isinstance(operand, Constant):
                 yield self.constants.get(operand, operand.value)
             else:
@@ -260,8 +262,8 @@ def joined(node: Node, count: int) -> Node | None:
     changes = node.for_samples((count * shape[0], *shape[1:]))
     if not changes:
         return None if changes is None else node
-    given = tuple(_stand_in(o, count) if _is_computed(o) else o for o in node.operands)
-    return node.with_operands(given, **changes)
+    operands = tuple(_stand_in(o, count) if _is_computed(o) else o for o in node.operands)
+    return node.with_operands(operands, **changes)
 
 
 def _has_own_constants(node: Node) -> bool:
@@ -272,8 +274,8 @@ def _has_own_constants(node: Node) -> bool:
 
 
 def _stand_in(operand: Node, count: int) -> Input:
-    first, *rest = operand.type.shape
-    return Input(name=operand.name, tensor=operand.type.with_shape((count * first, *rest)))
+    first, *tail = operand.type.shape
+    return Input(name=operand.name, tensor=operand.type.with_shape((count * first, *tail)))
 
 
 def _is_computed(operand: Node) -> bool:
