@@ -35,14 +35,16 @@ def options_named(
     """
 
     def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
-        known = {name for each in (function, *more) for name in inspect.signature(each).parameters}
+        options = {
+            name for each in (function, *more) for name in inspect.signature(each).parameters
+        }
         title = function.__qualname__.removesuffix(".__init__")
 
         @wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             for name in kwargs:
-                if name not in known:
-                    raise no_option(title, name, known)
+                if name not in options:
+                    raise no_option(title, name, options)
             return function(*args, **kwargs)
 
         return checked
@@ -56,21 +58,21 @@ def fields_named(kind: type[Kind]) -> type[Kind]:
     return kind
 
 
-def no_option(title: str, name: str, known: Iterable[str]) -> OptionError:
+def no_option(title: str, name: str, options: Iterable[str]) -> OptionError:
     """The error for a keyword that does not exist."""
-    near = get_close_matches(name, sorted(known), 1)
+    near = get_close_matches(name, sorted(options), 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return OptionError(f"{title} has no option {name!r}{hint} Remedy: help({title}) lists all.")
 
 
 def choice(option: str, value: Any, allowed: Iterable[str]) -> str:
     """``value`` if it is one of ``allowed``.  Names a near miss."""
-    known = list(allowed)
-    if isinstance(value, str) and value in known:
+    choices = list(allowed)
+    if isinstance(value, str) and value in choices:
         return value
-    near = get_close_matches(value, known, 1) if isinstance(value, str) else []
+    near = get_close_matches(value, choices, 1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise OptionError(f"{option} must be one of {known}, got {brief(value)}{hint}")
+    raise OptionError(f"{option} must be one of {choices}, got {brief(value)}{hint}")
 
 
 def is_series(value: Any) -> TypeGuard[Iterable[Any]]:
@@ -93,11 +95,11 @@ def strings(values: Any, option: str) -> tuple[str, ...]:
         return (values,)
     if not is_series(values):
         raise OptionError(f"{option} takes a string or a list of strings, got {brief(values)}")
-    found = tuple(values)
-    for value in found:
+    texts = tuple(values)
+    for value in texts:
         if not isinstance(value, str):
             raise OptionError(f"{option} takes strings, got {brief(value)}")
-    return tuple(sorted(found)) if isinstance(values, set | frozenset) else found
+    return tuple(sorted(texts)) if isinstance(values, set | frozenset) else texts
 
 
 def flag(option: str, value: Any) -> bool:
@@ -111,12 +113,12 @@ def integer(option: str, value: Any, least: int = 0, most: int | None = None) ->
     """An integer from ``least`` to ``most``, of Python or NumPy; True is none."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise OptionError(f"{option} must be an integer, got {brief(value)}")
-    found = int(value)
-    if found < least:
-        raise OptionError(f"{option} must be at least {least}, got {brief(found)}")
-    if most is not None and found > most:
-        raise OptionError(f"{option} must be at most {most}, got {brief(found)}")
-    return found
+    converted = int(value)
+    if converted < least:
+        raise OptionError(f"{option} must be at least {least}, got {brief(converted)}")
+    if most is not None and converted > most:
+        raise OptionError(f"{option} must be at most {most}, got {brief(converted)}")
+    return converted
 
 
 def count(option: str, value: Any) -> int:
@@ -127,31 +129,31 @@ def count(option: str, value: Any) -> int:
 def number(option: str, value: Any) -> float:
     """A number that a float holds, or infinity, of Python or NumPy; neither NaN nor True."""
     try:
-        found = float(value) if isinstance(value, Real) else math.nan
+        converted = float(value) if isinstance(value, Real) else math.nan
     except OverflowError:
-        found = math.nan
-    if isinstance(value, bool) or math.isnan(found):
+        converted = math.nan
+    if isinstance(value, bool) or math.isnan(converted):
         raise OptionError(f"{option} must be a number, got {brief(value)}")
-    return found
+    return converted
 
 
 def positive(option: str, value: Any) -> float:
     """A number above zero."""
-    found = number(option, value)
-    if not found > 0:
-        raise OptionError(f"{option} must be positive, got {found:g}")
-    return found
+    converted = number(option, value)
+    if not converted > 0:
+        raise OptionError(f"{option} must be positive, got {converted:g}")
+    return converted
 
 
 def limit(variable: str, text: str) -> float:
     """A limit from an environment variable, above zero; ``inf`` is none."""
     try:
-        found = float(text)
+        converted = float(text)
     except ValueError:
-        found = math.nan
-    if not found > 0:
+        converted = math.nan
+    if not converted > 0:
         raise OptionError(f"{variable}={text!r} is no positive number. Remedy: unset it.")
-    return found
+    return converted
 
 
 def file_path(option: str, value: Any) -> str:
@@ -159,10 +161,10 @@ def file_path(option: str, value: Any) -> str:
 
     ``open`` also takes integers (and so True), as a file that is open already; they are refused.
     """
-    found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(found, str) or not found or "\0" in found:
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path or "\0" in path:
         raise OptionError(f"{option} must be a path (str or os.PathLike), got {brief(value)}")
-    return found
+    return path
 
 
 def progress_mode(option: str, value: Any) -> bool | Literal["auto"]:
@@ -188,12 +190,12 @@ def elements(option: str, value: Any) -> dict[str, tuple[int, ...]] | None:
     """Elements of inputs by name, integers or conditions; None stays None."""
     if value is None:
         return None
-    found = {}
-    for name, entry, given in _entries(option, value):
-        items = [given] if isinstance(given, Integral) else _items(entry, given)
+    result = {}
+    for name, entry, content in _entries(option, value):
+        items = [content] if isinstance(content, Integral) else _items(entry, content)
         bits = (int(item) if isinstance(item, bool | np.bool_) else item for item in items)
-        found[name] = tuple(integer(entry, item, -(2**63), 2**63 - 1) for item in bits)
-    return found
+        result[name] = tuple(integer(entry, item, -(2**63), 2**63 - 1) for item in bits)
+    return result
 
 
 def _entries(option: str, value: Any) -> list[tuple[str, str, Any]]:
@@ -211,18 +213,18 @@ def _items(entry: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def items(option: str, value: Any, wanted: str) -> Iterable[Any]:
-    """``value`` if it is a list, or another series, of what is ``wanted``."""
+def items(option: str, value: Any, expected: str) -> Iterable[Any]:
+    """``value`` if it is a list, or another series, of what is ``expected``."""
     if not is_series(value):
-        raise OptionError(f"{option} must be a list of {wanted}, got {brief(value)}")
+        raise OptionError(f"{option} must be a list of {expected}, got {brief(value)}")
     return value
 
 
-def instance(option: str, value: Any, kind: type[Any], wanted: str) -> Any:
+def instance(option: str, value: Any, kind: type[Any], expected: str) -> Any:
     """``value`` if it is a ``kind``."""
     if isinstance(value, kind):
         return value
-    raise OptionError(f"{option} must be {wanted}, got {brief(value)}")
+    raise OptionError(f"{option} must be {expected}, got {brief(value)}")
 
 
 def brief(value: Any) -> str:

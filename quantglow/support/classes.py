@@ -30,10 +30,10 @@ class Concise:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        own: Any = self
+        instance: Any = self
         shown = ", ".join(
             f"{field.name}={_SHORT.repr(getattr(self, field.name))}"
-            for field in fields(own)
+            for field in fields(instance)
             if field.repr
         )
         text = f"{type(self).__name__}({shown})"

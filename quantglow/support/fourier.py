@@ -66,18 +66,18 @@ class Windowed:
     def is_equal(self, array: Array, table: Array) -> bool:
         """Whether an array has these elements, bit for bit."""
         m = self.matrix
-        found = array.reshape(m.groups, m.samples, m.parts[0], m.bins, m.parts[1])
+        blocks = array.reshape(m.groups, m.samples, m.parts[0], m.bins, m.parts[1])
         return all(
-            self.elements(table, some).tobytes() == found[:, some].tobytes()
+            self.elements(table, some).tobytes() == blocks[:, some].tobytes()
             for some in (slice(1, 1 + GLANCE), slice(None))
         )
 
 
 def turns(n: int) -> Array:
     """``exp(2 pi i j / n)`` for j < n; exact where a part is 0 or 1."""
-    quarters, rest = np.divmod(4 * np.arange(n) + n // 2, n)
+    quarters, remainders = np.divmod(4 * np.arange(n) + n // 2, n)
     units = np.array([1, 1j, -1, -1j])[quarters % 4]
-    return np.asarray(np.exp(0.5j * np.pi * (rest - n // 2) / n) * units)
+    return np.asarray(np.exp(0.5j * np.pi * (remainders - n // 2) / n) * units)
 
 
 def as_parts(factors: Array) -> Array:
@@ -102,19 +102,19 @@ def recognised(array: Array) -> tuple[Windowed, Array] | None:
 def candidates(shape: tuple[int, ...]) -> Iterator[FourierMatrix]:
     """Matrices that an array of a shape may be: whole ones, and the second stage of a fast one."""
     columns, rows = shape[-1], int(np.prod(shape[:-1]))
-    for given, made in ((1, 2), (2, 2), (2, 1)):
-        if columns % made or rows % given:
+    for row_parts, column_parts in ((1, 2), (2, 2), (2, 1)):
+        if columns % column_parts or rows % row_parts:
             continue
-        samples, bins = rows // given, columns // made
+        samples, bins = rows // row_parts, columns // column_parts
         for n in sorted({samples, bins, 2 * bins - 2, 2 * bins - 1}):
             if n >= max(samples, LEAST_SAMPLES) and n >= bins:
                 for direction in (-1, 1):
-                    yield FourierMatrix(n, samples, bins, (given, made), direction)
-        if len(shape) == 3 and shape[0] > 1 and given == 2 and shape[1] % 2 == 0:
+                    yield FourierMatrix(n, samples, bins, (row_parts, column_parts), direction)
+        if len(shape) == 3 and shape[0] > 1 and row_parts == 2 and shape[1] % 2 == 0:
             groups, samples = shape[0], shape[1] // 2
             for direction in (-1, 1):
                 n = groups * samples
-                yield FourierMatrix(n, samples, bins, (given, made), direction, groups)
+                yield FourierMatrix(n, samples, bins, (row_parts, column_parts), direction, groups)
 
 
 def windows(array: Array, matrix: FourierMatrix) -> Iterator[Array]:

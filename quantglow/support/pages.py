@@ -35,7 +35,7 @@ class Sliced(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, wanted: slice, /) -> Data: ...
+    def __getitem__(self, bounds: slice, /) -> Data: ...
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Parts:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
-    def __getitem__(self, wanted: slice) -> bytes:
-        found, begin = [], 0
+    def __getitem__(self, bounds: slice) -> bytes:
+        pieces, begin = [], 0
         for part in self.parts:
-            found.append(part[max(0, wanted.start - begin) : max(0, wanted.stop - begin)])
+            pieces.append(part[max(0, bounds.start - begin) : max(0, bounds.stop - begin)])
             begin += len(part)
-        return b"".join(found)
+        return b"".join(pieces)
 
 
 Content = Data | Parts

@@ -160,6 +160,6 @@ def in_html(items: Iterable[Item], label: str, total: float | None) -> Iterator[
 
 def bar(label: str, count: int, total: float | None, spent: float) -> str:
     """The state before item ``count``; without a total, a bar that only moves."""
-    known = "" if total is None else f" value='{count - 1}' max='{total:.0f}'"
+    attributes = "" if total is None else f" value='{count - 1}' max='{total:.0f}'"
     text = html.escape(line(label, count, total, spent))
-    return f"<progress style='width:240px'{known}></progress> <small>{text}</small>"
+    return f"<progress style='width:240px'{attributes}></progress> <small>{text}</small>"

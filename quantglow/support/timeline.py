@@ -67,8 +67,8 @@ class Trace:
     def to_json(self) -> dict[str, Any]:
         """The trace as Chrome's format has it: times in microseconds, threads by small numbers."""
         self.name_threads()
-        made = chain.from_iterable(group() for group in self.groups)
-        ordered = sorted([*self.events, *made], key=lambda event: (event.begin, -event.end))
+        grouped = chain.from_iterable(group() for group in self.groups)
+        ordered = sorted([*self.events, *grouped], key=lambda event: (event.begin, -event.end))
         numbers: dict[int, int] = {}
         for event in ordered:
             numbers.setdefault(event.thread, len(numbers))

@@ -196,13 +196,13 @@ class Deadline:
         if self.is_over:
             raise TimeUp
 
-    def note(self, stage: str, kept: str = BEST_KEPT) -> str:
+    def note(self, stage: str, outcome: str = BEST_KEPT) -> str:
         """A note that ``stage`` is cut short, if no time is left; empty if there is some."""
         if not (reason := self.reason):
             return ""
         if is_first(stage) and reason == LATE:  # Ctrl-C was answered when it came.
             say(f"{LATE} are over: keeping the best so far ({stage})")
-        return f"{reason} ended {stage} early: {kept}"
+        return f"{reason} ended {stage} early: {outcome}"
 
     def ends(self, stage: str) -> bool:
         """Whether no time is left; if so, the report will say that ``stage`` was cut short."""

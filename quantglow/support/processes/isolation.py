@@ -91,8 +91,8 @@ class Channel:
     started; ``line``: this end, which tells when the child has ended; None where nothing does.
     """
 
-    given: IO[bytes]
-    found: IO[bytes]
+    request: IO[bytes]
+    response: IO[bytes]
     names: tuple[int | str | None, ...]
     options: Mapping[str, Any]
     line: socket.socket | None = None
@@ -103,22 +103,22 @@ class Channel:
     def of_descriptors() -> Iterator[Channel]:
         """Unnamed files, and a pair of sockets."""
         with ExitStack() as stack:
-            given, found = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            request, response = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             line, lifeline = map(stack.enter_context, socket.socketpair())
-            names = (given.fileno(), found.fileno(), lifeline.fileno())
+            names = (request.fileno(), response.fileno(), lifeline.fileno())
             # A new session: Ctrl-C in a terminal comes to the caller alone.
             options = {"pass_fds": names, "stdin": subprocess.DEVNULL, "start_new_session": True}
-            yield Channel(given, found, names, options, line, lifeline)
+            yield Channel(request, response, names, options, line, lifeline)
 
     @staticmethod
     @contextmanager
     def of_paths() -> Iterator[Channel]:
         """Files in a folder that goes with the call, and the child's standard input."""
         with tempfile.TemporaryDirectory(prefix="quantglow-") as folder, ExitStack() as stack:
-            paths = [Path(folder) / name for name in ("given", "found")]
-            given, found = (stack.enter_context(path.open("w+b")) for path in paths)
+            paths = [Path(folder) / name for name in ("request", "response")]
+            request, response = (stack.enter_context(path.open("w+b")) for path in paths)
             names = (*map(str, paths), None)
-            yield Channel(given, found, names, {"stdin": subprocess.PIPE})
+            yield Channel(request, response, names, {"stdin": subprocess.PIPE})
 
     def wait(self, process: subprocess.Popen[bytes], seconds: float) -> int:
         """The exit code of the child.  Raises ``TimeoutError``."""
@@ -153,9 +153,9 @@ class Call:
             raise ChildTimeout(f"it took longer than {self.seconds:g} s and was ended")
         if code:
             raise ChildDied(f"{ending(code)}{self._last_words()}")
-        self.channel.found.seek(0)
+        self.channel.response.seek(0)
         try:
-            facts, arrays = read_message(self.channel.found)
+            facts, arrays = read_message(self.channel.response)
         except (ValueError, LookupError, EOFError):
             raise ChildDied(f"its process ended without a result{self._last_words()}") from None
         if facts:
@@ -191,9 +191,9 @@ def started(
         said = stack.enter_context(tempfile.TemporaryFile())
         limit = available_nbytes() if nbytes is None else nbytes
         job = {"place": place, "facts": dict(facts or {}), "nbytes": limit}
-        write_message(channel.given, job, arrays)
-        channel.given.flush()
-        channel.given.seek(0)
+        write_message(channel.request, job, arrays)
+        channel.request.flush()
+        channel.request.seek(0)
         arguments = (*channel.names, seconds + MARGIN)
         begin = BEGIN.format(path=[*map(str, sys.path)], arguments=arguments)
         end = time.monotonic() + seconds
@@ -230,7 +230,7 @@ def called(
         return call.result()
 
 
-def serve(given: int | str, found: int | str, lifeline: int | None, seconds: float) -> None:
+def serve(request: int | str, response: int | str, lifeline: int | None, seconds: float) -> None:
     """The child: read a call from one file, write its result to the other, end the process."""
     if lifeline is None:
         end_with_input()
@@ -238,9 +238,9 @@ def serve(given: int | str, found: int | str, lifeline: int | None, seconds: flo
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
         end_with(lifeline)
-    with open(given, "rb") as source:
+    with open(request, "rb") as source:
         message, arrays = read_message(source)
-    with open(found, "wb") as target:
+    with open(response, "wb") as target:
         try:
             bound_memory(message["nbytes"])
             module, name = message["place"].split(":")
@@ -307,9 +307,9 @@ def ending(code: int) -> str:
     """Description of the end of a process, from its exit code."""
     if code > 0:
         return f"its process ended with exit code {code}"
-    known = {int(s): s.name for s in signal.Signals}
-    short = ", as by a system that is short of memory" if known.get(-code) == "SIGKILL" else ""
-    return f"its process was ended by signal {-code} ({known.get(-code, 'unknown')}{short})"
+    names = {int(s): s.name for s in signal.Signals}
+    short = ", as by a system that is short of memory" if names.get(-code) == "SIGKILL" else ""
+    return f"its process was ended by signal {-code} ({names.get(-code, 'unknown')}{short})"
 
 
 def write_message(file: IO[bytes], facts: Mapping[str, Any], arrays: Sequence[Array]) -> None:

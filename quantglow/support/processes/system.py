@@ -68,6 +68,6 @@ def busy_processors(seconds: float = LOOK_SECONDS) -> float | None:
 
 def idle_ticks() -> list[int]:
     """Clock ticks that each processor of this process was idle, or waited for a disk (Linux)."""
-    own = {f"cpu{number}" for number in processors()}
+    labels = {f"cpu{number}" for number in processors()}
     lines = map(str.split, Path("/proc/stat").read_text().splitlines())
-    return [int(line[4]) + int(line[5]) for line in lines if line and line[0] in own]
+    return [int(line[4]) + int(line[5]) for line in lines if line and line[0] in labels]

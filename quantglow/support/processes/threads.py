@@ -55,28 +55,28 @@ class Alive(Generic[Item]):
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, ref[Item]] = {}
+        self._references: dict[int, ref[Item]] = {}
         self._room = FEW
 
     def add(self, item: Item) -> None:
         """Know an object."""
-        found = ref(item)
-        self._known[id(found)] = found
-        if len(self._known) > self._room:
-            for key, each in list(self._known.items()):
+        reference = ref(item)
+        self._references[id(reference)] = reference
+        if len(self._references) > self._room:
+            for key, each in list(self._references.items()):
                 if each() is None:
-                    self._known.pop(key, None)
-            self._room = max(FEW, 2 * len(self._known))
+                    self._references.pop(key, None)
+            self._room = max(FEW, 2 * len(self._references))
 
     def __iter__(self) -> Iterator[Item]:
         """The objects that are alive, in the order in which they came."""
-        for each in list(self._known.values()):
+        for each in list(self._references.values()):
             if (item := each()) is not None:
                 yield item
 
     def clear(self) -> None:
         """Forget all objects."""
-        self._known.clear()
+        self._references.clear()
 
 
 class HasThreads(Protocol):
@@ -86,7 +86,7 @@ class HasThreads(Protocol):
         """Renew its locks, in a forked child, and forget what threads of the parent were doing."""
 
 
-_known, _last = Alive[HasThreads](), Alive[HasThreads]()
+_holders, _last = Alive[HasThreads](), Alive[HasThreads]()
 
 
 def renewed_after_fork(item: HasThreads, *, last: bool = False) -> None:
@@ -94,11 +94,11 @@ def renewed_after_fork(item: HasThreads, *, last: bool = False) -> None:
 
     ``last``: after all others, because it calls functions of users, which may use these.
     """
-    (_last if last else _known).add(item)
+    (_last if last else _holders).add(item)
 
 
 def _forget_threads() -> None:
-    for items in (_known, _last):
+    for items in (_holders, _last):
         for item in items:
             item.forget_threads()
 
@@ -197,17 +197,17 @@ class SingleFlight(Generic[Key, Value]):
             pending: Future[Value] | None = None
             try:
                 with self._lock:
-                    key, found = find()
-                    if found is not None:
-                        return found
+                    key, value = find()
+                    if value is not None:
+                        return value
                     pending = self._pending.get(key)
                     if pending is None:
                         pending = mine = Future()
                         self._pending[key] = mine
                 if mine is not None:
-                    made = make(key)
+                    value = make(key)
                     self._remove(key, mine)
-                    mine.set_result(made)
+                    mine.set_result(value)
                 return pending.result()
             except BaseException as error:
                 if mine is not None:

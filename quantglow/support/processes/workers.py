@@ -106,12 +106,12 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
     The caller works, too: it never waits for a thread that has not begun.  The error raised is that
     of the first item that has one.  Nested calls of ``each`` run on one thread.
     """
-    pool, given = _pool(), list(items)
-    if pool is None or len(given) < 2:
-        return [function(item) for item in given]
+    pool, inputs = _pool(), list(items)
+    if pool is None or len(inputs) < 2:
+        return [function(item) for item in inputs]
     results: dict[int, Result] = {}
     errors: dict[int, Exception] = {}
-    waiting = deque(enumerate(given))
+    waiting = deque(enumerate(inputs))
 
     def work() -> None:
         _POOL.set(None)
@@ -128,7 +128,7 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
 
     helping: list[Future[None]] = []
     with ending(helping):
-        for _ in range(min(pool.helpers, len(given) - 1)):
+        for _ in range(min(pool.helpers, len(inputs) - 1)):
             helping.append(submitted(pool.executor, copy_context().run, work))
         try:
             copy_context().run(work)
@@ -138,7 +138,7 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
                 helper.cancel()
     if errors:
         raise errors[min(errors)]
-    return [results[index] for index in range(len(given))]
+    return [results[index] for index in range(len(inputs))]
 
 
 def at_once() -> int:
