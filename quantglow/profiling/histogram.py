@@ -228,18 +228,18 @@ def choose_range(
     return Range(max(min(chosen.low, 0.0), low), min(max(chosen.high, 0.0), high))
 
 
-def squared_error(histogram: Histogram, seen: Range) -> float:
-    """The expected mean of ``(rounded x - x)**2`` over all values, clipped to ``seen``.
+def squared_error(histogram: Histogram, clipping: Range) -> float:
+    """The expected mean of ``(rounded x - x)**2`` over all values, clipped to ``clipping``.
 
     It is ``step**2 / 12`` for a value inside, the squared distance for one outside, and 0 for
     zeros.
     """
     start, exponent, counts = _without_zeros(histogram, mirrored=False)
     x = np.ldexp(np.arange(start, start + len(counts)) + 0.5, exponent)
-    below, below_count = _tail_error(x, counts, np.array([seen.low]))
-    above, above_count = _tail_error(-x[::-1], counts[::-1], np.array([-seen.high]))
+    below, below_count = _tail_error(x, counts, np.array([clipping.low]))
+    above, above_count = _tail_error(-x[::-1], counts[::-1], np.array([-clipping.high]))
     inside = counts.sum() - below_count - above_count
-    errors = inside * (seen.width / (LEVELS - 1)) ** 2 / 12 + below + above
+    errors = inside * (clipping.width / (LEVELS - 1)) ** 2 / 12 + below + above
     return float(errors[0]) / max(histogram.count, 1)
 
 
@@ -331,8 +331,8 @@ def _windows(counts: Array, zero: int, mirrored: bool) -> Iterator[tuple[int, in
 def _divergence(counts: Array, first: int, last: int) -> float:
     """KL divergence of the clipped distribution from its 256-level version, in nats."""
     inside = counts[first:last]
-    total, kept = counts.sum(), inside.sum()
-    if not kept:
+    total, inside_total = counts.sum(), inside.sum()
+    if not inside_total:
         return 0.0 if not total else np.inf
     clipped = inside.copy()
     clipped[0] += counts[:first].sum()
@@ -343,7 +343,7 @@ def _divergence(counts: Array, first: int, last: int) -> float:
     # A level's mass goes evenly to its occupied bins.  Outliers may sit on an empty bin: half a
     # value there keeps the divergence finite.
     spread = np.where(inside > 0, (mass / np.maximum(occupied, 1))[level], 0.0)
-    q = np.maximum(spread / kept, 0.5 / total)
+    q = np.maximum(spread / inside_total, 0.5 / total)
     p = clipped / total
     some = p > 0
     # Finite counts alone give half a nat for each bin that shares a level (Miller, 1955).  Without

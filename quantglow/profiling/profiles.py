@@ -101,10 +101,10 @@ class Profile(Concise, HasDrawing):
     def __contains__(self, name: str) -> bool:
         return name in self.histograms and self.histograms[name].count > 0
 
-    def _mismatch(self, found: str, what: str) -> ProfileMismatchError:
+    def _mismatch(self, source_hash: str, what: str) -> ProfileMismatchError:
         return ProfileMismatchError(
             f"the profile was recorded on model {self.source_hash[:16] or '(no hash)'}, but "
-            f"{what} {found[:16] or '(no hash)'}: another model, another export, or changed "
+            f"{what} {source_hash[:16] or '(no hash)'}: another model, another export, or changed "
             "weights. Remedy: profile this model again."
         )
 
@@ -124,12 +124,12 @@ class Profile(Concise, HasDrawing):
     @staticmethod
     def merged(profiles: Iterable[Profile]) -> Profile:
         """All profiles merged.  Raises ``OptionError`` if there are none."""
-        found: list[Profile] = list(profiles) if is_series(profiles) else []
-        if not found:
+        parts: list[Profile] = list(profiles) if is_series(profiles) else []
+        if not parts:
             raise OptionError(f"profiles must be one Profile or more, got {brief(profiles)}")
-        for profile in found:
+        for profile in parts:
             instance("profiles", profile, Profile, "Profiles")
-        return reduce(Profile.merge, found)
+        return reduce(Profile.merge, parts)
 
 
 def write_profile(
@@ -248,16 +248,16 @@ def _described(histogram: Histogram) -> dict[str, Any]:
 
 
 def _histograms(tensors: Mapping[str, Any], counts: Array) -> dict[str, Histogram]:
-    found: dict[str, Histogram] = {}
+    histograms: dict[str, Histogram] = {}
     position = 0
     for name, fields in tensors.items():
         size = int(fields["counts"])
         part = counts[position : position + size].astype(np.int64)
-        found[name] = _histogram(fields, part)
+        histograms[name] = _histogram(fields, part)
         position += size
     if position != len(counts):
         raise ValueError("the counts do not fit the tensors")
-    return found
+    return histograms
 
 
 def _histogram(fields: Mapping[str, Any], counts: Array) -> Histogram:

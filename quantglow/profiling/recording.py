@@ -162,15 +162,15 @@ def _recorded(run: Runner, group: Group) -> dict[str, Histogram]:
 
 
 def _merge(recorded: dict[str, Histogram], histograms: Mapping[str, Histogram]) -> None:
-    for name, seen in histograms.items():
+    for name, histogram in histograms.items():
         before = recorded.get(name)
-        recorded[name] = seen if before is None else before.merge(seen)
+        recorded[name] = histogram if before is None else before.merge(histogram)
 
 
 def note_early_end(batches: int) -> None:
     """Keep for the report that Ctrl-C ended profiling."""
-    seen = f"calibrated on {batches} batch(es)"
-    ended("profiling", f"Ctrl-C ended profiling early: {seen}")
+    extent = f"calibrated on {batches} batch(es)"
+    ended("profiling", f"Ctrl-C ended profiling early: {extent}")
 
 
 def graph_for(feeds: Located, family: Family) -> Graph:
@@ -210,21 +210,21 @@ class _Recorder:
 
     def _merge_next(self) -> None:
         node, counted = self.waiting.popleft()
-        seen = counted()
-        is_computed = seen.nans and not node.has(Trait.MOVES)
-        if is_computed or not seen.specials <= specials_of(node, self._specials):
+        histogram = counted()
+        is_computed = histogram.nans and not node.has(Trait.MOVES)
+        if is_computed or not histogram.specials <= specials_of(node, self._specials):
             raise CalibrationError(
-                f"{self.place} leads to {seen.nans} NaN and {seen.infinities} Inf value(s) "
-                f"in {node.name!r} ({node.op}). {self._remedy(node, seen)}"
+                f"{self.place} leads to {histogram.nans} NaN and {histogram.infinities} Inf "
+                f"value(s) in {node.name!r} ({node.op}). {self._remedy(node, histogram)}"
             )
-        _merge(self.recorded, {node.name: seen})
+        _merge(self.recorded, {node.name: histogram})
 
     def _specials(self, value: Node) -> Specials:
-        known = None if isinstance(value, Constant) else self.recorded.get(value.name)
-        return brought(value) if known is None else known.specials
+        histogram = None if isinstance(value, Constant) else self.recorded.get(value.name)
+        return brought(value) if histogram is None else histogram.specials
 
-    def _remedy(self, node: Node, seen: Histogram) -> str:
-        for operand in node.operands if seen.nans else ():
+    def _remedy(self, node: Node, histogram: Histogram) -> str:
+        for operand in node.operands if histogram.nans else ():
             if operand.type.dtype.is_float and (specials := self._specials(operand)):
                 return (
                     f"Its operand {operand.name!r} holds the model's own {text_of(specials)}. "

@@ -59,9 +59,9 @@ def brought(node: Node) -> Specials:
 
 def specials_in(values: Array | np.floating) -> Specials:
     """The special values among numbers."""
-    found = {-math.inf: values == -math.inf, math.inf: values == math.inf}
-    found[math.nan] = np.isnan(values)
-    return frozenset(special for special, places in found.items() if places.any())
+    masks = {-math.inf: values == -math.inf, math.inf: values == math.inf}
+    masks[math.nan] = np.isnan(values)
+    return frozenset(special for special, places in masks.items() if places.any())
 
 
 def specials_of(node: Node, of: Callable[[Node], Specials]) -> Specials:

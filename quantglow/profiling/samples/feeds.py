@@ -67,10 +67,10 @@ def feeds_of(
     """
     whole = name_of(data, called) if is_one(data) else ""
     sizes, names = batch_sizes(signature), names_of(signature)
-    for index, given in enumerate(samples_in(data, names)):
-        sample, _ = without_labels(given, names)
-        known = sample.place if isinstance(sample, Located | Unnamed) else ""
-        place = Place(index, known, whole)
+    for index, element in enumerate(samples_in(data, names)):
+        sample, _ = without_labels(element, names)
+        origin = sample.place if isinstance(sample, Located | Unnamed) else ""
+        place = Place(index, origin, whole)
         values = sample.values if isinstance(sample, Unnamed) else sample
         arrays = _by_name(values, names, place)
         checked = {
@@ -85,20 +85,20 @@ def feeds_of(
 class Place:
     """Place of an element of the user's data.
 
-    ``known`` is the place of the sample that it was cut from; ``whole`` is the name of the data if
+    ``origin`` is the place of the sample that it was cut from; ``whole`` is the name of the data if
     it is one array (or one for each input) that holds all samples.
     """
 
     index: int
-    known: str = ""
+    origin: str = ""
     whole: str = ""
 
     def __str__(self) -> str:
-        return self.known or self.whole or f"sample {self.index}"
+        return self.origin or self.whole or f"sample {self.index}"
 
     def of_batch(self, batch: int, size: int, count: int) -> str:
         """The place of one of ``count`` batches of ``size`` rows in the element."""
-        if self.known or count == 1:
+        if self.origin or count == 1:
             return str(self)
         first = batch * size
         rows = f"{first}" if size == 1 else f"{first} to {first + size - 1}"
@@ -230,11 +230,11 @@ def _checked(value: Any, port: Port, batch: int | None, place: Place) -> Array:
 
     Floats of any type are converted as at run time: to the declared type, then to float32.
     """
-    given, wanted = _with_batch(_array(value, port, place), port), port.dtype.numpy
-    is_converted = port.dtype.is_float and is_float(given.dtype)
-    array = as_float32(as_declared(port, given)) if is_converted else given
-    if array.dtype != wanted:
-        raise _unfit(port, place, f"elements of {wanted}", str(array.dtype), "cast it")
+    raw, dtype = _with_batch(_array(value, port, place), port), port.dtype.numpy
+    is_converted = port.dtype.is_float and is_float(raw.dtype)
+    array = as_float32(as_declared(port, raw)) if is_converted else raw
+    if array.dtype != dtype:
+        raise _unfit(port, place, f"elements of {dtype}", str(array.dtype), "cast it")
     is_whole = batch is None or isinstance(port.dims and port.dims[0], str | None)
     expected = f"shape {port}" + ("" if is_whole else " or a multiple of its first axis")
     if not _fits(array.shape, port.dims, whole=batch is None):
@@ -248,7 +248,7 @@ def _checked(value: Any, port: Port, batch: int | None, place: Place) -> Array:
         remedy = f"give batches of {batch} (or a multiple), or import the model at another batch"
         raise _unfit(port, place, expected, str(array.shape), remedy)
     if port.dtype.is_float and not np.isfinite(array).all():
-        raise _not_finite(array, given, port, batch if array.ndim else None, place)
+        raise _not_finite(array, raw, port, batch if array.ndim else None, place)
     return array
 
 
@@ -258,7 +258,7 @@ def _array(value: Any, port: Port, place: Place) -> Array:
     Raises ``CalibrationError``.
     """
     try:
-        found = as_array(value)
+        array = as_array(value)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise CalibrationError(
@@ -266,11 +266,11 @@ def _array(value: Any, port: Port, place: Place) -> Array:
             "Remedy: give numbers in nested lists of equal lengths, or an array."
         ) from error
     is_listed = isinstance(value, list | tuple | int | float)
-    if not is_listed or found.dtype.kind not in "iuf" or found.dtype == port.dtype.numpy:
-        return found
+    if not is_listed or array.dtype.kind not in "iuf" or array.dtype == port.dtype.numpy:
+        return array
     with np.errstate(invalid="ignore", over="ignore"):
-        own = found.astype(port.dtype.numpy)
-    return own if port.dtype.is_float or np.array_equal(own, found) else found
+        converted = array.astype(port.dtype.numpy)
+    return converted if port.dtype.is_float or np.array_equal(converted, array) else array
 
 
 def _with_batch(array: Array, port: Port) -> Array:
@@ -279,11 +279,11 @@ def _with_batch(array: Array, port: Port) -> Array:
 
 
 def _not_finite(
-    array: Array, given: Array, port: Port, batch: int | None, place: Place
+    array: Array, raw: Array, port: Port, batch: int | None, place: Place
 ) -> CalibrationError:
     """The error that names the first batch with NaN or Inf, or with values that became Inf."""
     bad, where = np.argwhere(~np.isfinite(array)), str(place)
-    is_lost = np.isfinite(given[tuple(bad[0])])
+    is_lost = np.isfinite(raw[tuple(bad[0])])
     kind = port.declared if port.declared == "float16" else "float32"
     what = f"value(s) too large for {kind}" if is_lost else "NaN or Inf value(s)"
     if batch is not None:
@@ -322,11 +322,11 @@ def _batches(arrays: Feeds, sizes: Mapping[str, int], place: Place) -> Iterator[
         )
     count, size = max(counts.values(), default=1), max(sizes.values(), default=1)
     for i in range(count):
-        own = {
+        slices = {
             name: array[i * sizes[name] : (i + 1) * sizes[name]] if name in sizes else array
             for name, array in arrays.items()
         }
-        copies = {name: array.copy() for name, array in own.items()}
+        copies = {name: array.copy() for name, array in slices.items()}
         yield Located(copies, place.of_batch(i, size, count))
 
 

@@ -75,12 +75,12 @@ def without_labels(sample: Any, names: Sequence[str]) -> tuple[Any, Any]:
     if isinstance(sample, Unnamed):
         return sample, sample.labels
     if isinstance(sample, Mapping):
-        found = next((n for n in LABELS if n in sample and n not in names), None)
-        if found is None:
+        key = next((n for n in LABELS if n in sample and n not in names), None)
+        if key is None:
             return sample, None
-        rest = {name: value for name, value in sample.items() if name != found}
-        own = Located(rest, sample.place) if isinstance(sample, Located) else rest
-        return own, sample[found]
+        inputs = {name: value for name, value in sample.items() if name != key}
+        unlabeled = Located(inputs, sample.place) if isinstance(sample, Located) else inputs
+        return unlabeled, sample[key]
     is_longer = isinstance(sample, tuple | list) and len(sample) == len(names) + 1
     return (sample[:-1], sample[-1]) if is_longer and are_labels(sample[-1]) else (sample, None)
 
@@ -129,13 +129,13 @@ def named_arrays(path: str | os.PathLike[str]) -> Mapping[str, Array]:
 def one_array(path: str | os.PathLike[str]) -> Array:
     """The array of an ``.npy`` file, whose pages are read on use.  Raises ``CalibrationError``."""
     try:
-        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, SyntaxError, *DAMAGE) as error:
         raise CalibrationError(
             f"cannot read calibration data {os.fspath(path)!r}: {one_line(error)}. "
             "Remedy: write it with numpy.save, an array of numbers."
         ) from error
-    return found
+    return array
 
 
 def one_line(error: Exception) -> str:
@@ -160,22 +160,22 @@ class Table:
             place = f"row {index} of {self.path.name!r}"
             yield Located(sample_of(row, self.names, place), place)
 
-    def columns(self, known: Sequence[str]) -> list[str]:
+    def columns(self, header: Sequence[str]) -> list[str]:
         """The columns that samples are made of, and those of labels.  Raises
         ``CalibrationError``.
         """
-        own = [name for name in self.names if name in known]
-        if len(own) == len(self.names) or (known and not own and len(self.names) == 1):
-            read = [c for c in known if c in LABELS or not own or c in own]
+        inputs = [name for name in self.names if name in header]
+        if len(inputs) == len(self.names) or (header and not inputs and len(self.names) == 1):
+            read = [c for c in header if c in LABELS or not inputs or c in inputs]
             if twice := [c for c in dict.fromkeys(read) if read.count(c) > 1]:
                 raise CalibrationError(
                     f"{self.path.name!r} has more than one column {twice[0]!r}. Remedy: give each "
                     "column a name of its own."
                 )
             return read
-        missing = [name for name in self.names if name not in known]
+        missing = [name for name in self.names if name not in header]
         raise CalibrationError(
-            f"{self.path.name!r} has no column for {missing}; its columns are {list(known)}. "
+            f"{self.path.name!r} has no column for {missing}; its columns are {list(header)}. "
             "Remedy: name the columns as the model's inputs."
         )
 

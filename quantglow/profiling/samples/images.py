@@ -77,31 +77,31 @@ class ImageFolder:
                 "Remedy: look at the function, or leave the image out."
             ) from error
 
-    def sample(self, found: Any, file: Path, place: str) -> Any:
+    def sample(self, values: Any, file: Path, place: str) -> Any:
         """A sample that knows its place, and its label if there are classes."""
         if not self.classes:
-            return Located(found, place) if isinstance(found, Mapping) else Unnamed(found, place)
+            return Located(values, place) if isinstance(values, Mapping) else Unnamed(values, place)
         label = self.classes.index(file.relative_to(self.path).parts[0])
-        if isinstance(found, Mapping):
-            return Located({**found, LABELS[0]: label}, place)
-        return Unnamed(found, place, label)
+        if isinstance(values, Mapping):
+            return Located({**values, LABELS[0]: label}, place)
+        return Unnamed(values, place, label)
 
 
 def image_files(folder: Path) -> list[Path]:
     """The images below a folder.  Raises ``CalibrationError`` if there are none."""
     try:
-        found = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+        files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
         folder.stat()
     except OSError as error:
         raise CalibrationError(
             f"cannot read the image folder {str(folder)!r}: {one_line(error)}. "
             "Remedy: give a folder that exists."
         ) from error
-    if not found:
+    if not files:
         raise CalibrationError(
             f"{str(folder)!r} has no images ({', '.join(SUFFIXES)}). Remedy: give a folder of them."
         )
-    return found
+    return files
 
 
 def classes_of(folder: Path, files: list[Path]) -> list[str]:
@@ -180,23 +180,23 @@ PREPROCESSING: dict[str, Callable[[int], Preprocess]] = {
 """Preprocessing by name, given the side of the crop: "imagenet", or "imagenet:299"."""
 
 
-def preprocessing(option: str, given: Any) -> Preprocess:
+def preprocessing(option: str, choice: Any) -> Preprocess:
     """A function of an image, a name of ``PREPROCESSING``, or "module:function".
 
     Raises ``OptionError``.
     """
-    if callable(given):
-        return given  # type: ignore[no-any-return]
-    if not isinstance(given, str):
-        raise OptionError(f"{option} is missing or no text: {brief(given)}. {REMEDY}")
-    name, _, rest = given.partition(":")
+    if callable(choice):
+        return choice  # type: ignore[no-any-return]
+    if not isinstance(choice, str):
+        raise OptionError(f"{option} is missing or no text: {brief(choice)}. {REMEDY}")
+    name, _, argument = choice.partition(":")
     if name in PREPROCESSING:
-        if rest and not (rest.isdecimal() and 0 < int(rest) < 2**16):
-            raise OptionError(f"{option} {given!r} has no side of pixels. {REMEDY}")
-        return PREPROCESSING[name](int(rest) if rest else SIDE)
-    if not name or not rest:
-        raise OptionError(f"{option} {given!r} is unknown. {REMEDY}")
-    return function_of(option, name, rest)
+        if argument and not (argument.isdecimal() and 0 < int(argument) < 2**16):
+            raise OptionError(f"{option} {choice!r} has no side of pixels. {REMEDY}")
+        return PREPROCESSING[name](int(argument) if argument else SIDE)
+    if not name or not argument:
+        raise OptionError(f"{option} {choice!r} is unknown. {REMEDY}")
+    return function_of(option, name, argument)
 
 
 REMEDY = (
@@ -209,24 +209,24 @@ def function_of(option: str, module: str, name: str) -> Preprocess:
     """A function of a module, which may lie in the current folder.  Raises ``OptionError``."""
     with current_folder_first():
         try:
-            found = getattr(import_module(module), name)
+            function = getattr(import_module(module), name)
         except Exception as error:
             kind = type(error).__name__
             raise OptionError(
                 f"{option} cannot load {name!r} of module {module!r}: {kind}: {one_line(error)}. "
                 f"{REMEDY}"
             ) from error
-    if not callable(found):
+    if not callable(function):
         raise OptionError(f"{option}: {module}:{name} is no function. {REMEDY}")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 @contextmanager
 def current_folder_first() -> Iterator[None]:
     """Modules of the current folder are found, as ``python -m`` finds them."""
-    own = os.getcwd()
-    sys.path.insert(0, own)
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.path.remove(own)
+        sys.path.remove(folder)
