@@ -91,9 +91,9 @@ class LayerNormalization(Node):
         if self.out is not None:
             x = dequantize(x, self.x.type.params)
         length = np.float32(x.shape[-1])
-        centred = x - row_sum(x) / length
-        var = row_sum(centred * centred) / length
-        y = centred * (np.float32(1) / np.sqrt(var + np.float32(self.epsilon)))
+        centered = x - row_sum(x) / length
+        var = row_sum(centered * centered) / length
+        y = centered * (np.float32(1) / np.sqrt(var + np.float32(self.epsilon)))
         y = y if gamma is None else y * gamma
         y = np.asarray(y if beta is None else y + beta)
         return y if self.out is None else quantize(y, self.out)
@@ -101,7 +101,7 @@ class LayerNormalization(Node):
 
 @op
 class LRN(Node):
-    """``x / (bias + alpha/size * sum of squares over size neighbouring channels) ** beta``."""
+    """``x / (bias + alpha/size * sum of squares over size neighboring channels) ** beta``."""
 
     x: Node
     size: int

@@ -137,9 +137,9 @@ class AveragePool(Pool):
         params = self.x.type.params
         sums = self.windows(x, params.zero_point).sum(axis=(4, 5), dtype=np.int32)
         taps = self.kernel[0] * self.kernel[1]
-        centred = sums - np.int32(taps * params.zero_point)
+        centered = sums - np.int32(taps * params.zero_point)
         return saturate(
-            centred.astype(np.float32) * self.output_scale(), self.out, *self.out.dtype.limits
+            centered.astype(np.float32) * self.output_scale(), self.out, *self.out.dtype.limits
         )
 
     def output_scale(self) -> Array:
@@ -214,8 +214,8 @@ class ReduceMean(Reduce):
         if self.out is None:
             return np.asarray(x.mean(axis=self.axes, keepdims=self.keepdims, dtype=np.float32))
         total = x.sum(axis=self.axes, keepdims=self.keepdims, dtype=np.int64)
-        centred = (total - self.count * self.x.type.params.zero_point).astype(np.int32)
-        steps = centred.astype(np.float32) * self.output_scale()
+        centered = (total - self.count * self.x.type.params.zero_point).astype(np.int32)
+        steps = centered.astype(np.float32) * self.output_scale()
         return saturate(steps, self.out, *self.out.dtype.limits)
 
     def output_scale(self) -> Array:

@@ -151,8 +151,8 @@ def read_guards(texts: Iterable[str], hints: Mapping[str, int]) -> tuple[Guard, 
 
 
 def _guard(text: str, sizes: Mapping[str, int]) -> Guard:
-    expression, _, behind = text.partition(" ")
-    relation, _, zero = behind.partition(" ")
+    expression, _, comparison = text.partition(" ")
+    relation, _, zero = comparison.partition(" ")
     if zero != "0":
         raise ValueError(f"{text[:60]!r} is not a comparison with 0")
     return Guard(read_expression(expression, sizes), Relation(relation))

@@ -135,10 +135,10 @@ def recognise_swish(node: Node, uses: Uses) -> Node | None:
 def recognise_layer_normalization(node: Node, uses: Uses) -> Node | None:
     """(x - m) / sqrt(mean((x - m)**2) + eps), m = mean(x) -> LayerNormalization(x), with * c + c"""
     match node:
-        case Div(x=Sub() as centred, y=Sqrt(x=shifted)) if plain(node):
-            return normalization(node, centred, shifted)
-        case Mul(x=Sub() as centred, y=Reciprocal(x=Sqrt(x=shifted))) if plain(node):
-            return normalization(node, centred, shifted)
+        case Div(x=Sub() as centered, y=Sqrt(x=shifted)) if plain(node):
+            return normalization(node, centered, shifted)
+        case Mul(x=Sub() as centered, y=Reciprocal(x=Sqrt(x=shifted))) if plain(node):
+            return normalization(node, centered, shifted)
         case Mul(x=LayerNormalization() as inner) | Add(x=LayerNormalization() as inner):
             return with_parameter(node, inner, uses)
     return None

@@ -88,11 +88,11 @@ def lower_layer_normalization(node: LayerNormalization) -> Node:
     """(x - mean) * (1 / sqrt(var + eps)) * gamma + beta; the root once for each row"""
     length = const(node.type.shape[-1])
     x = arg(0) if node.out is None else dequantized(node.x.type.params)
-    centred = call("sub", x, call("div", call("rowsum", x), length))
-    variance = call("div", call("rowsum", call("mul", centred, centred)), length)
+    centered = call("sub", x, call("div", call("rowsum", x), length))
+    variance = call("div", call("rowsum", call("mul", centered, centered)), length)
     root = call("sqrt", call("add", variance, const(node.epsilon)))
     args: tuple[Node, ...] = (node.x,)
-    value = call("mul", centred, call("div", const(1), root))
+    value = call("mul", centered, call("div", const(1), root))
     for op, parameter in (("mul", node.gamma), ("add", node.beta)):
         if parameter is not None:
             value, args = call(op, value, arg(len(args))), (*args, parameter)

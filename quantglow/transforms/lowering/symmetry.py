@@ -292,7 +292,7 @@ class Pairing:
         where it begins."""
         return present(w, [*range(self.total + 1, len(w)), *range(self.near.start)])
 
-    def centre(self, w: Array) -> list[int]:
+    def center(self, w: Array) -> list[int]:
         """The row that is its own partner, if it is not 0."""
         return present(w, [] if self.total % 2 else [self.total // 2])
 
@@ -335,8 +335,8 @@ def interleaved(node: Conv, w: Array, pairing: Pairing) -> Node:
     joined = Concat(name=tag(node, "parities"), parts=parts, axis=3)
     count = pixels[0] * pixels[1] * pixels[2]
     pairs = Reshape(name=tag(node, "pairs"), x=joined, shape=(count, 2, width))
-    turned = Transpose(name=tag(node, "turned"), x=pairs, perm=(0, 2, 1))
-    rows = Reshape(name=tag(node, "columns"), x=turned, shape=(*pixels, 2 * width))
+    transposed = Transpose(name=tag(node, "turned"), x=pairs, perm=(0, 2, 1))
+    rows = Reshape(name=tag(node, "columns"), x=transposed, shape=(*pixels, 2 * width))
     if columns == 2 * width:
         return replace(rows, name=node.name)
     return cut(node.name, rows, range(columns))
@@ -345,7 +345,7 @@ def interleaved(node: Conv, w: Array, pairing: Pairing) -> Node:
 def product(node: Conv, w: Array, pairing: Pairing, parity: int, width: int) -> Conv:
     """The columns of a parity, and columns of 0 up to ``width``."""
     columns = w[:, parity::2]
-    ends, center = pairing.ends(columns), pairing.centre(columns)
+    ends, center = pairing.ends(columns), pairing.center(columns)
     filled = ((0, 0), (0, width - columns.shape[1]))
     value = np.concatenate([columns[ends], pairing.weights(w, parity), columns[center]])
     value = np.pad(value, filled)

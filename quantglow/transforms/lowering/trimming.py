@@ -79,7 +79,7 @@ def seen_taps(conv: Conv, axis: int) -> Taps:
     """The taps along an axis from the first to the last that see a pixel; all if none does."""
     size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
     count, dilation = conv.w.type.shape[axis], conv.dilations[axis]
-    before, behind = conv.pads[axis], conv.pads[2 + axis]
+    before, after = conv.pads[axis], conv.pads[2 + axis]
     reach = (results - 1) * conv.strides[axis]
     starts = [tap * dilation - before for tap in range(count)]
     inside = [tap for tap, start in enumerate(starts) if start + reach >= 0 and start < size]
@@ -87,7 +87,7 @@ def seen_taps(conv: Conv, axis: int) -> Taps:
         return Taps(0, count, count)
     # No padding becomes negative.
     first = min(inside[0], before // dilation)
-    end = count - min(count - 1 - inside[-1], behind // dilation)
+    end = count - min(count - 1 - inside[-1], after // dilation)
     return Taps(first, end, count)
 
 
