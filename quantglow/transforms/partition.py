@@ -175,6 +175,7 @@ class _Levels:
         """Move nodes to the latest levels that their readers allow, last nodes first, unless more
         bytes cross borders that way.
         """
+        # Readers move before their operands, so that one pass reaches the latest levels.
         for node in reversed(tuple(self.owners)):
             target = self.latest(node)
             if target is not None and likely(self.saved(node, target)) >= likely(self.added(node)):

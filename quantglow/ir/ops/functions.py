@@ -138,6 +138,8 @@ def _shifted_right(x: Any, y: Any) -> Any:
 def _float_remainder(x: Any, y: Any) -> Any:
     """``fmod``, exact for quotients below 2^29: one step in float64 and one correction."""
     wide, divisor = np.float64(x), np.abs(np.float64(y))
+    # 24 bits of the divisor and 29 of the quotient fit float64's 53: the product is exact, and the
+    # rounded quotient is off by one at most.
     remainder = np.abs(wide) - divisor * np.trunc(np.abs(wide) / divisor)
     remainder = np.where(remainder < 0, remainder + divisor, remainder)
     remainder = np.where(remainder >= divisor, remainder - divisor, remainder)
@@ -155,6 +157,7 @@ def shrinking_power(x: Any) -> Any:
     power = np.maximum(power, np.float32(LEAST_POWER))
     whole = np.asarray((power + np.float32(ROUNDING)) - np.float32(ROUNDING))
     fraction = power - whole
+    # Horner's rule with two roundings a step, never fused: all targets give the same bits.
     value = np.full_like(fraction, EXP2[-1])
     for coefficient in reversed(EXP2[:-1]):
         value *= fraction

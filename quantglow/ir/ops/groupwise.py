@@ -92,6 +92,7 @@ class QuantizeRows(Node):
         filled = np.zeros((rows, -(-depth // self.group), self.group), np.float32)
         filled.reshape(rows, -1)[:, :depth] = x
         largest = np.abs(filled).max(axis=2)
+        # 127 / 0 in a group of zeros: infinity times 0 would be NaN.
         factors = np.minimum(LARGEST / largest, GREATEST_FLOAT)
         steps = np.rint(filled * factors[..., None])
         codes = np.where(np.isfinite(steps), steps, 0).astype(np.int8)
@@ -219,6 +220,7 @@ class GroupedMatMul(Node):
         rows = rows_of(x, self.group)
         total = np.zeros((len(x), len(codes)), np.float32)
         for group in range(codes.shape[1]):
+            # float64 holds all int32 sums exactly, so that BLAS may add in any order.
             weights = codes[:, group].astype(np.float64)
             sums = rows.codes[:, group].astype(np.float64) @ weights.T
             less = rows.negative_sums[:, group].astype(np.float64)
@@ -231,6 +233,6 @@ class GroupedMatMul(Node):
         total = np.zeros((len(x), len(codes)), np.float32)
         for group in range(codes.shape[1]):
             part = x[:, group * self.group : (group + 1) * self.group]
-            centred = codes[:, group].astype(np.float32) - points[:, group, None]
-            total += part @ centred[:, : part.shape[1]].T * scales[:, group]
+            centered = codes[:, group].astype(np.float32) - points[:, group, None]
+            total += part @ centered[:, : part.shape[1]].T * scales[:, group]
         return total

@@ -154,6 +154,8 @@ class Expression:
             for monomial, coefficient in self.terms:
                 least, most = scaled(_product_bounds(monomial), coefficient)
                 low, high = low + least, high + most
+            # The sum of intervals forgets that terms share atoms: only as H * (W - 1) is H*W - H
+            # known not to be negative.  Both intervals hold, so their intersection does.
             if common := _common_factor(self.terms):
                 cofactor = _collected((_without(m, common), c) for m, c in self.terms)
                 ends = _product_of(_product_bounds(common), cofactor.bounds)
@@ -342,8 +344,10 @@ def _divided_by_number(dividend: Expression, divisor: int) -> Expression:
         (m, _nearest(c, divisor) if m else c % divisor) for m, c in dividend.terms
     )
     whole = _collected((m, c // divisor) for m, c in (dividend - remainder).terms)
+    # floor(-p / n) == -floor((p + n - 1) / n).
     if remainder.terms and remainder.terms[0][0] and remainder.terms[0][1] < 0:
         return whole - _divided_by_number(number(divisor - 1) - remainder, divisor)
+    # floor((g v + c) / (g n)) == floor((v + floor(c / g)) / n), as v is an integer.
     common = math.gcd(divisor, *(c for m, c in remainder.terms if m))
     divisor, remainder = divisor // common, _collected((m, c // common) for m, c in remainder.terms)
     low, high = remainder.bounds
@@ -351,6 +355,7 @@ def _divided_by_number(dividend: Expression, divisor: int) -> Expression:
         return whole
     if divisor == 1:
         return whole + remainder
+    # floor((floor(p / k) + a) / n) == floor((p + a k) / (n k)) for positive k and n.
     inner = _lone_quotient(remainder)
     if inner is not None:
         atom, added = inner

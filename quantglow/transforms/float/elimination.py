@@ -53,6 +53,8 @@ class Seen:
             return node
         if isinstance(node, Constant):
             return self.first_constant(node)
+        # Value numbering: operands were replaced by their first equals, so equal keys mean equal
+        # values.
         key = (type(node), node.operands, operand_layout(node), tuple(node.attributes().values()))
         return self.nodes.setdefault(key, node)
 

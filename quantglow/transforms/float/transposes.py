@@ -180,6 +180,7 @@ def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
     ordered = tuple(sorted(blocks, key=lambda b: min(place[a] for a in b.source)))
     order = best_order(ordered, len(node.shape))
     perm = back_to_target(order)
+    # Rising: the axes of each block keep their order in x, so no element moves inside of a block.
     rising = all(consecutive(tuple(place[a] for a in b.source)) for b in blocks)
     if to_channels_last(perm) or not (rising or to_channels_first(perm)):
         return None

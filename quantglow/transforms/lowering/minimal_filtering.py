@@ -157,6 +157,7 @@ def product_of(node: Conv, x: Node, pixels: int) -> Conv:
     """The products of each point [1, 1, pixels, points * O], with the bias in one of them."""
     assert isinstance(node.w, Constant)
     _, _, inputs, outputs = node.w.type.shape
+    # In float64, rounded once: the sums of F(4, 3) amplify every error of a product.
     weights = np.einsum("pt,tio->ipo", WEIGHTS, node.w.value[0].astype(np.float64))
     return Conv(
         name=tag(node, "products"),
@@ -204,6 +205,8 @@ def result(node: Conv, products: Sequence[Node], at: int) -> Elementwise:
 
 def weighted(name: str, values: Sequence[Node], weights: Sequence[int]) -> Elementwise:
     """The sum of weighted values, added in the order of their weights' sizes."""
+    # Summands in the order of their sizes lose the least by rounding (N. Higham, "Accuracy and
+    # Stability of Numerical Algorithms", chapter 4).
     used = [at for at, weight in enumerate(weights) if weight]
     used.sort(key=lambda at: abs(weights[at]))
     terms = [times(arg(place), weights[at]) for place, at in enumerate(used)]

@@ -127,6 +127,7 @@ def symmetric_parts(w: Array, total: int) -> list[Part] | None:
     even, odd = ((abs(inner - sign * inner[::-1]) <= most).all(axis=0) for sign in (1, -1))
     parts: list[Part] = []
     for channel in range(w.shape[1]):
+        # A channel of zeros is even and odd: it joins the part before it.
         signs = [sign for sign, holds in ((1, even), (-1, odd)) if holds[channel]]
         if parts and parts[-1].sign in signs:
             parts[-1] = replace(parts[-1], end=channel + 1)
@@ -302,6 +303,8 @@ class Pairing:
         first, second = w[self.near.start : self.near.stop], mirrored(w, self.near, self.total)
         sign = self.sign * (-1) ** parity
         near, far = self.factors[:, :, None]
+        # Least squares over both rows average the rounding of exported cosines.  The larger factor
+        # is 1, so that only a pair of zeros has a sum of squares below 1.
         both = first[:, parity::2] * near + sign * far * second[:, parity::2]
         return np.asarray(both / (near**2 + far**2).clip(1), np.float32)
 
@@ -313,6 +316,7 @@ def alternating(first: Array, second: Array, most: float) -> tuple[Array, int] |
     sign = 1 if (first * second * signs).sum() >= 0 else -1
     lengths = np.stack([np.linalg.norm(rows, axis=1) for rows in (first, second)])
     factors = lengths / np.maximum(lengths.max(axis=0), np.finfo(np.float32).tiny)
+    # Multiplied crosswise, not divided: at the ends of a window, one row of a pair may be zero.
     crossed = first * factors[1][:, None] - sign * signs * second * factors[0][:, None]
     return (factors, sign) if (abs(crossed) <= most).all() else None
 

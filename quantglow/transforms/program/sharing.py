@@ -137,6 +137,8 @@ def _is_needless(
     if src.advance or dst.advance or not interchangeable(src, dst) or len(writers) != 1:
         return False
     producer = body[writers[0]]
+    # The old value in ``dst`` must be dead once the producer runs: other steps that touch it come
+    # before, and only read it.  The producer itself may read it if it may work in place.
     old = {i for i, step in enumerate(body) if _touches(step, dst.buffer)} - {end}
     if not isinstance(producer, Compute) or producer.output != src or end < max(old, default=end):
         return False
