@@ -99,22 +99,22 @@ class Quantizer:
 
     def run(self) -> QuantizedGraph:
         """The int8 graph with its report, and the decisions that other shapes take over."""
-        made, candidate = self.best(), self.candidate
-        decisions = Decisions.of(made.plan, made.graph, candidate, self.config)
-        report = report_of(made.plan)
-        return QuantizedGraph(made.graph, report, decisions, candidate, made.plan, made.notes)
+        result, candidate = self.best(), self.candidate
+        decisions = Decisions.of(result.plan, result.graph, candidate, self.config)
+        report = report_of(result.plan)
+        return QuantizedGraph(result.graph, report, decisions, candidate, result.plan, result.notes)
 
     def best(self) -> Made:
         """The int8 graph; with int16 activations chosen by trial, the less noisy one of both."""
         config, profile, plan = self.config, self.candidate.profile, self.plan()
-        samples, floats = self.candidate.fitting(self.recovery_samples)
-        made = self.made(self.overrides.applied_to(plan, profile, config), samples, floats)
+        samples, floats = self.candidate.fitting(self.rounding_samples)
+        result = self.convert(self.overrides.applied_to(plan, profile, config), samples, floats)
         if samples and config.int16_activations == AUTO:
-            made = self.with_int16(made, plan, samples, floats)
+            result = self.with_int16(result, plan, samples, floats)
         if debug.verifying():
-            made.graph.verify()
-        debug.dump_ir("quantize", made.graph)
-        return made
+            result.graph.verify()
+        debug.dump_ir("quantize", result.graph)
+        return result
 
     def with_int16(
         self, plain: Made, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]
@@ -123,22 +123,22 @@ class Quantizer:
 
         The choice takes half of the time at most; the rest is for recovery.
         """
-        found, profile, half = plain, self.candidate.profile, self.deadline.halfway
+        less_noisy, profile, half = plain, self.candidate.profile, self.deadline.halfway
         wider = plan
         if not half.is_over:
             wider = with_chosen_int16(plan, profile, self.config, floats, self.progress, half)
         note = half.note(INT16_STAGE)
         if wider is not plan:
-            other = self.made(wider, samples, floats)
-            found = better(self.candidate.graph, plain, other)
+            other = self.convert(wider, samples, floats)
+            less_noisy = better(self.candidate.graph, plain, other)
             note = note or (self.deadline.note(INT16_STAGE) if other.notes else "")
-        return replace(found, notes=(*found.notes, note)) if note else found
+        return replace(less_noisy, notes=(*less_noisy.notes, note)) if note else less_noisy
 
     @property
-    def recovery_samples(self) -> Sequence[Feeds]:
+    def rounding_samples(self) -> Sequence[Feeds]:
         """Samples against which biases and weights are chosen."""
         is_fast = self.config.effort == FAST
-        return Spread[Feeds](FAST_SAMPLES).extend(self.samples).kept if is_fast else self.samples
+        return Spread[Feeds](FAST_SAMPLES).extend(self.samples).items if is_fast else self.samples
 
     def plan(self) -> Plan:
         """Precision and parameters of every value, before int16 is chosen by trial."""
@@ -152,7 +152,7 @@ class Quantizer:
         plan = with_bodies(plan, partial(element_of, profile, self.config))
         return with_named_int16(plan, profile, self.config, strict=not to_float)
 
-    def made(self, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]) -> Made:
+    def convert(self, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]) -> Made:
         """The int8 graph of a plan, its weights rounded against the samples; ``floats``: these
         with the float graphs for their shapes."""
         config, result = self.config, Converter(plan, self.config.per_channel).run()
@@ -161,9 +161,9 @@ class Quantizer:
             return Made(result, plan)
         if config.recovery and self.converted is not None:
             self.converted(result)
-        own = enumerate(self._integers(result, plan, samples))
-        fitting = {place: feeds for place, feeds in own if feeds is not None}
-        recovered = recover(
+        variants = enumerate(self._integers(result, plan, samples))
+        fitting = {place: feeds for place, feeds in variants if feeds is not None}
+        rounded = recover(
             graph,
             result,
             [floats[place] for place in fitting],
@@ -176,16 +176,17 @@ class Quantizer:
             self.deadline,
             self.begin,
         )
-        pairs = zip(recovered.found, recovered.wanted, strict=True)
-        ends_of_samples = dict(zip(fitting, pairs, strict=bool(recovered.found)))
-        notes = (recovered.note,) if recovered.note else ()
-        return Made(recovered.graph, plan, ends_of_samples, notes)
+        pairs = zip(rounded.int8_ends, rounded.float_ends, strict=True)
+        ends_of_samples = dict(zip(fitting, pairs, strict=bool(rounded.int8_ends)))
+        notes = (rounded.note,) if rounded.note else ()
+        return Made(rounded.graph, plan, ends_of_samples, notes)
 
     def _integers(self, int8: Graph, plan: Plan, samples: Sequence[Feeds]) -> list[Feeds | None]:
         """The samples with the int8 graphs for their shapes; None for one unlike ``int8``."""
         decisions = Decisions.of(plan, int8, self.candidate, self.config)
-        own = at_own_shapes(samples, decisions.apply)
-        return [feeds if fits else None for feeds, fits in zip(own, fit(own, int8), strict=True)]
+        variants = at_own_shapes(samples, decisions.apply)
+        pairs = zip(variants, fit(variants, int8), strict=True)
+        return [feeds if fits else None for feeds, fits in pairs]
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class Made:
     def noise(self, graph: Graph, places: Iterable[int]) -> float:
         """Noise of the outputs over their signal; ``graph``: the float one."""
         pairs = [self.ends[place] for place in places]
-        return noise_to_signal(graph, [found for found, _ in pairs], [right for _, right in pairs])
+        return noise_to_signal(graph, [int8 for int8, _ in pairs], [exact for _, exact in pairs])
 
 
 def better(graph: Graph, plain: Made, other: Made) -> Made:

@@ -123,8 +123,8 @@ class Product:
     def _columns(self, windows: Array) -> Array:
         n, oh, ow, c, kh, kw = windows.shape
         if self.group == c:
-            taps = np.ascontiguousarray(windows.transpose(3, 4, 5, 0, 1, 2), np.float32)
-            return taps.reshape(c, kh * kw, -1).transpose(0, 2, 1)
+            by_offset = np.ascontiguousarray(windows.transpose(3, 4, 5, 0, 1, 2), np.float32)
+            return by_offset.reshape(c, kh * kw, -1).transpose(0, 2, 1)
         grouped = windows.reshape(n, oh, ow, self.group, c // self.group, kh, kw)
         moved = grouped.transpose(3, 0, 1, 2, 5, 6, 4)
         return np.ascontiguousarray(moved, np.float32).reshape(self.group, n * oh * ow, -1)
@@ -177,7 +177,7 @@ class Layer:
 
     slope       [G, K, O/G]: the gradient of the error on the data by the weights, twice the
                 covariance of the input and the target's error; None: not computed yet
-    known       the errors of these integers; None: not computed yet
+    error_sums  the errors of these integers; None: not computed yet
     """
 
     product: Product
@@ -194,7 +194,7 @@ class Layer:
     per_channel: bool = True
     dtype: DType = DType.I8
     slope: Array | None = None
-    known: Errors | None = None
+    error_sums: Errors | None = None
 
     @property
     def moments(self) -> Moments:
@@ -206,9 +206,9 @@ class Layer:
 
         0 in channels that are tiny beside their error: no weights of theirs make up for it.
         """
-        found = moments.cross_covariance() / self.unit
-        hopeless = np.abs(found).max(axis=1, keepdims=True) > MAX_CROSS
-        return np.where(hopeless, 0.0, found).astype(np.float32)
+        cross = moments.cross_covariance() / self.unit
+        hopeless = np.abs(cross).max(axis=1, keepdims=True) > MAX_CROSS
+        return np.where(hopeless, 0.0, cross).astype(np.float32)
 
     def in_units(self, integers: Array, steps: Array) -> Array:
         """``steps * integers``, float32."""
@@ -220,17 +220,17 @@ class Layer:
 
     def errors(self, integers: Array, steps: Array, slope: Array) -> Errors:
         """The errors of other integers."""
-        found, distance = self.statistics, self.in_units(integers, steps) - self.target
+        statistics, distance = self.statistics, self.in_units(integers, steps) - self.target
 
         def of_outputs(part: slice) -> tuple[Array, Array]:
             apart = distance[..., part]
-            product = found.covariance @ apart
+            product = statistics.covariance @ apart
             data = _sums(apart * (product + slope[..., part]))
-            spare = _sums(found.spare * np.square(apart))
-            return data, found.trust * _sums(apart * product) + spare
+            spare = _sums(statistics.spare * np.square(apart))
+            return data, statistics.trust * _sums(apart * product) + spare
 
-        found_parts = each(of_outputs, halves(distance.shape[-1]))
-        data, expected = (np.concatenate(sums, axis=1) for sums in zip(*found_parts, strict=True))
+        parts = each(of_outputs, halves(distance.shape[-1]))
+        data, expected = (np.concatenate(sums, axis=1) for sums in zip(*parts, strict=True))
         return Errors(data, expected)
 
     def taking(self, integers: Array, steps: Array) -> Layer:
@@ -238,7 +238,7 @@ class Layer:
         data and as expected, and where the accumulator cannot overflow.
         """
         slope = self._slope() if self.slope is None else self.slope
-        before = self.known or self.errors(self.integers, self.steps, slope)
+        before = self.error_sums or self.errors(self.integers, self.steps, slope)
         after = self.errors(integers, steps, slope)
         fits = (self.excess(integers, steps, self.bias) <= 1)[:, 0]
         better = after.not_above(before) & fits
@@ -247,7 +247,7 @@ class Layer:
             integers=np.where(better[:, None], integers, self.integers),
             steps=np.where(better[:, None], steps, self.steps),
             slope=slope,
-            known=after.where(better, before),
+            error_sums=after.where(better, before),
         )
 
     def _slope(self) -> Array:
@@ -258,13 +258,13 @@ class Layer:
     def excess(self, integers: Array, steps: Array, bias: Array) -> Array:
         """[G, 1, O/G]: the largest possible accumulator over the maximum of int32."""
         scales = flat(steps)[0] / self.x.scale
-        found = accumulator_excess(flat(integers), flat(bias)[0], scales, self.x, self.dtype)
-        return found.reshape(self.steps.shape)
+        excess = accumulator_excess(flat(integers), flat(bias)[0], scales, self.x, self.dtype)
+        return excess.reshape(self.steps.shape)
 
     def shifted_bias(self, weights: Array) -> Array:
         """The bias with which weights (float32, in units) make no mean error."""
         means = self.moments.x_mean.astype(np.float32)[:, None] @ (weights - self.weights)
-        return np.asarray(self.real_bias + self.moments.rest_mean[:, None] - means * self.unit)
+        return np.asarray(self.real_bias + self.moments.missing_mean[:, None] - means * self.unit)
 
     def aiming_at(self, target: Array) -> Layer:
         """The layer with another target, and the steps that reach its largest weights.  It is
@@ -272,11 +272,11 @@ class Layer:
         """
         weights = (flat(target) * (flat(self.unit)[0] / self.x.scale)).astype(np.float32)
         bias = flat(self.shifted_bias(target))[0]
-        made = quantize_weights(weights, bias, self.x, dtype=self.dtype)
-        reach = made.scales.astype(np.float64).reshape(1, 1, -1) * self.x.scale
+        quantized = quantize_weights(weights, bias, self.x, dtype=self.dtype)
+        reach = quantized.scales.astype(np.float64).reshape(1, 1, -1) * self.x.scale
         by_group = self.product.by_group
-        moved = replace(self, target=target, reach=by_group(reach), slope=None, known=None)
-        return moved.taking(by_group(made.weights).astype(np.float32), moved.reach)
+        moved = replace(self, target=target, reach=by_group(reach), slope=None, error_sums=None)
+        return moved.taking(by_group(quantized.weights).astype(np.float32), moved.reach)
 
 
 def _sums(values: Array) -> Array:

@@ -40,7 +40,7 @@ MIN_TO_SPLIT = 4
 class LayerData:
     """An int8 layer, the values of its operands, and the sums that it should give.
 
-    ``wanted``: the float model's sums before activation and bounds.
+    ``target``: the float model's sums before activation and bounds.
     ``techniques``: those that will improve the layer.  ``total``, ``first``: number of all samples,
     and of those before these, an even one, where these are a part of them.
     """
@@ -48,7 +48,7 @@ class LayerData:
     node: Any
     operands: Sequence[SampleValues]
     evaluator: SampleEvaluator
-    wanted: Stacks
+    target: Stacks
     techniques: Collection[str]
     total: int
     first: int = 0
@@ -61,7 +61,7 @@ class LayerData:
         terms = terms_of(self.node, real)
         product, samples = Product(self.node), range(len(self.evaluator.samples))
         group, k, _ = product.shape
-        size = sum(array.size for array in self.wanted.arrays) * self.total // len(samples)
+        size = sum(array.size for array in self.target.arrays) * self.total // len(samples)
         rows = size // self.node.type.shape[-1]
         stride = row_stride(rows, group, k, self.total)
         enough = group * k * k * 8 <= GRAM_NBYTES and rows >= MIN_ROWS_PER_INPUT * k
@@ -101,7 +101,7 @@ class LayerData:
         """Count some samples: the int8 input, and the float results less those of the real weights
         and bias (``terms``, by group) and less the int8 residual.
         """
-        node, x, others = self._given(part)
+        node, x, others = self._read_part(part)
         weights, bias = terms
         for columns, y, *residuals in Product(node).bands(x, *others, every=stride, first=first):
             now = products(columns, weights)
@@ -109,18 +109,18 @@ class LayerData:
                 now += term
             moments.add(columns, missing_sums(node, y, now))
 
-    def _given(self, part: range) -> tuple[Any, Array, tuple[Array, ...]]:
+    def _read_part(self, part: range) -> tuple[Any, Array, tuple[Array, ...]]:
         """The layer at the shapes of some samples; their int8 inputs less the zero point, float32;
         the sums that are wanted and the real values of the residual, if there is one.
         """
         node: Any = self.evaluator.counterpart(self.node, part[0])
-        given = self.evaluator.given(node, self.operands, part)
-        values = dict(zip(node.operands, given, strict=True))
+        arrays = self.evaluator.given(node, self.operands, part)
+        values = dict(zip(node.operands, arrays, strict=True))
         x = np.subtract(values[node.x], node.x.type.params.zero_point, dtype=np.float32)
-        wanted = self.wanted.stacked(part)
+        sums = self.target.stacked(part)
         if isinstance(node, Conv) and node.residual is not None:
-            return node, x, (wanted, real_values(node.residual, values[node.residual]))
-        return node, x, (wanted,)
+            return node, x, (sums, real_values(node.residual, values[node.residual]))
+        return node, x, (sums,)
 
     def _depthwise(
         self,
@@ -136,15 +136,15 @@ class LayerData:
         ends = Ends(bias)
         sums, count = native.no_moments(kernel, channels), 0
         for first, part in enumerate(parts, self.first // 2):
-            node, x, others = self._given(part)
+            node, x, others = self._read_part(part)
             images, strides, start = Product(node).thinned(x, stride, first)
             y, *residuals = (np.ascontiguousarray(other[:, start::stride]) for other in others)
             now = conv2d(Images.of(images), weights, strides, node.dilations, node.group, ends=ends)
             for residual in residuals:
                 now += residual
-            rest = missing_sums(node, y, now)
-            native.add_moments(sums, images, rest, kernel, strides, node.dilations)
-            count += rest.size // channels
+            missing = missing_sums(node, y, now)
+            native.add_moments(sums, images, missing, kernel, strides, node.dilations)
+            count += missing.size // channels
         moments = Moments.zeros(product.shape)
         moments.add_products(count, native.products_of(sums, kernel, channels))
         return moments
@@ -192,16 +192,16 @@ def real_values(node: Node, value: Array) -> Array:
     return dequantize(value, node.type.params) if is_integer(node.type) else value
 
 
-def missing_sums(node: Contraction, wanted: Array, now: Array) -> Array:
-    """``wanted - now``, in the place of ``now``; 0 where bounds or activation give the same result
+def missing_sums(node: Contraction, target: Array, now: Array) -> Array:
+    """``target - now``, in the place of ``now``; 0 where bounds or activation give the same result
     for both.  float32 arrays of one shape, ``now`` contiguous.
     """
     low, high = map(np.float32, node.live)
     if (native := native_ops()) is not None:
-        native.missing_sums(np.ascontiguousarray(wanted), now, float(low), float(high))
+        native.missing_sums(np.ascontiguousarray(target), now, float(low), float(high))
         return now
-    below = (wanted <= low) & (now <= low)
-    above = (wanted >= high) & (now >= high)
-    np.subtract(wanted, now, out=now)
+    below = (target <= low) & (now <= low)
+    above = (target >= high) & (now >= high)
+    np.subtract(target, now, out=now)
     now[below | above] = 0
     return now

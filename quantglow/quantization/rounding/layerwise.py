@@ -66,8 +66,8 @@ class Recovered:
     """
 
     graph: Graph
-    found: Ends = ()
-    wanted: Ends = ()
+    int8_ends: Ends = ()
+    float_ends: Ends = ()
     note: str = ""
 
 
@@ -96,7 +96,7 @@ def recover(
     if not samples or not (techniques or ends):
         return Recovered(int8)
     cache = cache or Cache()
-    task = Task(graph, int8, frozenset(techniques), cache.known(int8), ends)
+    task = Task(graph, int8, frozenset(techniques), cache.lookup(int8), ends)
     improved, layers = Improved(task), task.layers
     with side_by_side():
         runs = begin(task, samples, int8_samples or samples)
@@ -107,16 +107,16 @@ def recover(
                 improved.operands[name] = _improved(task, name, runs, improved, per_channel)
                 runs.improve(name, improved.operands[name])
             is_whole = len(improved.operands) == len(layers) and not deadline.is_over
-            found, wanted = runs.found() if is_whole else ((), ())
+            int8_ends, float_ends = runs.found() if is_whole else ((), ())
         finally:
             runs.end()
     result = improved.graph()
-    made = {name: improved.made[int8.by_name(name)] for name in improved.operands}
-    cache.add(int8, made)
+    rounded = {name: improved.nodes[int8.by_name(name)] for name in improved.operands}
+    cache.add(int8, rounded)
     if is_whole:
-        return Recovered(result, found, wanted)
+        return Recovered(result, int8_ends, float_ends)
     left = len(layers) - len(improved.operands)
-    count = len(layers) + len(task.known)
+    count = len(layers) + len(task.rounded)
     note = deadline.note(STAGE, f"{left} of {count} layers have weights rounded to nearest")
     return Recovered(result, note=note if left else "")
 
@@ -162,7 +162,7 @@ class Cache:
     layers: dict[str, Operands] = field(default_factory=dict)
     unsigned: list[tuple[Graph, Mapping[str, Any]]] = field(default_factory=list)
 
-    def known(self, graph: Graph) -> dict[str, Operands]:
+    def lookup(self, graph: Graph) -> dict[str, Operands]:
         """The operands of those layers of an int8 graph that were recovered before, by name."""
         while self.unsigned:
             self._sign(*self.unsigned.pop())
@@ -174,21 +174,21 @@ class Cache:
             if signature in self.layers
         }
 
-    def add(self, graph: Graph, recovered: Mapping[str, Any]) -> None:
+    def add(self, graph: Graph, improved: Mapping[str, Any]) -> None:
         """Store the improved layers of an int8 graph, by name."""
-        if recovered:
-            self.unsigned.append((graph, recovered))
+        if improved:
+            self.unsigned.append((graph, improved))
 
-    def _sign(self, graph: Graph, recovered: Mapping[str, Any]) -> None:
+    def _sign(self, graph: Graph, improved: Mapping[str, Any]) -> None:
         for node, signature in signatures(graph).items():
-            if node.name in recovered:
-                layer = recovered[node.name]
+            if node.name in improved:
+                layer = improved[node.name]
                 self.layers[signature] = {"w": layer.w, "b": layer.b}
 
 
 def signatures(graph: Graph) -> dict[Node, str]:
     """A digest for each node of all that its value depends on, beside the graph's inputs."""
-    found: dict[Node, str] = {}
+    digests: dict[Node, str] = {}
     for node in graph.nodes:
         digest = hashlib.sha256(f"{node.op} {node.name} {encode(node.type)}".encode())
         if isinstance(node, Constant):
@@ -196,7 +196,7 @@ def signatures(graph: Graph) -> dict[Node, str]:
         else:
             present = [getattr(node, name) is not None for name in operand_fields(type(node))]
             attributes = [f"{name}={encode(value)}" for name, value in node.attributes().items()]
-            before = [found[operand] for operand in node.operands]
+            before = [digests[operand] for operand in node.operands]
             digest.update(repr((present, attributes, before)).encode())
-        found[node] = digest.hexdigest()
-    return found
+        digests[node] = digest.hexdigest()
+    return digests

@@ -46,18 +46,18 @@ MIN_VARIANCE = 1e-3
 
 @dataclass
 class Moments:
-    """Sums over rows of x [G, rows, K] and rest [G, rows, O/G], in float64.
+    """Sums over rows of x [G, rows, K] and missing [G, rows, O/G], in float64.
 
-    rest    ``y - (x @ w + b)``: the wanted result less that of the real weights
+    missing    ``y - (x @ w + b)``: the wanted result less that of the real weights
 
     If x are integers, ``x_sum`` and ``gram`` are exact, so that the order of the data does not
-    change them.  ``second``: whether ``gram`` (of x x') and ``cross`` (of x rest') are kept.
+    change them.  ``second``: whether ``gram`` (of x x') and ``cross`` (of x missing') are kept.
     """
 
     second: bool
     count: int
     x_sum: Array
-    rest_sum: Array
+    missing_sum: Array
     gram: Array
     cross: Array
 
@@ -69,31 +69,31 @@ class Moments:
         gram, cross = np.zeros((group, side, side)), np.zeros((group, side, outputs))
         return Moments(second, 0, np.zeros((group, k)), np.zeros((group, outputs)), gram, cross)
 
-    def add(self, x: Array, rest: Array) -> None:
+    def add(self, x: Array, missing: Array) -> None:
         """Count float32 rows."""
         self.count += x.shape[1]
-        self.rest_sum += rest.sum(axis=1, dtype=np.float64)
+        self.missing_sum += missing.sum(axis=1, dtype=np.float64)
         if not self.second:
             self.x_sum += x.sum(axis=1, dtype=np.float64)
             return
         slices = exact_slices(x)
         if not slices:
-            x, rest, slices = x.astype(np.float64), rest.astype(np.float64), [slice(None)]
+            x, missing, slices = x.astype(np.float64), missing.astype(np.float64), [slice(None)]
         for rows in slices:
             part = x[:, rows]
-            turned = part.transpose(0, 2, 1)
+            transposed = part.transpose(0, 2, 1)
             # No sum of integers is larger than that of their squares.
             self.x_sum += part.sum(axis=1)
-            self.gram += turned @ part
-            self.cross += turned @ rest[:, rows]
+            self.gram += transposed @ part
+            self.cross += transposed @ missing[:, rows]
 
     def add_products(self, count: int, products: Array) -> None:
-        """Count rows whose sums of products are known: [G, K + 2, K + 2] of any two of x, rest
+        """Count rows whose sums of products are known: [G, K + 2, K + 2] of any two of x, missing
         [G, rows, 1] and 1.
         """
         self.count += count
         self.x_sum += products[:, :-2, -1]
-        self.rest_sum += products[:, -2, -1:]
+        self.missing_sum += products[:, -2, -1:]
         self.gram += products[:, :-2, :-2]
         self.cross += products[:, :-2, -2, None]
 
@@ -102,7 +102,7 @@ class Moments:
             self.second,
             self.count + other.count,
             self.x_sum + other.x_sum,
-            self.rest_sum + other.rest_sum,
+            self.missing_sum + other.missing_sum,
             self.gram + other.gram,
             self.cross + other.cross,
         )
@@ -112,21 +112,21 @@ class Moments:
         return np.asarray(self.x_sum / max(self.count, 1))
 
     @property
-    def rest_mean(self) -> Array:
-        return np.asarray(self.rest_sum / max(self.count, 1))
+    def missing_mean(self) -> Array:
+        return np.asarray(self.missing_sum / max(self.count, 1))
 
     def covariance(self) -> Array:
         """``mean(x x') - mean(x) mean(x)'``, [G, K, K]: the bias takes care of the means."""
         mean = self.x_mean
-        found = self.gram / max(self.count, 1)
-        found -= mean[:, :, None] * mean[:, None, :]
-        return np.asarray(found)
+        covariance = self.gram / max(self.count, 1)
+        covariance -= mean[:, :, None] * mean[:, None, :]
+        return np.asarray(covariance)
 
     def cross_covariance(self) -> Array:
-        """``mean(x rest') - mean(x) mean(rest)'``, [G, K, O/G]."""
-        found = self.cross / max(self.count, 1)
-        found -= self.x_mean[:, :, None] * self.rest_mean[:, None, :]
-        return np.asarray(found)
+        """``mean(x missing') - mean(x) mean(missing)'``, [G, K, O/G]."""
+        covariance = self.cross / max(self.count, 1)
+        covariance -= self.x_mean[:, :, None] * self.missing_mean[:, None, :]
+        return np.asarray(covariance)
 
 
 def exact_slices(x: Array) -> list[slice]:
@@ -135,20 +135,20 @@ def exact_slices(x: Array) -> list[slice]:
 
     No sum of products is larger than the largest sum of squares (Cauchy and Schwarz).
     """
-    pending, found = [slice(0, x.shape[1])], []
+    pending, slices = [slice(0, x.shape[1])], []
     while pending:
         rows = pending.pop()
         part = x[:, rows]
         squares = float(np.einsum("grk,grk->gk", part, part).max(initial=0.0))
         if squares <= EXACT:
-            found.append(rows)
+            slices.append(rows)
             continue
         count, parts = rows.stop - rows.start, int(SPARE * squares / EXACT) + 1
         if count < parts * MIN_ROWS:
             return []
         ends = [rows.start + count * i // parts for i in range(parts + 1)]
         pending += map(slice, ends[:-1], ends[1:])
-    return found
+    return slices
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Statistics:
 
     @cached_property
     def cross_covariance(self) -> Array:
-        """The covariance of the input and the rest over all samples, [G, K, O/G]."""
+        """The covariance of the input and the missing over all samples, [G, K, O/G]."""
         return self.moments.cross_covariance()
 
     @cached_property
@@ -197,10 +197,10 @@ class Statistics:
     @cached_property
     def metric(self) -> Array:
         """The covariance to expect of other data, float32 [G, K, K]."""
-        found = np.float32(self.trust) * self.covariance
-        diagonal = np.arange(found.shape[1])
-        found[:, diagonal, diagonal] += self.spare[:, :, 0]
-        return found
+        metric = np.float32(self.trust) * self.covariance
+        diagonal = np.arange(metric.shape[1])
+        metric[:, diagonal, diagonal] += self.spare[:, :, 0]
+        return metric
 
     @cached_property
     def feedback(self) -> Callable[[], Feedback]:
@@ -265,15 +265,15 @@ def _factored(matrix: Array) -> tuple[Array, list[Array]]:
         return _lower_by_blocks(matrix)
     except np.linalg.LinAlgError:
         lower, inverses = _lower_by_blocks(matrix.astype(np.float64))
-        return lower.astype(matrix.dtype), [found.astype(matrix.dtype) for found in inverses]
+        return lower.astype(matrix.dtype), [inverse.astype(matrix.dtype) for inverse in inverses]
 
 
 def _lower_by_blocks(matrix: Array) -> tuple[Array, list[Array]]:
     """``_factored``: the left-looking form, one block of columns after the other."""
     lower, inverses = np.zeros_like(matrix), []
     for block in _blocks(len(matrix)):
-        rows, known = slice(block.start, None), slice(block.start)
-        columns = matrix[rows, block] - lower[rows, known] @ lower[block, known].T
+        rows, done = slice(block.start, None), slice(block.start)
+        columns = matrix[rows, block] - lower[rows, done] @ lower[block, done].T
         size = block.stop - block.start
         lower[block, block] = np.linalg.cholesky(columns[:size])
         inverses.append(inverse_of_lower(lower[block, block]))
@@ -283,15 +283,15 @@ def _lower_by_blocks(matrix: Array) -> tuple[Array, list[Array]]:
 
 def _substituted(lower: Array, inverses: list[Array], right: Array) -> Array:
     """X with ``L L' X = right``: forward and back substitution."""
-    found = np.empty_like(right)
+    solution = np.empty_like(right)
     blocks = list(_blocks(len(lower)))
     for block, inverse in zip(blocks, inverses, strict=True):
-        known = slice(block.start)
-        found[block] = inverse @ (right[block] - lower[block, known] @ found[known])
+        solved = slice(block.start)
+        solution[block] = inverse @ (right[block] - lower[block, solved] @ solution[solved])
     for block, inverse in zip(reversed(blocks), reversed(inverses), strict=True):
-        known = slice(block.stop, None)
-        found[block] = inverse.T @ (found[block] - lower[known, block].T @ found[known])
-    return found
+        solved = slice(block.stop, None)
+        solution[block] = inverse.T @ (solution[block] - lower[solved, block].T @ solution[solved])
+    return solution
 
 
 def _blocks(size: int) -> Iterator[slice]:
@@ -302,8 +302,8 @@ def inverse_of_lower(lower: Array) -> Array:
     """The inverse of a lower triangle [K, K], by halves."""
     if len(lower) <= SMALL:
         return np.asarray(np.linalg.inv(lower))
-    found, half = np.zeros_like(lower), len(lower) // 2
-    found[:half, :half] = inverse_of_lower(lower[:half, :half])
-    found[half:, half:] = inverse_of_lower(lower[half:, half:])
-    found[half:, :half] = -found[half:, half:] @ lower[half:, :half] @ found[:half, :half]
-    return found
+    inverse, half = np.zeros_like(lower), len(lower) // 2
+    inverse[:half, :half] = inverse_of_lower(lower[:half, :half])
+    inverse[half:, half:] = inverse_of_lower(lower[half:, half:])
+    inverse[half:, :half] = -inverse[half:, half:] @ lower[half:, :half] @ inverse[:half, :half]
+    return inverse

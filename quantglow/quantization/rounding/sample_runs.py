@@ -34,14 +34,14 @@ Ends = Sequence[Sequence[Array]]
 class Task:
     """A float graph, the int8 graph made of it, and what is to be improved.
 
-    ``known``: operands of layers that were recovered before; ``ends``: names of nodes of both
+    ``rounded``: operands of layers that were recovered before; ``ends``: names of nodes of both
     graphs whose values are wanted.
     """
 
     graph: Graph
     int8: Graph
     techniques: frozenset[str]
-    known: Mapping[str, Operands] = field(default_factory=dict)
+    rounded: Mapping[str, Operands] = field(default_factory=dict)
     ends: Sequence[str] = ()
 
     @property
@@ -54,7 +54,7 @@ class Task:
             for node in self.int8.nodes
             if isinstance(node, Contraction)
             and is_integer(node.x.type)
-            and node.name not in self.known
+            and node.name not in self.rounded
         ]
 
 
@@ -81,12 +81,12 @@ class Runs(Protocol):
 class Improved:
     """The int8 graph of a task with improved layers.
 
-    ``made``: the nodes of the new graph, by those of the old one.
+    ``nodes``: the nodes of the new graph, by those of the old one.
     """
 
     task: Task
     operands: dict[str, Operands] = field(default_factory=dict)
-    made: dict[Node, Node] = field(default_factory=dict)
+    nodes: dict[Node, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.new_names = Names.of(self.task.int8)
@@ -100,24 +100,24 @@ class Improved:
         """The node in the new graph, with its operands from now or from before."""
         if isinstance(node, Constant):
             return node
-        moved = node.with_operands(tuple(self.made[operand] for operand in node.operands))
+        moved = node.with_operands(tuple(self.nodes[operand] for operand in node.operands))
         if not isinstance(moved, Contraction):
             return moved
         changed: Any = self.operands.get(node.name)
-        if changed is None and node.name in self.task.known:
-            changed = renamed(self.task.known[node.name], self.names(moved))
+        if changed is None and node.name in self.task.rounded:
+            changed = renamed(self.task.rounded[node.name], self.names(moved))
         return dataclasses.replace(moved, **changed) if changed else moved
 
     def make(self, nodes: Iterable[Node]) -> None:
         """Move nodes whose operands have moved."""
         for node in nodes:
-            if node not in self.made:
-                self.made[node] = self.moved(node)
+            if node not in self.nodes:
+                self.nodes[node] = self.moved(node)
 
     def graph(self) -> Graph:
         """The new graph; layers that were not improved keep their plain rounding."""
         self.make(self.task.int8.nodes)
-        return self.task.int8.with_outputs(self.made[n] for _, n in self.task.int8.outputs)
+        return self.task.int8.with_outputs(self.nodes[n] for _, n in self.task.int8.outputs)
 
 
 @dataclass
@@ -174,8 +174,8 @@ class SampleRuns:
         self.float_step()
         pairs = list(zip(self.int8_run.ends, self.int8_run.run(), strict=True))
         exact = self.float_run.run()
-        found = [[real_values(node, own.of(s)) for node, own in pairs] for s in count]
-        return found, [[values.of(sample) for values in exact] for sample in count]
+        int8_ends = [[real_values(node, stacks.of(s)) for node, stacks in pairs] for s in count]
+        return int8_ends, [[values.of(sample) for values in exact] for sample in count]
 
     def end(self) -> None:
         """``Runs``; nothing is held elsewhere."""
@@ -187,7 +187,7 @@ class SampleRuns:
 
     def _int8_values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
         self.improved.make([node])
-        return self.integers.values(self.improved.made[node], operands)
+        return self.integers.values(self.improved.nodes[node], operands)
 
     def _float_sums(self, name: str) -> Stacks:
         """The float results of a layer before activation and bounds; the float run advances to
@@ -201,9 +201,9 @@ class SampleRuns:
 
     def _advance_to_layer(self, _: None = None) -> None:
         """Run the float graph to its next layer, beside the rounding of one on another core."""
-        known = len(self.sums)
+        before = len(self.sums)
         for _step in self.float_run:
-            if len(self.sums) > known:
+            if len(self.sums) > before:
                 return
 
     def _float_values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:

@@ -109,22 +109,22 @@ class Spread(Generic[Item]):
     """At most ``capacity`` of the items added, at even distances: every 1st, 2nd, 4th, … one.
 
     >>> spread = Spread(4)
-    >>> spread.extend(range(10)).kept
+    >>> spread.extend(range(10)).items
     [0, 4, 8]
     """
 
     capacity: int
-    kept: list[Item] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
     stride: int = 1
-    seen: int = 0
+    count: int = 0
 
     def add(self, item: Item) -> None:
         """Keep the item if its turn has come."""
-        index, self.seen = self.seen, self.seen + 1
-        if index % self.stride == 0 and len(self.kept) == self.capacity:
-            self.kept, self.stride = self.kept[::2], 2 * self.stride
-        if index % self.stride == 0 and len(self.kept) < self.capacity:
-            self.kept.append(item)
+        index, self.count = self.count, self.count + 1
+        if index % self.stride == 0 and len(self.items) == self.capacity:
+            self.items, self.stride = self.items[::2], 2 * self.stride
+        if index % self.stride == 0 and len(self.items) < self.capacity:
+            self.items.append(item)
 
     def extend(self, items: Iterable[Item]) -> Spread[Item]:
         """Add all items."""
@@ -146,7 +146,7 @@ class Reservoir:
     seed: int = 0
     _ranked: list[tuple[bytes, int]] = field(default_factory=list)
     _samples: dict[int, Feeds] = field(default_factory=dict)
-    _seen: int = 0
+    _count: int = 0
 
     @property
     def kept(self) -> list[Feeds]:
@@ -155,9 +155,9 @@ class Reservoir:
 
     def add(self, feeds: Feeds) -> None:
         """Keep the sample if it is among the lowest."""
-        insort(self._ranked, (self._digest(feeds), self._seen))
-        self._samples[self._seen] = feeds
-        self._seen += 1
+        insort(self._ranked, (self._digest(feeds), self._count))
+        self._samples[self._count] = feeds
+        self._count += 1
         if len(self._ranked) > self.capacity:
             del self._samples[self._ranked.pop()[1]]
 
@@ -168,11 +168,11 @@ class Reservoir:
         return self
 
     def _digest(self, feeds: Feeds) -> bytes:
-        found = hashlib.blake2b(str(self.seed).encode(), digest_size=16)
+        digest = hashlib.blake2b(str(self.seed).encode(), digest_size=16)
         for name, array in sorted(feeds.items()):
-            found.update(f"{name} {array.dtype} {array.shape}".encode())
-            found.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-        return found.digest()
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        return digest.digest()
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ class SampleValues:
 
     def stacked(self, part: Sequence[int]) -> Array:
         """The values for some samples, stacked along the first axis."""
-        found = self.sums.stacked(part)
-        return found if self.unfinished is None else self.unfinished.finished(found.copy())
+        sums = self.sums.stacked(part)
+        return sums if self.unfinished is None else self.unfinished.finished(sums.copy())
 
     def of(self, sample: int) -> Array:
         """The value for one sample."""
@@ -212,7 +212,7 @@ class SampleEvaluator(VariantEvaluator):
     def __init__(self, graph: Graph, samples: Sequence[Feeds]) -> None:
         super().__init__(graph, samples)
         self.untaken = {node.name for node in in_branches(graph)}
-        self.special = {node.name: found for node, found in special_values(graph).items()}
+        self.special = {node.name: specials for node, specials in special_values(graph).items()}
 
     def values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
         """``evaluate`` of an ``Execution``: the values of ``node`` for all samples."""
@@ -224,11 +224,11 @@ class SampleEvaluator(VariantEvaluator):
 
     def together(self, node: Node) -> int:
         """How many samples of a node to stack."""
-        found = super().together(node)
+        count = super().together(node)
         if isinstance(node, Contraction) and stacks(node):
             rows = node.type.size // max(node.type.shape[-1], 1)
-            return max(found, TOGETHER_ROWS // max(rows, 1))
-        return found
+            return max(count, TOGETHER_ROWS // max(rows, 1))
+        return count
 
     def finite(self, node: Node, value: Array) -> Array:
         """A value of the node without the NaN and Inf of a branch that is not taken."""

@@ -160,21 +160,21 @@ def rounded(w: Array, feedback: Feedback) -> Array:
     the metric that ``feedback`` is of.
     """
     in_order = np.take_along_axis(w, feedback.order, axis=1)
-    found = _round_in_order(in_order, feedback.factors)
-    integers = np.empty_like(found)
-    np.put_along_axis(integers, feedback.order, found, axis=1)
+    rounded_in_order = _round_in_order(in_order, feedback.factors)
+    integers = np.empty_like(rounded_in_order)
+    np.put_along_axis(integers, feedback.order, rounded_in_order, axis=1)
     return integers
 
 
 def _round_in_order(w: Array, factors: Array) -> Array:
     integers, errors = np.empty_like(w), np.zeros_like(w)
-    turned = factors.transpose(0, 2, 1)
+    transposed = factors.transpose(0, 2, 1)
     for start in range(0, w.shape[1], BLOCK):
         block = slice(start, min(start + BLOCK, w.shape[1]))
-        wanted = w[:, block] + turned[:, block, :start] @ errors[:, :start]
+        shifted = w[:, block] + transposed[:, block, :start] @ errors[:, :start]
         for i in range(start, block.stop):
-            row = (turned[:, i : i + 1, start:i] @ errors[:, start:i])[:, 0]
-            steps = np.add(wanted[:, i - start], row, out=integers[:, i])
+            row = (transposed[:, i : i + 1, start:i] @ errors[:, start:i])[:, 0]
+            steps = np.add(shifted[:, i - start], row, out=integers[:, i])
             np.rint(steps, out=steps)
             np.maximum(steps, -WEIGHT_LIMIT, out=steps)
             np.minimum(steps, WEIGHT_LIMIT, out=steps)

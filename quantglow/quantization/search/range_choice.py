@@ -67,7 +67,7 @@ def choose_ranges(
     """
     plan = make_plan(graph, profile, config)
     candidates = candidates_of(plan, profile, config)
-    few = Spread[Feeds](SAMPLES).extend(samples).kept
+    few = Spread[Feeds](SAMPLES).extend(samples).items
     types = [types_of(ranges, config) for ranges in candidates]
     readers = ReaderErrors(SampleEvaluator(graph, few), profile.histograms)
     trial = RangeTrial(plan, types, readers, {} if judged is None else judged)
@@ -82,20 +82,22 @@ def choose_ranges(
 
 def candidates_of(plan: Plan, profile: Profile, config: QuantizationConfig) -> list[GroupRanges]:
     """The range of each group, for every candidate; min-max, as ``auto`` takes it, first."""
-    found = []
+    candidates = []
     for method in METHODS:
         ranges = tensor_ranges(plan.graph, profile, replace(config, calibrate_method=method))
-        found.append(_by_group(plan, ranges))
+        candidates.append(_by_group(plan, ranges))
     for below, above in SHRINKS:
-        found.append({n: Range(r.low * below, r.high * above) for n, r in found[0].items()})
-    return found
+        candidates.append(
+            {n: Range(r.low * below, r.high * above) for n, r in candidates[0].items()}
+        )
+    return candidates
 
 
 def _by_group(plan: Plan, ranges: Mapping[Node, Range]) -> GroupRanges:
-    found: GroupRanges = {}
+    by_root: GroupRanges = {}
     for node, root in plan.groups.items():
-        found[root] = found[root].union(ranges[node]) if root in found else ranges[node]
-    return {root: Range(min(r.low, 0.0), max(r.high, 0.0)) for root, r in found.items()}
+        by_root[root] = by_root[root].union(ranges[node]) if root in by_root else ranges[node]
+    return {root: Range(min(r.low, 0.0), max(r.high, 0.0)) for root, r in by_root.items()}
 
 
 def types_of(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, ElementType]:
@@ -117,14 +119,14 @@ class RangeTrial:
 
     def best(self) -> dict[Node, int]:
         """The candidate of each group: the best of one half that holds on the other."""
-        found = {}
+        choice = {}
         for root in self.errors:
             one, other = self.weighted(root)
             order = np.argsort(one + other, kind="stable")
             # min-max always holds, also where a logarithm of 0 makes its error no number.
             holds = ~((one > one[0]) | (other > other[0]))
-            found[root] = next(int(k) for k in order if holds[k])
-        return found
+            choice[root] = next(int(k) for k in order if holds[k])
+        return choice
 
     def weighted(self, root: Node) -> Array:
         """[halves, candidates]: the errors of a group, with clipping weighted by ``COHERENCE``.
@@ -140,32 +142,32 @@ class RangeTrial:
         check_interrupt()
         results = self.readers.evaluator.values(node, operands)
         if self.plan.is_int8(node):
-            given = dict(zip(node.operands, operands, strict=True))
-            for operand in given:
+            values = dict(zip(node.operands, operands, strict=True))
+            for operand in values:
                 if not isinstance(operand, Constant) and operand in self.plan.groups:
-                    self._judge(operand, node, given, results)
+                    self._judge(operand, node, values, results)
         return results
 
     def _judge(
         self,
         operand: Node,
         reader: Node,
-        given: Mapping[Node, SampleValues],
+        values: Mapping[Node, SampleValues],
         results: SampleValues,
     ) -> None:
         root = self.plan.groups[operand]
         types = [candidate[root] for candidate in self.types]
         total = self.errors.setdefault(root, np.zeros((2, len(types))))
         pair = operand.name, reader.name
-        shown = [node for node in (*given, reader) if not isinstance(node, Constant)]
+        shown = [node for node in (*values, reader) if not isinstance(node, Constant)]
         histograms = [self.readers.histograms.get(node.name) for node in shown]
         weights = reader.w if isinstance(reader, Contraction) else None
         array = weights.value if isinstance(weights, Constant) else None
-        known = self.judged.get(pair)
-        if known is None or not known.holds(histograms, array, types):
-            errors = self.readers.of(operand, reader, given, types, results)
-            known = self.judged[pair] = Judged(histograms, array, types, errors)
-        total += known.errors
+        judged = self.judged.get(pair)
+        if judged is None or not judged.holds(histograms, array, types):
+            errors = self.readers.of(operand, reader, values, types, results)
+            judged = self.judged[pair] = Judged(histograms, array, types, errors)
+        total += judged.errors
 
 
 @dataclass(frozen=True)

@@ -325,7 +325,7 @@ def test_two_plans_are_compared_on_the_samples_that_fit_both(
         replace(PLAIN, int16_activations="auto"),
     )
     both = quantizer.Quantizer(ready, config, data, progress=False)
-    quantizer.better(main_graph(), *(both.made(plan, data, data) for plan in plans))
+    quantizer.better(main_graph(), *(both.convert(plan, data, data) for plan in plans))
     assert judged_on[0] == judged_on[1]
     assert len(judged_on[0]) == 2 * (len(OTHERS) - 1)
 

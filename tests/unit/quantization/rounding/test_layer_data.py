@@ -89,7 +89,7 @@ def test_every_row_of_every_sample_counts() -> None:
 @pytest.mark.parametrize("has_residual", [False, True])
 def test_nothing_is_missing_where_the_real_weights_give_the_result(has_residual: bool) -> None:
     moments = layer_of(layers(has_residual)).moments
-    np.testing.assert_allclose(moments.rest_mean, 0, atol=1e-4)
+    np.testing.assert_allclose(moments.missing_mean, 0, atol=1e-4)
 
 
 def test_native_code_gives_the_sums_of_the_real_weights_of_a_dense_layer() -> None:
@@ -99,23 +99,23 @@ def test_native_code_gives_the_sums_of_the_real_weights_of_a_dense_layer() -> No
         data = data_of(graph)
         node, real = data.node, graph.by_name("y")
         weights, missing = real.w.value * np.float32(node.x.type.params.scale), np.zeros(4)
-        for sample, wanted in enumerate(data.wanted.arrays):
+        for sample, wanted in enumerate(data.target.arrays):
             x = data.operands[0].of(sample) - np.float32(node.x.type.params.zero_point)
             images, strides, _ = Product(node).thinned(x, 1, 0)
             now = conv2d(Images.of(images), weights, strides, (1, 1), 1) + real.b.value
             missing += (wanted - now).sum(axis=(0, 1, 2), dtype=np.float64)
         moments = Statistics(data.moments(real)).moments
-    np.testing.assert_allclose(moments.rest_sum[0], missing, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(moments.missing_sum[0], missing, rtol=1e-9, atol=1e-12)
 
 
 def test_an_offset_of_the_wanted_result_is_the_mean_that_is_missing() -> None:
     moments = layer_of(layers(), offset=0.25).moments
-    np.testing.assert_allclose(moments.rest_mean, 0.25, atol=1e-4)
+    np.testing.assert_allclose(moments.missing_mean, 0.25, atol=1e-4)
 
 
 def test_sums_that_a_bound_makes_equal_miss_nothing() -> None:
     moments = layer_of(layers(low=1e3), offset=0.25).moments
-    np.testing.assert_array_equal(moments.rest_mean, 0)
+    np.testing.assert_array_equal(moments.missing_mean, 0)
 
 
 @pytest.mark.parametrize(

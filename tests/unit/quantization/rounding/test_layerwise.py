@@ -164,7 +164,7 @@ def test_layers_known_from_before_are_taken_over() -> None:
     cache = Cache()
     techniques = ("adapt-weights", "round-weights", "correct-bias")
     first = recover(graph, int8, data, techniques, cache=cache).graph
-    known = cache.known(int8)
+    known = cache.lookup(int8)
     again = recover(graph, int8, data, techniques, cache=cache).graph
     assert constants(again) == constants(first)
     assert known.keys() == {n.name for n in first.nodes if isinstance(n, Contraction)}
@@ -179,7 +179,7 @@ def test_a_layer_in_float_leaves_those_before_it_as_they_were() -> None:
     recover(graph, recovered(graph, None), data, techniques, cache=cache)
     other = recovered(graph, None, nodes_to_exclude=["c3"])
     # c2 is read as float now, so that it is another layer.
-    assert cache.known(other).keys() == {"c1"}
+    assert cache.lookup(other).keys() == {"c1"}
     found = recover(graph, other, data, techniques, cache=cache).graph
     fresh = recover(graph, other, data, techniques).graph
     assert constants(found) == constants(fresh)

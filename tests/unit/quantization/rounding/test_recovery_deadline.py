@@ -86,7 +86,7 @@ def test_the_layers_done_before_the_deadline_stay_and_the_others_are_plain(clock
     assert cut.note == (
         "max_minutes ended accuracy recovery early: 4 of 6 layers have weights rounded to nearest"
     )
-    assert not cut.found and not cut.wanted
+    assert not cut.int8_ends and not cut.float_ends
 
 
 def test_without_time_no_layer_is_begun(clock: Clock) -> None:

@@ -21,7 +21,7 @@ def numbers(kept: list[Feeds]) -> list[int]:
 
 def test_spread_keeps_items_at_even_distances() -> None:
     for count in range(40):
-        kept = Spread[int](5).extend(range(count)).kept
+        kept = Spread[int](5).extend(range(count)).items
         gaps = set(np.diff(kept))
         assert len(kept) <= 5 and len(gaps) <= 1 and kept[:1] == [0][:count]
 

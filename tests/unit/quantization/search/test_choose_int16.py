@@ -170,7 +170,7 @@ def test_recovery_returns_the_values_of_both_graphs_at_their_ends() -> None:
     ends = sorted(shared | {"x"})
     recovered = recover(graph, int8, data, (), ends=ends)
     assert str(recovered.graph) == str(int8)
-    for feeds, found, wanted in zip(data, recovered.found, recovered.wanted, strict=True):
+    for feeds, found, wanted in zip(data, recovered.int8_ends, recovered.float_ends, strict=True):
         for exact, values in ((True, wanted), (False, found)):
             own = values_of(graph if exact else int8, feeds)
             # BLAS rounds float sums by the number of its threads.
