@@ -52,11 +52,11 @@ def channel_groups(graph: Graph) -> list[list[Node]]:
         for operand in joined:
             groups.join(node, operand)
     unusable = {groups.find(node) for node in fixed}
-    found: dict[Node, list[Node]] = defaultdict(list)
+    members: dict[Node, list[Node]] = defaultdict(list)
     for node in nodes:
         if groups.find(node) not in unusable:
-            found[groups.find(node)].append(node)
-    return list(found.values())
+            members[groups.find(node)].append(node)
+    return list(members.values())
 
 
 def takes_factors(node: Node) -> bool:

@@ -83,8 +83,8 @@ class Streams:
     def __post_init__(self) -> None:
         nodes = [node for group in self.groups for node in group]
         self.strides = {node.name: _stride(node, self.samples) for node in nodes}
-        self.kept: dict[str, list[Array]] = {name: [] for name in self.strides}
-        self.seen = dict.fromkeys(self.strides, 0)
+        self.rows: dict[str, list[Array]] = {name: [] for name in self.strides}
+        self.counts = dict.fromkeys(self.strides, 0)
 
     @property
     def names(self) -> Collection[str]:
@@ -99,12 +99,12 @@ class Streams:
         """Keep the same share of all rows of each value, however samples are batched."""
         for name, rows in parts.items():
             stride = self.strides[name]
-            self.kept[name].append(rows[-self.seen[name] % stride :: stride].copy())
-            self.seen[name] += len(rows)
+            self.rows[name].append(rows[-self.counts[name] % stride :: stride].copy())
+            self.counts[name] += len(rows)
 
     def mixtures(self) -> dict[str, Array]:
         """Value name -> F [C, C] float32, for each value whose channels are worth mixing."""
-        rows = {name: np.concatenate(parts) for name, parts in self.kept.items() if parts}
+        rows = {name: np.concatenate(parts) for name, parts in self.rows.items() if parts}
         whole = [
             group
             for group in self.groups
@@ -116,11 +116,11 @@ class Streams:
             noise = np.mean([m for n in group for m in _metrics(self.graph, n, rows)], axis=0)
             return descended(x, noise)
 
-        found: dict[str, Array] = {}
-        for group, made in zip(whole, each(mixture, whole), strict=True):
-            if made is not None:
-                found |= {node.name: made for node in group}
-        return found
+        mixtures: dict[str, Array] = {}
+        for group, matrix in zip(whole, each(mixture, whole), strict=True):
+            if matrix is not None:
+                mixtures |= {node.name: matrix for node in group}
+        return mixtures
 
 
 def _is_linear(graph: Graph, group: Sequence[Node]) -> bool:
@@ -161,10 +161,10 @@ def _metrics(graph: Graph, node: Node, rows: Mapping[str, Array]) -> Iterator[Ar
     for user in graph.users[node]:
         if isinstance(user, Conv | Gemm) and user.x is node:
             w = user.w.value.astype(np.float64)  # type: ignore[attr-defined]
-            taps = w.reshape(-1, *w.shape[-2:])
-            variance = np.einsum("tio,ij,tjo->o", taps, covariance, taps, optimize=True)
-            weighted = taps / np.maximum(variance, TINY)
-            yield np.einsum("tio,tjo->ij", weighted, taps, optimize=True) / w.shape[-1]
+            by_offset = w.reshape(-1, *w.shape[-2:])
+            variance = np.einsum("tio,ij,tjo->o", by_offset, covariance, by_offset, optimize=True)
+            weighted = by_offset / np.maximum(variance, TINY)
+            yield np.einsum("tio,tjo->ij", weighted, by_offset, optimize=True) / w.shape[-1]
 
 
 def descended(x: Array, noise: Array) -> Array | None:

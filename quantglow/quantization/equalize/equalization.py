@@ -81,15 +81,15 @@ def factors_of(
     values stays as it is.  So does a group with a value that is infinite somewhere, or that no
     sample computed, because its branch was not taken.
     """
-    found: dict[str, Array] = {}
+    factors: dict[str, Array] = {}
     for group in groups_to_scale(graph, techniques):
         names = {node.name for node in group}
-        known = {name for name in names & reach.keys() if np.isfinite(reach[name]).all()}
-        if known == names and not names <= scarce:
+        measured = {name for name in names & reach.keys() if np.isfinite(reach[name]).all()}
+        if measured == names and not names <= scarce:
             alpha = SMOOTH_ALPHA if _is_smooth(group) else ALPHA
             chosen = _factors(graph, group, reach, alpha)
-            found |= {node.name: chosen for node in group}
-    return found
+            factors |= {node.name: chosen for node in group}
+    return factors
 
 
 def groups_to_scale(graph: Graph, techniques: Collection[str]) -> list[list[Node]]:
@@ -159,16 +159,16 @@ def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | Non
     factors = _by_group(graph, factors)
     if not factors:
         return graph
-    made: dict[Node, Node] = {}
+    results: dict[Node, Node] = {}
     owner = Owner.of(graph)
-    known = {node.name: node for node in before[0].nodes} if before else {}
+    earlier = {node.name: node for node in before[0].nodes} if before else {}
     for node in graph.nodes:
-        moved = node.with_operands(tuple(made[operand] for operand in node.operands))
+        moved = node.with_operands(tuple(results[operand] for operand in node.operands))
         if takes_factors(node):
             twin = _twin(node, factors, *before) if before else None
             moved = _like(moved, twin) if twin else _rescaled(node, moved, factors, owner)
-        made[node] = _known(moved, known.get(moved.name))
-    return graph.with_outputs(made[node] for _, node in graph.outputs)
+        results[node] = _reuse(moved, earlier.get(moved.name))
+    return graph.with_outputs(results[node] for _, node in graph.outputs)
 
 
 def unscalable(graph: Graph, factors: Factors) -> set[str]:
@@ -185,13 +185,13 @@ def _twin(node: Any, factors: Factors, graph: Graph, others: Factors) -> Node | 
     return graph.by_name(node.name) if same else None
 
 
-def _known(node: Node, known: Node | None) -> Node:
-    """``known`` where it is the same operator on the same operands, else the node."""
-    if known is None or type(known) is not type(node) or isinstance(node, Constant):
+def _reuse(node: Node, twin: Node | None) -> Node:
+    """``twin`` where it is the same operator on the same operands, else the node."""
+    if twin is None or type(twin) is not type(node) or isinstance(node, Constant):
         return node
-    pairs = zip(known.operands, node.operands, strict=False)
-    same = len(known.operands) == len(node.operands) and all(a is b for a, b in pairs)
-    return known if same and known.attributes() == node.attributes() else node
+    pairs = zip(twin.operands, node.operands, strict=False)
+    same = len(twin.operands) == len(node.operands) and all(a is b for a, b in pairs)
+    return twin if same and twin.attributes() == node.attributes() else node
 
 
 def _like(node: Any, twin: Any) -> Node:
@@ -201,12 +201,12 @@ def _like(node: Any, twin: Any) -> Node:
 
 
 def _by_group(graph: Graph, factors: Factors) -> Factors:
-    found: dict[str, Array] = {}
+    by_value: dict[str, Array] = {}
     for group in channel_groups(graph) if factors else ():
-        known = next((factors[node.name] for node in group if node.name in factors), None)
-        if known is not None:
-            found |= {node.name: known for node in group}
-    return found
+        shared = next((factors[node.name] for node in group if node.name in factors), None)
+        if shared is not None:
+            by_value |= {node.name: shared for node in group}
+    return by_value
 
 
 def _rescaled(node: Any, moved: Any, factors: Factors, owner: Owner) -> Node:

@@ -49,15 +49,15 @@ LEVELS = Range(float(LOWEST), float(HIGHEST))
 
 def grids_of(graph: Graph, samples: Sequence[Feeds]) -> Grids:
     """The grid of each input that convolutions read, if all its values lie on one."""
-    found = {}
+    grids = {}
     for node in graph.inputs:
         value = _read_value(graph, node)
         if value is None:
             continue
         grid = _grid(_channels_last(feeds[node.name], node, value) for feeds in samples)
         if grid is not None and _holds_zero(grid, _readers(graph, value)[0]):
-            found[value.name] = grid
-    return found
+            grids[value.name] = grid
+    return grids
 
 
 def _read_value(graph: Graph, node: Input) -> Node | None:
@@ -84,14 +84,14 @@ def _channels_last(x: Array, node: Input, value: Node) -> Array:
 
 def _grid(images: Iterator[Array]) -> Array | None:
     """[2, C] for images [N, H, W, C]; None as soon as one has other values."""
-    seen: list[Array] = []
+    channels: list[Array] = []
     for image in images:
         rows = image.reshape(-1, image.shape[-1]).T
-        seen = seen or [np.zeros(0, np.float32)] * len(rows)
-        seen = [np.union1d(old, row) for old, row in zip(seen, rows, strict=True)]
-        if max(map(len, seen)) > HIGHEST - LOWEST + 1:
+        channels = channels or [np.zeros(0, np.float32)] * len(rows)
+        channels = [np.union1d(old, row) for old, row in zip(channels, rows, strict=True)]
+        if max(map(len, channels)) > HIGHEST - LOWEST + 1:
             return None
-    grids = [_step_and_offset(values.astype(np.float64)) for values in seen]
+    grids = [_step_and_offset(values.astype(np.float64)) for values in channels]
     exact = [grid for grid in grids if grid is not None]
     return np.array(exact, np.float64).T if exact and len(exact) == len(grids) else None
 
@@ -124,12 +124,12 @@ def _zeros(grid: Array) -> Array:
 
 def aligned(graph: Graph, grids: Grids) -> tuple[Graph, dict[str, Range]]:
     """The same function with levels of the inputs that have a grid, and the levels' ranges."""
-    made: dict[Node, Node] = {}
+    results: dict[Node, Node] = {}
     levels: dict[Node, list[Node]] = {}
     ranges: dict[str, Range] = {}
     owner = Owner.of(graph)
     for node in graph.nodes:
-        moved = node.with_operands(tuple(made[operand] for operand in node.operands))
+        moved = node.with_operands(tuple(results[operand] for operand in node.operands))
         if isinstance(node, Conv) and node.x.name in grids:
             grid = grids[node.x.name]
             if _is_shared(grid):
@@ -137,11 +137,11 @@ def aligned(graph: Graph, grids: Grids) -> tuple[Graph, dict[str, Range]]:
                 ranges |= {x.name: Range(*reals) for x in (node.x, *node.x.operands)}
             else:
                 if node.x not in levels:
-                    levels[node.x] = _levels(made[node.x], grid, node, owner.names)
+                    levels[node.x] = _levels(results[node.x], grid, node, owner.names)
                 ranges |= {x.name: LEVELS for x in levels[node.x]}
                 moved = _reading(node, levels[node.x][-1], grid, owner)
-        made[node] = moved
-    return graph.with_outputs(made[node] for _, node in graph.outputs), ranges
+        results[node] = moved
+    return graph.with_outputs(results[node] for _, node in graph.outputs), ranges
 
 
 def _is_shared(grid: Array) -> bool:
@@ -160,18 +160,18 @@ def _levels(x: Node, grid: Array, reader: Conv, names: Names) -> list[Node]:
     factor = _constant(name("per-step"), 1 / grid[0])
     scaled = Mul(name=name("scaled"), x=x, y=factor)
     zeros = _zeros(grid)
-    found: list[Node] = [Add(name=name("levels"), x=scaled, y=_constant(name("zeros"), zeros))]
+    steps: list[Node] = [Add(name=name("levels"), x=scaled, y=_constant(name("zeros"), zeros))]
     top, left, bottom, right = reader.pads
     for axis, before, after, kind in ((2, left, right, "columns"), (1, top, bottom, "rows")):
         parts: list[Node] = [
-            _border(name(f"{kind}-before"), found[-1], axis, before, zeros),
-            found[-1],
-            _border(name(f"{kind}-after"), found[-1], axis, after, zeros),
+            _border(name(f"{kind}-before"), steps[-1], axis, before, zeros),
+            steps[-1],
+            _border(name(f"{kind}-after"), steps[-1], axis, after, zeros),
         ]
         parts = [part for part in parts if part.type.shape[axis]]
         if len(parts) > 1:
-            found.append(Concat(name=name(kind), parts=tuple(parts), axis=axis))
-    return found
+            steps.append(Concat(name=name(kind), parts=tuple(parts), axis=axis))
+    return steps
 
 
 def _border(name: str, x: Node, axis: int, size: int, zeros: Array) -> Constant:

@@ -70,42 +70,42 @@ class SampleStatistic(Protocol):
 
 @dataclass
 class FloatRuns:
-    """The values of ``graph`` on samples, found by identity; ``kept`` has those of a few.
+    """The values of ``graph`` on samples, found by identity; ``cached`` has those of a few.
 
     A sample of another shape runs its own graph, which has the same names (``shape_variants``).
     ``nbytes``: size of the values of the samples that are kept, or will be.
     """
 
     graph: Graph
-    kept: list[tuple[Feeds, Values]] = field(default_factory=list)
+    cached: list[tuple[Feeds, Values]] = field(default_factory=list)
     places: int = 0
     nbytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def results(self, feeds: Feeds, nodes: Sequence[Node]) -> list[Array]:
         """The values of some nodes for one sample."""
-        found: dict[str, Array] = {}
-        self._see([feeds], {node.name for node in nodes}, found.__setitem__)
-        return [n.value if isinstance(n, Constant) else found[n.name] for n in nodes]
+        values: dict[str, Array] = {}
+        self._see([feeds], {node.name for node in nodes}, values.__setitem__)
+        return [n.value if isinstance(n, Constant) else values[n.name] for n in nodes]
 
     def run(self, samples: Sequence[Feeds], listeners: Sequence[Listener]) -> None:
         """``interpret`` samples of the same shapes; the values of those for which there is room are
         kept for the next request, the others run together.
         """
-        own, rest = graph_for(samples[0], self.graph), list[Feeds]()
+        graph, uncached = graph_for(samples[0], self.graph), list[Feeds]()
         for feeds in samples:
-            if self._takes_place(own):
-                found: dict[str, Array] = {}
-                kept = taken_only(own, partial(_shown, found.__setitem__, None))
-                interpret(own, feeds, [*listeners, kept])
+            if self._takes_place(graph):
+                values: dict[str, Array] = {}
+                recorder = taken_only(graph, partial(_shown, values.__setitem__, None))
+                interpret(graph, feeds, [*listeners, recorder])
                 with self.lock:
-                    self.kept.append((feeds, found))
+                    self.cached.append((feeds, values))
             else:
-                rest.append(feeds)
-        if len(rest) == 1:
-            interpret(own, rest[0], listeners)
-        elif rest:
-            interpret_together(own, rest, listeners)
+                uncached.append(feeds)
+        if len(uncached) == 1:
+            interpret(graph, uncached[0], listeners)
+        elif uncached:
+            interpret_together(graph, uncached, listeners)
 
     def collect(self, samples: Iterable[Feeds], *statistics: SampleStatistic) -> None:
         """Add all values of each sample to every statistic.  Each sample runs once.
@@ -114,29 +114,29 @@ class FloatRuns:
         """
         nbytes = peak_nbytes(self.graph)
         together = max(1, min(at_once() * MOST, TOGETHER_NBYTES // max(nbytes, 1)))
-        rest = iter(samples)
-        while some := list(islice(rest, together)):
+        pending = iter(samples)
+        while some := list(islice(pending, together)):
             for parts in each(partial(self._parts, statistics), self._groups(some, nbytes)):
                 for statistic, name, part in parts:
                     statistic.add({name: part})
 
     def _groups(self, samples: Sequence[Feeds], nbytes: int) -> list[Sequence[Feeds]]:
         """Consecutive samples that run together: of the same shapes, and not kept."""
-        known = {id(feeds) for feeds, _ in self.kept}
+        cached = {id(feeds) for feeds, _ in self.cached}
 
         def kind(feeds: Feeds) -> tuple[int, int]:
             graph = graph_for(feeds, self.graph)
-            is_alone = id(feeds) in known or not runs_together(graph)
+            is_alone = id(feeds) in cached or not runs_together(graph)
             return id(graph), id(feeds) if is_alone else 0
 
-        found: list[Sequence[Feeds]] = []
+        groups: list[Sequence[Feeds]] = []
         for _, alike in groupby(samples, kind):
-            found += in_groups(list(alike), nbytes, at_once())
-        return found
+            groups += in_groups(list(alike), nbytes, at_once())
+        return groups
 
     def forget(self) -> None:
         """Free the memory of the values kept."""
-        self.kept, self.places, self.nbytes = [], 0, 0
+        self.cached, self.places, self.nbytes = [], 0, 0
 
     def _parts(self, statistics: Sequence[SampleStatistic], samples: Sequence[Feeds]) -> list[Part]:
         """The parts of some samples, each with its statistic and the name of its value."""
@@ -144,21 +144,21 @@ class FloatRuns:
         parts: list[Part] = []
 
         def take(name: str, value: Array) -> None:
-            wanted = (one for one in statistics if name in one.names)
-            parts.extend((one, name, one.part(name, value)) for one in wanted)
+            readers = (one for one in statistics if name in one.names)
+            parts.extend((one, name, one.part(name, value)) for one in readers)
 
         self._see(samples, set[str]().union(*(one.names for one in statistics)), take)
         return parts
 
     def _see(self, samples: Sequence[Feeds], names: Collection[str], take: Take) -> None:
         """Show some values of samples that ``run``; those kept are not computed again."""
-        known = next((values for kept, values in self.kept if kept is samples[0]), None)
-        if known is None:
+        stored = next((values for cached, values in self.cached if cached is samples[0]), None)
+        if stored is None:
             graph = graph_for(samples[0], self.graph)
             self.run(samples, [taken_only(graph, partial(_shown, take, names))])
             return
-        for name in known.keys() & names:
-            take(name, known[name])
+        for name in stored.keys() & names:
+            take(name, stored[name])
 
     def _takes_place(self, graph: Graph) -> bool:
         """Whether there is room for the values of one more sample, which then has it."""
@@ -181,13 +181,13 @@ def _shown(take: Take, names: Collection[str] | None, node: Node, value: Array) 
 class ChannelReach:
     """The reach of values: the largest magnitude in each channel (last axis).
 
-    ``names``: values of ``graph``.  ``found`` leaves out integers, and values whose last axis does
-    not have the same length in all samples.
+    ``names``: values of ``graph``.  ``by_name`` leaves out integers, and values whose last axis
+    does not have the same length in all samples.
     """
 
     graph: Graph
     names: Collection[str]
-    found: dict[str, Array] = field(default_factory=dict)
+    by_name: dict[str, Array] = field(default_factory=dict)
 
     def part(self, name: str, value: Array) -> Array | None:
         """The reach of one value."""
@@ -197,8 +197,8 @@ class ChannelReach:
         """Count the values of one more sample."""
         for name, now in parts.items():
             if now is not None and self.graph.by_name(name).type.shape[-1:] == now.shape:
-                known = self.found.get(name)
-                self.found[name] = now if known is None else np.maximum(known, now)
+                before = self.by_name.get(name)
+                self.by_name[name] = now if before is None else np.maximum(before, now)
 
 
 def _reach(value: Array) -> Array:
@@ -226,18 +226,18 @@ class RescaledValues:
     def only(self, names: Collection[str]) -> RescaledValues:
         """The same for these names only."""
         factors = {name: factor for name, factor in self.factors.items() if name in names}
-        known = {name: counts for name, counts in self.histograms.items() if name in names}
-        return RescaledValues(self.graph, factors, known)
+        histograms = {name: counts for name, counts in self.histograms.items() if name in names}
+        return RescaledValues(self.graph, factors, histograms)
 
     @cached_property
     def read(self) -> dict[str, list[str]]:
         """The values of the graph that are read, and what has factors there: a smoothing scale has
         the values of its operand."""
-        own = {node.name for node in self.graph.nodes}
-        found = defaultdict[str, list[str]](list)
+        names = {node.name for node in self.graph.nodes}
+        readers = defaultdict[str, list[str]](list)
         for name in self.factors:
-            found[name if name in own else unscaled_name(name)].append(name)
-        return dict(found)
+            readers[name if name in names else unscaled_name(name)].append(name)
+        return dict(readers)
 
     @property
     def names(self) -> Collection[str]:
@@ -250,20 +250,20 @@ class RescaledValues:
 
     def add(self, parts: Mapping[str, dict[str, Histogram]]) -> None:
         """Count the values of one more sample."""
-        for found in parts.values():
-            for name, seen in found.items():
-                known = self.histograms.get(name)
-                self.histograms[name] = seen if known is None else known.merge(seen)
+        for histograms in parts.values():
+            for name, histogram in histograms.items():
+                before = self.histograms.get(name)
+                self.histograms[name] = histogram if before is None else before.merge(histogram)
 
     def _counted(self, name: str, value: Array) -> Histogram:
         factors, high = self.factors[name], self.highs.get(name, math.inf)
         native = native_ops()
         if native is not None and value.shape[-1:] == factors.shape and value.dtype == np.float32:
             rows = np.ascontiguousarray(value).reshape(-1, len(factors))
-            found = np.empty_like(rows)
-            native.quotients(rows, np.ascontiguousarray(factors, np.float32), high, found)
-            return Histogram.of(found)
-        found = divided(value, factors)
+            quotients = np.empty_like(rows)
+            native.quotients(rows, np.ascontiguousarray(factors, np.float32), high, quotients)
+            return Histogram.of(quotients)
+        quotients = divided(value, factors)
         if high < math.inf:  # The bound stays where it is.
-            np.minimum(found, high, out=found)
-        return Histogram.of(found)
+            np.minimum(quotients, high, out=quotients)
+        return Histogram.of(quotients)

@@ -193,7 +193,7 @@ class RescaleChannels:
         equal, mixed = _learned(trials)
         if trials.deadline.is_over:
             return
-        if statistics := [found for found in (equal, mixed) if found.factors]:
+        if statistics := [values for values in (equal, mixed) if values.factors]:
             trials.runs.collect(trials.samples, *statistics)
             trials.runs.forget()
         waiting: Candidate | None = None
@@ -226,7 +226,7 @@ class Stretches:
         if base is not trials.best:
             refused = {}
         for stretch in _stretches(trials, self.count):
-            if some := {name: found for name, found in refused.items() if name in stretch}:
+            if some := {name: narrowed for name, narrowed in refused.items() if name in stretch}:
                 yield replace(trials.best, ranges={**trials.best.ranges, **some})
             yield plain_in(stretch, trials)
 
@@ -242,8 +242,8 @@ def tried_levers(effort: str = DEFAULT) -> tuple[Lever, ...]:
     ``best`` goes on where the default ends, so that it is never worse on the held-back samples.
     """
     ranges = NarrowRanges()
-    found = Plain(), ranges, RescaleChannels(ranges), Stretches(ranges)
-    return (*found, Stretches(ranges, MORE_STRETCHES)) if effort == BEST else found
+    levers = Plain(), ranges, RescaleChannels(ranges), Stretches(ranges)
+    return (*levers, Stretches(ranges, MORE_STRETCHES)) if effort == BEST else levers
 
 
 def _learned(trials: Trials) -> tuple[RescaledValues, RescaledValues]:
@@ -257,7 +257,7 @@ def _learned(trials: Trials) -> tuple[RescaledValues, RescaledValues]:
         trials.runs.collect(trials.fitting, reach, streams)
     scarce = scarce_values(trials.start.graph, trials.start.profile)
     scarce |= {f"{name}{SUFFIX}" for name in scarce}
-    reaches = with_scaled_names(reach.found)
+    reaches = with_scaled_names(reach.by_name)
     factors = factors_of(trials.with_scales, reaches, techniques, scarce)
     return RescaledValues(graph, factors), RescaledValues(graph, streams.mixtures())
 
@@ -274,9 +274,9 @@ def _rescaled(start: Candidate, *values: RescaledValues) -> Candidate:
 def _stretches(trials: Trials, count: int) -> list[set[str]]:
     """Names of the groups of values, cut into ``count`` parts of the network."""
     groups = [{n.name for n in group} for group in channel_groups(trials.with_scales)]
-    known = set().union(*groups)
+    grouped = set().union(*groups)
     names = [n.name for n in trials.with_scales.nodes if not isinstance(n, Constant)]
-    groups += [{name} for name in names if name not in known]
+    groups += [{name} for name in names if name not in grouped]
     order = {name: index for index, name in enumerate(names)}
     groups.sort(key=lambda group: min(order[name] for name in group))
     size = max(1, -(-len(groups) // count))
@@ -291,8 +291,8 @@ def plain_in(names: set[str], trials: Trials) -> Candidate:
     ranges |= start.ranges
     if len(factors) == len(best.factors):
         return replace(best, ranges=ranges)
-    known = start.profile.histograms
-    kept = {n: h for n, h in known.items() if n in names or n not in factors}
-    changed = replace(start.profile, histograms={**best.profile.histograms, **kept})
+    histograms = start.profile.histograms
+    plain = {n: h for n, h in histograms.items() if n in names or n not in factors}
+    changed = replace(start.profile, histograms={**best.profile.histograms, **plain})
     graph = rescaled(start.graph, factors, (best.graph, best.factors))
     return replace(start, graph=graph, profile=changed, ranges=ranges, factors=factors)

@@ -104,4 +104,4 @@ def reach_of(graph: Graph, samples: list[dict[str, Array]]) -> dict[str, Array]:
     """The largest magnitude in each channel of every value."""
     names = {node.name for node in graph.nodes if not isinstance(node, Constant)}
     FloatRuns(graph).collect(samples, reach := ChannelReach(graph, names))
-    return reach.found
+    return reach.by_name

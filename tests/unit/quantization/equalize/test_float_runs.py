@@ -131,7 +131,7 @@ def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
     for one, other in zip(kept.values, again.values, strict=True):
         assert all(np.array_equal(one[name], other[name]) for name in one)
     assert len(calls) == 3 + 6
-    assert runs.kept == []
+    assert runs.cached == []
 
 
 def test_histograms_are_those_of_the_rescaled_graph() -> None:
