@@ -51,30 +51,30 @@ MAX_NBYTES = 2**27
 def relative_noise(
     plan: Plan,
     samples: Sequence[Feeds],
-    wanted: Sequence[Sequence[Array]],
+    exact: Sequence[Sequence[Array]],
     exact_weights: bool,
     checkpoints: Checkpoints | None = None,
 ) -> float:
     """Energy of the error over energy of the signal, of the worst output, over all samples.
 
-    ``wanted``: for each sample the exact values of the ``compared_nodes``.  ``checkpoints``: of an
+    ``exact``: for each sample the exact values of the ``compared_nodes``.  ``checkpoints``: of an
     earlier plan, from which the runs go on where they can.
     """
     weights = {} if exact_weights else rounded_weights(plan)
     ends = compared_nodes(plan.graph)
 
     def run(group: tuple[Sequence[Feeds], RunCheckpoints]) -> list[list[Array]]:
-        some, kept = group
-        running = execution(plan, some, weights, kept.resumed(ends))
+        some, checkpoint = group
+        running = execution(plan, some, weights, checkpoint.resumed(ends))
         for _ in running:
-            kept.add(running)
+            checkpoint.add(running)
         values = [value.real for value in running.run()]
         return [[value.of(index) for value in values] for index in range(len(some))]
 
     groups = in_groups(samples, peak_nbytes(plan.graph), at_once())
     started = (checkpoints or Checkpoints()).started(plan, len(groups))
-    found = each(run, zip(groups, started, strict=True))
-    return noise_to_signal(plan.graph, list(chain.from_iterable(found)), wanted)
+    results = each(run, zip(groups, started, strict=True))
+    return noise_to_signal(plan.graph, list(chain.from_iterable(results)), exact)
 
 
 class Comparison(NamedTuple):
@@ -131,31 +131,31 @@ def _comparison(node: Node) -> Comparison:
 
 
 def noise_to_signal(
-    graph: Graph, found: Sequence[Sequence[Array]], wanted: Sequence[Sequence[Array]]
+    graph: Graph, measured: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array]]
 ) -> float:
     """Noise over signal of the worst output, over all samples.
 
-    ``found`` and ``wanted`` [samples][outputs] are values of the ``compared_nodes``.
+    ``measured`` and ``expected`` [samples][outputs] are values of the ``compared_nodes``.
     """
     noise, signal = np.zeros(len(graph.outputs)), np.full(len(graph.outputs), TINY)
     any_shift = [comparison.any_shift for comparison in comparisons(graph)]
-    for results, right in zip(found, wanted, strict=True):
+    for results, right in zip(measured, expected, strict=True):
         for index, (got, exact) in enumerate(zip(results, right, strict=True)):
             noise[index] += energy(error_of(got, exact), any_shift[index])
             signal[index] += power(exact, any_shift[index])
     return float((noise / signal).max(initial=0.0))
 
 
-def error_of(found: Array, exact: Array) -> Array:
+def error_of(result: Array, exact: Array) -> Array:
     """``found - exact`` in float64; NaN where both have the same infinity, or none is a number, and
     inf where one has.
     """
     with np.errstate(invalid="ignore"):
-        error = np.asarray(np.subtract(found, exact, dtype=np.float64))
+        error = np.asarray(np.subtract(result, exact, dtype=np.float64))
     odd = ~np.isfinite(error)
     if not odd.any():
         return error
-    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
+    same = (result == exact) | (np.isnan(result) & np.isnan(exact))
     return np.where(odd, np.where(same, np.nan, np.inf), error)
 
 
@@ -169,13 +169,13 @@ def energy(values: Array, any_shift: bool) -> float:
     """Sum of squares, with ``any_shift`` of the distances from the mean of each row.  NaN are left
     out.
     """
-    known = ~np.isnan(values)
-    if not known.all():
-        values = np.where(known, values, 0.0)
+    is_number = ~np.isnan(values)
+    if not is_number.all():
+        values = np.where(is_number, values, 0.0)
     apart = values
     if any_shift and values.size and not np.isinf(values).any():
-        counts = np.maximum(known.sum(axis=-1, keepdims=True), 1)
-        apart = np.where(known, values - values.sum(axis=-1, keepdims=True) / counts, 0.0)
+        counts = np.maximum(is_number.sum(axis=-1, keepdims=True), 1)
+        apart = np.where(is_number, values - values.sum(axis=-1, keepdims=True) / counts, 0.0)
     return float(np.square(apart).sum())
 
 
@@ -212,8 +212,8 @@ def _evaluated(
 ) -> Rounded:
     check_interrupt()
     is_int8 = plan.is_int8(node)
-    given = [operand.stored if is_int8 else operand.real for operand in operands]
-    value = evaluator.compute(node, given)
+    reads = [operand.stored if is_int8 else operand.real for operand in operands]
+    value = evaluator.compute(node, reads)
     element = plan.elements.get(node) if is_stored(plan, node) else None
     if isinstance(node, Constant) or element is None:
         return Rounded(value, value)
@@ -223,15 +223,15 @@ def _evaluated(
 
 def rounded_weights(plan: Plan) -> dict[Node, Array]:
     """The weights of int8 layers, rounded to nearest."""
-    found: dict[Node, Array] = {}
+    reals: dict[Node, Array] = {}
     for node in plan.graph.nodes:
         if isinstance(node, Contraction) and plan.is_int8(node):
             w: Any = node.w
             if isinstance(w, StoredConstant):
                 continue
-            made = quantize_weights(w.value, None, quant_of(plan.elements[node.x]))
-            found[w] = made.weights.astype(np.float32) * made.scales
-    return found
+            quantized = quantize_weights(w.value, None, quant_of(plan.elements[node.x]))
+            reals[w] = quantized.weights.astype(np.float32) * quantized.scales
+    return reals
 
 
 @dataclass
@@ -276,21 +276,21 @@ class RunCheckpoints:
 
 @dataclass
 class Checkpoints:
-    """Checkpoints, one for each sample, of the best plan so far (``kept``) and of the latest."""
+    """Checkpoints, one for each sample, of the best plan so far (``best``) and of the latest."""
 
-    kept: list[RunCheckpoints] = field(default_factory=list)
+    best: list[RunCheckpoints] = field(default_factory=list)
     latest: list[RunCheckpoints] = field(default_factory=list)
 
     def started(self, plan: Plan, samples: int) -> list[RunCheckpoints]:
         """Checkpoints for the runs of a plan, which resume from those kept."""
-        before: Sequence[RunCheckpoints | None] = self.kept or [None] * samples
+        before: Sequence[RunCheckpoints | None] = self.best or [None] * samples
         room = MAX_NBYTES // max(samples, 1)
         self.latest = [RunCheckpoints(plan, room, run) for run in before]
         return self.latest
 
     def keep(self) -> None:
         """The latest plan is the best one: plans to come resume from its runs."""
-        self.kept = self.latest
+        self.best = self.latest
 
 
 def nbytes_of(state: State[Rounded]) -> int:

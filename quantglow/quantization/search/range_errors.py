@@ -43,45 +43,46 @@ class Grids:
             return self.measured(values)[0]
         flat = np.ascontiguousarray(values, np.float32).reshape(1, -1)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = flat / self.steps
-            clip_steps(found, self.lows, self.highs)
-            found *= self.steps
-            found -= flat
-        return np.asarray(found.reshape(len(self.steps), *values.shape))
+            errors = flat / self.steps
+            clip_steps(errors, self.lows, self.highs)
+            errors *= self.steps
+            errors -= flat
+        return np.asarray(errors.reshape(len(self.steps), *values.shape))
 
     def measured(self, values: Array) -> tuple[Array, Array]:
         """``errors``, and their sums of squares, float64 [candidates]."""
         if (native := native_ops()) is not None:
             grids = np.concatenate([self.steps, self.lows, self.highs], axis=1)
             return native.rounding_errors(np.ascontiguousarray(values, np.float32), grids)
-        found = self.errors(values)
-        return found, energies(found, centred=False)
+        errors = self.errors(values)
+        return errors, energies(errors, centered=False)
 
 
 def products(columns: Array, weights: Array) -> Array:
     """[candidates, G, rows, O]: columns [candidates, G, rows, K] times weights [G, K, O]."""
     group, k, outputs = weights.shape
     if group == 1:
-        found = columns.reshape(-1, k) @ weights[0]
-        return np.asarray(found.reshape(len(columns), 1, -1, outputs))
+        rows = columns.reshape(-1, k) @ weights[0]
+        return np.asarray(rows.reshape(len(columns), 1, -1, outputs))
     if outputs == 1:  # A BLAS call for each group would take longer than its few products.
         return np.asarray(np.einsum("cgrk,gk->cgr", columns, weights[:, :, 0]))[..., None]
     return np.asarray(columns @ weights)
 
 
-def energies(values: Array, centred: bool) -> Array:
-    """float64 [candidates]: sums of squares of [candidates, G, rows, O]; ``centred``: less the mean
-    of each column.
+def energies(values: Array, centered: bool) -> Array:
+    """float64 [candidates]: sums of squares of [candidates, G, rows, O]; ``centered``: less the
+    mean of each column.
     """
     if (native := native_ops()) is not None and values.dtype == np.float32:
         count, group, rows, columns = values.shape
-        if not centred:  # All numbers of a candidate are one long row.
+        if not centered:  # All numbers of a candidate are one long row.
             group, rows, columns = 1, 1, group * rows * columns
         parts = np.ascontiguousarray(values).reshape(count * group, rows, columns)
         squares, sums = native.energies(parts)
-        found = squares - sums / rows if centred and rows else squares
-        return np.asarray(found.reshape(count, group).sum(axis=1))
-    if centred:
+        if centered and rows:
+            squares = squares - sums / rows
+        return np.asarray(squares.reshape(count, group).sum(axis=1))
+    if centered:
         values = values - values.mean(axis=2, keepdims=True)
     exact = values.reshape(len(values), -1).astype(np.float64)
     return np.asarray(np.einsum("ci,ci->c", exact, exact))
@@ -119,12 +120,12 @@ def in_halves(count: int, together: int = 1) -> list[range]:
     ]
 
 
-def relative(parts: Sequence[range], found: Sequence[Energies]) -> Array:
+def relative(parts: Sequence[range], by_part: Sequence[Energies]) -> Array:
     """[2, candidates]: errors over the signal, of even and of odd samples (``in_halves``); a single
     sample counts as both.
     """
-    signal, errors = np.zeros(2), np.zeros((2, len(found[0].errors)))
-    for part, sums in zip(parts, found, strict=True):
+    signal, errors = np.zeros(2), np.zeros((2, len(by_part[0].errors)))
+    for part, sums in zip(parts, by_part, strict=True):
         signal[part.start % 2] += sums.signal
         errors[part.start % 2] += sums.errors
     if not signal[1]:

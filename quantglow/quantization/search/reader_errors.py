@@ -73,17 +73,17 @@ class ReaderErrors:
         self,
         operand: Node,
         reader: Node,
-        given: Mapping[Node, SampleValues],
+        values: Mapping[Node, SampleValues],
         types: list[ElementType],
         results: SampleValues,
     ) -> Array:
         """[2, candidates]: relative errors of a reader, with candidates of one of its operands."""
-        found = np.zeros((2, len(types)))
+        errors = np.zeros((2, len(types)))
         if isinstance(reader, Contraction) and operand is reader.x:
-            found += self._of_product(operand, reader, given[operand], types)
+            errors += self._of_product(operand, reader, values[operand], types)
         if not isinstance(reader, Contraction) or _residual(reader) is operand:
-            found += self._of_result(operand, reader, given, types, results)
-        return found
+            errors += self._of_result(operand, reader, values, types, results)
+        return errors
 
     def _of_product(
         self, x: Node, reader: Contraction, values: SampleValues, types: list[ElementType]
@@ -100,28 +100,28 @@ class ReaderErrors:
         is_depthwise = isinstance(reader, Conv) and reader.depthwise
         of_lines = is_depthwise and native_ops() is not None
 
-        def taken(sample: int) -> Array:
-            own: Any = self.evaluator.counterpart(reader, sample)
+        def read_part(sample: int) -> Array:
+            variant: Any = self.evaluator.counterpart(reader, sample)
             read = _some_lines if of_lines else _some_rows
-            return read(Product(own), values.of(sample), rows, sample / count)
+            return read(Product(variant), values.of(sample), rows, sample / count)
 
         def measured(part: range) -> tuple[Energies, Array]:
             alike = defaultdict[tuple[int, ...], list[Array]](list)
             for sample in part:
-                read = taken(sample)
+                read = read_part(sample)
                 alike[read.shape].append(read)
-            found = [of_some(np.stack(some), part.start) for some in alike.values()]
-            return Energies.sum([one for one, _ in found]), np.sum([s for _, s in found], axis=0)
+            pairs = [of_some(np.stack(some), part.start) for some in alike.values()]
+            return Energies.sum([one for one, _ in pairs]), np.sum([s for _, s in pairs], axis=0)
 
         def of_some(some: Array, first: int) -> tuple[Energies, Array]:
             if of_lines:
                 return _of_lines(self.evaluator.counterpart(reader, first), some, grids)
             groups = slice(first % apart, None, apart)
-            columns, own_weights = some[:, groups], weights[groups]
+            columns, some_weights = some[:, groups], weights[groups]
             errors, squares = grids.measured(columns)
-            found = products(errors.reshape(-1, *columns.shape[1:]), own_weights)
-            found = found.reshape(len(types), len(some), *found.shape[1:])
-            return Energies.of(products(columns, own_weights), found), squares / columns[0].size
+            changes = products(errors.reshape(-1, *columns.shape[1:]), some_weights)
+            changes = changes.reshape(len(types), len(some), *changes.shape[1:])
+            return Energies.of(products(columns, some_weights), changes), squares / columns[0].size
 
         apart = groups_apart(group, MIN_ROWS * row)
         parts = self._parts(count, apart == 1)
@@ -147,30 +147,30 @@ class ReaderErrors:
         self,
         x: Node,
         reader: Node,
-        given: Mapping[Node, SampleValues],
+        values: Mapping[Node, SampleValues],
         types: list[ElementType],
         results: SampleValues,
     ) -> Array:
         """[2, candidates]: relative errors of the reader's results, in a part of the lines."""
         count = min(LIGHT_SAMPLES, len(self.evaluator.samples))
-        found = [results.of(sample) for sample in range(count)]
-        work = sum(result.size for result in found) * len(types)
+        exact = [results.of(sample) for sample in range(count)]
+        work = sum(result.size for result in exact) * len(types)
         every = max(1, work // LIGHT_WORK) if _is_local(reader) else 1
 
         grids = Grids.of(types)
 
         def measured(one: range) -> tuple[Energies, Array]:
             sample = one.start
-            apart = min(every, found[sample].shape[1]) if every > 1 else 1
+            apart = min(every, exact[sample].shape[1]) if every > 1 else 1
             lines = slice(sample * apart // count, None, apart)
-            value, wanted = (_part(v, lines) for v in (given[x].of(sample), found[sample]))
+            value, target = (_part(v, lines) for v in (values[x].of(sample), exact[sample]))
             errors, squares = grids.measured(value)
             rounding = squares / max(value.size, 1)
             sums = squares
             if not isinstance(reader, Contraction):
                 errors += value
-                sums = self._errors(reader, given, x, errors, wanted, sample, lines)
-            return Energies(_variation(wanted), sums), rounding
+                sums = self._errors(reader, values, x, errors, target, sample, lines)
+            return Energies(_variation(target), sums), rounding
 
         parts = [range(sample, sample + 1) for sample in range(count)]
         measures = each(measured, parts)
@@ -182,42 +182,43 @@ class ReaderErrors:
     def _errors(
         self,
         reader: Node,
-        given: Mapping[Node, SampleValues],
+        operands: Mapping[Node, SampleValues],
         x: Node,
         values: Array,
-        wanted: Array,
+        target: Array,
         sample: int,
         lines: slice,
     ) -> Array:
         """[candidates]: energies of the errors of some lines of a reader's result for one sample,
         with ``values`` [candidates, …] of ``x``.  Elementwise functions take several at once.
         """
-        is_function = reader.has(Trait.ELEMENTWISE) and values[0].shape == wanted.shape
-        once = max(1, ELEMENTS // max(wanted.size, 1)) if is_function else 1
+        is_function = reader.has(Trait.ELEMENTWISE) and values[0].shape == target.shape
+        once = max(1, ELEMENTS // max(target.size, 1)) if is_function else 1
         if once == 1:
-            some = [self._computed(reader, given, {x: own}, sample, lines)[None] for own in values]
+            some = [self._computed(reader, operands, {x: x1}, sample, lines)[None] for x1 in values]
         else:
             starts = range(0, len(values), once)
-            taken = [values[start : start + once] for start in starts]
-            some = [self._computed(reader, given, {x: own}, sample, lines) for own in taken]
-        return np.concatenate([energies(_as_rows(own - wanted), centred=False) for own in some])
+            batches = [values[start : start + once] for start in starts]
+            some = [self._computed(reader, operands, {x: xs}, sample, lines) for xs in batches]
+        errors = [energies(_as_rows(results - target), centered=False) for results in some]
+        return np.concatenate(errors)
 
     def _computed(
         self,
         reader: Node,
-        given: Mapping[Node, SampleValues],
+        operands: Mapping[Node, SampleValues],
         changed: Mapping[Node, Array],
         sample: int,
         lines: slice,
     ) -> Array:
         """Some lines of the reader's result for one sample; ``changed``: lines of an operand."""
-        own = self.evaluator.counterpart(reader, sample)
+        variant = self.evaluator.counterpart(reader, sample)
         one = range(sample, sample + 1)
-        arrays = self.evaluator.given(own, [given[o] for o in reader.operands], one)
+        arrays = self.evaluator.given(variant, [operands[o] for o in reader.operands], one)
         pairs = zip(reader.operands, arrays, strict=True)
         parts = (changed[o] if o in changed else _part(array, lines) for o, array in pairs)
         with np.errstate(all="ignore"):
-            return self.evaluator.finite(reader, own.evaluate(*parts))
+            return self.evaluator.finite(reader, variant.evaluate(*parts))
 
 
 def groups_apart(group: int, work: int) -> int:
@@ -251,7 +252,7 @@ def _part(value: Array, lines: slice) -> Array:
 
 def _variation(values: Array) -> float:
     """The sum of squares of the distances from the mean; of a single value its square."""
-    whole = float(energies(_as_rows(values[None]), centred=False)[0])
+    whole = float(energies(_as_rows(values[None]), centered=False)[0])
     if values.size < 2:
         return whole
     return whole - float(values.sum(dtype=np.float64)) ** 2 / values.size
@@ -273,10 +274,10 @@ def _of_lines(reader: Any, lines: Array, grids: Grids) -> tuple[Energies, Array]
     errors, squares = grids.measured(lines)
     weights = reader.w.value.astype(np.float32)
     images = np.concatenate([lines[None], errors]).reshape(-1, *lines.shape[2:])
-    found = conv2d(
+    sums = conv2d(
         Images.of(images), weights, (1, reader.strides[1]), reader.dilations, reader.group
     )
-    rows = found.reshape(len(errors) + 1, len(lines), 1, -1, found.shape[-1])
+    rows = sums.reshape(len(errors) + 1, len(lines), 1, -1, sums.shape[-1])
     return Energies.of(rows[0], rows[1:]), squares / max(lines[0].size, 1)
 
 

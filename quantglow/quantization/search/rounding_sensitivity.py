@@ -91,25 +91,25 @@ def knapsack(
     The 0-1 knapsack problem, by dynamic programming over ``BUDGET_PARTS``.
     """
     sums = np.zeros(BUDGET_PARTS + 1)
-    taken = {}
+    choices = {}
     for root, cost in costs.items():
         parts = math.ceil(BUDGET_PARTS * cost / budget)
         others = np.pad(sums[: len(sums) - parts], (parts, 0), constant_values=-np.inf)
-        taken[root] = parts, others + values[root] > sums
+        choices[root] = parts, others + values[root] > sums
         sums = np.maximum(sums, others + values[root])
-    found, left = [], BUDGET_PARTS
-    for root, (parts, better) in reversed(taken.items()):
+    chosen, left = [], BUDGET_PARTS
+    for root, (parts, better) in reversed(choices.items()):
         if better[left]:
-            found.append(root)
+            chosen.append(root)
             left -= parts
-    return found
+    return chosen
 
 
 def _some(plan: Plan, count: int, samples: Sequence[Feeds]) -> Sequence[Feeds]:
     """Samples spread over all, as many as ``MAX_WORK`` allows with ``count`` candidates."""
     work = sum(map(evaluated_macs, plan.graph.compute_nodes())) * count / 2
-    wanted = min(max(int(MAX_WORK / max(work, 1)), MIN_SAMPLES), MAX_SAMPLES)
-    return samples[:: -(-len(samples) // wanted)]
+    size = min(max(int(MAX_WORK / max(work, 1)), MIN_SAMPLES), MAX_SAMPLES)
+    return samples[:: -(-len(samples) // size)]
 
 
 def stored_members(plan: Plan, root: Node) -> list[Node]:
@@ -144,10 +144,10 @@ def rounding_sensitivities(
         evaluator = VariantEvaluator(plan.graph, group)
         exact = _exact(evaluator, needed)
         powers = [sum(power(a, shift) for a in exact[node].arrays) for node, shift in compared]
-        for index, found in enumerate(_noises(trials, exact, evaluator, compared, deadline)):
-            if found is not None:
+        for index, noises in enumerate(_noises(trials, exact, evaluator, compared, deadline)):
+            if noises is not None:
                 signal[index] += powers
-                noise[index] += found
+                noise[index] += noises
     relative = np.divide(noise, signal, out=np.zeros_like(noise), where=signal > 0)
     return dict(zip(roots, relative.sum(axis=1).tolist(), strict=True))
 
@@ -209,8 +209,8 @@ class _Trial:
         """The values of those ends that change; ``exact`` has the values of the float run."""
         ends = list(self.ends)
         evaluate = partial(self._changed, exact, evaluator)
-        found = Execution(self.plan.graph, ends, evaluate, only=()).run()
-        pairs = zip(ends, found, strict=True)
+        changes = Execution(self.plan.graph, ends, evaluate, only=()).run()
+        pairs = zip(ends, changes, strict=True)
         return {node: change.real for node, change in pairs if change.real is not None}
 
     def _changed(
@@ -221,11 +221,11 @@ class _Trial:
         operands: Sequence[_Change],
     ) -> _Change:
         is_int8 = self.plan.is_int8(node)
-        given = [operand.stored if is_int8 else operand.real for operand in operands]
+        changed = [operand.stored if is_int8 else operand.real for operand in operands]
         may_change = self.within is None or node in self.within
         value: Stacks | None = None
-        if may_change and any(stacks is not None for stacks in given):
-            pairs = zip(node.operands, given, strict=True)
+        if may_change and any(stacks is not None for stacks in changed):
+            pairs = zip(node.operands, changed, strict=True)
             reads = [exact[o] if stacks is None else stacks for o, stacks in pairs]
             value = evaluator.compute(node, reads)
             if node in self.shifts:
@@ -270,9 +270,9 @@ def _corrected(trials: Sequence[_Trial], graph: Graph, samples: Sequence[Feeds])
         for trial, total, count in zip(local, sums, rows, strict=True):
             for node, value in trial.run(exact, evaluator).items():
                 for error in value.mapped(np.subtract, exact[node]).arrays:
-                    own = error.reshape(-1, error.shape[-1])
-                    total[node] += own.sum(axis=0, dtype=np.float64)
-                    count[node] += len(own)
+                    by_channel = error.reshape(-1, error.shape[-1])
+                    total[node] += by_channel.sum(axis=0, dtype=np.float64)
+                    count[node] += len(by_channel)
     means = [
         {n: (t / count[n]).astype(np.float32) for n, t in total.items() if count[n] >= MEAN_ROWS}
         for total, count in zip(sums, rows, strict=True)
@@ -284,11 +284,11 @@ def _exact_reads(graph: Graph) -> set[Node]:
     """Nodes whose exact values a trial reads, besides those it names: Constants, and operands of
     nodes that have several, since these need not all change.
     """
-    found: set[Node] = set()
+    nodes: set[Node] = set()
     for node in graph.nodes:
         computed = {o for o in node.operands if not isinstance(o, Constant)}
-        found.update(node.operands if len(computed) > 1 else {*node.operands} - computed)
-    return found
+        nodes.update(node.operands if len(computed) > 1 else {*node.operands} - computed)
+    return nodes
 
 
 def _exact(evaluator: VariantEvaluator, needed: Collection[Node]) -> dict[Node, Stacks]:

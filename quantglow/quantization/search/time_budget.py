@@ -179,35 +179,35 @@ def worth_fusing(
     their sensitivities are known at the deadline.
     """
     plan = make_plan(graph, profile, config)
-    found = fusion_candidates(plan, named_values(graph, config))
+    candidates = fusion_candidates(plan, named_values(graph, config))
     if not samples:
         return frozenset()
     most = FAST_SAMPLES if config.effort == FAST else MAX_SAMPLES
     worst = most_sensitive(
         plan,
-        {x: fused_function_seconds(x) for x in found},
+        {x: fused_function_seconds(x) for x in candidates},
         FUSION_BUDGET * total_seconds(plan),
         samples[:: -(-len(samples) // most)],
         corrected="correct-bias" in config.recovery,
         deadline=deadline,
     )
-    return frozenset(found[x].name for x in worst)
+    return frozenset(candidates[x].name for x in worst)
 
 
-def fusion_candidates(plan: Plan, kept: Collection[Node] = ()) -> dict[Node, Node]:
+def fusion_candidates(plan: Plan, named: Collection[Node] = ()) -> dict[Node, Node]:
     """Result of an int8 layer that is rounded to int8 for one function -> this function.  None of
-    the ``kept`` values may disappear.
+    the ``named`` values may disappear.
     """
     pairs = {
         node.operands[0]: node
         for node in plan.graph.compute_nodes()
         if isinstance(node, Fusible) and isinstance(node.operands[0], Contraction)
     }
-    return {x: function for x, function in pairs.items() if _can_be_fused(plan, function, kept)}
+    return {x: function for x, function in pairs.items() if _can_be_fused(plan, function, named)}
 
 
-def _can_be_fused(plan: Plan, function: Node, kept: Collection[Node]) -> bool:
+def _can_be_fused(plan: Plan, function: Node, named: Collection[Node]) -> bool:
     """Whether all operators that fusion removes, such as others of a chain, are int8."""
     left = {n.name: n.op for n in fuse_functions(plan.graph, {function.name}).nodes}
     gone = [n for n in plan.graph.compute_nodes() if left.get(n.name) != n.op]
-    return bool(gone) and all(plan.is_int8(n) and n not in kept for n in gone)
+    return bool(gone) and all(plan.is_int8(n) and n not in named for n in gone)

@@ -80,10 +80,10 @@ class Candidate:
         """The samples whose graphs, prepared alike, have the same nodes as this one; and these
         ``on``.
         """
-        own = self.on(samples)
-        pairs = zip(samples, own, fit(own, self.graph), strict=True)
-        kept = [(one, other) for one, other, fits in pairs if fits]
-        return [one for one, _ in kept], [other for _, other in kept]
+        variants = self.on(samples)
+        pairs = zip(samples, variants, fit(variants, self.graph), strict=True)
+        matches = [(one, other) for one, other, fits in pairs if fits]
+        return [one for one, _ in matches], [other for _, other in matches]
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Trials:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     noise: float = float("inf")
     last: float = float("inf")
-    wanted: list[list[Array]] = field(default_factory=list)
+    exact_ends: list[list[Array]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.begin(self.start)
@@ -146,7 +146,9 @@ class Trials:
         graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
         plan = make_plan(graph, profile, self.config, ranges)
         exact = "round-weights" in self.config.recovery
-        return relative_noise(plan, candidate.on(self.held), self.wanted, exact, self.checkpoints)
+        return relative_noise(
+            plan, candidate.on(self.held), self.exact_ends, exact, self.checkpoints
+        )
 
     def leave_out_unlike(self) -> None:
         """Drop samples of other shapes whose graphs, prepared alike, differ from this one.
@@ -154,21 +156,21 @@ class Trials:
         With input grids, frames have the size of the padding there; and other values may need the
         same factors.
         """
-        given = self.samples
-        kept, own = self.best.fitting(given)
+        samples = self.samples
+        usable, variants = self.best.fitting(samples)
         graph = self.start.graph
-        others = {graph_for(feeds, graph) for feeds in own} - {graph}
+        others = {graph_for(feeds, graph) for feeds in variants} - {graph}
         groups = _groups(graph) if others else []
         same = {graph, *(other for other in others if _groups(other) == groups)}
-        pairs = zip(kept, own, strict=True)
-        kept = [feeds for feeds, there in pairs if graph_for(there, graph) in same]
-        if len(kept) < len(given):
-            self.fitting, self.held = split(kept, self.config.seed)
+        pairs = zip(usable, variants, strict=True)
+        usable = [feeds for feeds, there in pairs if graph_for(there, graph) in same]
+        if len(usable) < len(samples):
+            self.fitting, self.held = split(usable, self.config.seed)
 
     def run_float(self) -> None:
         """Compute the exact values of the outputs on the held-back samples."""
         ends = compared_nodes(self.start.graph)
-        self.wanted = each(lambda feeds: self.runs.results(feeds, ends), self.held)
+        self.exact_ends = each(lambda feeds: self.runs.results(feeds, ends), self.held)
 
 
 def split(samples: Sequence[Feeds], seed: int) -> tuple[list[Feeds], list[Feeds]]:

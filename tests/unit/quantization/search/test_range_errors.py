@@ -68,7 +68,7 @@ def test_energies_of_several_samples_are_those_of_each() -> None:
 
 
 def test_a_single_row_keeps_its_mean() -> None:
-    assert energies(np.full((1, 1, 1, 3), 2.0, np.float32), centred=False).tolist() == [12.0]
+    assert energies(np.full((1, 1, 1, 3), 2.0, np.float32), centered=False).tolist() == [12.0]
 
 
 def test_errors_are_relative_to_the_signal_of_each_half() -> None:

@@ -137,4 +137,4 @@ def test_outputs_are_compared_with_those_of_the_float_graph() -> None:
     found = trials_of()
     found.run_float()
     expected = [interpret(found.start.graph, feeds)[0] for feeds in found.held]
-    np.testing.assert_array_equal([wanted for (wanted,) in found.wanted], expected)
+    np.testing.assert_array_equal([wanted for (wanted,) in found.exact_ends], expected)
