@@ -118,17 +118,17 @@ def normalizations(graph: Graph, floats: Set[Node]) -> list[Node]:
     A normalization divides by the deviation of a row, and a few very large values of its operand
     make the steps of all values coarse.
     """
-    found: set[Node] = set()
+    floating: set[Node] = set()
     for node in graph.compute_nodes():
         if not isinstance(node, LayerNormalization) or node in floats:
             continue
         x = node.x
         while isinstance(x, Reshape | Transpose):
             x = x.x
-        free = isinstance(x, (Input, Binary, Contraction, MatMul)) or x in floats or x in found
+        free = isinstance(x, (Input, Binary, Contraction, MatMul)) or x in floats or x in floating
         if free or not graph.users[node]:
-            found.add(node)
-    return [node for node in graph.compute_nodes() if node in found]
+            floating.add(node)
+    return [node for node in graph.compute_nodes() if node in floating]
 
 
 def divisors(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> list[Node]:
@@ -136,17 +136,17 @@ def divisors(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> l
 
     Values that reach such a reader only through operators that keep 0 are among them.
     """
-    found: set[Node] = set()
+    nodes: set[Node] = set()
     for node in reversed(graph.compute_nodes()):
         readers = graph.users[node]
         unbounded = any(
             (user in floats and _is_infinite_at_zero(user, node))
-            or (user in found and user.has(Trait.KEEPS_ZERO))
+            or (user in nodes and user.has(Trait.KEEPS_ZERO))
             for user in readers
         )
-        if unbounded and not _is_safe_product(node, floats | found >= set(readers), ranges):
-            found.add(node)
-    return [node for node in graph.compute_nodes() if node in found]
+        if unbounded and not _is_safe_product(node, floats | nodes >= set(readers), ranges):
+            nodes.add(node)
+    return [node for node in graph.compute_nodes() if node in nodes]
 
 
 def _is_safe_product(node: Node, gives_float: bool, ranges: Mapping[Node, Range]) -> bool:
@@ -200,9 +200,9 @@ def _with_constant(node: Binary, is_left: bool, c: float) -> Function:
 
 def composed(node: Node, may_skip: Callable[[Node], bool]) -> tuple[Node, Function]:
     """``(x, f)`` with x as far up as the nodes between may be skipped."""
-    found = function_of(node)
-    assert found is not None, "the caller asked for a function of one value"
-    x, function = found
+    pair = function_of(node)
+    assert pair is not None, "the caller asked for a function of one value"
+    x, function = pair
     while may_skip(x) and (inner := function_of(x)) is not None:
         x, function = inner[0], _after(function, inner[1])
     return x, function

@@ -141,14 +141,14 @@ def with_feeders(
     """The nodes, and all nodes of ``kinds``, among ``others`` or that only rearrange elements that
     only such nodes read.
     """
-    found = set(nodes)
+    selected = set(nodes)
     outputs = {node for _, node in graph.outputs}
     for node in reversed(graph.compute_nodes()):
         readers = graph.users[node]
-        fed = readers and node not in outputs and all(user in found for user in readers)
+        fed = readers and node not in outputs and all(user in selected for user in readers)
         if fed and (isinstance(node, kinds) or node.has(Trait.REARRANGES) or node in others):
-            found.add(node)
-    return [node for node in graph.compute_nodes() if node in found]
+            selected.add(node)
+    return [node for node in graph.compute_nodes() if node in selected]
 
 
 def cells(graph: Graph) -> set[Node]:
@@ -161,13 +161,15 @@ def cells(graph: Graph) -> set[Node]:
     A first step is shorter if its state is known to be 0; it is found from the second one.
     """
     nodes = graph.compute_nodes()
-    found = {node for node in nodes if is_gated_sum(node)} | set(simple_states(nodes))
+    states = {node for node in nodes if is_gated_sum(node)} | set(simple_states(nodes))
     count = -1
-    while count != len(found):
-        count = len(found)
-        found.update(o for node in tuple(found) for o in node.operands if isinstance(o, ARITHMETIC))
-        found.update(node for node in nodes if is_state(node, found))
-    return found
+    while count != len(states):
+        count = len(states)
+        states.update(
+            o for node in tuple(states) for o in node.operands if isinstance(o, ARITHMETIC)
+        )
+        states.update(node for node in nodes if is_state(node, states))
+    return states
 
 
 def is_gated_sum(node: Node) -> bool:
@@ -225,36 +227,36 @@ def narrow_parts(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) 
     """Slices that are much narrower than the values they are cut out of, which are not rounded
     yet.
     """
-    found: set[Node] = set()
+    narrow: set[Node] = set()
     for node in graph.compute_nodes():
         if not isinstance(node, Slice) or node not in ranges or node.x not in ranges:
             continue
-        is_float = isinstance(node.x, Input) or node.x in floats or node.x in found
+        is_float = isinstance(node.x, Input) or node.x in floats or node.x in narrow
         if is_float and width(ranges[node]) * NARROWER <= width(ranges[node.x]):
-            found.add(node)
+            narrow.add(node)
             yield node
 
 
-def width(seen: Range) -> float:
+def width(values: Range) -> float:
     """Width of the range that int8 represents, which includes 0."""
-    return seen.union(Range(0.0, 0.0)).width
+    return values.union(Range(0.0, 0.0)).width
 
 
 def spectra(graph: Graph) -> list[Node]:
     """Fourier transforms, the filters and moves that only they read, and the operators computed
     from them alone, up to the first products.
     """
-    found = transforms(graph)
+    selected = transforms(graph)
     products: set[Node] = set()
     for node in graph.compute_nodes():
         computed = [o for o in node.operands if not isinstance(o, Constant)]
-        if computed and found.issuperset(computed):
+        if computed and selected.issuperset(computed):
             if isinstance(node, BEHIND_SPECTRA) or node.has(Trait.REARRANGES):
-                found.add(node)
+                selected.add(node)
             elif isinstance(node, Contraction | MatMul):
                 products.add(node)
-    filters = {node for node in graph.compute_nodes() if is_filter(node)} if found else set()
-    return with_feeders(graph, found | products, BEFORE_SPECTRA, filters)
+    filters = {node for node in graph.compute_nodes() if is_filter(node)} if selected else set()
+    return with_feeders(graph, selected | products, BEFORE_SPECTRA, filters)
 
 
 def is_filter(node: Node) -> bool:
@@ -266,13 +268,13 @@ def conditions(graph: Graph, floats: Set[Node]) -> list[Node]:
     """Conditions of branches, with the operators before them, up to products, that no int8 operator
     reads.
     """
-    found = {branch.condition for branch in branches_of(graph)}
-    for node in reversed(graph.compute_nodes() if found else []):
+    selected = {branch.condition for branch in branches_of(graph)}
+    for node in reversed(graph.compute_nodes() if selected else []):
         readers = set(graph.users[node])
-        leads = readers & found and all(user in found or user in floats for user in readers)
+        leads = readers & selected and all(user in selected or user in floats for user in readers)
         if leads and not isinstance(node, Contraction | MatMul):
-            found.add(node)
-    return [node for node in graph.compute_nodes() if node in found]
+            selected.add(node)
+    return [node for node in graph.compute_nodes() if node in selected]
 
 
 def lengths(graph: Graph) -> set[Node]:
@@ -322,14 +324,14 @@ def box_decoders(graph: Graph) -> list[Node]:
     results, in boxes and in scores, in the order of the graph.
     """
     integrals = {node for node in graph.compute_nodes() if is_integral(node)}
-    found = set(integrals)
+    selected = set(integrals)
     for node in integrals:
-        found.update(moved_logits(node))
+        selected.update(moved_logits(node))
     for node in graph.compute_nodes():
         computed = [o for o in node.operands if not isinstance(o, Constant)]
-        if decodes(node) and found.intersection(computed):
-            found.add(node)
-    return [node for node in graph.compute_nodes() if node in found]
+        if decodes(node) and selected.intersection(computed):
+            selected.add(node)
+    return [node for node in graph.compute_nodes() if node in selected]
 
 
 def moves(node: Node) -> bool:
@@ -369,11 +371,11 @@ def is_arange(distances: Array) -> bool:
 
 def moved_logits(integral: Node) -> Iterator[Node]:
     """The Softmax of an integral layer and all moves between it and the products of its logits."""
-    pending, seen = [integral.operands[0]], set[Node]()
+    pending, visited = [integral.operands[0]], set[Node]()
     while pending:
         node = pending.pop()
-        if node in seen or not (moves(node) or isinstance(node, Softmax)):
+        if node in visited or not (moves(node) or isinstance(node, Softmax)):
             continue
-        seen.add(node)
+        visited.add(node)
         yield node
         pending += [o for o in node.operands if not isinstance(o, Constant | Input)]

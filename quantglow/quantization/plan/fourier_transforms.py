@@ -49,18 +49,18 @@ _KNOWN: WeakKeyDictionary[Constant, bool] = WeakKeyDictionary()
 
 def transforms(graph: Graph) -> set[Node]:
     """The products with the matrix of a transform, or with its cosines or sines."""
-    found: set[Node] = set()
+    products: set[Node] = set()
     siblings: defaultdict[tuple[Node, tuple[int, ...]], list[Node]] = defaultdict(list)
     for node in graph.compute_nodes():
         if (weights := weights_of(node)) is not None:
             siblings[node.operands[0], matrix_in(weights).shape].append(node)
-            found.update([node] if holds_transform(weights) else [])
+            products.update([node] if holds_transform(weights) else [])
     for nodes in siblings.values():
         for pair in combinations(nodes[:MAX_SIBLINGS], 2):
             matrices = [matrix_in(w) for w in map(weights_of, pair) if w is not None]
             if are_kernels(matrices[0], matrices[1]):
-                found.update(pair)
-    return found
+                products.update(pair)
+    return products
 
 
 def is_fourier(node: Node) -> bool:
@@ -84,10 +84,10 @@ def matrix_in(weights: Constant) -> Array:
 
 def holds_transform(weights: Constant) -> bool:
     """``is_transform`` of the weights of a product, computed once."""
-    known = _KNOWN.get(weights)
-    if known is None:
-        known = _KNOWN[weights] = is_transform(matrix_in(weights))
-    return known
+    verdict = _KNOWN.get(weights)
+    if verdict is None:
+        verdict = _KNOWN[weights] = is_transform(matrix_in(weights))
+    return verdict
 
 
 def is_transform(weights: Array) -> bool:

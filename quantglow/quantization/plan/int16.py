@@ -52,13 +52,13 @@ def with_named_int16(
     ranges = ranges_for_int16(plan.graph, profile, config)
     names = value_names(plan.graph)
     for entry in config.int16_activations:
-        found = matching(entry, names, validate=False, option="int16_activations")
-        if not found:
+        matches = matching(entry, names, validate=False, option="int16_activations")
+        if not matches:
             raise OptionError(
                 f"int16_activations: {entry!r} matches no value of the optimized graph. Remedy: "
                 "give the name of a value, a glob, or 're:' and a regular expression."
             )
-        plan = _with_entry(plan, ranges, entry, found, strict)
+        plan = _with_entry(plan, ranges, entry, matches, strict)
     return plan
 
 
@@ -77,19 +77,19 @@ def value_names(graph: Graph) -> dict[str, tuple[Node, ...]]:
 
 
 def _with_entry(
-    plan: Plan, ranges: Mapping[Node, Range], entry: str, found: Sequence[Node], strict: bool
+    plan: Plan, ranges: Mapping[Node, Range], entry: str, matches: Sequence[Node], strict: bool
 ) -> Plan:
     """The plan with the values that an entry matched in int16, as far as they can be; at least one
     must be if ``strict``.
     """
     problems: dict[Node, str] = {}
-    for node in found:
+    for node in matches:
         problems[node] = int16_ineligibility(plan, node)
         plan = plan if problems[node] else with_int16(plan, ranges, [node])
     if strict and all(problems.values()):
         raise OptionError(
-            f"int16_activations: {entry!r} matches {found[0].name!r}, which cannot be int16: "
-            f"{problems[found[0]]}. Remedy: leave it out."
+            f"int16_activations: {entry!r} matches {matches[0].name!r}, which cannot be int16: "
+            f"{problems[matches[0]]}. Remedy: leave it out."
         )
     return plan
 
@@ -97,10 +97,10 @@ def _with_entry(
 def with_int16(plan: Plan, ranges: Mapping[Node, Range], chosen: Iterable[Node]) -> Plan:
     """The plan with the groups of the ``chosen`` values in int16."""
     reaches = {plan.groups[node]: 0.0 for node in chosen}
-    for node, seen in ranges.items():
+    for node, values in ranges.items():
         root = plan.groups.get(node)
         if root in reaches:
-            reaches[root] = max(reaches[root], -seen.low, seen.high)
+            reaches[root] = max(reaches[root], -values.low, values.high)
     elements = {root: int16_element(reach) for root, reach in reaches.items()}
     changed = {n: elements[root] for n, root in plan.groups.items() if root in elements}
     return replace(plan, elements={**plan.elements, **changed}) if changed else plan

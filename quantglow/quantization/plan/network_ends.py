@@ -59,19 +59,19 @@ def tail(graph: Graph) -> list[Node]:
         finishes = node.has(Trait.FINISHES) or isinstance(node, Softmax | LogSoftmax)
         if is_last and (finishes or scores_of(node) is not None):
             leading.add(node)
-    found: set[Node] = set()
+    nodes: set[Node] = set()
     for node in graph.nodes:
-        fed = all(isinstance(o, (*PRODUCTS, Constant)) or o in found for o in node.operands)
+        fed = all(isinstance(o, (*PRODUCTS, Constant)) or o in nodes for o in node.operands)
         if node in leading and (fed or isinstance(node, Softmax | LogSoftmax)):
-            found.add(node)
-    return [node for node in graph.nodes if node in found]
+            nodes.add(node)
+    return [node for node in graph.nodes if node in nodes]
 
 
 def byte_ranges(graph: Graph) -> dict[Node, Range]:
     """The range of floats that are bytes, also less the pixel of the padding, whatever calibration
     saw: int8 holds each exactly.
     """
-    found: dict[Node, Range] = {
+    ranges: dict[Node, Range] = {
         node: Range(*map(float, node.args[0].type.dtype.limits))
         for node in graph.compute_nodes()
         if isinstance(node, Elementwise)
@@ -80,11 +80,11 @@ def byte_ranges(graph: Graph) -> dict[Node, Range]:
         and node.args[0].type.dtype in BYTES
     }
     for node in graph.compute_nodes():
-        own = found.get(node.operands[0]) if node.operands else None
-        pixel = None if own is None else padding_pixel(node, own)
-        if own is not None and pixel is not None:
-            found[node] = Range(own.low - pixel, own.high - pixel)
-    return found
+        source = ranges.get(node.operands[0]) if node.operands else None
+        pixel = None if source is None else padding_pixel(node, source)
+        if source is not None and pixel is not None:
+            ranges[node] = Range(source.low - pixel, source.high - pixel)
+    return ranges
 
 
 def padding_pixel(node: Node, pixels: Range) -> float | None:
@@ -118,7 +118,7 @@ def head(graph: Graph) -> list[Node]:
     """Operators that scale and shift an input by Constants before it is rounded; of bytes, which
     become float first, those that resize, too.
     """
-    prepared, found = set[Node](graph.inputs), list[Node]()
+    prepared, nodes = set[Node](graph.inputs), list[Node]()
     images: set[Node] = {node for node in graph.inputs if node.type.dtype in BYTES}
     for node in graph.compute_nodes():
         computed = [operand for operand in node.operands if not isinstance(operand, Constant)]
@@ -131,8 +131,8 @@ def head(graph: Graph) -> list[Node]:
             prepared.add(node)
             images |= {node} if of_bytes else set()
         if resizes or (isinstance(node, LINEAR) and node.type == source.type):
-            found.append(node)
-    return found
+            nodes.append(node)
+    return nodes
 
 
 def copies(graph: Graph) -> frozenset[Node]:

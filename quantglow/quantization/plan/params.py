@@ -29,15 +29,15 @@ ZERO_RANGE_SCALE = 2.0**-8
 ROUNDED_TWICE = "the model has its weights as integers, which int8 would round again"
 
 
-def activation_element(seen: Range, symmetric: bool = False) -> ElementType:
-    """int8 parameters under which all of ``seen`` and 0 are representable without clipping.
+def activation_element(values: Range, symmetric: bool = False) -> ElementType:
+    """int8 parameters under which all of ``values`` and 0 are representable without clipping.
 
     Asymmetric: 0 lies exactly on the zero point, and the scale is the smallest that still
     reaches both ends, so ``|x - dequantize(quantize(x))| <= scale / 2`` in the whole range.
     Symmetric: zero point 0; or -128 if no value is negative, which a backend stores as unsigned
     numbers with zero point 0.
     """
-    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+    low, high = min(values.low, 0.0), max(values.high, 0.0)
     if low == high:
         return _element(ZERO_RANGE_SCALE, 0)
     if symmetric and low < 0:

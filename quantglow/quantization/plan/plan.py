@@ -113,13 +113,13 @@ class Plan:
     def integer_results(self) -> frozenset[Node]:
         """int8 nodes that store integers; the others (matrix products only) give float32."""
         outputs = {node for _, node in self.graph.outputs} if self.quantize_output else set()
-        found: set[Node] = set()
+        nodes: set[Node] = set()
         for node in reversed(self.graph.nodes):
             if not self.is_int8(node):
                 continue
-            if not isinstance(node, PRODUCTS) or node in outputs or self._stores(node, found):
-                found.add(node)
-        return frozenset(found)
+            if not isinstance(node, PRODUCTS) or node in outputs or self._stores(node, nodes):
+                nodes.add(node)
+        return frozenset(nodes)
 
     def _stores(self, product: Node, storing: set[Node]) -> bool:
         if self.stored is not None:
@@ -151,15 +151,15 @@ def make_plan(
     ranges = tensor_ranges(graph, profile, config)
     ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
     bytes_of = byte_ranges(graph)
-    ranges |= {node: own for node, own in bytes_of.items() if node in ranges}
+    ranges |= {node: values for node, values in bytes_of.items() if node in ranges}
     reasons = excluded_nodes(graph, config)
     reasons |= {n: OVERRIDDEN for n in graph.compute_nodes() if n.name in to_float}
     reasons |= {n: UNTAKEN for n in _untaken(graph, profile) if n not in reasons}
     special, masked = special_values(graph, profile), masked_values(graph, profile)
     for node in graph.compute_nodes():
-        own = f"its values include {text_of(special[node])}" if node in special else ""
-        own = own or (MASKED if node in masked else "")
-        reason = reasons.get(node) or own or ineligibility(node)
+        masking = f"its values include {text_of(special[node])}" if node in special else ""
+        masking = masking or (MASKED if node in masked else "")
+        reason = reasons.get(node) or masking or ineligibility(node)
         reason = reason or _range_ineligibility(node, ranges, special, masked)
         if reason:
             reasons[node] = reason
@@ -227,14 +227,14 @@ def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:
 
     One is the residual sum before a normalization, with its few very large values.
     """
-    floats, found = set(reasons), []
+    floats, nodes = set(reasons), []
     for node in reversed(graph.compute_nodes()):
         readers = graph.users[node]
         light = node.has(Trait.SERVES_READERS) and node not in reasons
         if light and readers and all(user in floats for user in readers):
             floats.add(node)
-            found.append(node)
-    return found
+            nodes.append(node)
+    return nodes
 
 
 def _not_worth_it(graph: Graph, reasons: Mapping[Node, str]) -> Iterator[Node]:
@@ -265,11 +265,11 @@ def _elements(
     ranges: Mapping[Node, Range], groups: Mapping[Node, Node], symmetric: bool
 ) -> dict[Node, ElementType]:
     """One element type for each group of values that share parameters."""
-    seen: dict[Node, Range] = {}
-    for node, own in ranges.items():
+    unions: dict[Node, Range] = {}
+    for node, values in ranges.items():
         root = groups[node]
-        seen[root] = seen[root].union(own) if root in seen else own
-    elements = {root: activation_element(r, symmetric) for root, r in seen.items()}
+        unions[root] = unions[root].union(values) if root in unions else values
+    elements = {root: activation_element(r, symmetric) for root, r in unions.items()}
     return {node: elements[groups[node]] for node in ranges}
 
 
@@ -301,12 +301,12 @@ def _keeps_own_scale(
 ) -> bool:
     """Whether a part is so narrow that its other int8 readers need a finer scale."""
     others = [u for u in graph.users[part] if u is not concat and u not in reasons]
-    own, whole = _with_zero(ranges[part]).width, _with_zero(ranges[concat]).width
-    return bool(others) and 0 < own * EXTREME_RATIO < whole
+    width, whole = _with_zero(ranges[part]).width, _with_zero(ranges[concat]).width
+    return bool(others) and 0 < width * EXTREME_RATIO < whole
 
 
-def _with_zero(seen: Range) -> Range:
-    return seen.union(Range(0.0, 0.0))
+def _with_zero(values: Range) -> Range:
+    return values.union(Range(0.0, 0.0))
 
 
 class UnionFind:
@@ -345,8 +345,8 @@ def with_bodies(plan: Plan, element_of: ElementOf, to_float: Mapping[str, str] =
 
 def body_plan(body: Graph, element_of: ElementOf, to_float: Mapping[str, str]) -> Plan:
     """The plan of one body."""
-    found = {x: element_of(x.name) for x in multiplied(body)}
-    elements = {x: element for x, element in found.items() if element is not None}
+    types = {x: element_of(x.name) for x in multiplied(body)}
+    elements = {x: element for x, element in types.items() if element is not None}
     reasons = {
         node: reason
         for node in body.nodes

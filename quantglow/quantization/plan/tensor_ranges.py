@@ -61,21 +61,21 @@ def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) ->
     Values that may be infinite or masked have none: integers would saturate, and a mask would hide
     nothing.  Values that may be NaN have none either, since no integer represents it.
     """
-    found: dict[Node, Range] = {}
+    ranges: dict[Node, Range] = {}
     special = masked_values(graph, profile)
     for node in graph.nodes:
         if not node.type.dtype.is_float or node in special:
             continue
         if isinstance(node, Constant):
             if all(map(math.isfinite, node.extremes)):
-                found[node] = Range(*node.extremes)
+                ranges[node] = Range(*node.extremes)
         elif node.name in profile:
             histogram = profile.histograms[node.name]
             arguments = (config.calibrate_method, config.percentile, config.symmetric)
-            found[node] = choose_range(histogram, *arguments)
+            ranges[node] = choose_range(histogram, *arguments)
             if config.calibrate_method == "auto":
-                found[node] = _with_spare(found[node], node, profile)
-    return found | live_ranges(graph, found)
+                ranges[node] = _with_spare(ranges[node], node, profile)
+    return ranges | live_ranges(graph, ranges)
 
 
 def element_of(profile: Profile, config: QuantizationConfig, name: str) -> ElementType | None:
@@ -105,17 +105,17 @@ def _values_by_channel(node: Node, profile: Profile) -> float:
     return profile.histograms[node.name].count / shape[-1]
 
 
-def _with_spare(seen: Range, node: Node, profile: Profile) -> Range:
+def _with_spare(values: Range, node: Node, profile: Profile) -> Range:
     if node.has(Trait.KEEPS_QUANTIZATION) or not node.operands:
-        return seen  # Its operands have room already; inputs are what they are.
+        return values  # Its operands have room already; inputs are what they are.
     wider = 1 + min(SPARE / _values_by_channel(node, profile), MAX_SPARE)
-    return Range(seen.low * wider, seen.high * wider)
+    return Range(values.low * wider, values.high * wider)
 
 
 def live_ranges(graph: Graph, ranges: Mapping[Node, Range]) -> dict[Node, Range]:
     """The narrower ranges of values whose readers are all functions with flat ends."""
     outputs = {node for _, node in graph.outputs}
-    found = {}
+    narrower = {}
     for node, whole in ranges.items():
         readers = graph.users[node]
         if isinstance(node, Constant) or node in outputs or not readers:
@@ -123,8 +123,8 @@ def live_ranges(graph: Graph, ranges: Mapping[Node, Range]) -> dict[Node, Range]
         functions = [function_of(reader) for reader in readers]
         parts = [live(f[1], whole) for f in functions if f is not None and f[0] is node]
         if len(parts) == len(readers):
-            found[node] = reduce(Range.union, parts)
-    return found
+            narrower[node] = reduce(Range.union, parts)
+    return narrower
 
 
 def live(function: Function, whole: Range) -> Range:
@@ -159,39 +159,39 @@ def masked_values(graph: Graph, profile: Profile | None = None) -> dict[Node, Sp
 
 
 def _special_values(graph: Graph, profile: Profile | None, masks: bool) -> dict[Node, Specials]:
-    found: dict[Node, Specials] = {}
+    specials: dict[Node, Specials] = {}
     for node in graph.nodes:
         histogram = profile.histograms.get(node.name) if profile else None
-        seen = NONE if histogram is None or isinstance(node, Constant) else histogram.specials
+        values = NONE if histogram is None or isinstance(node, Constant) else histogram.specials
         if isinstance(node, Constant) or shows_specials(node):
             hidden = {o: _hiding(o, node, histogram) for o in node.operands} if masks else {}
-            of = {o: found.get(o, NONE) | hidden.get(o, NONE) for o in node.operands}
-            seen |= specials_of(node, of.__getitem__)
+            of = {o: specials.get(o, NONE) | hidden.get(o, NONE) for o in node.operands}
+            values |= specials_of(node, of.__getitem__)
         if masks and isinstance(node, Pad):
-            seen |= _infinities(node.value, node.value)
-        if seen:
-            found[node] = seen
-    return found
+            values |= _infinities(node.value, node.value)
+        if values:
+            specials[node] = values
+    return specials
 
 
-def _hiding(operand: Node, reader: Node, seen: Histogram | None) -> Specials:
+def _hiding(operand: Node, reader: Node, results: Histogram | None) -> Specials:
     """The infinities that the large numbers of a Constant stand for where ``reader`` hides other
     values by them; none in weights, factors and shifts of all values.
 
-    ``seen``: the calibrated values of the reader's result.  A factor belongs to a mask if its
+    ``results``: the calibrated values of the reader's result.  A factor belongs to a mask if its
     product was always 0.
     """
     if not isinstance(operand, Constant) or not operand.type.dtype.is_float:
         return NONE
-    found = _infinities(*operand.extremes)
+    infinities = _infinities(*operand.extremes)
     match reader:
         case Add() | Sub():
-            hides = bool(found) and bool((np.abs(operand.value) < LARGE).any())
+            hides = bool(infinities) and bool((np.abs(operand.value) < LARGE).any())
         case Mul():
-            hides = seen is not None and seen.minimum == seen.maximum == 0
+            hides = results is not None and results.minimum == results.maximum == 0
         case _:
             hides = reader.has(Trait.PASSES_SPECIALS)
-    return found if hides else NONE
+    return infinities if hides else NONE
 
 
 def _infinities(low: float, high: float) -> Specials:
