@@ -67,8 +67,8 @@ class Integers:
         if not isinstance(b, Dequantize) or not isinstance(b.x, Constant):
             return None
         params = b.x.type.params
-        own = np.broadcast_to(np.asarray(params.scales), self.scales.shape)
-        if any(params.zero_points) or not np.allclose(own, self.step(), rtol=SAME_SCALE, atol=0):
+        scales = np.broadcast_to(np.asarray(params.scales), self.scales.shape)
+        if any(params.zero_points) or not np.allclose(scales, self.step(), rtol=SAME_SCALE, atol=0):
             return None
         return b.x.value.astype(np.int32)
 
@@ -92,7 +92,7 @@ class Integers:
         tolerated = 0.0 if out is None or out.quant is None else FINE * out.quant.scale
         return None if (room < 0).any() or (lost > tolerated).any() else lowered
 
-    def made(self, bias: Array, uses: Uses, **changes: Any) -> Node | None:
+    def build(self, bias: Array, uses: Uses, **changes: Any) -> Node | None:
         """The integer form; None if the int32 sum could overflow."""
         codes = self.within(bias, changes.get("out"))
         if codes is None:
@@ -105,8 +105,8 @@ class Integers:
         names = operand_names(stem, uses.fresh)
         operands = integer_operands(names, quantized, self.x.type.params)
         node: Any = self.node
-        made: Node = replace(node, x=self.x, **{**operands, **changes})
-        return made
+        result: Node = replace(node, x=self.x, **{**operands, **changes})
+        return result
 
 
 def real_bias(node: Contraction) -> Array | None:
@@ -121,8 +121,8 @@ def integers_of(node: Node, residual: bool = False) -> Integers | None:
     """The node as a contraction of int8 with int8 weights, or None.  ``residual``: whether it may
     have a residual of integers.
     """
-    found = centred_integers(node, residual)
-    return None if found is None or found[1].any() else found[0]
+    pair = centred_integers(node, residual)
+    return None if pair is None or pair[1].any() else pair[0]
 
 
 def centred_integers(node: Node, residual: bool = False) -> tuple[Integers, Array] | None:
@@ -136,10 +136,10 @@ def centred_integers(node: Node, residual: bool = False) -> tuple[Integers, Arra
         return None
     if isinstance(node, Conv) and node.residual is not None and not residual:
         return None
-    found = centred(node.w.x)
-    if found is None:
+    stored = centred(node.w.x)
+    if stored is None:
         return None
-    weights, less, scales = found
+    weights, less, scales = stored
     return Integers(node, x, weights, scales), less
 
 
@@ -152,21 +152,21 @@ def fuse_contraction(node: Node, uses: Uses) -> Node | None:
         return None
     if not uses.single(node.x):
         return None
-    found = integers_of(node.x, residual=True)
+    integers = integers_of(node.x, residual=True)
     changes: dict[str, Any] = {"name": node.name, "out": node.out}
     if isinstance(node.x, Conv) and node.x.residual is not None:
         changes["residual"] = integers_below(node.x.residual)
         if not computes(changes["residual"]):
             return None
-    if found is None and isinstance(node.x, Add):
-        found, residual = with_residual(node.x, uses)
+    if integers is None and isinstance(node.x, Add):
+        integers, residual = with_residual(node.x, uses)
         changes.update(residual=residual, low=node.x.low, high=node.x.high)
-    if found is None:
+    if integers is None:
         return None
-    bias = found.exact_bias()
+    bias = integers.exact_bias()
     if bias is None:
-        bias = found.rounded_bias(node.out)
-    return None if bias is None else found.made(bias, uses, **changes)
+        bias = integers.rounded_bias(node.out)
+    return None if bias is None else integers.build(bias, uses, **changes)
 
 
 def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
@@ -178,9 +178,9 @@ def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
         residual = integers_below(other)
         if not isinstance(conv, Conv) or not uses.single(conv) or not computes(residual):
             continue
-        found = integers_of(conv) if conv.is_bare else None
-        if found is not None and conv.type.shape == other.type.shape:
-            return found, residual
+        integers = integers_of(conv) if conv.is_bare else None
+        if integers is not None and conv.type.shape == other.type.shape:
+            return integers, residual
     return None, None
 
 
@@ -189,15 +189,15 @@ def fuse_activated_sum(node: Node, uses: Uses) -> Node | None:
     """f(Conv(Dequantize(x), …) + Dequantize(r)) -> Conv(Dequantize(x), …, Dequantize(r), f)"""
     if not isinstance(node, Fusible) or not isinstance(node.x, Add) or not plain(node.x):
         return None
-    found, residual = with_residual(node.x, uses) if uses.single(node.x) else (None, None)
-    if found is None or residual is None:
+    integers, residual = with_residual(node.x, uses) if uses.single(node.x) else (None, None)
+    if integers is None or residual is None:
         return None
-    added = node.x.x if node.x.y is found.node else node.x.y
+    added = node.x.x if node.x.y is integers.node else node.x.y
     try:
         changes: dict[str, Any] = {"activation": Activation.of(node), "residual": added}
     except ValueError:  # numbers beyond float32
         return None
-    return replace(found.node, name=node.name, **changes)
+    return replace(integers.node, name=node.name, **changes)
 
 
 @rewrite_pass("contract-integers")
@@ -209,21 +209,21 @@ def contract_integers(node: Node, uses: Uses) -> Node | None:
     pair = centred_integers(node)
     if pair is None or not isinstance(node, Contraction):
         return None
-    found, less = pair
-    bias = found.exact_bias()
-    if bias is not None and not less.any() and (made := found.made(bias, uses)) is not None:
-        return made
-    real = np.zeros(found.scales.shape) if node.b is None else real_bias(node)
+    integers, less = pair
+    bias = integers.exact_bias()
+    if bias is not None and not less.any() and (exact := integers.build(bias, uses)) is not None:
+        return exact
+    real = np.zeros(integers.scales.shape) if node.b is None else real_bias(node)
     if real is None:
         return None
-    inputs = sum_of_inputs(found, uses) if less.any() else None
+    inputs = sum_of_inputs(integers, uses) if less.any() else None
     name = uses.fresh(f"{node.name}:sum")
-    sums = found.made(np.zeros(found.scales.shape), uses, name=name, **BARE)
+    sums = integers.build(np.zeros(integers.scales.shape), uses, name=name, **BARE)
     if sums is None or (less.any() and inputs is None):
         return None
     b: Node = Constant(name=uses.fresh(f"{node.name}:bias"), value=real.astype(np.float32))
     if inputs is not None:
-        factor = (less * found.scales).astype(np.float32)
+        factor = (less * integers.scales).astype(np.float32)
         y = Constant(name=uses.fresh(f"{node.name}:less"), value=factor)
         product = Mul(name=uses.fresh(f"{node.name}:shift"), x=inputs, y=y)
         b = Add(name=uses.fresh(f"{node.name}:rest"), x=product, y=b)
@@ -247,36 +247,36 @@ def behind(node: Contraction, x: Node, uses: Uses) -> Node:
     return value
 
 
-def sum_of_inputs(found: Integers, uses: Uses) -> Node | None:
+def sum_of_inputs(integers: Integers, uses: Uses) -> Node | None:
     """The sum of the elements of x in a window, as reals [..., 1].
 
     None for products of groups: each needs a sum of its own, and float is faster than both.
     """
-    if getattr(found.node, "group", 1) > 1:
+    if getattr(integers.node, "group", 1) > 1:
         return None
-    ones, scales = np.ones_like(found.weights[..., :1]), np.ones(1, np.float32)
-    whole = Integers(found.node, found.x, ones, scales, is_extra=True)
-    name = uses.fresh(f"{found.node.name}:inputs")
-    return whole.made(np.zeros(1), uses, name=name, **BARE)
+    ones, scales = np.ones_like(integers.weights[..., :1]), np.ones(1, np.float32)
+    whole = Integers(integers.node, integers.x, ones, scales, is_extra=True)
+    name = uses.fresh(f"{integers.node.name}:inputs")
+    return whole.build(np.zeros(1), uses, name=name, **BARE)
 
 
 @rewrite_pass("fold-scales")
 def fold_scales(node: Node, uses: Uses) -> Node | None:
     """Conv(x, Dequantize(w), b) * s + t -> Conv(x, Dequantize(w'), b * s + t), w' of scale * |s|"""
-    found = affine(node)
-    integers = None if found is None else integers_of(found[0])
-    if found is None or integers is None:
+    scaling = affine(node)
+    integers = None if scaling is None else integers_of(scaling[0])
+    if scaling is None or integers is None:
         return None
-    return scaled(node, *found, QuantizedWeights(integers.weights, integers.scales, None), uses)
+    return scaled(node, *scaling, QuantizedWeights(integers.weights, integers.scales, None), uses)
 
 
 @rewrite_pass("fold-stored-scales")
 def fold_stored_scales(node: Node, uses: Uses) -> Node | None:
     """``fold_scales`` of products of float activations"""
-    found = affine(node)
-    w = None if found is None else found[0].w
+    scaling = affine(node)
+    w = None if scaling is None else scaling[0].w
     weights = exact_weights(w.x) if isinstance(w, Dequantize) else None
-    return None if found is None or weights is None else scaled(node, *found, weights, uses)
+    return None if scaling is None or weights is None else scaled(node, *scaling, weights, uses)
 
 
 def scaled(
@@ -321,14 +321,14 @@ def affine(node: Node) -> tuple[Contraction, Array, Array] | None:
 
 def float_notes(graph: Graph) -> tuple[str, ...]:
     """A line for each reason: the number of such products, and the names of the first ones."""
-    found: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for node in graph.nodes:
         if (reason := reason_of(node)) is not None:
-            found.setdefault(reason, []).append(node.name)
+            names_by_reason.setdefault(reason, []).append(node.name)
     return tuple(
         f"{len(names)} product(s) between roundings compute in float, {reason}: "
         f"{', '.join(names[:MAX_NAMES])}{', …' if len(names) > MAX_NAMES else ''}"
-        for reason, names in found.items()
+        for reason, names in names_by_reason.items()
     )
 
 

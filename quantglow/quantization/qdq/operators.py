@@ -89,8 +89,8 @@ def raise_quantize(node: Node, uses: Uses) -> Node | None:
     if not f.has(Trait.CHOOSES) or not uses.single(f):
         return None
     rounded = {x: rounded_operand(x, node.out, uses) for x in f.operands}
-    made = f.with_operands(tuple(rounded[x] for x in f.operands))
-    return replace(made, name=node.name)
+    moved = f.with_operands(tuple(rounded[x] for x in f.operands))
+    return replace(moved, name=node.name)
 
 
 def rounded_operand(x: Node, out: ElementType, uses: Uses) -> Node:
@@ -110,13 +110,13 @@ def lower_dequantize(node: Node, uses: Uses) -> Node | None:
     elements = {None if x is None else x.type.element for x in integers}
     if len(elements) != 1 or None in elements:
         return None
-    found = tuple(x for x in integers if x is not None)
-    if all(isinstance(x, Constant) for x in found):
-        return moved_constant(node, found[0], uses)
-    if isinstance(node, Pad) and not pads_exactly(node, found[0]):
+    operands = tuple(x for x in integers if x is not None)
+    if all(isinstance(x, Constant) for x in operands):
+        return moved_constant(node, operands[0], uses)
+    if isinstance(node, Pad) and not pads_exactly(node, operands[0]):
         return None
     name = uses.fresh(f"{node.name}:q")
-    return Dequantize(name=node.name, x=replace(node.with_operands(found), name=name))
+    return Dequantize(name=node.name, x=replace(node.with_operands(operands), name=name))
 
 
 def moved_constant(node: Node, x: Node, uses: Uses) -> Node | None:
@@ -151,11 +151,11 @@ def real_operands(node: Node, uses: Uses) -> Node | None:
     operands = [real_constants.rule(x, uses) for x in node.operands]
     if not any(operands):
         return None
-    found = zip(operands, node.operands, strict=True)
+    pairs = zip(operands, node.operands, strict=True)
     return node.with_operands(
         tuple(
-            x if made is None else replace(made, name=uses.fresh(f"{x.name}:real"))
-            for made, x in found
+            x if real is None else replace(real, name=uses.fresh(f"{x.name}:real"))
+            for real, x in pairs
         )
     )
 
@@ -172,9 +172,9 @@ class Site:
     def int8(self, node: Node, element: ElementType | None = None) -> Node:
         """The integers that the operand dequantizes, rescaled if the rule asks for it."""
         if isinstance(node, Constant):
-            wanted = element or self.element(node)
+            target = element or self.element(node)
             name = self.uses.fresh(f"{node.name}:q")
-            return Constant(name=name, value=quantize(node.value, wanted), element=wanted)
+            return Constant(name=name, value=quantize(node.value, target), element=target)
         x = integers_below(node)
         assert x is not None, "sites have quantized operands"
         if element is None or x.type.element == element:
@@ -212,13 +212,13 @@ def fuse_operator(node: Node, uses: Uses) -> Node | None:
         return None
     f = node.x
     if isinstance(f, MatMul) and f.out is None and not f.type.quant and uses.single(f):
-        made = fused(f, Site(f, node.out, uses)) or with_result(f, node.out)
+        integers = fused(f, Site(f, node.out, uses)) or with_result(f, node.out)
     elif not uses.single(f) or isinstance(f, Contraction) or f.has(Trait.CHOOSES):
         return None
     else:
-        made = fused(f, Site(f, node.out, uses))
-    is_operand = made in uses.counts  # if a function changes nothing
-    return made if made is None or is_operand else replace(made, name=node.name)
+        integers = fused(f, Site(f, node.out, uses))
+    is_operand = integers in uses.counts  # if a function changes nothing
+    return integers if integers is None or is_operand else replace(integers, name=node.name)
 
 
 def with_result(product: MatMul, out: ElementType) -> Node | None:

@@ -87,16 +87,16 @@ def turn_stored_products(node: Node, uses: Uses) -> Node | None:
     if stored.type.rank != 2 or isinstance(y, Constant | Dequantize):
         return None
     rank = y.type.rank
-    turned = (*range(rank - 2), rank - 1, rank - 2)
+    swapped = (*range(rank - 2), rank - 1, rank - 2)
 
     def transpose(tag: str, x: Node, perm: tuple[int, ...]) -> Node:
         return Transpose(name=uses.fresh(f"{node.name}:{tag}"), x=x, perm=perm)
 
     weights = lay_out_stored_weights.rule(transpose("weights", left, (1, 0)), uses)
     assert weights is not None
-    columns = transpose("columns", y, turned)
+    columns = transpose("columns", y, swapped)
     product = MatMul(name=uses.fresh(f"{node.name}:turned"), x=columns, y=weights)
-    return Transpose(name=node.name, x=product, perm=turned)
+    return Transpose(name=node.name, x=product, perm=swapped)
 
 
 @rewrite_pass("keep-stored-weights")
