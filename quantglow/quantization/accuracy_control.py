@@ -88,14 +88,14 @@ class Contract(Generic[Model]):
 
     def figure(self, model: Model) -> float:
         """The metric of a model.  Raises ``OptionError`` unless it is a finite number."""
-        found: Any = self.metric(model)
+        result: Any = self.metric(model)
         try:
-            number = float(found)
+            number = float(result)
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
             raise OptionError(
-                f"validation_fn gave {found!r}, which cannot be compared. Remedy: return one "
+                f"validation_fn gave {result!r}, which cannot be compared. Remedy: return one "
                 "finite number that is larger for a better model, as an accuracy."
             )
         return number
@@ -166,15 +166,15 @@ class Search(Generic[Model, Override]):
 
         Raises ``TimeUp``.
         """
-        found = self.rank(self.deadline.halfway)
+        overrides = self.rank(self.deadline.halfway)
         self.deadline.check()
-        return found
+        return overrides
 
     def each_trial(self) -> Iterator[Trial[Override]]:
         """The models that are tried, one after the other, until the contract holds with little."""
         yield from self._shortest_run()
-        if (found := self.found) is not None:
-            yield from self._omissions(found)
+        if (shortest := self.found) is not None:
+            yield from self._omissions(shortest)
 
     def _shortest_run(self) -> Iterator[Trial[Override]]:
         """Doubling, then bisection."""
@@ -193,21 +193,21 @@ class Search(Generic[Model, Override]):
             yield (trial := self.first(middle))
             below, count = (below, middle) if self.holds(trial) else (middle, count)
 
-    def _omissions(self, found: Trial[Override]) -> Iterator[Trial[Override]]:
+    def _omissions(self, shortest: Trial[Override]) -> Iterator[Trial[Override]]:
         """Leave out parts of the steps.  If the contract breaks, try each half of the part, down to
         single steps, which are needed.
         """
-        known = {trial.steps: trial for trial in self.trials}
+        trials_by_steps = {trial.steps: trial for trial in self.trials}
         most = len(self.trials) + MAX_OMISSIONS
-        waiting = [found.steps[::-1]]
+        waiting = [shortest.steps[::-1]]
         while waiting and len(self.trials) < most:
             self.deadline.check()
             left_out = waiting.pop()
-            steps = tuple(step for step in found.steps if step not in left_out)
-            if steps not in known:
-                yield known.setdefault(steps, self.trial(steps))
-            if self.holds(known[steps]):
-                found = known[steps]
+            steps = tuple(step for step in shortest.steps if step not in left_out)
+            if steps not in trials_by_steps:
+                yield trials_by_steps.setdefault(steps, self.trial(steps))
+            if self.holds(trials_by_steps[steps]):
+                shortest = trials_by_steps[steps]
             elif len(left_out) > 1:
                 half = len(left_out) // 2
                 waiting += [left_out[half:], left_out[:half]]

@@ -50,8 +50,8 @@ class Converter:
         graph = self.plan.graph
         for node in graph.nodes:
             self._convert(node)
-        made = graph.with_outputs(self.exact(node) for _, node in graph.outputs)
-        return made.map_bodies(self._body)
+        converted = graph.with_outputs(self.exact(node) for _, node in graph.outputs)
+        return converted.map_bodies(self._body)
 
     def _body(self, body: Graph) -> Graph:
         """The body of a loop as its own plan says."""
@@ -66,11 +66,11 @@ class Converter:
             read = self.exact if node in self.plan.copies else self.real
             self.reals[node] = node.with_operands(tuple(read(o) for o in node.operands))
             return
-        made = rule(node, self)
+        converted = rule(node, self)
         if node in self.plan.integer_results:
-            self.integers[node, self.element(node)] = made
+            self.integers[node, self.element(node)] = converted
         else:
-            self.reals[node] = made
+            self.reals[node] = converted
         if node in self.plan.copies:
             copy = node.with_operands(tuple(self.exact(o) for o in node.operands))
             self.copies[node] = replace(copy, name=self.fresh(f"{node.name}:copy"))
@@ -93,8 +93,8 @@ class Converter:
 
     def decided(self, node: Node, x: ElementType) -> Operands | None:
         """The integer operands of a layer with input ``x``, if they are known already."""
-        known = self.weights.get(node.name)
-        return None if known is None else known.fitting(node, x)
+        weights = self.weights.get(node.name)
+        return None if weights is None else weights.fitting(node, x)
 
     def real(self, node: Node) -> Node:
         """The value as float32."""
@@ -109,19 +109,19 @@ class Converter:
 
     def int8(self, node: Node, element: ElementType | None = None) -> Node:
         """The value as int8, with its own parameters or those given."""
-        wanted = element or self.element(node)
-        if (node, wanted) not in self.integers:
-            self.integers[node, wanted] = self._converted(node, wanted)
-        return self.integers[node, wanted]
+        target = element or self.element(node)
+        if (node, target) not in self.integers:
+            self.integers[node, target] = self._converted(node, target)
+        return self.integers[node, target]
 
-    def _converted(self, node: Node, wanted: ElementType) -> Node:
+    def _converted(self, node: Node, target: ElementType) -> Node:
         if isinstance(node, Constant):
-            value = quantized_array(node.value, wanted)
-            return Constant(name=self.fresh(f"{node.name}:q"), value=value, element=wanted)
-        if wanted != self.element(node):
+            value = quantized_array(node.value, target)
+            return Constant(name=self.fresh(f"{node.name}:q"), value=value, element=target)
+        if target != self.element(node):
             x = self.int8(node)  # before the name: it may have to be made, too
-            return Rescale(name=self.fresh(f"{node.name}:q"), x=x, out=wanted)
-        return Quantize(name=self.fresh(f"{node.name}:q"), x=self.reals[node], out=wanted)
+            return Rescale(name=self.fresh(f"{node.name}:q"), x=x, out=target)
+        return Quantize(name=self.fresh(f"{node.name}:q"), x=self.reals[node], out=target)
 
 
 def with_integer_inputs(graph: Graph) -> Graph:
@@ -129,11 +129,11 @@ def with_integer_inputs(graph: Graph) -> Graph:
 
     An input stays float if something reads its floats, or if it is rounded in two ways.
     """
-    found = {node: _rounding(graph, node) for node in graph.inputs if node.type.dtype.is_float}
+    roundings = {node: _rounding(graph, node) for node in graph.inputs if node.type.dtype.is_float}
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         operands = tuple(new[operand] for operand in node.operands)
-        if isinstance(node, Input) and (element := found.get(node)) is not None:
+        if isinstance(node, Input) and (element := roundings.get(node)) is not None:
             new[node] = replace(node, tensor=node.type.with_element(element))
         elif isinstance(node, Quantize) and not operands[0].type.dtype.is_float:
             new[node] = operands[0]
@@ -145,18 +145,18 @@ def with_integer_inputs(graph: Graph) -> Graph:
 
 def _rounding(graph: Graph, value: Node) -> ElementType | None:
     """The only way in which a value is rounded, perhaps behind other orders of its elements."""
-    found = set[ElementType | None]()
+    elements = set[ElementType | None]()
     waiting, ends = [value], {node for _, node in graph.outputs}
     while waiting:
         node = waiting.pop()
         readers = graph.users[node]
-        found |= {None} if node in ends or not readers else set()
+        elements |= {None} if node in ends or not readers else set()
         for reader in readers:
             if reader.has(Trait.REARRANGES):
                 waiting.append(reader)
             else:
-                found.add(reader.out if isinstance(reader, Quantize) else None)
-    element = found.pop() if len(found) == 1 else None
+                elements.add(reader.out if isinstance(reader, Quantize) else None)
+    element = elements.pop() if len(elements) == 1 else None
     return element if element is not None and is_per_tensor(element) else None
 
 

@@ -67,10 +67,10 @@ class LayerWeights:
         """The operands for a layer; those of a Gemm fit a 1x1 convolution, too.  None if they do
         not fit.
         """
-        wanted, found = node.w.type.shape, self.w.type.shape
-        if x != self.x or _core(wanted) != _core(found):
+        shape, decided_shape = node.w.type.shape, self.w.type.shape
+        if x != self.x or _core(shape) != _core(decided_shape):
             return None
-        return {"w": _reshaped(self.w, wanted), "b": self.b}
+        return {"w": _reshaped(self.w, shape), "b": self.b}
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class Decisions:
         """Whether the weights of a layer are the rounded ones: passes may scale them by the size of
         an image.  Differences that rounding hides do not count.  Old files know no sizes.
         """
-        known = self.sizes.get(layer.name)
-        return known is None or bool(np.allclose(sizes_of(layer), known, rtol=TOLERANCE, atol=0))
+        sizes = self.sizes.get(layer.name)
+        return sizes is None or bool(np.allclose(sizes_of(layer), sizes, rtol=TOLERANCE, atol=0))
 
     def plan(self, graph: Graph) -> Plan:
         """The plan for a graph, from the decisions by name and the rules above."""
@@ -162,8 +162,8 @@ class Decisions:
         if node.name in self.elements:
             return self.elements[node.name]
         if isinstance(node, Constant) and node.value.size:
-            seen = Range(float(node.value.min()), float(node.value.max()))
-            return activation_element(seen, self.symmetric)
+            extremes = Range(float(node.value.min()), float(node.value.max()))
+            return activation_element(extremes, self.symmetric)
         return elements.get(node.operands[0]) if node.has(Trait.KEEPS_QUANTIZATION) else None
 
     def _reason(
@@ -191,28 +191,28 @@ class Decisions:
 
 def layers_of(plan: Plan) -> list[Contraction]:
     """The layers whose weights are integers, those in bodies included."""
-    own = [n for n in plan.graph.nodes if isinstance(n, Contraction) and plan.is_int8(n)]
-    return [*own, *(layer for body in plan.bodies.values() for layer in layers_of(body))]
+    layers = [n for n in plan.graph.nodes if isinstance(n, Contraction) and plan.is_int8(n)]
+    return [*layers, *(layer for body in plan.bodies.values() for layer in layers_of(body))]
 
 
 def sizes_of(layer: Any) -> Sizes:
     """Root mean squares of the real weights of a layer and of its bias; 0 without a bias."""
-    found = (c.value.reshape(-1) for c in (layer.w, layer.b) if c is not None and c.value.size)
+    values = (c.value.reshape(-1) for c in (layer.w, layer.b) if c is not None and c.value.size)
     with np.errstate(over="ignore"):
-        sizes = [float(np.sqrt(np.vdot(value, value) / value.size)) for value in found]
+        sizes = [float(np.sqrt(np.vdot(value, value) / value.size)) for value in values]
     return sizes[0] if sizes else 0.0, sizes[1] if len(sizes) > 1 else 0.0
 
 
 def weights_of(graph: Graph) -> dict[str, LayerWeights]:
     """The integers of every layer of an int8 graph, those in bodies included."""
-    found = {}
+    weights = {}
     for node in graph.every_node():
         if isinstance(node, Contraction) and is_integer(node.x.type):
             w, b = node.w, node.b
             assert isinstance(w, Constant)
             assert b is None or isinstance(b, Constant)
-            found[node.name] = LayerWeights(w, b, node.x.type.element)
-    return found
+            weights[node.name] = LayerWeights(w, b, node.x.type.element)
+    return weights
 
 
 def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -265,7 +265,7 @@ def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
         factors={str(name): _factors_from(fs) for name, fs in data.get("factors", {}).items()},
         grids={str(name): _grid_from(grid) for name, grid in data.get("grids", {}).items()},
         fused=frozenset(map(str, data.get("fused", ()))),
-        stored=None if (found := data.get("stored")) is None else frozenset(map(str, found)),
+        stored=None if (stored := data.get("stored")) is None else frozenset(map(str, stored)),
         sizes={str(name): _sizes_from(sizes) for name, sizes in data.get("sizes", {}).items()},
     )
 
@@ -285,19 +285,19 @@ def _factors_from(data: Any) -> Array:
         if not square or np.linalg.matrix_rank(matrix) < len(matrix):
             raise ValueError(f"a matrix of factors is {matrix.shape}, or has no inverse")
         return matrix
-    found = np.array([float.fromhex(factor) for factor in data], np.float32)
-    if not (np.isfinite(found).all() and (found > 0).all()):
+    factors = np.array([float.fromhex(factor) for factor in data], np.float32)
+    if not (np.isfinite(factors).all() and (factors > 0).all()):
         raise ValueError(f"factors are {data[:8]}")
-    return found
+    return factors
 
 
 def _grid_from(data: Any) -> Array:
     """Positive steps, and offsets."""
     steps, offsets = data
-    found = np.array([[float.fromhex(f) for f in row] for row in (steps, offsets)])
-    if not (np.isfinite(found).all() and (found[0] > 0).all()):
+    grid = np.array([[float.fromhex(f) for f in row] for row in (steps, offsets)])
+    if not (np.isfinite(grid).all() and (grid[0] > 0).all()):
         raise ValueError(f"steps of an input are {steps[:8]}")
-    return found
+    return grid
 
 
 def _sizes_from(data: Any) -> Sizes:

@@ -59,12 +59,12 @@ def packed_weights(
 
 def importance_of(moments: Array, depth: int, shape: tuple[int, int]) -> Array:
     """The mean square of each input; 0 for what fills the last group."""
-    found = np.zeros(shape, np.float32)
-    flat = found.reshape(-1)
+    importance = np.zeros(shape, np.float32)
+    flat = importance.reshape(-1)
     flat[:depth] = np.diagonal(moments)
     if not flat.any():
         flat[:depth] = 1
-    return found
+    return importance
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def searched_grid(
         rows = slice(start, start + ROWS_AT_ONCE)
         part = groups[rows]
         shares = np.square(part) if importance is None else importance[None]
-        found = _best(part, bits, symmetric, np.broadcast_to(shares, part.shape))
-        scales[rows], points[rows] = found.scales, found.zero_points
+        grid = _best(part, bits, symmetric, np.broadcast_to(shares, part.shape))
+        scales[rows], points[rows] = grid.scales, grid.zero_points
 
     each(search, range(0, len(groups), ROWS_AT_ONCE))
     return Grid(scales, points, bits)
@@ -154,15 +154,15 @@ def _candidates(groups: Array, bits: int, symmetric: bool) -> Iterator[Grid]:
 
 def _usable(scales: Array) -> Array:
     """Scales by which one can divide: 1 for groups of zeros, or of next to nothing."""
-    found: Array = np.where(np.abs(scales) > np.finfo(np.float32).tiny, scales, 1)
-    return found.astype(np.float32)
+    divisors: Array = np.where(np.abs(scales) > np.finfo(np.float32).tiny, scales, 1)
+    return divisors.astype(np.float32)
 
 
 def _refined(grid: Grid, groups: Array, importance: Array) -> Grid:
     """The scales of least squares for the codes that a grid gives."""
-    centred = grid.codes(groups) - grid.zero_points[..., None]
-    products = np.einsum("ngk,ngk,ngk->ng", centred, groups, importance)
-    squares = np.einsum("ngk,ngk,ngk->ng", centred, centred, importance)
+    centered = grid.codes(groups) - grid.zero_points[..., None]
+    products = np.einsum("ngk,ngk,ngk->ng", centered, groups, importance)
+    squares = np.einsum("ngk,ngk,ngk->ng", centered, centered, importance)
     scales = np.divide(products, squares, out=grid.scales.copy(), where=squares > 0)
     return Grid(_usable(scales), grid.zero_points, grid.bits)
 
@@ -183,10 +183,10 @@ def input_moments(
     graph has are left out.  ``graph_of``: the graph that runs a sample.
     """
     for names in batches(depths):
-        found = _Moments(frozenset(names))
+        moments = _Moments(frozenset(names))
         for feeds in samples:
-            interpret(graph_of(feeds), feeds, [found.add])
-        yield found.sums
+            interpret(graph_of(feeds), feeds, [moments.add])
+        yield moments.sums
 
 
 @dataclass(frozen=True)
@@ -212,12 +212,12 @@ def batches(depths: Mapping[str, int]) -> Iterator[list[str]]:
     names: list[str] = []
     nbytes = 0
     for name, depth in depths.items():
-        own = 4 * depth * depth
-        if names and nbytes + own > MOST_NBYTES:
+        size = 4 * depth * depth
+        if names and nbytes + size > MOST_NBYTES:
             yield names
             names, nbytes = [], 0
         names.append(name)
-        nbytes += own
+        nbytes += size
     if names:
         yield names
 
@@ -230,12 +230,12 @@ def rounded_by_moments(groups: Array, grid: Grid, moments: Array) -> Array:
     nearest = grid.codes(groups)
     if DAMPING * np.trace(moments) / depth < np.finfo(moments.dtype).tiny:
         return nearest
-    found = nearest.copy()
-    flat = found.reshape(rows, -1)
+    rounded = nearest.copy()
+    flat = rounded.reshape(rows, -1)
     metric = moments + np.eye(depth, dtype=moments.dtype) * (DAMPING * np.trace(moments) / depth)
     flat[:, :depth] = _in_order(groups, grid, feedback(metric[None]))
-    errors = [_rounding_errors(groups - grid.reals(codes), metric) for codes in (found, nearest)]
-    return np.where((errors[0] < errors[1])[:, None, None], found, nearest)
+    errors = [_rounding_errors(groups - grid.reals(codes), metric) for codes in (rounded, nearest)]
+    return np.where((errors[0] < errors[1])[:, None, None], rounded, nearest)
 
 
 def _rounding_errors(differences: Array, metric: Array) -> Array:
@@ -247,19 +247,19 @@ def _rounding_errors(differences: Array, metric: Array) -> Array:
 def _in_order(groups: Array, grid: Grid, passed: Feedback) -> Array:
     """Codes [N, K], rounded in the order of the feedback."""
     rows, _, group = groups.shape
-    order, turned = passed.order[0, :, 0], passed.factors[0].T
+    order, transposed = passed.order[0, :, 0], passed.factors[0].T
     weights = np.ascontiguousarray(groups.reshape(rows, -1)[:, order].T)
     scales = np.ascontiguousarray(grid.scales[:, order // group].T)
     points = np.ascontiguousarray(grid.zero_points[:, order // group].T)
     codes, errors = np.empty_like(weights), np.zeros_like(weights)
     for start in range(0, len(order), BLOCK):
         block = slice(start, min(start + BLOCK, len(order)))
-        wanted = weights[block] + turned[block, :start] @ errors[:start]
+        shifted = weights[block] + transposed[block, :start] @ errors[:start]
         for i in range(start, block.stop):
-            value = wanted[i - start] + turned[i, start:i] @ errors[start:i]
+            value = shifted[i - start] + transposed[i, start:i] @ errors[start:i]
             code = np.rint(value / scales[i]) + points[i]
             codes[i] = np.clip(code, 0, 2**grid.bits - 1)
             errors[i] = weights[i] - (codes[i] - points[i]) * scales[i]
-    found = np.empty((rows, len(order)), np.float32)
-    found[:, order] = codes.T
-    return found
+    result = np.empty((rows, len(order)), np.float32)
+    result[:, order] = codes.T
+    return result

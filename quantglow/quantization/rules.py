@@ -97,8 +97,8 @@ def keeps_params(node: Node, conversion: Conversion) -> Node:
 
 def rule_of(kind: type[Node]) -> Rule | None:
     """The rule of the operator or of its nearest base class that has one, or of its traits."""
-    found = next((quant_rules[c] for c in kind.__mro__ if c in quant_rules), None)
-    return keeps_params if found is None and Trait.KEEPS_QUANTIZATION in kind.traits else found
+    rule = next((quant_rules[c] for c in kind.__mro__ if c in quant_rules), None)
+    return keeps_params if rule is None and Trait.KEEPS_QUANTIZATION in kind.traits else rule
 
 
 @quant_rule(Contraction)
@@ -108,10 +108,10 @@ def contraction(node: Any, conversion: Conversion) -> Node:
     names = operand_names(node.name, conversion.fresh)
     integers = conversion.decided(node, x.type.element)
     if integers is None:
-        made = integers_of(node, x, conversion.per_channel)
-        if made is None:
+        quantized = integers_of(node, x, conversion.per_channel)
+        if quantized is None:
             return computed_in_float(node, conversion)
-        integers = integer_operands(names, made, x.type.params)
+        integers = integer_operands(names, quantized, x.type.params)
     else:
         integers = renamed(integers, names)
     changes: dict[str, Any] = {"x": x, "out": out, **integers}
@@ -159,15 +159,15 @@ def renamed(operands: Operands, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def integer_operands(
-    names: Mapping[str, str], made: QuantizedWeights, x: QuantParams
+    names: Mapping[str, str], quantized: QuantizedWeights, x: QuantParams
 ) -> dict[str, Any]:
     """The operands ``w`` and ``b`` of a layer."""
     b = None
-    if made.bias is not None:
-        scales = made.scales.astype(np.float64) * x.scale
-        b = _constant(names["b"], made.bias, DType.I32, _per_channel(scales, 0))
-    by_channel = _per_channel(made.scales, made.weights.ndim - 1)
-    return {"w": _constant(names["w"], made.weights, DType.I8, by_channel), "b": b}
+    if quantized.bias is not None:
+        scales = quantized.scales.astype(np.float64) * x.scale
+        b = _constant(names["b"], quantized.bias, DType.I32, _per_channel(scales, 0))
+    by_channel = _per_channel(quantized.scales, quantized.weights.ndim - 1)
+    return {"w": _constant(names["w"], quantized.weights, DType.I8, by_channel), "b": b}
 
 
 def _constant(name: str, value: Array, dtype: DType, params: QuantParams) -> Constant:
@@ -188,22 +188,22 @@ def mat_mul(node: MatMul, conversion: Conversion) -> Node:
 @quant_rule(Binary)
 def binary(node: Any, conversion: Conversion) -> Node:
     """Float constants stay as they are: the integer form takes them exactly."""
-    found = function_of(node)
-    if found is not None and not is_wide(found[0], conversion):
+    function = function_of(node)
+    if function is not None and not is_wide(function[0], conversion):
         return table_of(node, conversion)
     x, y = (
         operand if isinstance(operand, Constant) else conversion.int8(operand)
         for operand in (node.x, node.y)
     )
-    made: Node = replace(node, x=x, y=y, out=conversion.element(node))
-    return made
+    result: Node = replace(node, x=x, y=y, out=conversion.element(node))
+    return result
 
 
 @quant_rule(PRelu, AveragePool, ReduceMean, Softmax)
 def rounds_once(node: Any, conversion: Conversion) -> Node:
     """Operators with a quantized ``x`` and an ``out`` of their own."""
-    made: Node = replace(node, x=conversion.int8(node.x), out=conversion.element(node))
-    return made
+    result: Node = replace(node, x=conversion.int8(node.x), out=conversion.element(node))
+    return result
 
 
 @quant_rule(LayerNormalization)
@@ -276,12 +276,12 @@ def tabulate(function: Callable[[Any], Any], x: ElementType, out: ElementType) -
     """
     lowest, highest = x.dtype.limits
     codes = np.arange(lowest, highest + 1, dtype=np.float64)
-    params, given = quant_of(out), quant_of(x)
+    params, source = quant_of(out), quant_of(x)
     low, high = out.dtype.limits
-    reals = (codes - given.zero_point) * given.scale
+    reals = (codes - source.zero_point) * source.scale
     with np.errstate(all="ignore"):
         ends = [(end - params.zero_point) * params.scale for end in (low, high)]
-        results = finite_results(function, reals, given.scale, *ends)
+        results = finite_results(function, reals, source.scale, *ends)
         steps = np.rint(results / params.scale) + params.zero_point
     clipped = np.clip(np.nan_to_num(steps, nan=low), low, high)
     return np.asarray(clipped, out.dtype.numpy)

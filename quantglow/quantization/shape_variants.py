@@ -45,11 +45,11 @@ def counterpart(node: Node, feeds: Feeds) -> Node:
     """
     if not isinstance(feeds, ShapeVariant):
         return node
-    found: Any = feeds.graph.by_name(node.name)
+    twin: Any = feeds.graph.by_name(node.name)
     if not isinstance(node, Contraction):
-        return found  # type: ignore[no-any-return]
-    own = ("activation", "low", "high", *(n for n in ("w", "b") if _is_decided(node, n)))
-    return replace(found, **{name: getattr(node, name) for name in own})  # type: ignore[no-any-return]
+        return twin  # type: ignore[no-any-return]
+    names = ("activation", "low", "high", *(n for n in ("w", "b") if _is_decided(node, n)))
+    return replace(twin, **{name: getattr(node, name) for name in names})  # type: ignore[no-any-return]
 
 
 class VariantEvaluator(Evaluator):
@@ -90,10 +90,10 @@ def at_own_shapes(samples: Sequence[Feeds], change: Callable[[Graph], Graph]) ->
 
 def sharing(graph: Graph, other: Graph) -> Graph:
     """The graph with the equal Constants of the other one, so that memory holds weights once."""
-    known = {node.name: node for node in other.nodes if isinstance(node, Constant)}
+    constants = {node.name: node for node in other.nodes if isinstance(node, Constant)}
 
     def shared(node: Node) -> Node:
-        twin = known.get(node.name)
+        twin = constants.get(node.name)
         if twin is None or not isinstance(node, Constant) or node.type != twin.type:
             return node
         return twin if np.array_equal(node.value, twin.value) else node

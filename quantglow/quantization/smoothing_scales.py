@@ -46,19 +46,21 @@ def is_smoothing_scale(node: Node) -> bool:
 
 def with_smoothing_scales(graph: Graph, names: Collection[str] | None = None) -> Graph:
     """The same function with smoothing scales of these names, if they are possible; None: all."""
-    made: dict[Node, Node] = {}
+    results: dict[Node, Node] = {}
     scales: dict[Node, Node] = {}
-    behind: dict[Node, frozenset[Node]] = {}
+    scaled_readers: dict[Node, frozenset[Node]] = {}
     new_names = Names.of(graph)
     for node in graph.nodes:
-        operands = (scales[o] if node in behind.get(o, ()) else made[o] for o in node.operands)
-        made[node] = node.with_operands(tuple(operands))
+        operands = (
+            scales[o] if node in scaled_readers.get(o, ()) else results[o] for o in node.operands
+        )
+        results[node] = node.with_operands(tuple(operands))
         readers = _products(graph, node) if isinstance(node, LayerNormalization) else frozenset()
         name = node.name + SUFFIX
-        wanted = (names is None or name in names) and name not in new_names.taken
-        if wanted and readers and len(readers) < len(set(graph.users[node])):
-            scales[node], behind[node] = _smoothing_scale(made[node], new_names), readers
-    return graph.with_outputs(made[node] for _, node in graph.outputs) if scales else graph
+        is_possible = (names is None or name in names) and name not in new_names.taken
+        if is_possible and readers and len(readers) < len(set(graph.users[node])):
+            scales[node], scaled_readers[node] = _smoothing_scale(results[node], new_names), readers
+    return graph.with_outputs(results[node] for _, node in graph.outputs) if scales else graph
 
 
 def _smoothing_scale(value: Node, names: Names) -> Mul:
