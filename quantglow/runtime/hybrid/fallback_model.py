@@ -78,12 +78,12 @@ class FallbackModel(OfOneProcess, HasDrawing):
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """The outputs, as ``CompiledModel.run``; sequences are lists of arrays."""
-        wanted = chosen_outputs(output_names, [output.name for output in self.get_outputs()])
-        return self.results(wanted, feeds_of(feeds, self.get_inputs))
+        names = chosen_outputs(output_names, [output.name for output in self.get_outputs()])
+        return self.results(names, feeds_of(feeds, self.get_inputs))
 
-    def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+    def results(self, output_names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
         """The named outputs."""
-        return self.session.run(feeds, wanted)
+        return self.session.run(feeds, output_names)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Outputs for arrays in the order of the inputs, by name, or in one mapping by name; a
@@ -102,9 +102,9 @@ class FallbackModel(OfOneProcess, HasDrawing):
     @cached_property
     def _queue(self) -> InferQueue:
         # Not this model itself: its threads would keep it alive for ever.
-        own = replace(self)
-        vars(own)["session"] = self.session
-        return InferQueue(own)
+        twin = replace(self)
+        vars(twin)["session"] = self.session
+        return InferQueue(twin)
 
     def with_num_threads(self, num_threads: int) -> FallbackModel:
         """The same model for another number of threads."""
@@ -219,8 +219,8 @@ class PartlyCompiledModel(FallbackModel):
     @property
     def report(self) -> ReportLike:
         """The report of both parts; its page draws the first one."""
-        found, programs = self.reporter(), self.head.specialisations
-        return found if programs.is_empty else found.showing(self.head.graph)
+        report, programs = self.reporter(), self.head.specialisations
+        return report if programs.is_empty else report.showing(self.head.graph)
 
     @property
     def answers(self) -> tuple[Answers, ...]:
@@ -246,15 +246,15 @@ class PartlyCompiledModel(FallbackModel):
         """The same model for another number of threads, in both parts."""
         return replace(self, num_threads=num_threads, head=self.head.with_num_threads(num_threads))
 
-    def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+    def results(self, output_names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
         """Outputs of the head, and of the tail if they are needed."""
         names = [output.name for output in self.head.get_outputs()]
         values = {**feeds, **dict(zip(names, self.head.run(None, feeds), strict=True))}
-        late = [name for name in wanted if name not in values]
-        if late:
+        deferred = [name for name in output_names if name not in values]
+        if deferred:
             reads = {name: values[name] for name in self.session.input_names}
-            values.update(zip(late, self.session.run(reads, late), strict=True))
-        return [values[name] for name in wanted]
+            values.update(zip(deferred, self.session.run(reads, deferred), strict=True))
+        return [values[name] for name in output_names]
 
     def warm_up(
         self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
@@ -305,6 +305,6 @@ class PartlyCompiledModel(FallbackModel):
 
     def get_outputs(self) -> list[TensorInfo]:
         """Name, shape and type of each output, in order."""
-        late = map(TensorInfo.of_node, self.session.outputs)
-        known = {info.name: info for info in (*self.head.get_outputs(), *late)}
-        return [known[name] for name in self.output_names]
+        deferred = map(TensorInfo.of_node, self.session.outputs)
+        infos = {info.name: info for info in (*self.head.get_outputs(), *deferred)}
+        return [infos[name] for name in self.output_names]

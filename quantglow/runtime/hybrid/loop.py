@@ -91,12 +91,12 @@ class Bodies(Concise):
     """The programs of a body.
 
     ``make`` makes them where a size differs that did not before; None: those there are have to do.
-    ``seen``: shapes of some trips.
+    ``shapes``: shapes of some trips.
     """
 
     make: Make | None = None
     programs: ModelPrograms | None = None
-    seen: list[BodyShapes] = field(default_factory=list)
+    shapes: list[BodyShapes] = field(default_factory=list)
 
     def prepare(self, trips: Sequence[BodyShapes]) -> ModelPrograms:
         """The programs for a loop whose trips have inputs of such shapes.
@@ -113,8 +113,8 @@ class Bodies(Concise):
             else:
                 return self.programs
         assert self.make is not None, "programs without a way to make them"
-        self.seen += [shapes for shapes in trips if shapes not in self.seen]
-        self.programs = self.make(self.seen)
+        self.shapes += [shapes for shapes in trips if shapes not in self.shapes]
+        self.programs = self.make(self.shapes)
         return self.programs
 
     @property
@@ -126,13 +126,13 @@ class Bodies(Concise):
 def program_at(programs: ModelPrograms, shapes: BodyShapes) -> Executable:
     """The program of a trip.  Raises ``BackendError`` where its body is no single program of ours,
     and ``QuantglowError`` where it cannot be compiled."""
-    found = served_at(programs, shapes)
-    if left := found.build.fallback:
+    served = served_at(programs, shapes)
+    if left := served.build.fallback:
         names = ", ".join(f"{node.name!r} ({node.op}): {node.reason}" for node in left)
         raise BackendError(f"its body has operators for other runtimes: {names}")
-    if found.is_in_parts or found.build.segments:
+    if served.is_in_parts or served.build.segments:
         raise BackendError("its body is no single program")
-    return found.build.executable
+    return served.build.executable
 
 
 def served_at(programs: ModelPrograms, shapes: BodyShapes) -> Served:
@@ -157,16 +157,16 @@ class Kept(Concise):
         kinds = tuple((array.shape, array.dtype) for array in progress.carried)
         pairs = zip(progress.names.captured, progress.captured, strict=True)
         captured = {name: array.shape for name, array in pairs}
-        made = TripBlock.of(progress.names, kinds, captured, count, self._tabled)
-        self.blocks[number : number + 1] = [made]
-        return made
+        block = TripBlock.of(progress.names, kinds, captured, count, self._tabled)
+        self.blocks[number : number + 1] = [block]
+        return block
 
     def _tabled(self, shapes: BodyShapes) -> LlvmExecutable:
         """The program of a trip as a table.  Raises ``QuantglowError``."""
-        found = program_at(self.programs, shapes)
-        if not isinstance(found, LlvmExecutable):
+        executable = program_at(self.programs, shapes)
+        if not isinstance(executable, LlvmExecutable):
             raise NoTableError("a trip is no table of calls")
-        return found
+        return executable
 
     def program_at(self, feeds: NamedArrays) -> Executable:
         """The program of a trip.  Raises ``QuantglowError``."""
@@ -216,9 +216,11 @@ class CompiledLoop(Concise):
 
     def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
         """The named outputs (None: all)."""
-        wanted = [info.name for info in self.outputs] if names is None else names
-        found = self.results(feeds)
-        return self.session.run(feeds, wanted) if found is None else [found[n] for n in wanted]
+        output_names = [info.name for info in self.outputs] if names is None else names
+        results = self.results(feeds)
+        if results is None:
+            return self.session.run(feeds, output_names)
+        return [results[name] for name in output_names]
 
     def results(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
         """All results; None where onnxruntime has to run the loop."""
@@ -229,17 +231,17 @@ class CompiledLoop(Concise):
             if progress.trips == MOST_EMPTY or not progress.goes_on:
                 return None
             self.trip.step(progress)
-        return progress.results if self._is_made(progress) else None
+        return progress.results if self._run_trips(progress) else None
 
     def begun(self, feeds: Mapping[str, Any]) -> Progress:
         """The loop before its first trip."""
-        names, values = self.names, {**feeds, **self._given(feeds)}
+        names, values = self.names, {**feeds, **self._operand_arrays(feeds)}
 
         def first(name: str) -> Any:
             return first_element(np.asarray(values[name]))
 
-        def arrays(wanted: Sequence[str]) -> tuple[Array, ...]:
-            return tuple(np.asarray(values[name], order="C") for name in wanted)
+        def arrays(operands: Sequence[str]) -> tuple[Array, ...]:
+            return tuple(np.asarray(values[name], order="C") for name in operands)
 
         return Progress(
             names,
@@ -250,7 +252,7 @@ class CompiledLoop(Concise):
             holds=not names.condition or bool(first(names.condition)),
         )
 
-    def _given(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+    def _operand_arrays(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """The operands that no input is."""
         if self.operands is None:
             return {}
@@ -262,69 +264,69 @@ class CompiledLoop(Concise):
 
     def _computed(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         assert self.operands is not None
-        found = self.operands.run({name: feeds[name] for name in self.operands.input_names})
+        operands = self.operands.run({name: feeds[name] for name in self.operands.input_names})
         names = (info.name.removesuffix(GIVEN) for info in self.operands.outputs)
-        return dict(zip(names, found, strict=True))
+        return dict(zip(names, operands, strict=True))
 
     # -- compiled trips
 
-    def _is_made(self, progress: Progress) -> bool:
+    def _run_trips(self, progress: Progress) -> bool:
         """Make all further trips by programs; False where there are none for them."""
         key = _shapes(progress.captured), _shapes(progress.carried)
         if key in self.why:
             return False
         try:
-            kept = self._taken(key) or Kept(self.bodies.prepare(self.observed(progress)))
-            self._make(progress, kept)
+            trips = self._take_idle(key) or Kept(self.bodies.prepare(self.observed(progress)))
+            self._make(progress, trips)
         except (OutOfMemoryError, OutOfRangeError):
             raise
         except QuantglowError as error:
             self.why[key] = str(error.__cause__ or error)
             return False
-        self._give(key, kept)
+        self._give(key, trips)
         return True
 
     def observed(self, progress: Progress) -> list[BodyShapes]:
         """The shapes of the inputs of some trips.  Raises ``QuantglowError``."""
-        found, copy = list[BodyShapes](), progress.copy()
+        shapes_of_trips, copy = list[BodyShapes](), progress.copy()
         while True:
-            found.append({name: array.shape for name, array in copy.feeds.items()})
-            if len(found) == SEEN or not copy.goes_on:
+            shapes_of_trips.append({name: array.shape for name, array in copy.feeds.items()})
+            if len(shapes_of_trips) == SEEN or not copy.goes_on:
                 break
             self.trip.step(copy)
             if not copy.has_elements:
                 raise BackendError("a value that it carries has no elements after a trip")
-        ranks = {tuple(map(len, shapes.values())) for shapes in found}
+        ranks = {tuple(map(len, shapes.values())) for shapes in shapes_of_trips}
         if len(ranks) > 1:
             raise BackendError("a value that it carries has more dimensions after a trip")
-        return found
+        return shapes_of_trips
 
-    def _make(self, progress: Progress, kept: Kept) -> None:
+    def _make(self, progress: Progress, trips: Kept) -> None:
         """Make all further trips.  Raises ``QuantglowError``."""
-        if active() is None and not kept.apart:
+        if active() is None and not trips.apart:
             try:
-                self._chain(progress, kept)
+                self._chain(progress, trips)
             except NoTableError:
-                kept.apart = True
-        outputs = [port.name for port in kept.programs.signature.outputs]
+                trips.apart = True
+        outputs = [port.name for port in trips.programs.signature.outputs]
         while progress.goes_on:
             feeds = progress.feeds
-            found = kept.program_at(feeds).run(feeds)
-            progress.proceed(dict(zip(outputs, found, strict=True)))
+            outputs_of_trip = trips.program_at(feeds).run(feeds)
+            progress.proceed(dict(zip(outputs, outputs_of_trip, strict=True)))
 
-    def _chain(self, progress: Progress, kept: Kept) -> None:
+    def _chain(self, progress: Progress, trips: Kept) -> None:
         """Make all further trips, many at once.  Raises ``QuantglowError``, ``NoTableError`` behind
         the last trip that is part of a table."""
         buffers: list[Array] = []
         number = 0
         while progress.goes_on:
             left = TRIPS if progress.limit is None else progress.limit - progress.trips
-            block = kept.block(number, progress, min(left, TRIPS))
+            block = trips.block(number, progress, min(left, TRIPS))
             buffers = buffers_for(block, progress.carried, buffers)
             block.run(buffers, progress, min(left, TRIPS))
             number += 1
 
-    def _taken(self, key: Key) -> Kept | None:
+    def _take_idle(self, key: Key) -> Kept | None:
         """Programs of trips that nobody uses."""
         try:
             # Not "if": another thread may take the last one after the question.
@@ -332,9 +334,9 @@ class CompiledLoop(Concise):
         except (KeyError, IndexError):
             return None
 
-    def _give(self, key: Key, kept: Kept) -> None:
+    def _give(self, key: Key, trips: Kept) -> None:
         """Keep programs for further runs, those of the shapes that came last."""
-        self._idle.setdefault(key, []).append(kept)
+        self._idle.setdefault(key, []).append(trips)
         for old in list(self._idle)[:-MOST_KEPT]:
             self._idle.pop(old, None)
 

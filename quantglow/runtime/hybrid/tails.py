@@ -67,7 +67,7 @@ class StagedTail(Concise):
     is_restored: bool = False
 
     @cached_property
-    def given(self) -> list[str]:
+    def first_names(self) -> list[str]:
         """Names of what the session gives."""
         return [info.name for info in self.first.outputs]
 
@@ -79,35 +79,35 @@ class StagedTail(Concise):
     @cached_property
     def inputs(self) -> list[Any]:
         """Name, type and shape of each input."""
-        own = [info for info in self._rest_inputs if info.name not in self.given]
-        infos = [*map(TensorInfo.of_node, self.first.inputs), *own]
+        others = [info for info in self._suffix_inputs if info.name not in self.first_names]
+        infos = [*map(TensorInfo.of_node, self.first.inputs), *others]
         return list({info.name: info for info in infos}.values())
 
     @property
-    def _rest_inputs(self) -> list[TensorInfo]:
+    def _suffix_inputs(self) -> list[TensorInfo]:
         return [] if self.rest is None else self.rest.get_inputs()
 
     @cached_property
     def outputs(self) -> list[Any]:
         """The same of each output."""
-        behind = [] if self.rest is None else self.rest.get_outputs()
-        return [*map(TensorInfo.of_node, self.first.outputs), *behind]
+        suffix = [] if self.rest is None else self.rest.get_outputs()
+        return [*map(TensorInfo.of_node, self.first.outputs), *suffix]
 
     def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
         """The named outputs (None: all); the rest runs if it is asked for one of its own."""
-        wanted = [info.name for info in self.outputs] if names is None else names
+        output_names = [info.name for info in self.outputs] if names is None else names
         reads = {name: feeds[name] for name in self.first.input_names}
-        values = {**feeds, **dict(zip(self.given, self.first.run(reads), strict=True))}
-        late = [name for name in wanted if name not in values]
-        if late:
-            values |= dict(zip(late, self._rest(values, late), strict=True))
-        return [values[name] for name in wanted]
+        values = {**feeds, **dict(zip(self.first_names, self.first.run(reads), strict=True))}
+        deferred = [name for name in output_names if name not in values]
+        if deferred:
+            values |= dict(zip(deferred, self._run_suffix(values, deferred), strict=True))
+        return [values[name] for name in output_names]
 
-    def _rest(self, values: Mapping[str, Any], late: list[str]) -> list[Any]:
-        reads = {info.name: values[info.name] for info in self._rest_inputs}
+    def _run_suffix(self, values: Mapping[str, Any], names: list[str]) -> list[Any]:
+        reads = {info.name: values[info.name] for info in self._suffix_inputs}
         if self.rest is not None and all(map(np.size, reads.values())):
-            return self.rest.run(late, reads)
-        return self._session.run({n: values[n] for n in self._session.input_names}, late)
+            return self.rest.run(names, reads)
+        return self._session.run({n: values[n] for n in self._session.input_names}, names)
 
     @cached_property
     def _session(self) -> Session:
@@ -125,13 +125,13 @@ class StagedTail(Concise):
 
     def in_file(self, tail: saving.Tail) -> saving.Tail:
         """A tail with all that its file has of this one."""
-        rest, body = self.rest_file(), self.body_file()
-        found = replace(tail, late=tuple(sorted(self.late)), rest=rest, body=body)
+        suffix, body = self.suffix_file(), self.body_file()
+        complete = replace(tail, late=tuple(sorted(self.late)), suffix=suffix, body=body)
         if not self.has_int8:
-            return found
+            return complete
         from quantglow.runtime.saved.tail_weights import light_tail
 
-        return light_tail(found, self.rounded)
+        return light_tail(complete, self.rounded)
 
     @property
     def loop(self) -> CompiledLoop | None:
@@ -171,16 +171,16 @@ class StagedTail(Concise):
     def notes(self) -> list[str]:
         """Sentences about what is compiled, for a report."""
         names = ", ".join(node.name for node in self.nodes if node.name in self.late)
-        found = []
+        notes = []
         if self.loop is not None and not self.loop.is_left:
             kind = kind_of(self.loop.is_int8, self.loop.not_int8)
-            found.append(f"the body of the loop {names} is compiled as a model of its own, {kind}")
+            notes.append(f"the body of the loop {names} is compiled as a model of its own, {kind}")
         if self.rest is not None:
             kind = kind_of(self.is_int8, self.why)
-            found.append(f"the part behind {names} is compiled as a model of its own, {kind}")
-        return found
+            notes.append(f"the part behind {names} is compiled as a model of its own, {kind}")
+        return notes
 
-    def rest_file(self) -> bytes:
+    def suffix_file(self) -> bytes:
         """The bytes of a ``.qgm`` file of the rest, if a file needs it: else none."""
         return file_of(self.rest) if self.is_int8 and self.rest is not None else b""
 

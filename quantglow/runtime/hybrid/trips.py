@@ -66,21 +66,21 @@ class Progress:
     def feeds(self) -> dict[str, Array]:
         """The inputs of the next trip."""
         names = self.names
-        found = dict(zip(names.captured, self.captured, strict=True))
+        feeds = dict(zip(names.captured, self.captured, strict=True))
         pairs = zip(names.carried, self.carried, strict=True)
-        found |= {carry.given: array for carry, array in pairs if carry.given}
+        feeds |= {carry.given: array for carry, array in pairs if carry.given}
         if names.number:
-            found[names.number] = np.full(names.dims, self.trips, np.int64)
-        return found
+            feeds[names.number] = np.full(names.dims, self.trips, np.int64)
+        return feeds
 
-    def proceed(self, made: NamedArrays) -> None:
+    def proceed(self, values: NamedArrays) -> None:
         """Go on with what a trip gave."""
         names = self.names
         pairs = zip(names.carried, self.carried, strict=True)
-        self.carried = tuple(made[c.after] if c.after else array for c, array in pairs)
+        self.carried = tuple(values[c.after] if c.after else array for c, array in pairs)
         for rows, name in zip(self.rows, names.stacked, strict=True):
-            rows.append(made[name][None])
-        self.holds = not names.holds or bool(first_element(made[names.holds]))
+            rows.append(values[name][None])
+        self.holds = not names.holds or bool(first_element(values[names.holds]))
         self.trips += 1
 
     def copy(self) -> Progress:
@@ -91,11 +91,11 @@ class Progress:
     def results(self) -> dict[str, Array]:
         """The results of the loop."""
         pairs = zip(self.names.carried, self.carried, strict=True)
-        found = {
+        results = {
             "carried": [array if carry.after else array.copy() for carry, array in pairs],
             "stacked": [np.concatenate(rows) for rows in self.rows],
         }
-        return {name: found[kind][number] for name, kind, number in self.names.results}
+        return {name: results[kind][number] for name, kind, number in self.names.results}
 
 
 def first_element(array: Array) -> Any:
@@ -122,9 +122,9 @@ class TripSession(Concise):
     def step(self, progress: Progress) -> None:
         """Make a trip."""
         feeds = progress.feeds
-        found = self.session.run({name: feeds[name] for name in self.session.input_names})
+        values = self.session.run({name: feeds[name] for name in self.session.input_names})
         names = [info.name for info in self.session.outputs]
-        progress.proceed(dict(zip(names, found, strict=True)))
+        progress.proceed(dict(zip(names, values, strict=True)))
 
 
 def nbytes_of(kind: Kind) -> int:
@@ -168,23 +168,23 @@ class TripBlock(Concise):
 
         Raises ``QuantglowError`` where a trip has no program, or values of other types.
         """
-        seen, runs, rows = [kinds], list[LlvmExecutable](), list[tuple[Kind, ...]]()
+        carried_kinds, runs, rows = [kinds], list[LlvmExecutable](), list[tuple[Kind, ...]]()
         for _ in range(count):
-            pairs = zip(names.carried, seen[-1], strict=True)
+            pairs = zip(names.carried, carried_kinds[-1], strict=True)
             shapes = {carry.given: kind[0] for carry, kind in pairs if carry.given}
             if names.number:
                 shapes[names.number] = names.dims
             run = program_at({**shapes, **captured})
-            made = dict(zip(run.output_names, run.binding.outputs, strict=True))
-            seen.append(following(names, seen[-1], made))
-            rows.append(tuple(made[name] for name in names.stacked))
+            types = dict(zip(run.output_names, run.binding.outputs, strict=True))
+            carried_kinds.append(following(names, carried_kinds[-1], types))
+            rows.append(tuple(types[name] for name in names.stacked))
             runs.append(run)
         if len(set(rows)) != 1:
             raise BackendError(f"what its trips stack differs in shape: {sorted(set(rows))}")
         (stacked,) = set(rows)
         places = _Places(names, stacked)
         ends = [places.ends(run, trip) for trip, run in enumerate(runs)]
-        return TripBlock(names, Chain.of(runs, ends), tuple(seen), stacked)
+        return TripBlock(names, Chain.of(runs, ends), tuple(carried_kinds), stacked)
 
     def run(self, buffers: Sequence[Array], progress: Progress, count: int) -> None:
         """Make so many trips, or fewer where the condition ends them.
@@ -204,8 +204,8 @@ class TripBlock(Concise):
             done = end
         progress.trips += done
         progress.holds = bool(holds[0])
-        for found, row in zip(progress.rows, rows, strict=True):
-            found.append(row[:done])
+        for stack, row in zip(progress.rows, rows, strict=True):
+            stack.append(row[:done])
         progress.carried = tuple(
             viewed(buffers[2 * n + (done % 2 if carry.after else 0)], self.kinds[done][n])
             for n, carry in enumerate(self.names.carried)
@@ -218,10 +218,10 @@ class TripBlock(Concise):
         return max(1, int(LONG_WORK / max(work, 1)))
 
 
-def following(names: Trips, before: Sequence[Kind], made: Mapping[str, Kind]) -> tuple[Kind, ...]:
+def following(names: Trips, before: Sequence[Kind], types: Mapping[str, Kind]) -> tuple[Kind, ...]:
     """The types of the carried values after a trip.  Raises ``BackendError``."""
     after = [
-        made[carry.after] if carry.after else kind
+        types[carry.after] if carry.after else kind
         for carry, kind in zip(names.carried, before, strict=True)
     ]
     for one, other, carry in zip(before, after, names.carried, strict=True):
@@ -240,28 +240,28 @@ class _Places:
 
     def ends(self, run: LlvmExecutable, trip: int) -> Ends:
         """The places of the inputs and outputs of a trip."""
-        given, after = self._given(trip), self._after(trip)
-        inputs = [given[name] for name in run.table.input_names]
+        before, after = self._before(trip), self._after(trip)
+        inputs = [before[name] for name in run.table.input_names]
         return [*inputs, *(after[name] for name in run.table.output_names)]
 
-    def _given(self, trip: int) -> dict[str, tuple[int, int]]:
+    def _before(self, trip: int) -> dict[str, tuple[int, int]]:
         names, count = self.names, len(self.names.carried)
-        found = {
+        places = {
             carry.given: (2 * n + (trip % 2 if carry.after else 0), 0)
             for n, carry in enumerate(names.carried)
         }
-        found |= {name: (2 * count + n, 0) for n, name in enumerate(names.captured)}
-        found[names.number] = self._first_row + len(self.stacked), 8 * trip
-        return found
+        places |= {name: (2 * count + n, 0) for n, name in enumerate(names.captured)}
+        places[names.number] = self._first_row + len(self.stacked), 8 * trip
+        return places
 
     def _after(self, trip: int) -> dict[str, tuple[int, int]]:
         names = self.names
-        found = {c.after: (2 * n + 1 - trip % 2, 0) for n, c in enumerate(names.carried)}
+        places = {c.after: (2 * n + 1 - trip % 2, 0) for n, c in enumerate(names.carried)}
         sizes = map(nbytes_of, self.stacked)
         rows = enumerate(zip(names.stacked, sizes, strict=True), self._first_row)
-        found |= {name: (n, trip * nbytes) for n, (name, nbytes) in rows}
-        found[names.holds] = self._first_row + len(self.stacked) + 1, 0
-        return found
+        places |= {name: (n, trip * nbytes) for n, (name, nbytes) in rows}
+        places[names.holds] = self._first_row + len(self.stacked) + 1, 0
+        return places
 
     @property
     def _first_row(self) -> int:
@@ -271,14 +271,14 @@ class _Places:
 def buffers_for(block: TripBlock, values: Sequence[Array], old: Sequence[Array]) -> list[Array]:
     """Two buffers for each carried value, with its value in the first: ``old`` ones, which have the
     values, where they are large enough."""
-    found: list[Array] = []
+    buffers: list[Array] = []
     for number, (value, nbytes) in enumerate(zip(values, block.room, strict=True)):
         pair = list(old[2 * number : 2 * number + 2])
         if not pair or pair[0].nbytes < nbytes:
             pair = [aligned_bytes(2 * nbytes if old else nbytes) for _ in range(2)]
             pair[0][: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        found += pair
-    return found
+        buffers += pair
+    return buffers
 
 
 def viewed(buffer: Array, kind: Kind) -> Array:

@@ -110,9 +110,9 @@ def identity_of(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of all that a model is, whatever code its file includes."""
     members = {k: v for k, v in manifest["members"].items() if k not in (CODE, CODE_TEXT)}
     left_out = ("version", "quantglow", "sha256")
-    rest = {key: value for key, value in manifest.items() if key not in left_out}
+    content = {key: value for key, value in manifest.items() if key not in left_out}
     return hashlib.sha256(
-        json.dumps({**rest, "members": members}, sort_keys=True).encode()
+        json.dumps({**content, "members": members}, sort_keys=True).encode()
     ).hexdigest()
 
 
@@ -130,9 +130,9 @@ def checked(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) ->
     return data
 
 
-def check_described(found: Mapping[str, Any], manifest: Mapping[str, Any], name: str) -> None:
+def check_described(entry: Mapping[str, Any], manifest: Mapping[str, Any], name: str) -> None:
     """Raise ``ValueError`` unless the manifest describes a member so."""
-    if found != manifest["members"][name]:
+    if entry != manifest["members"][name]:
         raise ValueError(f"the checksum of {name!r} does not fit its content")
 
 
@@ -146,11 +146,11 @@ def checked_in_pages(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name
             yield piece
 
     is_worth_it = is_worth_paging([archive.getinfo(name).file_size])
-    found = paged_pieces(read()) if is_worth_it else None
-    if found is None:
+    pages = paged_pieces(read()) if is_worth_it else None
+    if pages is None:
         return checked(archive, manifest, name)
-    check_described(description(len(found), digest.hexdigest()), manifest, name)
-    return found
+    check_described(description(len(pages), digest.hexdigest()), manifest, name)
+    return pages
 
 
 def text_of(archive: zipfile.ZipFile, name: str) -> str:
@@ -173,9 +173,9 @@ def arrays_in(
             yield forms.widened(number, from_npy(checked(archive, manifest, member_of(number))))
 
     sizes = (archive.getinfo(member_of(number)).file_size for number in numbers)
-    found = paged(read()) if is_worth_paging(sizes) else None
+    pages = paged(read()) if is_worth_paging(sizes) else None
     wide = {number: forms.widened(number, array) for number, array in small.items()}
-    wide |= zip(numbers, read() if found is None else found, strict=True)
+    wide |= zip(numbers, read() if pages is None else pages, strict=True)
     return forms.arrays(wide)
 
 
@@ -203,5 +203,5 @@ def description(nbytes: int, sha256: str) -> dict[str, Any]:
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of the manifest without its own hash."""
-    rest = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -72,19 +72,19 @@ class IncludedCode:
     @staticmethod
     def of(text: bytes, content: bytes) -> IncludedCode:
         """The code from the contents of ``members``.  Raises one of ``DAMAGED_CONTENT``."""
-        found = json.loads(text)
-        names = [str(name) for name, _ in found["entries"]]
-        sizes = [int(nbytes) for _, nbytes in found["entries"]]
+        facts = json.loads(text)
+        names = [str(name) for name, _ in facts["entries"]]
+        sizes = [int(nbytes) for _, nbytes in facts["entries"]]
         if min(sizes, default=0) < 0 or sum(sizes) != len(content):
             raise ValueError("the sizes of its code are other ones")
         data, ends = memoryview(content), list(itertools.accumulate(sizes))
         parts = (data[end - nbytes : end] for end, nbytes in zip(ends, sizes, strict=True))
-        targets = {str(name): str(key) for name, key in found["targets"].items()}
-        settings = (str(found["versions"]), targets, int(found["threads"]), str(found["schedule"]))
+        targets = {str(name): str(key) for name, key in facts["targets"].items()}
+        settings = (str(facts["versions"]), targets, int(facts["threads"]), str(facts["schedule"]))
         return IncludedCode(*settings, dict(zip(names, parts, strict=True)))
 
-    def target_for(self, wanted: str, threads: int, schedule: str) -> str:
-        """The name of the target whose code runs here: ``wanted``, or the best one for ``native``.
+    def target_for(self, target: str, threads: int, schedule: str) -> str:
+        """The name of the target whose code runs here: ``target``, or the best one for ``native``.
 
         Raises ``BackendError`` with the reason why there is none.
         """
@@ -95,12 +95,12 @@ class IncludedCode:
             )
         if self.versions != versions_here():
             raise BackendError("it was compiled by another version of quantglow, LLVM or NumPy")
-        names = (NATIVE, *LEVELS) if wanted == NATIVE else (wanted,)
+        names = (NATIVE, *LEVELS) if target == NATIVE else (target,)
         for name in names:
             if name in self.targets and self.targets[name] == key_here(name):
                 return name
         raise BackendError(
-            f"it is for {', '.join(self.targets)}, and this processor or target={wanted!r} is "
+            f"it is for {', '.join(self.targets)}, and this processor or target={target!r} is "
             "another one"
         )
 
@@ -116,10 +116,10 @@ def key_here(name: str) -> str:
 
 
 def hashed(parts: Iterable[str | bytes]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        add(found, part)
-    return found.hexdigest()
+        add(digest, part)
+    return digest.hexdigest()
 
 
 def checked_targets(names: Sequence[str], compiler: Compiler) -> tuple[Target, ...]:
@@ -162,8 +162,10 @@ def code_for(
     for name in names:
         entries |= compiled_entries({**facts, "target": name})
     keys = (hashed((target.key,)) for target in targets)
-    made_for = dict(zip(names, keys, strict=True))
-    return IncludedCode(versions_here(), made_for, compiler.num_threads, compiler.schedule, entries)
+    keys_by_target = dict(zip(names, keys, strict=True))
+    return IncludedCode(
+        versions_here(), keys_by_target, compiler.num_threads, compiler.schedule, entries
+    )
 
 
 def compiled_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:

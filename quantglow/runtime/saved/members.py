@@ -75,8 +75,8 @@ def method_of(data: Content) -> int:
 def member_nbytes(data: Content) -> float:
     """Size of a member in a file; for long data an estimate."""
     deflated = deflated_nbytes(data)
-    wanted = len(data) if len(data) < QUICK_NBYTES else WORTHWHILE * len(data)
-    return deflated if deflated < wanted else len(data)
+    limit = len(data) if len(data) < QUICK_NBYTES else WORTHWHILE * len(data)
+    return deflated if deflated < limit else len(data)
 
 
 def deflated_nbytes(data: Content) -> float:
@@ -91,9 +91,9 @@ def probe_of(data: Content) -> Data:
         return b"".join(pieces_of(data))
     size = PROBE_NBYTES // PIECES
     starts = (i * (len(data) - size) // (PIECES - 1) for i in range(PIECES))
-    found = b"".join(data[start : start + size] for start in starts)
+    probe = b"".join(data[start : start + size] for start in starts)
     release_pages()
-    return found
+    return probe
 
 
 def is_bounded(members_nbytes: int, file_nbytes: int) -> bool:
@@ -134,17 +134,17 @@ def check_members(archive: zipfile.ZipFile, allowance: Allowance) -> None:
     """Raise ``ValueError`` for members that are encrypted, compressed by other methods, present
     twice, share bytes of the file, or expand too far.
     """
-    found, nbytes = archive.infolist(), nbytes_of(archive)
-    if len({info.filename for info in found}) != len(found):
+    members, nbytes = archive.infolist(), nbytes_of(archive)
+    if len({info.filename for info in members}) != len(members):
         raise ValueError("a member occurs twice")
-    for info in found:
+    for info in members:
         is_plain = info.compress_type == zipfile.ZIP_STORED
         odd_size = is_plain and info.compress_size != info.file_size
         if info.compress_type not in METHODS or odd_size or info.flag_bits & 1:
             raise ValueError(f"member {info.filename!r} is encrypted, or packed in an unknown way")
-    if sum(info.compress_size for info in found) > nbytes:
+    if sum(info.compress_size for info in members) > nbytes:
         raise ValueError("members overlap")
-    allowance.spend(sum(info.file_size for info in found))
+    allowance.spend(sum(info.file_size for info in members))
 
 
 def nbytes_of(archive: zipfile.ZipFile) -> int:
@@ -162,8 +162,8 @@ def content_of(archive: zipfile.ZipFile, name: str) -> bytes:
 
 def pieces_in(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
     """The same bytes in pieces."""
-    rest = archive.getinfo(name).file_size
+    left = archive.getinfo(name).file_size
     with archive.open(name) as file:
-        while rest > 0 and (piece := file.read(min(rest, PIECE_NBYTES))):
-            rest -= len(piece)
+        while left > 0 and (piece := file.read(min(left, PIECE_NBYTES))):
+            left -= len(piece)
             yield piece

@@ -131,17 +131,18 @@ StoredText = tuple[str, Mapping[str, Array], Mapping[ArrayMark, Array]]
 class Tail:
     """The ONNX model that runs behind the compiled part.
 
-    ``late``: the values that it computes and that can be compiled behind its first nodes; ``rest``:
-    the file of an int8 model of these; ``body``: that of the body of a loop before them.
-    ``weights``: places of weights that ``model`` has no data of, see ``tail_weights``.
-    ``allowance``: what is left for the members of ``rest`` and ``body``; None: their sizes say it.
+    ``late``: the values that it computes and that can be compiled behind its first nodes;
+    ``suffix``: the file of an int8 model of these; ``body``: that of the body of a loop before
+    them.  ``weights``: places of weights that ``model`` has no data of, see ``tail_weights``.
+    ``allowance``: what is left for the members of ``suffix`` and ``body``; None: their sizes say
+    it.
     """
 
     model: bytes
     output_names: tuple[str, ...]
     reasons: tuple[str, ...]
     late: tuple[str, ...] = ()
-    rest: bytes = b""
+    suffix: bytes = b""
     body: bytes = b""
     weights: Mapping[str, Any] = field(default_factory=dict)
     allowance: Allowance | None = field(default=None, compare=False)
@@ -149,7 +150,7 @@ class Tail:
     @cached_property
     def files(self) -> Mapping[str, SavedModel]:
         """The contents of its files, by member.  Raises ``FileFormatError``."""
-        files = {REST: self.rest, BODY: self.body}
+        files = {REST: self.suffix, BODY: self.body}
         return {n: contents_in(data, n, self.allowance) for n, data in files.items() if data}
 
     @cached_property
@@ -177,22 +178,22 @@ class Tail:
     def members(self) -> dict[str, bytes]:
         """The members that store it."""
         text = {"output_names": self.output_names, "reasons": self.reasons, "late": self.late}
-        found = {TAIL: self.model, TAIL_TEXT: json.dumps(text).encode()}
+        members = {TAIL: self.model, TAIL_TEXT: json.dumps(text).encode()}
         places = json.dumps(self.weights).encode() if self.weights else b""
-        files = {REST: self.rest, BODY: self.body, TAIL_WEIGHTS: places}
-        return {**found, **{name: data for name, data in files.items() if data}}
+        files = {REST: self.suffix, BODY: self.body, TAIL_WEIGHTS: places}
+        return {**members, **{name: data for name, data in files.items() if data}}
 
     @staticmethod
     def of(
-        model: bytes, text: bytes, rest: bytes = b"", body: bytes = b"", places: bytes = b""
+        model: bytes, text: bytes, suffix: bytes = b"", body: bytes = b"", places: bytes = b""
     ) -> Tail:
         """The tail from the contents of ``members``.  Raises one of ``DAMAGED_CONTENT``."""
-        found = json.loads(text)
-        names, reasons = (tuple(map(str, found[key])) for key in ("output_names", "reasons"))
-        late, weights = tuple(map(str, found.get("late", ()))), json.loads(places or b"{}")
+        facts = json.loads(text)
+        names, reasons = (tuple(map(str, facts[key])) for key in ("output_names", "reasons"))
+        late, weights = tuple(map(str, facts.get("late", ()))), json.loads(places or b"{}")
         if not isinstance(weights, dict):
             raise ValueError("the places of the tail's weights are not listed by name")
-        return Tail(model, names, reasons, late, rest, body, weights)
+        return Tail(model, names, reasons, late, suffix, body, weights)
 
 
 @dataclass(frozen=True)
@@ -279,8 +280,8 @@ def contents(
     constants = [*map(constants_of, graphs), *(each.constants for each in general)]
     read = [*map(scales_of, graphs), *(each.scales for each in general)]
     store = ArrayStore()
-    numbers = [[store.number_of(array) for array in found.values()] for found in constants]
-    scales = sorted({store.number_of(array) for found in read for array in found.values()})
+    numbers = [[store.number_of(array) for array in arrays.values()] for arrays in constants]
+    scales = sorted({store.number_of(array) for arrays in read for array in arrays.values()})
     texts = enumerate(map(print_without_scales, graphs))
     members: dict[str, Content] = {case_member(i): text.encode() for i, text in texts}
     members |= {general_member(i): each.text.encode() for i, each in enumerate(general)}
@@ -297,8 +298,8 @@ def contents(
         "version": newest_version(members),
         "quantglow": __version__,
         "constants": list(constants[0]),
-        "cases": [list(found) for found in constants[1 : len(graphs)]],
-        GENERAL: [list(found) for found in constants[len(graphs) :]],
+        "cases": [list(arrays) for arrays in constants[1 : len(graphs)]],
+        GENERAL: [list(arrays) for arrays in constants[len(graphs) :]],
         "arrays": numbers,
         "scales": scales,
         **store.manifest(),
@@ -404,15 +405,15 @@ def texts_of(
     arrays = arrays_in(archive, manifest, allowance)
     scales = {ArrayMark.of(arrays[number]): arrays[number] for number in scales_in(manifest)}
     members = members_of_graphs(manifest)
-    found: list[StoredText] = []
+    texts: list[StoredText] = []
     for member, names, numbers in zip(
         members, groups_in(manifest), numbers_in(manifest), strict=True
     ):
         text = checked(archive, manifest, member).decode()
         constants = {name: arrays[i] for name, i in zip(names, numbers, strict=True)}
-        found.append((text, constants, scales))
+        texts.append((text, constants, scales))
     count = len(members) - len(manifest.get(GENERAL, []))
-    return found[:count], found[count:]
+    return texts[:count], texts[count:]
 
 
 def general_from(free: Mapping[str, Any], texts: Sequence[StoredText]) -> Iterator[SymbolicGraph]:

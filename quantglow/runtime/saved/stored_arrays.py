@@ -68,11 +68,11 @@ class Fourier:
     @staticmethod
     def of(shape: Sequence[int], matrix: Sequence[Any], turns: int, window: int) -> Fourier:
         """The entry from the result of ``to_json``.  Raises ``TypeError`` or ``ValueError``."""
-        n, samples, bins, (given, made), direction, groups = matrix
-        sizes = map(int, (n, samples, bins, direction, groups, given, made))
-        n, samples, bins, direction, groups, given, made = sizes
-        found = FourierMatrix(n, samples, bins, (given, made), direction, groups)
-        return Fourier(tuple(map(int, shape)), found, int(turns), int(window))
+        n, samples, bins, (inputs, outputs), direction, groups = matrix
+        sizes = map(int, (n, samples, bins, direction, groups, inputs, outputs))
+        n, samples, bins, direction, groups, inputs, outputs = sizes
+        fourier = FourierMatrix(n, samples, bins, (inputs, outputs), direction, groups)
+        return Fourier(tuple(map(int, shape)), fourier, int(turns), int(window))
 
     def array(self, arrays: Mapping[int, Array]) -> Array:
         """The matrix.  Raises ``KeyError`` or ``ValueError``."""
@@ -80,8 +80,8 @@ class Fourier:
         window = np.asarray(arrays[self.window], np.float64)
         if table.shape != (self.matrix.n, 2) or window.shape != (self.matrix.samples,):
             raise ValueError(f"turns {table.shape} and window {window.shape} of {self.matrix}")
-        made = Windowed(self.matrix, window).elements(table[:, 0] + 1j * table[:, 1])
-        return made.reshape(self.shape)
+        elements = Windowed(self.matrix, window).elements(table[:, 0] + 1j * table[:, 1])
+        return elements.reshape(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,18 +109,18 @@ class Written:
         """Bytes of its elements."""
         return self.array.size * self.dtype.itemsize
 
-    def __getitem__(self, wanted: slice) -> Data:
-        start, stop, _ = wanted.indices(len(self))
+    def __getitem__(self, section: slice) -> Data:
+        start, stop, _ = section.indices(len(self))
         first, end = start // self.dtype.itemsize, -(-stop // self.dtype.itemsize)
         skipped = start - first * self.dtype.itemsize
         data = self._elements(slice(first, end)).view(np.uint8).data
         return data[skipped : skipped + max(0, stop - start)]
 
-    def _elements(self, wanted: slice) -> Array:
-        found = self.array.reshape(-1)[wanted]
+    def _elements(self, positions: slice) -> Array:
+        elements = self.array.reshape(-1)[positions]
         if self.base is not None:
-            return difference(found, self.base.reshape(-1)[wanted])
-        return found.astype(self.dtype, copy=False)
+            return difference(elements, self.base.reshape(-1)[positions])
+        return elements.astype(self.dtype, copy=False)
 
 
 @dataclass
@@ -142,20 +142,20 @@ class ArrayStore:
         key = digest_of(array)
         if key not in self.numbers:
             self.numbers[key] = number = len(self.numbers)
-            if (made := self._fourier(array)) is not None:
-                self.fourier[number] = made
+            if (fourier := self._fourier(array)) is not None:
+                self.fourier[number] = fourier
             else:
                 self.written[number] = self._form(array, number)
         return self.numbers[key]
 
     def _fourier(self, array: Array) -> Fourier | None:
         """The Fourier transform of an array, if a reader can compute exactly this array from it."""
-        made = sum(4 * found.matrix.size for found in self.fourier.values())
-        if array.nbytes < LEAST_FOURIER_NBYTES or made + array.nbytes > FREE_NBYTES:
+        nbytes = sum(4 * recognized.matrix.size for recognized in self.fourier.values())
+        if array.nbytes < LEAST_FOURIER_NBYTES or nbytes + array.nbytes > FREE_NBYTES:
             return None
-        if (found := recognised(array)) is None:
+        if (recognized := recognised(array)) is None:
             return None
-        windowed, table = found
+        windowed, table = recognized
         window, narrow = windowed.window, windowed.window.astype(np.float32)
         numbers = (
             self.number_of(np.stack([table.real, table.imag], axis=1)),
@@ -180,9 +180,9 @@ class ArrayStore:
         """Names and contents of the members."""
         small = [planes(form.elements) for form in self.written.values() if is_small(form)]
         large = {n: form for n, form in self.written.items() if not is_small(form)}
-        found: dict[str, Content]
-        found = {member_of(number): npy_parts(form) for number, form in large.items()}
-        return {PACKED: b"".join(small), **found} if small else found
+        members: dict[str, Content]
+        members = {member_of(number): npy_parts(form) for number, form in large.items()}
+        return {PACKED: b"".join(small), **members} if small else members
 
     @property
     def nbytes(self) -> int:
@@ -196,7 +196,7 @@ class ArrayStore:
             "packed": [(n, form.dtype.newbyteorder("<").str, form.shape) for n, form in small],
             "halves": self.halves,
             "deltas": [*self.deltas.items()],
-            "fourier": [(number, *found.to_json()) for number, found in self.fourier.items()],
+            "fourier": [(number, *fourier.to_json()) for number, fourier in self.fourier.items()],
         }
 
 
@@ -222,34 +222,34 @@ class Forms:
         """The forms in a manifest.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
         packed = {int(n): kind_of(dtype, shape) for n, dtype, shape in manifest["packed"]}
         deltas = {int(n): int(base) for n, base in manifest["deltas"]}
-        fourier = {int(n): Fourier.of(*rest) for n, *rest in manifest["fourier"]}
+        fourier = {int(n): Fourier.of(*fields) for n, *fields in manifest["fourier"]}
         return Forms(packed, frozenset(map(int, manifest["halves"])), deltas, fourier)
 
     @property
     def made_nbytes(self) -> int:
         """Size of the arrays that are computed anew, in bytes."""
-        return sum(4 * found.matrix.size for found in self.fourier.values())
+        return sum(4 * fourier.matrix.size for fourier in self.fourier.values())
 
     def stored(self, numbers: Collection[int]) -> set[int]:
         """Numbers of the stored arrays that some arrays are made from."""
-        given = ((found.turns, found.window) for found in self.fourier.values())
-        return {*numbers, *itertools.chain.from_iterable(given)} - self.fourier.keys()
+        sources = ((fourier.turns, fourier.window) for fourier in self.fourier.values())
+        return {*numbers, *itertools.chain.from_iterable(sources)} - self.fourier.keys()
 
     def members(self, numbers: Collection[int]) -> set[str]:
         """Members that hold some arrays."""
-        own = {member_of(number) for number in self.stored(numbers) - self.packed.keys()}
-        return {PACKED, *own} if self.packed else own
+        names = {member_of(number) for number in self.stored(numbers) - self.packed.keys()}
+        return {PACKED, *names} if self.packed else names
 
     def unpacked(self, data: bytes) -> dict[int, Array]:
         """The small arrays.  Raises ``ValueError``."""
-        found, start = {}, 0
+        arrays, start = {}, 0
         for number, (dtype, shape) in self.packed.items():
             end = start + math.prod(shape) * dtype.itemsize
-            found[number] = from_planes(data[start:end], dtype, shape)
+            arrays[number] = from_planes(data[start:end], dtype, shape)
             start = end
         if start != len(data):
             raise ValueError(f"{PACKED!r} has {len(data)} bytes, its arrays {start}")
-        return found
+        return arrays
 
     def widened(self, number: int, array: Array) -> Array:
         """An array of the file, as float32 if it is written as float16."""
@@ -257,12 +257,12 @@ class Forms:
 
     def arrays(self, wide: Mapping[int, Array]) -> dict[int, Array]:
         """The arrays from ``widened`` ones.  Raises ``KeyError`` or ``ValueError``."""
-        found: dict[int, Array] = {}
+        arrays: dict[int, Array] = {}
         for number, array in sorted(wide.items()):
             if number in self.deltas:  # found has earlier arrays only
-                array = restored(array, found[self.deltas[number]])
-            found[number] = array
-        return found | {number: made.array(found) for number, made in self.fourier.items()}
+                array = restored(array, arrays[self.deltas[number]])
+            arrays[number] = array
+        return arrays | {number: fourier.array(arrays) for number, fourier in self.fourier.items()}
 
 
 def kind_of(dtype: str, shape: Sequence[int]) -> Kind:
@@ -353,8 +353,8 @@ def from_npy(data: bytes) -> Array:
         raise ValueError("Object arrays cannot be loaded: they are pickles")
     if min(shape, default=0) < 0:
         raise ValueError(f"an array is {dtype} {shape}")
-    found = np.frombuffer(data, dtype, math.prod(shape), start)
-    return found.reshape(shape, order="F" if is_fortran else "C")
+    flat = np.frombuffer(data, dtype, math.prod(shape), start)
+    return flat.reshape(shape, order="F" if is_fortran else "C")
 
 
 def npy_header(data: bytes) -> tuple[tuple[tuple[int, ...], bool, np.dtype[Any]], int]:

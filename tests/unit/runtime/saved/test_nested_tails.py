@@ -148,7 +148,7 @@ def test_too_many_files_inside_of_a_file_are_refused(member: str, tmp_path: Path
     quantized(int8_tail_model(), [np.ones((32, SIZE), np.float32)]).save(path)
     tail = saving.load(path).tail
     assert tail is not None
-    data = tail.rest
+    data = tail.suffix
 
     def edit(members: dict[str, bytes]) -> None:
         members.pop(TAIL_WEIGHTS, None)
