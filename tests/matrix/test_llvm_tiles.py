@@ -172,7 +172,7 @@ def test_code_for_a_free_batch_serves_batches_of_any_size(batch: int) -> None:
         lambda sizes: convolution((6, 8), 512, 512, (3, 3), pad=1, batch=sizes["batch"]),
         {"batch": batch},
         target,
-    ).made
+    ).lowered
     program, guards = made.planned.program, made.guards
     emitted = emit_free_program(program, made.order, target, guards, np.ascontiguousarray)
     assert any("prefetch" in row.kernel.ir for row in emitted.rows)

@@ -67,11 +67,11 @@ class AnswerLog(Concise):
     def answered(self, case: Case, by: str) -> None:
         """Count a call that onnxruntime answered, or else the program."""
         with self._lock:
-            found = self._at(case)
+            answers = self._at(case)
             if by == ONNXRUNTIME:
-                changed = replace(found, onnxruntime=found.onnxruntime + 1)
+                changed = replace(answers, onnxruntime=answers.onnxruntime + 1)
             else:
-                changed = replace(found, program=found.program + 1, state=READY)
+                changed = replace(answers, program=answers.program + 1, state=READY)
             self._answers[case] = changed
 
     def came(self, case: Case, state: str) -> None:
@@ -80,12 +80,12 @@ class AnswerLog(Concise):
             self._answers[case] = replace(self._at(case), state=state)
 
     def _at(self, case: Case) -> Answers:
-        found = self._answers.get(case)
-        if found is None:
+        answers = self._answers.get(case)
+        if answers is None:
             if len(self._answers) >= MOST_CASES:
                 del self._answers[next(iter(self._answers))]
-            found = Answers(text_of(case))
-        return found
+            answers = Answers(text_of(case))
+        return answers
 
 
 def text_of(case: Case) -> str:

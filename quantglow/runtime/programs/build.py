@@ -124,8 +124,8 @@ class Compiler:
         threads, others = thread_count(num_threads), code_generators(backends)
         if backend == "reference":
             return Compiler(None, 1, others, schedule, answers=answers)
-        found = resolve(instance("target", target, str, "the name of a target"))
-        return Compiler(found, threads, others, schedule, answers=answers)
+        resolved = resolve(instance("target", target, str, "the name of a target"))
+        return Compiler(resolved, threads, others, schedule, answers=answers)
 
     @property
     def name(self) -> str:
@@ -138,15 +138,15 @@ class Compiler:
         that need not run (``skip_branches``).
         """
         graph.check_names()
-        own = self.backend
+        backend = self.backend
         arguments = (self.name, self.num_threads)
         branches = branches_apart(graph) if skip_branches else []
         if self._is_ours(graph) and not branches:
-            executable: Executable = own.compile(graph, *arguments)
-            return Build(executable, tuple(own.plans), *arguments, own.seconds)
-        segments = partition(graph, (*self.backends, own, OnnxRuntimeBackend()), branches)
+            executable: Executable = backend.compile(graph, *arguments)
+            return Build(executable, tuple(backend.plans), *arguments, backend.seconds)
+        segments = partition(graph, (*self.backends, backend, OnnxRuntimeBackend()), branches)
         executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
-        return Build(executable, tuple(own.plans), *arguments, own.seconds, segments)
+        return Build(executable, tuple(backend.plans), *arguments, backend.seconds, segments)
 
     @property
     def backend(self) -> ProgramBackend:
@@ -223,12 +223,12 @@ class ProgramBackend:
         if stored is not None and not reads(stored, segment):
             debug.log(1, f"program cache: {key} has other inputs")
             stored = None
-        made, pieces = stored or self._made(key, segment, num_threads)
+        executable, pieces = stored or self._compile_segment(key, segment, num_threads)
         if pieces == 1:
-            return made
+            return executable
         inputs = tuple(node.type for node in segment.inputs)
         outputs = tuple(node.type for _, node in segment.outputs)
-        return BatchedExecutable(made, pieces, inputs, outputs)
+        return BatchedExecutable(executable, pieces, inputs, outputs)
 
     def read(
         self, key: str | None, segment: Callable[[], Graph], num_threads: int
@@ -238,10 +238,10 @@ class ProgramBackend:
         assert self.target is not None
         spent: dict[str, float] = {}
         with debug.timed("read program", spent):
-            found = key and ProgramStore().program(key, self.target, num_threads, facts_from)
-        if not found:
+            entry = key and ProgramStore().program(key, self.target, num_threads, facts_from)
+        if not entry:
             return None
-        loaded, (figures, pieces) = found
+        loaded, (figures, pieces) = entry
         try:
             executable = LlvmExecutable.of(loaded)
         except FileFormatError as error:
@@ -251,7 +251,7 @@ class ProgramBackend:
         self.plans.append(Planning(figures, lambda: self.planned(segment(), num_threads)[0]))
         return executable, pieces
 
-    def _made(
+    def _compile_segment(
         self, key: str | None, segment: Graph, num_threads: int
     ) -> tuple[LlvmExecutable, int]:
         """A new program, and the number of pieces of the batch."""
@@ -261,7 +261,7 @@ class ProgramBackend:
         planned, pieces = self.planned(segment, num_threads)
         self._record(planned)
         with debug.timed("generate code", self.seconds):
-            made = compile_program(
+            executable = compile_program(
                 planned.program,
                 planned.plan,
                 self.target,
@@ -270,8 +270,8 @@ class ProgramBackend:
             )
         if key is not None:
             facts = {"pieces": pieces, "figures": astuple(planned.figures)}
-            ProgramStore().keep(key, made.loaded, facts)
-        return made, pieces
+            ProgramStore().keep(key, executable.loaded, facts)
+        return executable, pieces
 
     def _record(self, planned: PlannedProgram) -> None:
         self.plans.append(Planning(planned.figures, lambda: planned))

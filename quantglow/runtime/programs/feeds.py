@@ -69,13 +69,13 @@ class TensorInfo:
         return TensorInfo(port.name, list(port.dims or ()), kind)
 
 
-def chosen_outputs(output_names: Sequence[str] | None, known: list[str]) -> list[str]:
+def chosen_outputs(output_names: Sequence[str] | None, all_names: list[str]) -> list[str]:
     """The outputs to return; None, or no name, stands for all.  Raises ``InputError`` for unknown
     names.
     """
-    names = list(strings(output_names, "output_names")) or known
-    if unknown := [name for name in names if name not in known]:
-        raise InputError(f"unknown output(s) {unknown}; the model has {known}")
+    names = list(strings(output_names, "output_names")) or all_names
+    if unknown := [name for name in names if name not in all_names]:
+        raise InputError(f"unknown output(s) {unknown}; the model has {all_names}")
     return names
 
 

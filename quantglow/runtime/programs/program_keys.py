@@ -58,10 +58,10 @@ def _key(
     versions = code_versions()
     if versions is None:
         return None
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in (kind, *versions, target.key, text, *settings, *_described(arrays)):
-        add(found, part)
-    return f"program_{found.hexdigest()[:40]}"
+        add(digest, part)
+    return f"program_{digest.hexdigest()[:40]}"
 
 
 def _described(arrays: Mapping[str, Array]) -> Iterator[str | bytes]:

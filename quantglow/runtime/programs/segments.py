@@ -107,7 +107,7 @@ def compiled_segments(
 
 def last_reads(graph: Graph, segments: Sequence[Segment]) -> list[tuple[str, ...]]:
     """For each segment, the values that none of the later ones reads."""
-    kept = {node.name for _, node in graph.outputs}
+    results = {node.name for _, node in graph.outputs}
     last: dict[str, int] = {}
     for position, segment in enumerate(segments):
         names = [node.name for node in segment.graph.inputs]
@@ -116,6 +116,6 @@ def last_reads(graph: Graph, segments: Sequence[Segment]) -> list[tuple[str, ...
         ]
         last.update(dict.fromkeys([*names, *(name for name, _ in segment.graph.outputs)], position))
     return [
-        tuple(name for name, at in last.items() if at == position and name not in kept)
+        tuple(name for name, at in last.items() if at == position and name not in results)
         for position in range(len(segments))
     ]

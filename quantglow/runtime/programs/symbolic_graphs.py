@@ -39,11 +39,11 @@ def template_of(signature: Signature, case: Case) -> Template:
     """The shapes of a case with symbols for its free dimensions but those of 1."""
     shapes = case.shape_map
     free = [(p, list(_free_dimensions(p, len(shapes[p.name])))) for p in signature.inputs]
-    names = identifiers(dict.fromkeys(name for _, found in free for _, name in found))
+    names = identifiers(dict.fromkeys(name for _, dimensions in free for _, name in dimensions))
     template = []
-    for port, found in free:
+    for port, dimensions in free:
         sizes: list[int | str] = [*shapes[port.name]]
-        for axis, name in found:
+        for axis, name in dimensions:
             if shapes[port.name][axis] >= SMALLEST:
                 sizes[axis] = names[name]
         template.append((port.name, tuple(sizes)))
@@ -67,13 +67,13 @@ def without_ones(signature: Signature, case: Case) -> Case:
         for axis, _ in _free_dimensions(port, len(shapes[port.name])):
             if shapes[port.name][axis] < SMALLEST:
                 shapes[port.name][axis] = USUAL
-    found = {name: tuple(shape) for name, shape in shapes.items()}
-    return replace(Case.of(found), values=case.values)
+    larger = {name: tuple(shape) for name, shape in shapes.items()}
+    return replace(Case.of(larger), values=case.values)
 
 
 def fitting(template: Template, case: Case) -> dict[str, int] | None:
     """The values of the symbols at the shapes of a case; None if these do not fit."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     shapes = case.shape_map
     for dims, shape in dict.fromkeys([(dims, shapes[name]) for name, dims in template]):
         if len(shape) != len(dims):
@@ -82,9 +82,9 @@ def fitting(template: Template, case: Case) -> dict[str, int] | None:
             if isinstance(dim, int):
                 if dim != size:
                     return None
-            elif not SMALLEST <= size <= LARGEST or found.setdefault(dim, size) != size:
+            elif not SMALLEST <= size <= LARGEST or values.setdefault(dim, size) != size:
                 return None
-    return found
+    return values
 
 
 def case_with(template: Template, sizes: dict[str, int], values: Values) -> Case:
@@ -155,20 +155,20 @@ class SymbolicGraph(Concise):
 
     def added_share(self, graph: Graph) -> float:
         """Bytes of its constants that a graph does not have, as a share of those of the graph."""
-        known = {content_key(array): array.nbytes for array in arrays_of(graph)}
-        own = {content_key(array): array.nbytes for array in self.constants.values()}
-        added = sum(nbytes for key, nbytes in own.items() if key not in known)
-        return added / max(1, sum(known.values()))
+        present = {content_key(array): array.nbytes for array in arrays_of(graph)}
+        constants = {content_key(array): array.nbytes for array in self.constants.values()}
+        added = sum(nbytes for key, nbytes in constants.items() if key not in present)
+        return added / max(1, sum(present.values()))
 
     def with_arrays(self, arrays: Mapping[int, Array]) -> SymbolicGraph:
         """The same with other constants, by the ``id`` of its own."""
-        found = {name: arrays.get(id(array), array) for name, array in self.constants.items()}
-        return replace(self, constants=found)
+        constants = {name: arrays.get(id(array), array) for name, array in self.constants.items()}
+        return replace(self, constants=constants)
 
     def sizes_at(self, case: Case) -> dict[str, int] | None:
         """The sizes of the symbols at a case; None where the graph does not serve it."""
-        found = fitting(self.template, case) if case.values == self.values else None
-        return found if found is not None and self.holds(found) else None
+        sizes = fitting(self.template, case) if case.values == self.values else None
+        return sizes if sizes is not None and self.holds(sizes) else None
 
     def holds(self, values: Mapping[str, int]) -> bool:
         """Whether its conditions hold for sizes of the symbols."""
@@ -200,10 +200,10 @@ class SymbolicGraph(Concise):
 
     def _check(self, graph: Graph, case: Case) -> None:
         """Raise ``FileFormatError`` unless the graph has the inputs and outputs that were said."""
-        shapes, given = case.shape_map, {node.name: node.type.shape for node in graph.inputs}
+        shapes, input_shapes = case.shape_map, {node.name: node.type.shape for node in graph.inputs}
         if (
-            given.keys() != shapes.keys()
-            or not all(surely_equal(given[name], shape) for name, shape in shapes.items())
+            input_shapes.keys() != shapes.keys()
+            or not all(surely_equal(input_shapes[name], shape) for name, shape in shapes.items())
             or tuple(name for name, _ in graph.outputs) != self.outputs
             or (
                 self.is_read
@@ -244,10 +244,10 @@ class SymbolicGraph(Concise):
         if not all(SMALLEST <= size <= LARGEST for size in hints.values()):
             raise ValueError(f"{hints} are no sizes of free dimensions")
         # In files without "one_sample" the graph of one sample may depend on the batch.
-        given, batch = data["values"], data["batch"] if data.get("one_sample") else None
-        found = SymbolicGraph(
+        values, batch = data["values"], data["batch"] if data.get("one_sample") else None
+        graph = SymbolicGraph(
             tuple((str(name), tuple(dims)) for name, dims in data["inputs"]),
-            None if given is None else Case.of({}, values_from_json(given)).values,
+            None if values is None else Case.of({}, values_from_json(values)).values,
             hints,
             read_guards(map(str, data["conditions"]), hints),
             None if batch is None else str(batch),
@@ -257,11 +257,11 @@ class SymbolicGraph(Concise):
             scales,
             is_read=True,
         )
-        case = case_with(found.template, hints, found.values)
-        firsts = {dims[:1] for _, dims in found.template}
-        if (batch is not None and firsts != {(batch,)}) or found.sizes_at(case) != hints:
+        case = case_with(graph.template, hints, graph.values)
+        firsts = {dims[:1] for _, dims in graph.template}
+        if (batch is not None and firsts != {(batch,)}) or graph.sizes_at(case) != hints:
             raise ValueError("the sizes of a graph for all shapes do not fit its conditions")
-        return found
+        return graph
 
     def of_model(self, signature: Signature) -> SymbolicGraph:
         """The same as a graph of a model of the signature.  Raises ``InputError``, ``KeyError`` or

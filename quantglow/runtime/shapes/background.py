@@ -104,47 +104,47 @@ class Meanwhile:
         """
         while True:
             case = self.programs.case_at(feeds)
-            if (found := self._at(case, feeds)) is not None:
-                return found
+            if (served := self._at(case, feeds)) is not None:
+                return served
 
     def _at(self, case: Case, feeds: Feeds) -> Served | None:
         """``at`` for feeds of a case.  None where compiling showed that more values decide, so that
         the case is another one: the program may be that of another call's values."""
-        if (found := self.programs.ready(case)) is not None:
-            return self._answered(case, found)
+        if (served := self.programs.ready(case)) is not None:
+            return self._answered(case, served)
         self.programs.check(case, feeds)
         job = self._job(case, feeds)
         if job is None:
             return self._answered(case, self._compiled(case, feeds))
         if not job.is_quick():
             try:
-                found = self.programs.in_onnxruntime(case)
+                served = self.programs.in_onnxruntime(case)
             except FallbackError as error:
                 debug.log(1, f"calls at {case} wait for its program: {error}")
             else:
                 self.log.answered(case, ONNXRUNTIME)
-                return found
+                return served
         try:
-            found = job.result.result()
+            served = job.result.result()
         except BaseException as error:
             is_of_job = job.result.done() and job.result.exception() is error
             if is_of_job and self.programs.case_at(feeds) != case:
                 return None
             self._raised(case)
             raise
-        return self._answered(case, found) if self.programs.case_at(feeds) == case else None
+        return self._answered(case, served) if self.programs.case_at(feeds) == case else None
 
-    def _answered(self, case: Case, found: Served) -> Served:
+    def _answered(self, case: Case, served: Served) -> Served:
         self.log.answered(case, "program")
-        return found
+        return served
 
     def _compiled(self, case: Case, feeds: Feeds) -> Served:
         """The program of a case that failed before, and is not compiled in the thread again."""
-        found = self.programs.compiled_at(feeds)
+        served = self.programs.compiled_at(feeds)
         with self._lock:
             self._failed.pop(case, None)
         self.log.came(case, READY)
-        return found
+        return served
 
     def _job(self, case: Case, feeds: Feeds) -> Job | None:
         """The job of a case, a new one if there is none; None where the call has to wait.
@@ -174,13 +174,13 @@ class Meanwhile:
         """Compile until no case waits."""
         while (job := self._next()) is not None:
             try:
-                found = self.programs.compiled_at(job.feeds)
+                served = self.programs.compiled_at(job.feeds)
             except BaseException as error:  # noqa: BLE001 - a call raises it
                 self._done(job, error)
                 job.result.set_exception(error)
             else:
                 self._done(job)
-                job.result.set_result(found)
+                job.result.set_result(served)
 
     def _next(self) -> Job | None:
         with self._lock:

@@ -107,13 +107,13 @@ class FreeShapes(Concise):
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
     _arrays: SharedArrays = field(default_factory=SharedArrays, init=False)
-    _kept: KeptPrograms = field(init=False)
+    _cache: KeptPrograms = field(init=False)
     _flight: SingleFlight[Case, Served] = field(default_factory=SingleFlight, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
         limits = self.most_values, self.most_programs, self.most_nbytes
-        self._kept = KeptPrograms(*limits, self.opened.case)
+        self._cache = KeptPrograms(*limits, self.opened.case)
         renewed_after_fork(self)
 
     def forget_threads(self) -> None:
@@ -133,20 +133,20 @@ class FreeShapes(Concise):
     @property
     def is_empty(self) -> bool:
         """Whether nothing is compiled yet."""
-        return self._kept.first is None and self.opened.case is None
+        return self._cache.first is None and self.opened.case is None
 
     @property
     def first(self) -> Served:
         """The first program that is a shape's own; for a model from a file, that of its graph."""
-        if self._kept.first is None and self.opened.case is not None:
+        if self._cache.first is None and self.opened.case is not None:
             build = self.compiler.compile(self.opened.graph)
             self.add(Specialisation(self.opened.graph, build, self.opened.case))
-        if (found := self._kept.first) is None:
+        if (first := self._cache.first) is None:
             raise InputError(
                 "the model leaves dimensions free and was not run yet, so there is no program to "
                 "look at. Remedy: run it once, or compile it with input_shapes."
             )
-        return found
+        return first
 
     @property
     def shapes(self) -> list[dict[str, Shape]]:
@@ -157,26 +157,26 @@ class FreeShapes(Concise):
     def cases(self) -> list[Case]:
         """Cases of the programs that are kept, the last used one last."""
         with self._lock:
-            return list(self._kept.programs)
+            return list(self._cache.programs)
 
     def contents(self) -> tuple[Graph, Freedom | None]:
         """The first graph, or that of a file before there is one, and the other contents."""
-        first = self._kept.first
+        first = self._cache.first
         graph = self.opened.graph if first is None else first.graph
         case = self.opened.case if first is None else case_of(first)
         if self.freedom is None:
             return graph, None
-        found = self.freedom(Case.of({}) if case is None else case, graph)
+        freedom = self.freedom(Case.of({}) if case is None else case, graph)
         general = () if case is None else self.generals.graphs_at(case)
         small = tuple(each for each in general if each.added_share(graph) <= MOST_ADDED)
-        return graph, replace(found, general=small)
+        return graph, replace(freedom, general=small)
 
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs that are kept."""
         with self._lock:
-            own = [found for found in self._kept.programs.values() if not found.is_general]
+            single = [served for served in self._cache.programs.values() if not served.is_general]
         return (
-            *(served_by_own(case_of(f).shapes, f.build) for f in own if not f.is_in_parts),
+            *(served_by_own(case_of(f).shapes, f.build) for f in single if not f.is_in_parts),
             *map(served_by_general, self.generals),
             *(self.fallback.served() if self.fallback else ()),
         )
@@ -198,14 +198,14 @@ class FreeShapes(Concise):
 
     def on_threads(self, num_threads: int) -> FreeShapes:
         """The same for another number of threads; its first case is ready."""
-        first, opened = self._kept.first, self.opened
+        first, opened = self._cache.first, self.opened
         if first is not None:
             opened = Opened(first.graph, case_of(first), tuple(self.generals.graphs))
         compiler = replace(self.compiler, num_threads=num_threads)
-        found = replace(self, compiler=compiler, opened=opened)
+        programs = replace(self, compiler=compiler, opened=opened)
         if opened.case is not None:
-            found.prepare(opened.case)
-        return found
+            programs.prepare(opened.case)
+        return programs
 
     def warm_up(self, shapes: Shapes, specialised: bool = False) -> None:
         """Compile the program of some shapes; inputs whose values decide have those of the first
@@ -213,21 +213,21 @@ class FreeShapes(Concise):
         self.signature.check(with_names(self.signature, shapes))
         values = case_of(self.first).values if self.deciding else None
         case = Case.of(shapes, dict(values) if values else None)
-        found = self.prepare(case)
-        if specialised and is_shared(found):
+        served = self.prepare(case)
+        if specialised and is_shared(served):
             with self._lock:
                 self._often.leave(case)
-            self._specialise(case, check_not_ending)
+            self._specialize(case, check_not_ending)
 
     def prepare(self, case: Case) -> Served:
         """The program of a case, compiled if it is new."""
         return self._at(case)
 
-    def add(self, found: Specialisation) -> None:
+    def add(self, specialization: Specialisation) -> None:
         """Keep a program that was compiled elsewhere."""
-        self._arrays.graph(found.graph)
+        self._arrays.graph(specialization.graph)
         with self._lock:
-            self._keep(case_of(found), found)
+            self._keep(case_of(specialization), specialization)
 
     def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the case of ``feeds``, compiled if it is new: now, or in a thread while
@@ -250,7 +250,7 @@ class FreeShapes(Concise):
 
     def ready(self, case: Case) -> Served | None:
         """The program of a case; None if it is not compiled."""
-        return self._found(case)[1]
+        return self._lookup(case)[1]
 
     def check(self, case: Case, feeds: Mapping[str, Array]) -> None:
         """Raise ``InputError`` for feeds that the model does not take."""
@@ -291,34 +291,34 @@ class FreeShapes(Concise):
 
     def _at(self, case: Case, feeds: Mapping[str, Array] | None = None) -> Served:
         """The program of a case; ``feeds`` are checked before it is compiled."""
-        if (found := self._found(case)[1]) is not None:
-            return found
-        return self._flight.result(partial(self._found, case), partial(self._made, feeds))
+        if (served := self._lookup(case)[1]) is not None:
+            return served
+        return self._flight.result(partial(self._lookup, case), partial(self._compile_new, feeds))
 
-    def _found(self, case: Case) -> tuple[Case, Served | None]:
+    def _lookup(self, case: Case) -> tuple[Case, Served | None]:
         """The case that has a program for this one, and that, if it is there."""
         with self._lock:
-            case, found = self._kept.used(case)
-            if found is not None and is_shared(found):
+            case, served = self._cache.used(case)
+            if served is not None and is_shared(served):
                 self._often.called(case)
-        return case, found
+        return case, served
 
-    def _made(self, feeds: Mapping[str, Array] | None, case: Case) -> Served:
+    def _compile_new(self, feeds: Mapping[str, Array] | None, case: Case) -> Served:
         """A new program, which is kept."""
         if feeds is not None:
             check_types(self.signature, feeds)
-        made = self._compiled(case)
+        served = self._compiled(case)
         with self._lock:
-            self._keep(case, made)
-            self._kept.count(case)
-        return made
+            self._keep(case, served)
+            self._cache.count(case)
+        return served
 
     def _compiled(self, case: Case) -> Served:
         if (served := self._served(case)) is not None:
             return served
         self.signature.check(case.shape_map, 0 if self.fallback else 1)
-        if self.fallback and (known := self.fallback.known(case)) is not None:
-            return known
+        if self.fallback and (replacement := self.fallback.known(case)) is not None:
+            return replacement
         try:
             if (stored := self._stored.program(case)) is not None:
                 return stored
@@ -346,8 +346,8 @@ class FreeShapes(Concise):
     @cached_property
     def generals(self) -> GeneralPrograms:
         """The programs for all shapes."""
-        known = list(self.opened.general)
-        return GeneralPrograms(self.signature, self.shared_graph_at, self.compiler, known)
+        graphs = list(self.opened.general)
+        return GeneralPrograms(self.signature, self.shared_graph_at, self.compiler, graphs)
 
     def shared_graph_at(self, case: Case) -> Graph:
         """The graph of a case; equal constants of all graphs share memory."""
@@ -357,7 +357,7 @@ class FreeShapes(Concise):
         """The program of a case by one for all shapes, which is made if it may be and if this is
         not the first case of a model that comes from no file; None where none serves it.
         """
-        if self._kept.first is None and not self.opened.general:
+        if self._cache.first is None and not self.opened.general:
             return None
         executable = self.generals.executable(case, self._piece, may_plan)
         if executable is None:
@@ -375,35 +375,35 @@ class FreeShapes(Concise):
 
     @cached_property
     def _often(self) -> OftenUsed:
-        return OftenUsed(self._specialise)
+        return OftenUsed(self._specialize)
 
-    def _specialise(self, case: Case, check: Check) -> None:
+    def _specialize(self, case: Case, check: Check) -> None:
         """Replace the program of a case by one of its own, if that can be compiled.  Errors of our
         own are raised while verifying.
         """
         try:
             graph = self.shared_graph_at(case)
             self.compiler.load_kernels(graph, check)
-            found = Specialisation(graph, self.compiler.compile(graph), case)
+            specialization = Specialisation(graph, self.compiler.compile(graph), case)
         except Exception as error:
             debug.log(1, f"no program of its own for {case}: {type(error).__name__}: {error}")
             if debug.verifying() and not isinstance(error, QuantglowError | CancelledError):
                 raise
             return
         with self._lock:
-            current = self._kept.programs.get(case)
+            current = self._cache.programs.get(case)
             if current is not None and is_shared(current):  # else another thread was faster
-                self._keep(case, found)
+                self._keep(case, specialization)
 
-    def _keep(self, case: Case, found: Served) -> None:
+    def _keep(self, case: Case, served: Served) -> None:
         """Make room for a new program; the caller holds the lock."""
-        for dropped in self._kept.add(case, found):
+        for dropped in self._cache.add(case, served):
             self._often.forget(dropped)
 
 
-def is_shared(found: Served) -> bool:
+def is_shared(served: Served) -> bool:
     """Whether a program for all shapes serves this one, and one of its own may be faster."""
-    return found.is_general and not found.is_in_parts
+    return served.is_general and not served.is_in_parts
 
 
 def least(dim: Dim) -> int:

@@ -83,7 +83,7 @@ class GeneralProgram(Concise):
     key: str | None = None
 
     @cached_property
-    def made(self) -> Made:
+    def lowered(self) -> Made:
         """The planned program."""
         return self.make()
 
@@ -93,25 +93,25 @@ class GeneralProgram(Concise):
         target, threads = self.compiler.target, self.compiler.num_threads
         assert target is not None
         store, key = ProgramStore(), self.key
-        if key and (found := store.program(key, target, threads, conditions_from, GROWTH)):
-            return Code(*found)
+        if key and (stored := store.program(key, target, threads, conditions_from, GROWTH)):
+            return Code(*stored)
         # Only here: a process that finds its programs on disk generates no code.
         from quantglow.runtime.native.compilation import compile_free_program
 
-        made = self.made
+        lowered = self.lowered
         with debug.timed("general program"):
             loaded = compile_free_program(
-                made.planned.program,
-                made.order,
-                made.guards,
+                lowered.planned.program,
+                lowered.order,
+                lowered.guards,
                 target,
                 threads,
                 is_checked=self.compiler.is_checked,
             )
-        made.guards.is_closed = True
+        lowered.guards.is_closed = True
         if key:
-            store.keep(key, loaded, made.guards.conditions().to_json())
-        return Code(loaded, made.guards)
+            store.keep(key, loaded, lowered.guards.conditions().to_json())
+        return Code(loaded, lowered.guards)
 
     @property
     def loaded(self) -> LoadedProgram:
@@ -167,8 +167,8 @@ def values_at(
     source: SymbolicGraph, guards: Holding, case: Case, more: Values | None = None
 ) -> Values | None:
     """The values of the symbols at a case, and ``more``; None where the guards do not hold."""
-    found = fitting(source.template, case) if case.values == source.values else None
-    values = None if found is None else {**found, **(more or {})}
+    sizes = fitting(source.template, case) if case.values == source.values else None
+    values = None if sizes is None else {**sizes, **(more or {})}
     return None if values is None or not guards.hold(values) else values
 
 
@@ -196,10 +196,10 @@ def general_program(
     ``symbolic_graph`` has none, and for graphs in segments.  Raises ``QuantglowError`` for graphs
     that cannot be compiled.
     """
-    made = symbolic_graph(signature, case, graph_at, compiler, donated, caution)
-    if made is None or not compiler.is_one_program(made[1]):
+    parts = symbolic_graph(signature, case, graph_at, compiler, donated, caution)
+    if parts is None or not compiler.is_one_program(parts[1]):
         return None
-    return planned_program(*made, compiler, donated)
+    return planned_program(*parts, compiler, donated)
 
 
 def symbolic_graph(
@@ -224,12 +224,12 @@ def symbolic_graph(
         return None
     sizes, guards = symbols(hints, caution)
     graph = graph_at(case_with(template, sizes, case.values))
-    is_taken = compiler.is_own if donated is None else compiler.is_one_program(graph)
-    if not is_taken or not _has_parts_of_own(graph, case, graph_at):
+    is_compiled = compiler.is_own if donated is None else compiler.is_one_program(graph)
+    if not is_compiled or not _has_parts_of_own(graph, case, graph_at):
         return None
     batch = batch_symbol(template, graph, guards) if donated is None else None
-    made = SymbolicGraph.of(graph, guards, template, case.values, batch, signature.outputs)
-    return made, graph, guards
+    source = SymbolicGraph.of(graph, guards, template, case.values, batch, signature.outputs)
+    return source, graph, guards
 
 
 def planned_program(
@@ -247,8 +247,8 @@ def planned_program(
     from quantglow.runtime.shapes.general_planning import planned
 
     donations = () if donated is None else donated.at(guards)
-    made, plan = planned(graph, guards, compiler.target, donations, compiler.schedule)
-    return GeneralProgram(source, plan, lambda: made, compiler)
+    program, plan = planned(graph, guards, compiler.target, donations, compiler.schedule)
+    return GeneralProgram(source, plan, lambda: program, compiler)
 
 
 def stored_program(
@@ -259,16 +259,16 @@ def stored_program(
     if not plan:
         return None
     return GeneralProgram(
-        source, plan, lambda: planned_program(source, *opened(), compiler).made, compiler, key
+        source, plan, lambda: planned_program(source, *opened(), compiler).lowered, compiler, key
     )
 
 
-def kept_program(found: GeneralProgram, key: str | None) -> GeneralProgram:
+def kept_program(program: GeneralProgram, key: str | None) -> GeneralProgram:
     """A new program, kept for later processes."""
     if key is None:
-        return found
-    ProgramStore().keep_facts(f"{key}_plan", found.plan.to_json())
-    return replace(found, key=key)
+        return program
+    ProgramStore().keep_facts(f"{key}_plan", program.plan.to_json())
+    return replace(program, key=key)
 
 
 def joined_graph(
@@ -293,5 +293,5 @@ def _has_parts_of_own(graph: Graph, case: Case, graph_at: Callable[[Case], Graph
     parts = integers(graph), externals(graph)
     if not any(parts):
         return True
-    own = graph_at(case)
-    return parts == (integers(own), externals(own))
+    specialized = graph_at(case)
+    return parts == (integers(specialized), externals(specialized))

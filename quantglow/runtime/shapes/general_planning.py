@@ -42,12 +42,12 @@ def planned(
 ) -> tuple[Made, GeneralPlan]:
     """The program of a graph whose sizes have these guards.  Raises ``QuantglowError``."""
     with debug.timed("general plan"):
-        found = plan_program(graph, target, donations=donations, schedule=schedule)
-        made = Made(graph, found, OrderedPlan.of(found.program, found.plan), guards)
-    return made, plan_of(made)
+        lowered = plan_program(graph, target, donations=donations, schedule=schedule)
+        result = Made(graph, lowered, OrderedPlan.of(lowered.program, lowered.plan), guards)
+    return result, plan_of(result)
 
 
-def plan_of(made: Made) -> GeneralPlan:
+def plan_of(source: Made) -> GeneralPlan:
     """The plan of a program as numbers."""
     sizes = Evaluation()
 
@@ -57,9 +57,9 @@ def plan_of(made: Made) -> GeneralPlan:
     def ends(nodes: Iterable[Node]) -> EndSizes:
         return tuple((n.type.dtype, tuple(map(position, n.type.shape))) for n in nodes)
 
-    graph, traffic = made.graph, made.planned.traffic
+    graph, traffic = source.graph, source.planned.traffic
     moved = position(traffic.moved)
-    buffers = tuple(map(position, made.order.nbytes))
+    buffers = tuple(map(position, source.order.nbytes))
     inputs, outputs = ends(graph.inputs), ends(node for _, node in graph.outputs)
-    memory = (traffic.weights, moved, buffers, made.order.arena)
-    return GeneralPlan(made.guards, sizes.program(), *memory, inputs, outputs)
+    memory = (traffic.weights, moved, buffers, source.order.arena)
+    return GeneralPlan(source.guards, sizes.program(), *memory, inputs, outputs)

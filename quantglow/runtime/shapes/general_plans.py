@@ -41,15 +41,15 @@ class GeneralPlan(Concise):
 
     def traffic_at(self, values: Values) -> Traffic:
         """The traffic of a run at these sizes."""
-        found = self.numbers.always_at(values)
-        peak = self.order.offsets([found[at] for at in self.buffers])[1]
-        return Traffic(self.weights, found[self.moved], peak)
+        numbers = self.numbers.always_at(values)
+        peak = self.order.offsets([numbers[at] for at in self.buffers])[1]
+        return Traffic(self.weights, numbers[self.moved], peak)
 
     def ends_at(self, values: Values) -> Ends:
         """The types of inputs and outputs, without their scales."""
-        found = self.numbers.always_at(values)
+        numbers = self.numbers.always_at(values)
         inputs, outputs = (
-            tuple(TensorType(kind, tuple(found[at] for at in shape)) for kind, shape in ends)
+            tuple(TensorType(kind, tuple(numbers[at] for at in shape)) for kind, shape in ends)
             for ends in (self.inputs, self.outputs)
         )
         return inputs, outputs
@@ -98,10 +98,10 @@ def conditions_from(data: Any) -> Conditions:
 
 def positions_from(data: Any, size: int) -> tuple[int, ...]:
     """Positions below a size.  Raises ``TypeError`` or ``ValueError``."""
-    found = tuple(data)
-    if not all(type(at) is int and 0 <= at < size for at in found):
-        raise ValueError(f"{str(found)[:60]} are no positions below {size}")
-    return found
+    positions = tuple(data)
+    if not all(type(at) is int and 0 <= at < size for at in positions):
+        raise ValueError(f"{str(positions)[:60]} are no positions below {size}")
+    return positions
 
 
 def _ends_from(data: Any, size: int) -> EndSizes:

@@ -78,18 +78,18 @@ class GeneralPrograms(Concise):
         self._lock = threading.Lock()
 
     def executable(
-        self, case: Case, own: Callable[[Case], Executable], may_plan: bool
+        self, case: Case, compile_piece: Callable[[Case], Executable], may_plan: bool
     ) -> Executable | None:
         """The executable of a case; None where no general program serves it.
 
-        ``own`` gives that of a piece of the batch that none serves; ``may_plan``: a program is made
-        if none is there.
+        ``compile_piece`` gives that of a piece of the batch that none serves; ``may_plan``: a
+        program is made if none is there.
         """
         with self._lock:
-            found = next(self._fitting(case), None) or (self._planned(case) if may_plan else None)
-        if found is None:
+            serving = next(self._fitting(case), None) or (self._planned(case) if may_plan else None)
+        if serving is None:
             return None
-        program, values = found
+        program, values = serving
         if not self._takes(case, self._inputs(program, values)):
             return None
         pieces = program.pieces_at(values)
@@ -99,10 +99,10 @@ class GeneralPrograms(Concise):
                 return code if self._takes(case, code.inputs) else None
             if code is None:
                 return None
-            return Retried(code, partial(self._own, case))
+            return Retried(code, partial(self._compile_apart, case))
         shapes = {name: (shape[0] // pieces, *shape[1:]) for name, shape in case.shapes}
         part = Case.of(shapes, case.value_map)
-        piece: Executable | None = self._code(part, True) or own(part)
+        piece: Executable | None = self._code(part, True) or compile_piece(part)
         if not isinstance(piece, LlvmExecutable):
             return None
         try:
@@ -123,7 +123,7 @@ class GeneralPrograms(Concise):
         kinds = ((kind.shape, kind.dtype.numpy) for kind in program.ends_at(values)[0])
         return dict(zip(names, kinds, strict=True))
 
-    def _own(self, case: Case) -> Executable:
+    def _compile_apart(self, case: Case) -> Executable:
         """A program of its own."""
         return self.compiler.compile(self.graph_at(case)).executable
 
@@ -139,8 +139,8 @@ class GeneralPrograms(Concise):
             for program, values in list(self._fitting(case)):
                 if (code := self._compiled(program, values)) is not None:
                     return code
-            made = self._planned(case) if may_plan else None
-            return None if made is None else self._compiled(*made)
+            planned = self._planned(case) if may_plan else None
+            return None if planned is None else self._compiled(*planned)
 
     def _compiled(self, program: ForAll, values: Values) -> Executable | None:
         with self._refusing(program.source.template):
@@ -152,12 +152,12 @@ class GeneralPrograms(Concise):
         """The graphs for all shapes, for a file: with one that serves a case, and one for batches
         and other sizes above 1, where there are such."""
         with self._lock:
-            for wanted in (case, without_ones(self.signature, case)):
-                template = template_of(self.signature, wanted)
-                is_known = self._serving(wanted) is not None or template in self._refused
-                if not is_known and len(self.graphs) < MOST_GENERALS:
+            for target in (case, without_ones(self.signature, case)):
+                template = template_of(self.signature, target)
+                is_settled = self._serving(target) is not None or template in self._refused
+                if not is_settled and len(self.graphs) < MOST_GENERALS:
                     with self._refusing(template):
-                        self._made(wanted, 0)
+                        self._add_graph(target, 0)
             return tuple(self.graphs)
 
     def joins_samples(self, case: Case, counts: Iterable[int]) -> bool:
@@ -165,24 +165,24 @@ class GeneralPrograms(Concise):
         which they do not depend on each other."""
         with self._lock:
             graphs = (g for g in (*self._joined, *self.graphs) if g.sizes_at(case) is not None)
-            known = next((g for g in graphs if g.batch is not None), None)
-            graph = known or joined_graph(self.signature, case, self.graph_at)
+            stored = next((g for g in graphs if g.batch is not None), None)
+            graph = stored or joined_graph(self.signature, case, self.graph_at)
             values = None if graph is None else graph.sizes_at(case)
             if graph is None or values is None:
                 return False
-            if known is None:
+            if stored is None:
                 self._joined[MOST_GENERALS - 1 :] = [graph]
             return graph.joins_samples(values, counts)
 
     def _serving(self, case: Case) -> SymbolicGraph | None:
         return next((g for g in self.graphs if g.sizes_at(case) is not None), None)
 
-    def _made(self, case: Case, caution: int) -> tuple[SymbolicGraph, Graph, Guards] | None:
+    def _add_graph(self, case: Case, caution: int) -> tuple[SymbolicGraph, Graph, Guards] | None:
         """A new graph for all shapes, and its guards.  Raises ``QuantglowError``."""
-        made = symbolic_graph(self.signature, case, self.graph_at, self.compiler, caution=caution)
-        if made is not None:
-            self.graphs.append(made[0])
-        return made
+        parts = symbolic_graph(self.signature, case, self.graph_at, self.compiler, caution=caution)
+        if parts is not None:
+            self.graphs.append(parts[0])
+        return parts
 
     def _planned(self, case: Case) -> Found | None:
         """A new program made at a case; None where there is none."""
@@ -208,10 +208,10 @@ class GeneralPrograms(Concise):
         if source is not None:
             opened = partial(source.at, hints, caution)
             return program_for_all(source, hints, caution, opened, self.compiler)
-        made = self._made(case, caution)
-        if made is None:
+        parts = self._add_graph(case, caution)
+        if parts is None:
             return None
-        source, graph, guards = made
+        source, graph, guards = parts
         return program_for_all(source, hints, caution, lambda: (graph, guards), self.compiler)
 
     @contextmanager

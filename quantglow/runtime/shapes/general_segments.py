@@ -61,9 +61,9 @@ class SegmentedProgram(Concise):
     def executable(self) -> tuple[LoadedProgram | Executable, ...]:
         """The machine code and the sessions.  They may add guards."""
         with debug.timed("general segments"):
-            made = tuple(map(self._compiled, self.segments, self.plans))
+            executables = tuple(map(self._compiled, self.segments, self.plans))
         self.guards.is_closed = True
-        return made
+        return executables
 
     def _compiled(self, segment: Segment, plan: Planned | None) -> LoadedProgram | Executable:
         target, threads = self.compiler.target, self.compiler.num_threads
@@ -92,8 +92,8 @@ class SegmentedProgram(Concise):
     def code_at(self, values: Values) -> Executable | None:
         """The segments for values at which the plans fit, made now if need be; None where the
         guards of their code do not hold."""
-        were_known, _ = self.guards.is_closed, self.executable
-        return self._bound(values) if were_known or self.guards.hold(values) else None
+        was_closed, _ = self.guards.is_closed, self.executable
+        return self._bound(values) if was_closed or self.guards.hold(values) else None
 
     def _bound(self, values: Values) -> SegmentedExecutable:
         parts = zip(self.segments, self.executable, self._reads, strict=True)
@@ -102,11 +102,11 @@ class SegmentedProgram(Concise):
             tuple(
                 CompiledSegment(
                     segment,
-                    LlvmExecutable.of(made, values) if isinstance(made, LoadedProgram) else made,
+                    LlvmExecutable.of(code, values) if isinstance(code, LoadedProgram) else code,
                     names,
                     types_at([node for _, node in segment.graph.outputs], values),
                 )
-                for segment, made, names in parts
+                for segment, code, names in parts
             ),
         )
 
@@ -152,10 +152,10 @@ def program_for_all(
     graph, guards = opened()
     if compiler.is_one_program(graph):
         return kept_program(planned_program(source, graph, guards, compiler), key)
-    own = ProgramBackend(compiler.target, compiler.schedule)
-    segments = partition(graph, (own, OnnxRuntimeBackend()), branches_apart(graph))
+    backend = ProgramBackend(compiler.target, compiler.schedule)
+    segments = partition(graph, (backend, OnnxRuntimeBackend()), branches_apart(graph))
     with debug.timed("general plan"):
-        plans = tuple(_planned(s, compiler) if s.backend is own else None for s in segments)
+        plans = tuple(_planned(s, compiler) if s.backend is backend else None for s in segments)
     return SegmentedProgram(source, graph, guards, compiler, segments, plans)
 
 
@@ -174,13 +174,13 @@ class Retried(Concise):
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order."""
-        if "_own" not in vars(self):
+        if "_substitute" not in vars(self):
             try:
                 return self.executable.run(feeds)
             except WrongResultError as error:
                 debug.log(1, f"no program for all shapes serves this one: {error}")
-        return self._own.run(feeds)
+        return self._substitute.run(feeds)
 
     @cached_property
-    def _own(self) -> Executable:
+    def _substitute(self) -> Executable:
         return self.make()

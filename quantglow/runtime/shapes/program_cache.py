@@ -47,28 +47,28 @@ class KeptPrograms:
     opened: Case | None = None
     first: Served | None = None
     programs: dict[Case, Served] = field(default_factory=dict)
-    _made: Counter[Case] = field(default_factory=Counter)
+    _counts: Counter[Case] = field(default_factory=Counter)
 
     def used(self, case: Case) -> tuple[Case, Served | None]:
         """The case that has a program for this one, and that, if it is there."""
-        if case not in self.programs and self._made[case.whatever_values] >= self.most_values:
+        if case not in self.programs and self._counts[case.whatever_values] >= self.most_values:
             case = case.whatever_values
-        found = self.programs.get(case)
-        if found is not None:
+        served = self.programs.get(case)
+        if served is not None:
             self.programs[case] = self.programs.pop(case)  # the last one
-        return case, found
+        return case, served
 
     def count(self, case: Case) -> None:
         """Count a program that was made for the values of a case."""
         if case.values:
-            self._made[case.whatever_values] += 1
+            self._counts[case.whatever_values] += 1
 
-    def add(self, case: Case, found: Served) -> list[Case]:
+    def add(self, case: Case, served: Served) -> list[Case]:
         """Keep a program; the cases whose programs are dropped for it."""
-        if self.first is None and self.opened in (None, case) and not found.is_general:
-            self.first = found
+        if self.first is None and self.opened in (None, case) and not served.is_general:
+            self.first = served
         self.programs.pop(case, None)
-        self.programs[case] = found  # the last one
+        self.programs[case] = served  # the last one
         total = sum(nbytes_of(each.build) for each in self.programs.values())
         dropped = []
         for old in list(self.programs):
@@ -148,14 +148,14 @@ class StoredCases:
         """The stored program of a case; None where there is none."""
         key, compiler = self._key(case), self.compiler
         name = None if key is None else ProgramStore().facts(key, program_name)
-        own = ProgramBackend(compiler.target, compiler.schedule)
-        found = name and own.read(name, lambda: self.graph_at(case), compiler.num_threads)
-        if not found or found[1] > 1:
+        backend = ProgramBackend(compiler.target, compiler.schedule)
+        entry = name and backend.read(name, lambda: self.graph_at(case), compiler.num_threads)
+        if not entry or entry[1] > 1:
             return None
-        if found[0].inputs != self.signature.kinds_at(case.shape_map):
+        if entry[0].inputs != self.signature.kinds_at(case.shape_map):
             return None
         arguments = (compiler.name, compiler.num_threads)
-        build = Build(found[0], tuple(own.plans), *arguments, own.seconds)
+        build = Build(entry[0], tuple(backend.plans), *arguments, backend.seconds)
         return AtCase(self.signature, self.graph_at, build, case)
 
     def keep(self, case: Case, graph: Graph) -> None:

@@ -73,10 +73,10 @@ def served_meanwhile(calls: Answers) -> ServedShapes:
     )
 
 
-def with_elsewhere(program: ServedShapes, rest: Iterable[FallbackNode]) -> ServedShapes:
+def with_elsewhere(program: ServedShapes, suffix: Iterable[FallbackNode]) -> ServedShapes:
     """The entry of a program behind which other operators run."""
-    found = filter(None, (program.elsewhere, elsewhere_text(rest)))
-    return replace(program, elsewhere=", ".join(found))
+    texts = filter(None, (program.elsewhere, elsewhere_text(suffix)))
+    return replace(program, elsewhere=", ".join(texts))
 
 
 def elsewhere_text(nodes: Iterable[FallbackNode]) -> str:
@@ -89,8 +89,8 @@ def served_by_general(program: GeneralProgram | SegmentedProgram) -> ServedShape
     """The entry of a program for all shapes."""
     conditions = list(program.guards.texts)
     if len(conditions) > MOST_CONDITIONS:
-        rest = len(conditions) - MOST_CONDITIONS + 1
-        conditions = [*conditions[: MOST_CONDITIONS - 1], f"and {rest} more"]
+        hidden = len(conditions) - MOST_CONDITIONS + 1
+        conditions = [*conditions[: MOST_CONDITIONS - 1], f"and {hidden} more"]
     elsewhere = elsewhere_text(program.fallback)
     return ServedShapes(shapes_text(program.source.template), FOR_ALL, tuple(conditions), elsewhere)
 
@@ -278,9 +278,9 @@ def with_names(signature: Signature, shapes: Shapes) -> Shapes:
     return shapes
 
 
-def case_of(found: Served) -> Case:
+def case_of(served: Served) -> Case:
     """The case of a program."""
-    return found.case or Case.of({node.name: node.type.shape for node in found.graph.inputs})
+    return served.case or Case.of({node.name: node.type.shape for node in served.graph.inputs})
 
 
 class Fallback(Protocol):
@@ -323,7 +323,7 @@ class FallbackOnUse:
         return self.make()
 
     @property
-    def _made(self) -> Fallback | None:
+    def _begun(self) -> Fallback | None:
         """The fallback, if a case needed it."""
         return vars(self).get("_fallback")
 
@@ -333,11 +333,11 @@ class FallbackOnUse:
 
     def known(self, case: Case) -> Served | None:
         """The program for a case like one that could not be compiled; None for other cases."""
-        return None if self._made is None else self._made.known(case)
+        return None if self._begun is None else self._begun.known(case)
 
     def served(self) -> tuple[ServedShapes, ...]:
         """Entries of the programs of its parts."""
-        return () if self._made is None else self._made.served()
+        return () if self._begun is None else self._begun.served()
 
     def original(self) -> bytes:
         """The ONNX model that it runs."""

@@ -102,9 +102,9 @@ class Caches(Concise):
     def _array(self, pair: Pair, shape: tuple[int, ...]) -> Array:
         dtype = self.ports[pair.input].dtype.numpy
         nbytes = math.prod(shape) * dtype.itemsize
-        made = aligned_bytes(nbytes + SLACK_NBYTES)
-        made[:] = 0
-        return made[:nbytes].view(dtype).reshape(shape)
+        memory = aligned_bytes(nbytes + SLACK_NBYTES)
+        memory[:] = 0
+        return memory[:nbytes].view(dtype).reshape(shape)
 
     def write(self, path: Path) -> None:
         """Write the rows in use as ``.npz``."""
@@ -118,21 +118,21 @@ class Caches(Concise):
         Raises ``FileFormatError`` for what is no such file, or of another model or batch, and
         ``StateFullError``.
         """
-        found = arrays_in(path)
+        arrays = arrays_in(path)
         first = self.pairs[0]
-        shape = found[first.input].shape if first.input in found else ()
+        shape = arrays[first.input].shape if first.input in arrays else ()
         rows = shape[first.axis] if len(shape) > first.axis else 0
         for pair in self.pairs:
-            self._check(path, pair, rows, found.get(pair.input))
+            self._check(path, pair, rows, arrays.get(pair.input))
         self.reserve(rows)
-        self.fill(found, rows)
+        self.fill(arrays, rows)
 
     def _check(self, path: str, pair: Pair, rows: int, array: Array | None) -> None:
-        wanted, dtype = self.shape(pair, rows), self.ports[pair.input].dtype.numpy
-        if array is None or array.shape != wanted or array.dtype != dtype:
+        shape, dtype = self.shape(pair, rows), self.ports[pair.input].dtype.numpy
+        if array is None or array.shape != shape or array.dtype != dtype:
             shown = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
             raise FileFormatError(
-                f"{path}: has {shown} for {pair.input!r}, the state has {dtype} of shape {wanted}. "
+                f"{path}: has {shown} for {pair.input!r}, the state has {dtype} of shape {shape}. "
                 "Remedy: restore what a state of this model and batch has saved."
             )
 
@@ -148,23 +148,23 @@ def arrays_in(path: str) -> dict[str, Array]:
 
 
 def pairs_of(
-    inputs: Sequence[Port], outputs: Sequence[Port], given: Mapping[str, str] | None
+    inputs: Sequence[Port], outputs: Sequence[Port], chosen: Mapping[str, str] | None
 ) -> tuple[Pair, ...]:
-    """The caches of a model: those ``given`` as input and output, or by their names.
+    """The caches of a model: those ``chosen`` as input and output, or by their names.
 
     Raises ``OptionError`` where there are none, or no axis that grows.
     """
-    known = {port.name: port for port in inputs}
+    ports = {port.name: port for port in inputs}
     results = {port.name: port for port in outputs}
-    named = by_names(known, results) if given is None else given
-    if not names_ports(named, known, results):
+    named = by_names(ports, results) if chosen is None else chosen
+    if not names_ports(named, ports, results):
         raise OptionError(
-            f"pairs must map inputs {sorted(known)} to outputs {sorted(results)}, got "
+            f"pairs must map inputs {sorted(ports)} to outputs {sorted(results)}, got "
             f"{brief(named)}. Remedy: name the caches of the model, input by output."
         )
     for name, output in named.items():
-        check_alike(known[name], results[output])
-    return tuple(Pair(i, o, growing_axis(i, known[i].dims)) for i, o in named.items())
+        check_alike(ports[name], results[output])
+    return tuple(Pair(i, o, growing_axis(i, ports[i].dims)) for i, o in named.items())
 
 
 def names_ports(pairs: object, inputs: Container[str], outputs: Container[str]) -> bool:
@@ -194,13 +194,13 @@ def kind_of(port: Port) -> str:
 
 def by_names(inputs: Mapping[str, Port], outputs: Container[str]) -> dict[str, str]:
     """Inputs ``past…`` and outputs ``present…`` whose names go on alike."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for name in inputs:
         for past, present in PREFIXES:
             candidate = present + name.removeprefix(past)
             if name.startswith(past) and candidate in outputs:
-                found.setdefault(name, candidate)
-    return found
+                pairs.setdefault(name, candidate)
+    return pairs
 
 
 def growing_axis(name: str, dims: tuple[Dim, ...] | None) -> int:

@@ -79,15 +79,15 @@ class State(OfOneProcess, Concise):
         """
         ends = self._ends
         names = [port.name for port in ends.outputs]
-        wanted = chosen_outputs(output_names, names)
+        chosen = chosen_outputs(output_names, names)
         arrays = entering(ends.inputs, feeds_of(feeds, lambda: map(TensorInfo.of, ends.inputs)))
         check_names([port.name for port in ends.inputs], arrays)
         check_types(ends, arrays)
         with self._lock:
-            found = self._called(arrays)
-        outputs = leaving(ends.outputs, [found[name] for name in names])
+            results = self._called(arrays)
+        outputs = leaving(ends.outputs, [results[name] for name in names])
         by_name = dict(zip(names, outputs, strict=True))
-        return [by_name[name] for name in wanted]
+        return [by_name[name] for name in chosen]
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
         """Outputs for arrays in the order of the inputs that are no caches, or by name; a single
@@ -125,11 +125,11 @@ class State(OfOneProcess, Concise):
         signature, pairs = self.programs.free.signature, self.programs.pairs
         feeds = declared_feeds(signature.inputs, {**arrays, **self.arrays})
         outputs = self.model.run(None, feeds)
-        found = {p.name: a for p, a in zip(signature.outputs, outputs, strict=True)}
-        rows = found[pairs[0].output].shape[pairs[0].axis]
+        results = {p.name: a for p, a in zip(signature.outputs, outputs, strict=True)}
+        rows = results[pairs[0].output].shape[pairs[0].axis]
         self.caches.reserve(rows)
-        self.caches.fill({pair.input: found[pair.output] for pair in pairs}, rows)
-        return found
+        self.caches.fill({pair.input: results[pair.output] for pair in pairs}, rows)
+        return results
 
     @property
     def _ends(self) -> Signature:

@@ -88,12 +88,12 @@ class StatePrograms(Concise):
 
     def rows(self, case: Case) -> int | None:
         """The rows of a state after a call; None where no program will serve it."""
-        if (found := self._rows(case)) is not None:
-            return found
+        if (rows := self._rows(case)) is not None:
+            return rows
         template = template_of(self.free.signature, case)
         with self._lock:
-            if (found := self._rows(case)) is not None:
-                return found
+            if (rows := self._rows(case)) is not None:
+                return rows
             if template in self._refused or len(self._growths) == MOST_PROGRAMS:
                 return None
             try:
@@ -103,8 +103,8 @@ class StatePrograms(Concise):
         return self._rows(case)
 
     def _rows(self, case: Case) -> int | None:
-        found = (growth.at(case) for growth in self._growths)
-        return next((rows for rows in found if rows is not None), None)
+        counts = (growth.at(case) for growth in self._growths)
+        return next((rows for rows in counts if rows is not None), None)
 
     def _growth(self, template: Template, case: Case) -> Growth:
         """How the first pair grows.  Raises ``QuantglowError``."""
@@ -122,24 +122,24 @@ class StatePrograms(Concise):
 
     def at(self, case: Case, capacity: int) -> LlvmExecutable | None:
         """The executable for a call on a state of this capacity; None where there is none."""
-        if (found := self._found(case, capacity)) is not None:
-            return found
+        if (executable := self._lookup(case, capacity)) is not None:
+            return executable
         template = template_of(self.free.signature, case)
         with self._lock:
-            if (found := self._found(case, capacity)) is not None:
-                return found
+            if (executable := self._lookup(case, capacity)) is not None:
+                return executable
             if template in self._refused or len(self._programs) == MOST_PROGRAMS:
                 return None
             try:
-                self._programs.append(self._made(case, capacity))
+                self._programs.append(self._build(case, capacity))
             except Exception as error:  # noqa: BLE001 - raised again while verifying
                 self._refuse(template, error)
-        return self._found(case, capacity)
+        return self._lookup(case, capacity)
 
-    def _found(self, case: Case, capacity: int) -> LlvmExecutable | None:
+    def _lookup(self, case: Case, capacity: int) -> LlvmExecutable | None:
         """The executable of a program that is there."""
-        found = (self._bound(program, case, capacity) for program in self._programs)
-        return next((executable for executable in found if executable is not None), None)
+        candidates = (self._bound(program, case, capacity) for program in self._programs)
+        return next((executable for executable in candidates if executable is not None), None)
 
     def _refuse(self, template: Template, error: Exception) -> None:
         """Copy the caches of such calls.  Errors of our own are raised while verifying."""
@@ -162,7 +162,7 @@ class StatePrograms(Concise):
             shapes[pair.input] = (*shape[:axis], capacity, *shape[axis + 1 :])
         return Case.of(shapes, case.value_map)
 
-    def _made(self, case: Case, capacity: int) -> StateProgram:
+    def _build(self, case: Case, capacity: int) -> StateProgram:
         """A new program.  Raises ``QuantglowError`` where nothing can be done in place."""
         pairs = tuple((pair.input, pair.output, pair.axis) for pair in self.pairs)
         try:
@@ -172,18 +172,20 @@ class StatePrograms(Concise):
             whole = self._whole(case, capacity)
             template = dict(template_of(self.free.signature, whole))
             name = str(template[self.pairs[0].input][self.pairs[0].axis])
-            made = self._program(whole, Donated(pairs, name, capacity), is_whole=True)
-            if depends_on(made.general.made.graph, name, self.pairs):
+            program = self._program(whole, Donated(pairs, name, capacity), is_whole=True)
+            if depends_on(program.general.lowered.graph, name, self.pairs):
                 raise BackendError(f"more than its state depends on {name!r}") from error
-            return made
+            return program
 
     def _program(self, case: Case, donated: Donated, *, is_whole: bool) -> StateProgram:
         free = self.free
-        made = general_program(free.signature, case, free.shared_graph_at, free.compiler, donated)
-        if made is None:
+        program = general_program(
+            free.signature, case, free.shared_graph_at, free.compiler, donated
+        )
+        if program is None:
             raise BackendError("the model is not one program for all shapes")
-        made.loaded  # noqa: B018 - made here, so that it fails here
-        return StateProgram(made, is_whole)
+        program.loaded  # noqa: B018 - made here, so that it fails here
+        return StateProgram(program, is_whole)
 
 
 def depends_on(graph: Graph, symbol: str, pairs: Iterable[Pair]) -> bool:
@@ -225,8 +227,8 @@ def mentions(value: object, symbol: str) -> bool:
         case tuple():
             return any(mentions(v, symbol) for v in value if not isinstance(v, Node))
         case Node():
-            own = (getattr(value, f.name) for f in fields(value))
+            attributes = (getattr(value, f.name) for f in fields(value))
             return mentions(value.type, symbol) or mentions(
-                tuple(v for v in own if not isinstance(v, Node)), symbol
+                tuple(v for v in attributes if not isinstance(v, Node)), symbol
             )
     return False
