@@ -109,9 +109,9 @@ class CompiledModel(OfOneProcess, HasDrawing):
         If a model is compiled on first use, its figures are those of the program that was compiled
         first; ``programs`` lists all.
         """
-        late = map(served_meanwhile, (calls for calls in self.answers if calls.onnxruntime))
-        found = self.reporter().serving((*self.specialisations.served(), *late))
-        return found if self.specialisations.is_empty else found.showing(self.graph)
+        meanwhile = map(served_meanwhile, (calls for calls in self.answers if calls.onnxruntime))
+        report = self.reporter().serving((*self.specialisations.served(), *meanwhile))
+        return report if self.specialisations.is_empty else report.showing(self.graph)
 
     @property
     def answers(self) -> tuple[Answers, ...]:
@@ -139,8 +139,8 @@ class CompiledModel(OfOneProcess, HasDrawing):
         Raises ``InputError`` for unknown names, wrong shapes and wrong dtypes.
         """
         ends = self.specialisations.signature
-        known = [port.name for port in ends.outputs]
-        positions = [known.index(name) for name in chosen_outputs(output_names, known)]
+        names = [port.name for port in ends.outputs]
+        positions = [names.index(name) for name in chosen_outputs(output_names, names)]
         arrays = entering(ends.inputs, feeds_of(feeds, self.get_inputs))
         outputs = leaving(ends.outputs, self.specialisations.at(arrays).run(arrays))
         return [outputs[position] for position in positions]
@@ -183,8 +183,8 @@ class CompiledModel(OfOneProcess, HasDrawing):
         ports = programs.signature.inputs
         if programs.is_empty or any(not p.dims or isinstance(p.dims[0], int) for p in ports):
             return False
-        given = shapes or {node.name: node.type.shape for node in self.graph.inputs}
-        pair = {name: (PAIR, *shape[1:]) for name, shape in given.items()}
+        input_shapes = shapes or {node.name: node.type.shape for node in self.graph.inputs}
+        pair = {name: (PAIR, *shape[1:]) for name, shape in input_shapes.items()}
         return isinstance(programs, FreeShapes) and programs.joins_samples(pair, counts)
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
@@ -217,8 +217,8 @@ class CompiledModel(OfOneProcess, HasDrawing):
         than integers.
         """
         at_once = flag("specialised", specialised)
-        for wanted in items("shapes", shapes, "shapes by name of input"):
-            self.specialisations.warm_up(shapes_of("shapes", wanted) or {}, at_once)
+        for entry in items("shapes", shapes, "shapes by name of input"):
+            self.specialisations.warm_up(shapes_of("shapes", entry) or {}, at_once)
 
     def get_inputs(self) -> list[TensorInfo]:
         """Name, shape and type of each input, in order; free dimensions are symbols or None."""
@@ -248,13 +248,13 @@ class CompiledModel(OfOneProcess, HasDrawing):
         programs = self.specialisations
         if not isinstance(programs, FreeShapes):
             raise OptionError("all shapes of the model are fixed. Remedy: keep the past free.")
-        found = pairs_of(programs.signature.inputs, programs.signature.outputs, pairs)
-        shared = self._states.setdefault(found, StatePrograms(programs, found))
+        cache_pairs = pairs_of(programs.signature.inputs, programs.signature.outputs, pairs)
+        shared = self._states.setdefault(cache_pairs, StatePrograms(programs, cache_pairs))
         most = None if max_length is None else integer("max_length", max_length, 1)
-        wanted = integer("capacity", capacity, 1)
-        room = max(wanted if most is None else min(wanted, most), 2)
+        rows = integer("capacity", capacity, 1)
+        room = max(rows if most is None else min(rows, most), 2)
         ports = {port.name: port for port in programs.signature.inputs}
-        caches = Caches(found, ports, integer("batch", batch, 1), room, most)
+        caches = Caches(cache_pairs, ports, integer("batch", batch, 1), room, most)
         return State(self, shared, caches)
 
     @cached_property

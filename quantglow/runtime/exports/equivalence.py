@@ -122,9 +122,9 @@ class _Comparison:
             return value.op, self.at(value.args), self.at(value.value)
         return value
 
-    def expression(self, found: Expression) -> Expression:
+    def expression(self, formula: Expression) -> Expression:
         """The expression at the sizes."""
-        return found if self.sizes is None else number(found.at(self.sizes))
+        return formula if self.sizes is None else number(formula.at(self.sizes))
 
 
 def is_equal(one: Constant, other: Constant) -> bool:

@@ -71,7 +71,7 @@ class FreeGraph:
     hints: Sizes
     graph: Graph
     guards: Guards
-    known: Sequence[Case] = field(default=(), repr=False)
+    cases: Sequence[Case] = field(default=(), repr=False)
     atomic: frozenset[str] = frozenset()
 
     @staticmethod
@@ -79,10 +79,10 @@ class FreeGraph:
         programs: FreeShapes,
         template: Template,
         case: Case,
-        known: Sequence[Case] = (),
+        cases: Sequence[Case] = (),
         atomic: frozenset[str] = frozenset(),
     ) -> FreeGraph:
-        """The graph at a case; ``known``: cases that came.
+        """The graph at a case; ``cases``: cases that came.
 
         Raises ``QuantglowError`` where the model does not take it.
         """
@@ -91,7 +91,7 @@ class FreeGraph:
         sizes, guards = symbols(hints)
         guards.askers, guards.atomic = {}, atomic
         graph = programs.graph_at(case_with(template, sizes, case.values))
-        return FreeGraph(programs, template, case, hints, graph, guards, known, atomic)
+        return FreeGraph(programs, template, case, hints, graph, guards, cases, atomic)
 
     def model(self) -> bytes:
         """The ONNX model; nodes whose import holds for some sizes only are in it as they are.
@@ -116,7 +116,7 @@ class FreeGraph:
         """
         try:
             atomic = self.atomic | nodes
-            return FreeGraph.of(self.programs, self.template, self.case, self.known, atomic)
+            return FreeGraph.of(self.programs, self.template, self.case, self.cases, atomic)
         except QuantglowError:
             raise refusal from None
 
@@ -147,8 +147,8 @@ class FreeGraph:
         that are int8, which would be float as they are."""
         askers = self.guards.askers or {}
         nodes = {node for guard in guards for node in askers.get(guard, ())}
-        made = [self.graph.origins[n.name] for n in different if n.name in self.graph.origins]
-        nodes |= {origin.results[0] for one in made for origin in one.main if origin.results}
+        origins = [self.graph.origins[n.name] for n in different if n.name in self.graph.origins]
+        nodes |= {origin.results[0] for one in origins for origin in one.main if origin.results}
         products = {n.name for n in self.graph.nodes if isinstance(n, Contraction) and n.type.quant}
         return frozenset(nodes - products)
 
@@ -179,7 +179,7 @@ class FreeGraph:
         """Sizes at which one symbol has another: cases that came, all sizes alike, since one may be
         the sum of others, and this symbol, alone or with one that may have to be as far off."""
         hint = self.hints[name]
-        came = (sizes_at(self.template, case) for case in self.known)
+        came = (sizes_at(self.template, case) for case in self.cases)
         yield from (sizes for sizes in came if sizes[name] != hint)
         yield {other: 2 * size for other, size in self.hints.items()}
         yield from ({**self.hints, name: size} for size in others(hint))
@@ -196,7 +196,7 @@ class FreeGraph:
         if not pinned:
             return self
         template = with_sizes(self.template, pinned)
-        return FreeGraph.of(self.programs, template, self.case, self.known, self.atomic)
+        return FreeGraph.of(self.programs, template, self.case, self.cases, self.atomic)
 
     def at(self, sizes: Sizes) -> FreeGraph:
         """The graph made at other sizes.  Raises ``QuantglowError``."""
@@ -230,7 +230,7 @@ class FreeGraph:
 
     def probes(self) -> Iterator[Sizes]:
         """Sizes that came, others near those of the case, and smaller ones."""
-        yield from (sizes_at(self.template, case) for case in self.known)
+        yield from (sizes_at(self.template, case) for case in self.cases)
         yield dict.fromkeys(self.hints, 1)
         yield {name: hint + 1 + i for i, (name, hint) in enumerate(self.hints.items())}
         yield {name: 2 * hint + 1 for name, hint in self.hints.items()}

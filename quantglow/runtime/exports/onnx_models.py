@@ -53,38 +53,38 @@ def free_model(programs: FreeShapes) -> bytes:
     and none was found.
     """
     refused: QuantglowError | None = None
-    known, most, refusals = _known(programs), 0, 0
-    for case in _cases(programs, known):
+    cases, most, refusals = _known(programs), 0, 0
+    for case in _cases(programs, cases):
         try:
-            made = FreeGraph.of(programs, template_of(programs.signature, case), case, known)
-            if len(made.hints) < most:
+            free = FreeGraph.of(programs, template_of(programs.signature, case), case, cases)
+            if len(free.hints) < most:
                 break  # it would fix a dimension of which the model takes other sizes
-            most = len(made.hints)
-            return made.model()
+            most = len(free.hints)
+            return free.model()
         except CannotStayFreeError as error:
             refused, refusals = error, refusals + 1
             if refusals == MOST_REFUSALS:
                 break
         except QuantglowError as error:
-            if isinstance(error, UndecidedError) and not known:
+            if isinstance(error, UndecidedError) and not cases:
                 raise InputError(
                     f"values of the input(s) {', '.join(error.inputs)} decide what is computed, "
                     "and no run showed any. Remedy: run the model once before the export."
                 ) from error
             refused = refused if isinstance(refused, CannotStayFreeError) else error
-    return _without_free_graph(programs, known, refused)
+    return _without_free_graph(programs, cases, refused)
 
 
 def _without_free_graph(
-    programs: FreeShapes, known: Sequence[Case], refused: QuantglowError | None
+    programs: FreeShapes, cases: Sequence[Case], refused: QuantglowError | None
 ) -> bytes:
     """The original where no shape that came can be compiled.  Raises ``refused`` or the like."""
     if isinstance(refused, CannotStayFreeError):
         raise refused
     is_left = isinstance(refused, UnsupportedOpError | FallbackError)
-    if is_left and programs.fallback and not any(_is_compiled(programs, case) for case in known):
+    if is_left and programs.fallback and not any(_is_compiled(programs, case) for case in cases):
         return programs.fallback.original()
-    if known:
+    if cases:
         raise CannotStayFreeError(f"the dimensions cannot stay free: {refused}. {REMEDY}")
     raise InputError(
         "the model was not run yet, so no sizes of its free dimensions are known, and those that "
@@ -111,17 +111,17 @@ def _known(programs: FreeShapes) -> list[Case]:
     return sorted(cases, key=count, reverse=True)[:MOST_KNOWN]
 
 
-def _cases(programs: FreeShapes, known: Sequence[Case]) -> Iterator[Case]:
+def _cases(programs: FreeShapes, cases: Sequence[Case]) -> Iterator[Case]:
     """Cases to make the graph at: others than those that came as far as the model takes them, with
     sizes that differ and none that are small, since these have graphs of their own; where none
     came, such of equal sizes."""
     signature = programs.signature
-    for case in known:
+    for case in cases:
         for are_apart in (True, False):
             yield _grown(signature, case, are_apart)
-    for case in known:
+    for case in cases:
         yield _taken(programs, case)
-    if known:
+    if cases:
         return
     if unranked := [port.name for port in signature.inputs if port.dims is None]:
         raise InputError(
@@ -143,21 +143,21 @@ def _taken(programs: FreeShapes, case: Case) -> Case:
     template = template_of(programs.signature, large)
     sizes = fitting(template, large) or {}
     ones = [name for name, size in sizes_at(template, case).items() if size == 1]
-    taken = {**sizes, **dict.fromkeys(ones, 1)}
+    accepted = {**sizes, **dict.fromkeys(ones, 1)}
     for name in ones:
         with suppress(QuantglowError):
-            programs.graph_at(case_with(template, {**taken, name: USUAL}, case.values))
-            taken[name] = USUAL
-    return case_with(template, taken, case.values)
+            programs.graph_at(case_with(template, {**accepted, name: USUAL}, case.values))
+            accepted[name] = USUAL
+    return case_with(template, accepted, case.values)
 
 
 def _grown(signature: Signature, case: Case, are_apart: bool) -> Case:
     """The case with at least ``USUAL`` for each free dimension; ``are_apart``: all of them differ,
     those of equal large sizes by a factor."""
-    given = without_ones(signature, case)
-    template = template_of(signature, given)
+    large = without_ones(signature, case)
+    template = template_of(signature, large)
     sizes: dict[str, int] = {}
-    for name, size in (fitting(template, given) or {}).items():
+    for name, size in (fitting(template, large) or {}).items():
         least = max(size, USUAL)
         step = least if least > SMALL else 1
         while are_apart and least in sizes.values():

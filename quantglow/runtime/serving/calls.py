@@ -52,10 +52,10 @@ class BatchSpeed:
         """Note a run of calls of a kind."""
         if kind not in self._runs and len(self._runs) == MOST_KINDS:
             self._runs.clear()
-        known = self._runs.setdefault(kind, {}).setdefault(samples, [])
-        known.append(seconds / samples)
-        known.sort()
-        del known[TRIALS:]
+        trials = self._runs.setdefault(kind, {}).setdefault(samples, [])
+        trials.append(seconds / samples)
+        trials.sort()
+        del trials[TRIALS:]
 
     def best(self, kind: Hashable, sizes: Sequence[int]) -> int:
         """The size to run: the smallest that was not run often enough, else the fastest.
@@ -213,7 +213,7 @@ class Waiting:
         """
         while True:
             try:
-                calls = self._taken()
+                calls = self._take()
             except Exception as error:  # noqa: BLE001 - its caller raises it
                 self._refuse_first(error)
                 continue
@@ -242,7 +242,7 @@ class Waiting:
         if call is not None and call.future.set_running_or_notify_cancel():
             call.future.set_exception(error)
 
-    def _taken(self) -> list[Call]:
+    def _take(self) -> list[Call]:
         """The calls to run next; none where no more will come."""
         with self._changed:
             while True:
@@ -275,14 +275,14 @@ class Waiting:
         first, most = self._calls[0], self.limits.max_batch
         if self._runs_alone(first):
             return [first]
-        kind, found, total = first.kind, [first], first.samples
+        kind, mates, total = first.kind, [first], first.samples
         for call in list(self._calls)[1:]:
             if total >= most:
                 break
             if call.kind == kind and total + call.samples <= most:
-                found.append(call)
+                mates.append(call)
                 total += call.samples
-        return found
+        return mates
 
     def _removed(self, mates: Sequence[Call]) -> list[Call]:
         """As many of the calls as are fastest together; the others wait no longer, either."""

@@ -168,9 +168,9 @@ class InferQueue(OfOneProcess):
         Raises ``InputError`` for shapes that the model does not take, ``OptionError`` for others
         than integers.
         """
-        for wanted in items("calls", calls, "shapes by name of input"):
-            own = shapes("calls", wanted) or {}
-            shapes_run = batches_of(own, self._waiting.limits.max_batch)
+        for call in items("calls", calls, "shapes by name of input"):
+            call_shapes = shapes("calls", call) or {}
+            shapes_run = batches_of(call_shapes, self._waiting.limits.max_batch)
             self.model.warm_up(shapes_run, specialised=specialised)
 
     def close(self, cancel: bool = False) -> None:
@@ -214,11 +214,11 @@ def batches_of(call: Mapping[str, tuple[int, ...]], max_batch: int) -> list[dict
 
 def seconds(option: str, value: object) -> float:
     """A time that is not negative, in seconds.  Raises ``OptionError``."""
-    found = number(option, value)
+    duration = number(option, value)
     most = threading.TIMEOUT_MAX
-    if not 0 <= found <= most:
-        raise OptionError(f"{option} must be seconds from 0 to {most:g}, got {found:g}")
-    return found
+    if not 0 <= duration <= most:
+        raise OptionError(f"{option} must be seconds from 0 to {most:g}, got {duration:g}")
+    return duration
 
 
 @dataclass
@@ -239,11 +239,11 @@ class Runner:
     def joins(self, call: Call) -> bool:
         """Whether calls of a kind may be joined: samples may depend on each other at some shapes
         only."""
-        if (known := self.speed.joins(call.kind)) is None:
+        if (verdict := self.speed.joins(call.kind)) is None:
             shapes = {name: array.shape for name, array in call.feeds.items()}
-            known = self.model.has_independent_samples(shapes)
-            self.speed.note(call.kind, known)
-        return known
+            verdict = self.model.has_independent_samples(shapes)
+            self.speed.note(call.kind, verdict)
+        return verdict
 
     def has_same_graph(self, calls: Sequence[Call]) -> bool:
         """Whether one graph is that of each call and of all as one batch."""
