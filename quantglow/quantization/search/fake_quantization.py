@@ -147,8 +147,8 @@ def noise_to_signal(
 
 
 def error_of(result: Array, exact: Array) -> Array:
-    """``found - exact`` in float64; NaN where both have the same infinity, or none is a number, and
-    inf where one has.
+    """``result - exact`` in float64; NaN where both have the same infinity, or none is a number,
+    and inf where one has.
     """
     with np.errstate(invalid="ignore"):
         error = np.asarray(np.subtract(result, exact, dtype=np.float64))

@@ -384,7 +384,7 @@ PROGRAM = """
 import sys
 import quantglow as qg
 from tests.support.free_network import free_model, image
-from quantglow.runtime.shapes import meanwhile
+from quantglow.runtime.shapes import background as meanwhile
 meanwhile.QUICK_SECONDS = 0.0
 compiled = qg.compile(free_model(), num_threads=1, while_compiling="onnxruntime")
 for shape in ((1, 3, 8, 8), (2, 3, 13, 18)):
