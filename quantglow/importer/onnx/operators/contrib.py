@@ -62,7 +62,7 @@ def rotary_embedding(call: Call) -> Node:
     if positions.type.size == 1:
         first = steps.reshape(positions, 1, 1)
         value = fn("iadd", arg(0), fn("int64", arg(1)))
-        positions = steps.integers(value, steps.counting((1, rows), 1), first)
+        positions = steps.integers(value, steps.iota((1, rows), 1), first)
     cosine, sine = (looked_up(steps, call.node(i), positions) for i in (2, 3))
     pairs = cosine.type.shape[-1]
     width = call.integer("rotary_embedding_dim", 0)
@@ -70,15 +70,15 @@ def rotary_embedding(call: Call) -> Node:
     if is_flat:
         hidden = x.type.shape[2]
         x = steps.heads(x, heads if width else hidden // (2 * pairs))
-    found = turned(steps, x, cosine, sine, bool(call.integer("interleaved", 0)))
-    return steps.named(steps.rows_of_heads(found) if is_flat else found)
+    output = turned(steps, x, cosine, sine, bool(call.integer("interleaved", 0)))
+    return steps.rename(steps.rows_of_heads(output) if is_flat else output)
 
 
 @importer("com.microsoft.MultiHeadAttention")
 def multi_head_attention(call: Call) -> list[Node]:
     """Queries, keys and values apart, or packed in one or two operands."""
     steps = Steps(call)
-    if any(map(call.has, (8, 9))) or steps.gives(3):
+    if any(map(call.has, (8, 9))) or steps.has_output(3):
         raise Unsupported("it has a buffer for its cache, or gives its scores")
     heads = call.integer("num_heads", 0)
     query, key, value = biased(steps, *attention_operands(steps, heads))
@@ -88,8 +88,8 @@ def multi_head_attention(call: Call) -> list[Node]:
     added = [call.node(5)] if call.has(5) else []
     if call.has(4):
         added.insert(0, padding(steps, 4, query.type.shape[0], rows, columns))
-    found = attended(steps, query, key, value, scores_of(call, query, added, past))
-    return [steps.named(steps.rows_of_heads(found)), *(key, value)[: len(call.proto.output) - 1]]
+    context = attended(steps, query, key, value, scores_of(call, query, added, past))
+    return [steps.rename(steps.rows_of_heads(context)), *(key, value)[: len(call.proto.output) - 1]]
 
 
 def attention_operands(steps: Steps, heads: int) -> tuple[Node, Node, Node]:
@@ -126,13 +126,13 @@ def biased(steps: Steps, query: Node, key: Node, value: Node) -> tuple[Node, Nod
         return query, key, value
     sizes = [x.type.shape[1] * x.type.shape[3] for x in (query, key, value)]
     parts = steps.parts(call.node(3), 0, sizes)
-    has_own = not call.has(1) or call.node(1).type.rank != 4
-    made = []
+    is_biased = not call.has(1) or call.node(1).type.rank != 4
+    sums = []
     for i, (x, part) in enumerate(zip((query, key, value), parts, strict=True)):
         _, heads, _, size = x.type.shape
         by_head = steps.reshape(part, 1, heads, 1, size)
-        made.append(steps.add(x, by_head) if i == 0 or has_own else x)
-    return made[0], made[1], made[2]
+        sums.append(steps.add(x, by_head) if i == 0 or is_biased else x)
+    return sums[0], sums[1], sums[2]
 
 
 def extended(steps: Steps, position: int, new: Node, output: int) -> Node:
@@ -140,32 +140,32 @@ def extended(steps: Steps, position: int, new: Node, output: int) -> Node:
     call = steps.call
     if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):
         return new
-    joined = steps.joined(2, call.node(position), new)
-    return steps.named(joined, output) if steps.gives(output) else joined
+    joined = steps.join(2, call.node(position), new)
+    return steps.rename(joined, output) if steps.has_output(output) else joined
 
 
 def padding(steps: Steps, position: int, batch: int, rows: int, columns: int) -> Node:
     """The term of the scores of padding: the operand has a length for each sample, ends and then
     starts of all, or conditions of columns or of rows and columns."""
     call = steps.call
-    given = call.tensor(position)
-    shape, column = given.type.shape, steps.counting((1, 1, 1, columns), 3)
+    operand = call.tensor(position)
+    shape, column = operand.type.shape, steps.iota((1, 1, 1, columns), 3)
     below = fn("lt", arg(0), fn("int64", arg(1)))
     if len(shape) == 1 and shape[0] == batch:
-        seen = steps.condition(below, column, steps.reshape(given, batch, 1, 1, 1))
+        visible = steps.condition(below, column, steps.reshape(operand, batch, 1, 1, 1))
     elif len(shape) == 1 and shape[0] == 2 * batch:
         ends, starts = (
-            steps.reshape(part, batch, 1, 1, 1) for part in steps.parts(given, 0, (batch, batch))
+            steps.reshape(part, batch, 1, 1, 1) for part in steps.parts(operand, 0, (batch, batch))
         )
         inside = fn("and", below, fn("ge", arg(0), fn("int64", arg(2))))
-        seen = steps.condition(inside, column, ends, starts)
+        visible = steps.condition(inside, column, ends, starts)
     elif len(shape) in (2, 3) and shape[-1] == columns:
-        whole = steps.reshape(given, batch, 1, shape[1] if len(shape) == 3 else 1, columns)
-        seen = steps.condition(fn("gt", fn("int64", arg(0)), lconst(0)), whole)
+        whole = steps.reshape(operand, batch, 1, shape[1] if len(shape) == 3 else 1, columns)
+        visible = steps.condition(fn("gt", fn("int64", arg(0)), lconst(0)), whole)
     else:
         raise Unsupported(f"its mask has shape {shape}")
     hidden = steps.number(call.number("mask_filter_value", HIDDEN))
-    return steps.where(seen, steps.number(0.0), hidden)
+    return steps.where(visible, steps.number(0.0), hidden)
 
 
 def scores_of(call: Call, query: Node, added: list[Node], past: int) -> Scores:
@@ -220,17 +220,15 @@ def packed_attention(
         before = call.shape(past)[3]
         parts = steps.parts(call.node(past), 0, (1, 1))
         olds = (steps.reshape(part, *call.shape(past)[1:]) for part in parts)
-        key, value = (
-            steps.joined(2, old, new) for old, new in zip(olds, (key, value), strict=True)
-        )
-    if steps.gives(1):
+        key, value = (steps.join(2, old, new) for old, new in zip(olds, (key, value), strict=True))
+    if steps.has_output(1):
         shape = (1, *key.type.shape)
         both = [steps.reshape(x, *shape) for x in (key, value)]
-        present = [steps.named(steps.joined(0, *both), 1)]
+        present = [steps.rename(steps.join(0, *both), 1)]
     if call.has(mask):
         added.insert(0, padding(steps, mask, batch, query.type.shape[2], key.type.shape[2]))
-    found = attended(steps, query, key, value, scores_of(call, query, added, before))
-    return [steps.named(steps.rows_of_heads(found)), *present]
+    context = attended(steps, query, key, value, scores_of(call, query, added, before))
+    return [steps.rename(steps.rows_of_heads(context)), *present]
 
 
 @dataclass(frozen=True)
@@ -268,8 +266,8 @@ def grouped_query_attention(call: Call) -> list[Node]:
         causal=Causal(lengths.before, window),
         sink=sink(steps),
     )
-    found = attended(steps, query, key, value, scores)
-    return [steps.named(steps.rows_of_heads(found)), *present[: len(call.proto.output) - 1]]
+    context = attended(steps, query, key, value, scores)
+    return [steps.rename(steps.rows_of_heads(context)), *present[: len(call.proto.output) - 1]]
 
 
 def check(call: Call) -> None:
@@ -321,7 +319,7 @@ def rotated(steps: Steps, query: Node, key: Node, lengths: Lengths) -> tuple[Nod
     if call.has(9):
         positions = call.tensor(9)
     else:
-        positions = steps.counting((1, rows), 1)
+        positions = steps.iota((1, rows), 1)
         if isinstance(lengths.before, Node):
             before = steps.reshape(lengths.before, batch, 1)
             positions = steps.integers(fn("iadd", arg(0), arg(1)), positions, before)
@@ -341,10 +339,10 @@ def cached(steps: Steps, position: int, new: Node, lengths: Lengths) -> Node:
     room = [steps.zeros((batch, heads, added, size))] if added > 0 else []
     if lengths.fed > 0:
         room.insert(0, call.node(position))
-    place = room[0] if len(room) == 1 else steps.joined(2, *room)
+    place = room[0] if len(room) == 1 else steps.join(2, *room)
     start = steps.reshape(lengths.before, batch) if isinstance(lengths.before, Node) else None
-    found = written(call, place, new, 2, start)
-    return steps.named(found, output) if steps.gives(output) else found
+    cache = written(call, place, new, 2, start)
+    return steps.rename(cache, output) if steps.has_output(output) else cache
 
 
 def sink(steps: Steps) -> Node | None:

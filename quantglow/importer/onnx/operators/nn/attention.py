@@ -41,34 +41,34 @@ class Causal:
     before: Node | int
     window: int = -1
 
-    def seen(self, steps: Steps, own: Node, columns: int) -> Node:
-        """Whether steps ``own`` of ``[1, 1, rows, 1]`` see each of so many columns."""
-        column = steps.counting((1, 1, 1, columns), 3)
+    def visible(self, steps: Steps, row: Node, columns: int) -> Node:
+        """Whether the steps ``row`` of ``[1, 1, rows, 1]`` see each of so many columns."""
+        column = steps.iota((1, 1, 1, columns), 3)
         before = arg(2) if isinstance(self.before, Node) else lconst(self.before)
         last = fn("iadd", arg(1), before)
-        seen = fn("le", arg(0), last)
+        visible = fn("le", arg(0), last)
         if self.window >= 0:
-            seen = fn("and", seen, fn("ge", arg(0), fn("isub", last, lconst(self.window))))
-        args = (column, own, self.before) if isinstance(self.before, Node) else (column, own)
-        return steps.condition(seen, *args)
+            visible = fn("and", visible, fn("ge", arg(0), fn("isub", last, lconst(self.window))))
+        args = (column, row, self.before) if isinstance(self.before, Node) else (column, row)
+        return steps.condition(visible, *args)
 
 
 @dataclass(frozen=True)
 class Scores:
     """Rules by which scores of ``[batch, heads, rows, columns]`` become shares.
 
-    scale   factor of the products
-    cap     scores are bent to stay within it; 0 is none
-    added   terms that broadcast, such as a mask of floats
-    seen    condition: others than these have the lowest score; a row without any gives 0
-    causal  the same by the order of steps
-    sink    score of a column whose share goes nowhere: ``[1 or heads]``
+    scale    factor of the products
+    cap      scores are bent to stay within it; 0 is none
+    added    terms that broadcast, such as a mask of floats
+    visible  condition: others than these have the lowest score; a row without any gives 0
+    causal   the same by the order of steps
+    sink     score of a column whose share goes nowhere: ``[1 or heads]``
     """
 
     scale: float
     cap: float = 0.0
     added: tuple[Node, ...] = ()
-    seen: Node | None = None
+    visible: Node | None = None
     causal: Causal | None = None
     sink: Node | None = None
 
@@ -80,49 +80,49 @@ def attended(steps: Steps, query: Node, key: Node, value: Node, scores: Scores) 
     shared, columns = key.type.shape[1], key.type.shape[2]
     if heads % shared:
         raise Unsupported(f"{heads} heads of queries do not share {shared} of keys")
-    own = steps.counting((1, 1, rows, 1), 2)
-    query = steps.scaled(query, scores.scale)
+    row = steps.iota((1, 1, rows, 1), 2)
+    query = steps.scale(query, scores.scale)
     if batch * heads * rows * columns > MOST_SCORES and rows > BLOCK_ROWS:
-        return in_blocks(steps, query, key, value, own, scores)
-    return at_once(steps, query, key, value, own, scores)
+        return in_blocks(steps, query, key, value, row, scores)
+    return at_once(steps, query, key, value, row, scores)
 
 
-def at_once(steps: Steps, query: Node, key: Node, value: Node, own: Node, scores: Scores) -> Node:
-    """Attention of scaled queries, which are steps ``own``."""
+def at_once(steps: Steps, query: Node, key: Node, value: Node, row: Node, scores: Scores) -> Node:
+    """Attention of scaled queries, which are the steps ``row``."""
     batch, heads, rows, size = query.type.shape
     shared, columns = key.type.shape[1], key.type.shape[2]
     copies = heads // shared
     grouped = steps.reshape(query, batch, shared, copies * rows, size)
     product = steps.matmul(grouped, steps.transpose(key, 0, 1, 3, 2))
     whole = steps.reshape(product, batch, heads, rows, columns)
-    shares = shares_of(steps, whole, own, scores)
+    shares = shares_of(steps, whole, row, scores)
     mixed = steps.matmul(steps.reshape(shares, batch, shared, copies * rows, columns), value)
     return steps.reshape(mixed, batch, heads, rows, value.type.shape[3])
 
 
-def in_blocks(steps: Steps, query: Node, key: Node, value: Node, own: Node, scores: Scores) -> Node:
+def in_blocks(steps: Steps, query: Node, key: Node, value: Node, row: Node, scores: Scores) -> Node:
     """Attention in a loop over blocks of rows: only the scores of one block are in memory."""
     batch, heads, rows, _ = query.type.shape
     # A free number of rows is filled up by two at least: sizes of 0 and 1 would be cases apart.
     trips = (rows + 1) // BLOCK_ROWS + 1 if is_free(rows) else -(-rows // BLOCK_ROWS)
     loop = LoopSteps(steps, trips)
 
-    def taken(x: Node) -> Node:
+    def bind_operand(x: Node) -> Node:
         """An operand in a trip: its block where it has rows, else all of it."""
         shape = (1,) * (4 - x.type.rank) + x.type.shape
         x = steps.reshape(x, *shape)
-        return loop.block(x) if surely_equal(shape[2:3], (rows,)) else loop.captured(x)
+        return loop.block(x) if surely_equal(shape[2:3], (rows,)) else loop.capture(x)
 
     inner = replace(
         scores,
-        added=tuple(map(taken, scores.added)),
-        seen=None if scores.seen is None else taken(scores.seen),
-        sink=None if scores.sink is None else taken(scores.sink),
-        causal=loop.captured_causal(scores.causal),
+        added=tuple(map(bind_operand, scores.added)),
+        visible=None if scores.visible is None else bind_operand(scores.visible),
+        sink=None if scores.sink is None else bind_operand(scores.sink),
+        causal=loop.capture_causal(scores.causal),
     )
-    queries, numbers = loop.block(query), loop.block(own)
-    keys, values = loop.captured(key), loop.captured(value)
-    mixed = loop.stacked(at_once(steps, queries, keys, values, numbers, inner))
+    queries, numbers = loop.block(query), loop.block(row)
+    keys, values = loop.capture(key), loop.capture(value)
+    mixed = loop.stack(at_once(steps, queries, keys, values, numbers, inner))
     joined = steps.transpose(mixed, 1, 2, 0, 3, 4)
     padded = steps.reshape(joined, batch, heads, trips * BLOCK_ROWS, value.type.shape[3])
     return steps.part(padded, 2, 0, rows)
@@ -142,60 +142,60 @@ class LoopSteps:
         batch, heads, rows, columns = x.type.shape
         whole = self.trips * BLOCK_ROWS
         if not surely_equal((rows,), (whole,)):
-            filling = self.steps.filling(x, (batch, heads, whole - rows, columns))
-            x = self.steps.joined(2, x, filling)
+            filling = self.steps.fill(x, (batch, heads, whole - rows, columns))
+            x = self.steps.join(2, x, filling)
         apart = self.steps.reshape(x, batch, heads, self.trips, BLOCK_ROWS, columns)
         moved = self.steps.transpose(apart, 2, 0, 1, 3, 4)
-        return self._given(self.slices, moved, moved.type.shape[1:])
+        return self._bind(self.slices, moved, moved.type.shape[1:])
 
-    def captured(self, x: Node) -> Node:
+    def capture(self, x: Node) -> Node:
         """All of x, in each trip."""
-        return self._given(self.captures, x, x.type.shape)
+        return self._bind(self.captures, x, x.type.shape)
 
-    def captured_causal(self, causal: Causal | None) -> Causal | None:
+    def capture_causal(self, causal: Causal | None) -> Causal | None:
         if causal is None or not isinstance(causal.before, Node):
             return causal
-        return replace(causal, before=self.captured(causal.before))
+        return replace(causal, before=self.capture(causal.before))
 
-    def _given(self, known: list[tuple[Node, Input]], x: Node, shape: tuple[int, ...]) -> Node:
-        made = Input(name=self.steps.call.derived("trip"), tensor=x.type.with_shape(shape))
-        known.append((x, made))
-        return made
+    def _bind(self, bindings: list[tuple[Node, Input]], x: Node, shape: tuple[int, ...]) -> Node:
+        trip_input = Input(name=self.steps.call.derived("trip"), tensor=x.type.with_shape(shape))
+        bindings.append((x, trip_input))
+        return trip_input
 
-    def stacked(self, result: Node) -> Node:
+    def stack(self, result: Node) -> Node:
         """The results of all trips, along a new first axis."""
-        given = [*self.slices, *self.captures]
+        operands = [*self.slices, *self.captures]
         return Loop(
             name=self.steps.call.derived("blocks"),
             carried=(),
             sliced=tuple(x for x, _ in self.slices),
             captured=tuple(x for x, _ in self.captures),
-            body=Graph(tuple(made for _, made in given), ((result.name, result),)),
+            body=Graph(tuple(trip_input for _, trip_input in operands), ((result.name, result),)),
             trips=self.trips,
         )
 
 
-def shares_of(steps: Steps, x: Node, own: Node, scores: Scores) -> Node:
-    """The softmax of what the scores of steps ``own`` become."""
+def shares_of(steps: Steps, x: Node, row: Node, scores: Scores) -> Node:
+    """The softmax of what the scores of the steps ``row`` become."""
     if scores.cap:
-        x = steps.capped(x, scores.cap)
+        x = steps.cap(x, scores.cap)
     for term in scores.added:
         x = steps.add(x, term)
-    seen = scores.seen
+    visible = scores.visible
     if scores.causal is not None:
-        earlier = scores.causal.seen(steps, own, x.type.shape[3])
-        seen = earlier if seen is None else steps.condition(BOTH, seen, earlier)
-    if seen is not None:
-        x = steps.where(seen, x, steps.number(LOWEST))
+        earlier = scores.causal.visible(steps, row, x.type.shape[3])
+        visible = earlier if visible is None else steps.condition(BOTH, visible, earlier)
+    if visible is not None:
+        x = steps.where(visible, x, steps.number(LOWEST))
     if scores.sink is None:
-        found = steps.softmax(x)
+        shares = steps.softmax(x)
     else:
         batch, heads, rows, columns = x.type.shape
         wide = steps.add(steps.zeros((batch, heads, rows, 1)), scores.sink)
-        found = steps.part(steps.softmax(steps.joined(3, x, wide)), 3, 0, columns)
-    if scores.seen is not None and seen is not None:
-        return steps.where(seen, found, steps.number(0.0))
-    return found
+        shares = steps.part(steps.softmax(steps.join(3, x, wide)), 3, 0, columns)
+    if scores.visible is not None and visible is not None:
+        return steps.where(visible, shares, steps.number(0.0))
+    return shares
 
 
 def turned(steps: Steps, x: Node, cosine: Node, sine: Node, interleaved: bool) -> Node:
@@ -209,7 +209,7 @@ def turned(steps: Steps, x: Node, cosine: Node, sine: Node, interleaved: bool) -
     if 2 * pairs > size:
         raise Unsupported(f"{pairs} pairs are more than {size} elements")
     cosine, sine = (steps.reshape(a, many, 1, rows, pairs) for a in (cosine, sine))
-    front, rest = (
+    front, tail = (
         steps.parts(x, 3, (2 * pairs, size - 2 * pairs)) if 2 * pairs < size else (x, None)
     )
     if interleaved:
@@ -223,9 +223,9 @@ def turned(steps: Steps, x: Node, cosine: Node, sine: Node, interleaved: bool) -
     second = steps.add(steps.mul(high, cosine), steps.mul(low, sine))
     if interleaved:
         first, second = (steps.reshape(p, batch, heads, rows, pairs, 1) for p in (first, second))
-        found = steps.reshape(steps.joined(4, first, second), batch, heads, rows, 2 * pairs)
-        return found if rest is None else steps.joined(3, found, rest)
-    return steps.joined(3, first, second, *(() if rest is None else (rest,)))
+        rotated = steps.reshape(steps.join(4, first, second), batch, heads, rows, 2 * pairs)
+        return rotated if tail is None else steps.join(3, rotated, tail)
+    return steps.join(3, first, second, *(() if tail is None else (tail,)))
 
 
 def looked_up(steps: Steps, table: Node, positions: Node) -> Node:
@@ -247,8 +247,8 @@ def rotary_embedding(call: Call) -> Node:
     if pairs and pairs != cosine.type.shape[-1]:
         cosine, sine = (steps.part(a, 2, 0, pairs) for a in (cosine, sine))
     heads = steps.heads(x, call.integer("num_heads", 0)) if is_flat else x
-    found = turned(steps, heads, cosine, sine, bool(call.integer("interleaved", 0)))
-    return steps.named(steps.rows_of_heads(found) if is_flat else found)
+    rotated = turned(steps, heads, cosine, sine, bool(call.integer("interleaved", 0)))
+    return steps.rename(steps.rows_of_heads(rotated) if is_flat else rotated)
 
 
 @importer("Attention")
@@ -267,12 +267,12 @@ def attention(call: Call) -> list[Node]:
     past = call.shape(4)[2] if call.has(4) else 0
     key, value = extended(steps, 4, key), extended(steps, 5, value)
     scale = call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3])
-    added, seen = mask(steps, key.type.shape[2])
+    added, visible = mask(steps, key.type.shape[2])
     order = Causal(past) if call.integer("is_causal", 0) else None
-    scores = Scores(scale, call.number("softcap", 0.0), added, seen, order)
-    found = attended(steps, query, key, value, scores)
+    scores = Scores(scale, call.number("softcap", 0.0), added, visible, order)
+    context = attended(steps, query, key, value, scores)
     present = (key, value)[: max(len(call.proto.output) - 1, 0)]
-    return [steps.named(steps.rows_of_heads(found) if is_flat else found), *present]
+    return [steps.rename(steps.rows_of_heads(context) if is_flat else context), *present]
 
 
 def mask(steps: Steps, columns: int) -> tuple[tuple[Node, ...], Node | None]:
@@ -282,10 +282,10 @@ def mask(steps: Steps, columns: int) -> tuple[tuple[Node, ...], Node | None]:
         return (), None
     if call.shape(3)[-1] not in (1, columns):
         raise Unsupported("the mask is shorter than the keys")
-    given = call.tensor(3)
+    operand = call.tensor(3)
     if not call.is_float(3):
-        return (), given
-    return (given,), steps.condition(fn("ge", arg(0), const(LOWEST)), given)
+        return (), operand
+    return (operand,), steps.condition(fn("ge", arg(0), const(LOWEST)), operand)
 
 
 def extended(steps: Steps, position: int, new: Node) -> Node:
@@ -293,4 +293,4 @@ def extended(steps: Steps, position: int, new: Node) -> Node:
     call = steps.call
     if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):
         return new
-    return steps.named(steps.joined(2, call.node(position), new), position - 3)
+    return steps.rename(steps.join(2, call.node(position), new), position - 3)

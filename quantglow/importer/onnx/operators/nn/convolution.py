@@ -142,25 +142,25 @@ def volume_conv(call: Call) -> Node:
     group = call.integer("group", 1)
     image, count = side_by_side(call, x, depth, group)
 
-    def laid_out(w: Array) -> Array:
+    def lay_out(w: Array) -> Array:
         outputs, channels, kd, kh, kw = w.shape
         return w.transpose(3, 4, 2, 1, 0).reshape(kh, kw, kd * channels, outputs)
 
-    made = Conv(
+    convolved = Conv(
         name=call.result,
         x=image,
-        w=call.weights(1, "hwio", laid_out),
+        w=call.weights(1, "hwio", lay_out),
         b=bias(call),
         strides=plane.strides,
         dilations=plane.dilations,
         pads=plane.pads,
         group=group,
     )
-    return volumes(call, made, count)
+    return volumes(call, convolved, count)
 
 
 def volume_conv_transpose(call: Call) -> Node:
-    """Weights [C, O/group, KD, KH, KW] become [KH, KW, KD * C/group, O], turned round in depth."""
+    """Weights [C, O/group, KD, KH, KW] become [KH, KW, KD * C/group, O], reversed in depth."""
     if call.attributes.get("output_shape") or call.text("auto_pad", "NOTSET") != "NOTSET":
         raise Unsupported("over three spatial axes it has pads of a wanted size")
     x, group = channels_last(call, call.node(0), call.value_name(0)), call.integer("group", 1)
@@ -173,16 +173,16 @@ def volume_conv_transpose(call: Call) -> Node:
     depth = Windows((kernel[0], 1), (1, 1), (dilations[0], 1), (0, 0, 0, 0))
     image, count = side_by_side(call, wide, depth, group)
 
-    def laid_out(w: Array) -> Array:
+    def lay_out(w: Array) -> Array:
         c, outputs, kd, kh, kw = w.shape
         grouped = w[:, :, ::-1].reshape(group, c // group, outputs, kd, kh, kw)
-        taps = grouped.transpose(4, 5, 3, 1, 0, 2)
-        return taps.reshape(kh, kw, kd * c // group, group * outputs)
+        kernel_first = grouped.transpose(4, 5, 3, 1, 0, 2)
+        return kernel_first.reshape(kh, kw, kd * c // group, group * outputs)
 
-    made = ConvTranspose(
+    convolved = ConvTranspose(
         name=call.result,
         x=image,
-        w=call.weights(1, "hwio", laid_out),
+        w=call.weights(1, "hwio", lay_out),
         b=bias(call),
         strides=pair(strides[1:]),
         dilations=pair(dilations[1:]),
@@ -190,7 +190,7 @@ def volume_conv_transpose(call: Call) -> Node:
         output_padding=pair(extra[1:], 0),
         group=group,
     )
-    return volumes(call, made, count)
+    return volumes(call, convolved, count)
 
 
 def spread(call: Call, x: Node, stride: int) -> Node:
@@ -222,15 +222,15 @@ def side_by_side(call: Call, x: Node, depth: Windows, group: int) -> tuple[Node,
     those of a group side by side; and OD."""
     x = with_borders(call, x, depth.pads[0], depth.pads[2])
     n, d, h, w, c = x.type.shape
-    (taps, _), (step, _), (gap, _) = depth.kernel, depth.strides, depth.dilations
+    (kd, _), (step, _), (gap, _) = depth.kernel, depth.strides, depth.dilations
     count = (d - depth.reach[0]) // step + 1
     grouped = Reshape(name=call.derived("groups"), x=x, shape=(n, d, h, w, group, c // group))
     parts = tuple(
-        along_span(call.derived("slice"), grouped, 1, Span(tap * gap, count, step))
-        for tap in range(taps)
+        along_span(call.derived("slice"), grouped, 1, Span(offset * gap, count, step))
+        for offset in range(kd)
     )
-    joined = Concat(name=call.derived("slices"), parts=parts, axis=5) if taps > 1 else parts[0]
-    shape = (n * count, h, w, taps * c)
+    joined = Concat(name=call.derived("slices"), parts=parts, axis=5) if kd > 1 else parts[0]
+    shape = (n * count, h, w, kd * c)
     return Reshape(name=call.derived("images"), x=joined, shape=shape), count
 
 
@@ -261,7 +261,7 @@ def conv(call: Call) -> Node:
         return volume_conv(call)
     x = to_nhwc(call)
     windows = windows_of(call, call.shape(1)[2:])
-    made = Conv(
+    convolved = Conv(
         name=call.result,
         x=x,
         w=call.weights(1, "hwio", lambda w: image_kernel(w).transpose(2, 3, 1, 0)),
@@ -271,7 +271,7 @@ def conv(call: Call) -> Node:
         pads=auto_padded(call, windows, image_size(x)),
         group=call.integer("group", 1),
     )
-    return from_nhwc(call, made)
+    return from_nhwc(call, convolved)
 
 
 @importer("ConvTranspose")
@@ -283,7 +283,7 @@ def conv_transpose(call: Call) -> Node:
     group = call.integer("group", 1)
     windows = windows_of(call, call.shape(1)[2:])
     pads, output_padding = transposed_padding(call, windows, image_size(x))
-    made = ConvTranspose(
+    convolved = ConvTranspose(
         name=call.result,
         x=x,
         w=call.weights(1, "hwio", lambda w: transposed_kernel(image_kernel(w), group)),
@@ -294,7 +294,7 @@ def conv_transpose(call: Call) -> Node:
         output_padding=output_padding,
         group=group,
     )
-    return from_nhwc(call, made)
+    return from_nhwc(call, convolved)
 
 
 def image_size(x: Node) -> Pair:
@@ -317,17 +317,17 @@ def transposed_padding(call: Call, windows: Windows, size: Pair) -> tuple[Pads, 
     """(pads, output_padding) that give the result the size ONNX asks for."""
     extra = pair(call.integers("output_padding", (0,) * (len(call.shape(0)) - 2)), 0)
     mode = call.text("auto_pad", "NOTSET")
-    wanted: Pair | None = None
+    output_size: Pair | None = None
     if call.attributes.get("output_shape"):
-        wanted = pair(call.integers("output_shape", ())[-(len(call.shape(0)) - 2) :])
+        output_size = pair(call.integers("output_shape", ())[-(len(call.shape(0)) - 2) :])
     elif mode.startswith("SAME"):
-        wanted = (size[0] * windows.strides[0], size[1] * windows.strides[1])
+        output_size = (size[0] * windows.strides[0], size[1] * windows.strides[1])
     elif mode == "VALID":
         return (0, 0, 0, 0), extra
-    if wanted is None:
+    if output_size is None:
         return windows.pads, extra
     full = np.subtract(size, 1) * windows.strides + windows.reach + np.array(extra)
-    surplus = full - wanted
+    surplus = full - output_size
     pads = shared_out([max(int(t), 0) for t in surplus], upper=mode == "SAME_UPPER")
     grown = np.array(extra) + np.maximum(-surplus, 0)
     return pads, (int(grown[0]), int(grown[1]))

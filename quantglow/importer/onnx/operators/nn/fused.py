@@ -44,12 +44,12 @@ class Steps:
 
     call: Call
 
-    def named(self, node: Node, position: int = 0) -> Node:
+    def rename(self, node: Node, position: int = 0) -> Node:
         """A node made here under the name of an output; others keep theirs."""
-        is_made = node.name.startswith(f"{self.call.proto.output[0]}:")
-        return replace(node, name=self.call.result_name(position)) if is_made else node
+        is_derived = node.name.startswith(f"{self.call.proto.output[0]}:")
+        return replace(node, name=self.call.result_name(position)) if is_derived else node
 
-    def gives(self, position: int) -> bool:
+    def has_output(self, position: int) -> bool:
         """Whether an output is asked for."""
         return any(self.call.proto.output[position : position + 1])
 
@@ -61,13 +61,13 @@ class Steps:
     def zeros(self, shape: Sequence[int]) -> Node:
         return Expand(name=self.call.derived("zeros"), x=self.number(0.0), shape=tuple(shape))
 
-    def filling(self, like: Node, shape: Sequence[int]) -> Node:
+    def fill(self, like: Node, shape: Sequence[int]) -> Node:
         """Zeros of the type of another value."""
         zero = np.zeros((), like.type.dtype.numpy)
-        made = Constant(name=self.call.derived("filling"), value=zero)
-        return Expand(name=self.call.derived("zeros"), x=made, shape=tuple(shape))
+        scalar = Constant(name=self.call.derived("filling"), value=zero)
+        return Expand(name=self.call.derived("zeros"), x=scalar, shape=tuple(shape))
 
-    def counting(self, shape: Sequence[int], axis: int) -> Node:
+    def iota(self, shape: Sequence[int], axis: int) -> Node:
         """0, 1, … along one axis; the others are 1."""
         return iota(self.call, shape, axis)
 
@@ -97,10 +97,9 @@ class Steps:
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         return [self.part(x, axis, s, size) for s, size in zip(starts, sizes, strict=True)]
 
-    def joined(self, axis: int, *parts: Node) -> Node:
-        made = tuple(parts)
-        axis %= made[0].type.rank
-        return Concat(name=self.call.derived("joined"), parts=made, axis=axis)
+    def join(self, axis: int, *parts: Node) -> Node:
+        axis %= parts[0].type.rank
+        return Concat(name=self.call.derived("joined"), parts=parts, axis=axis)
 
     def heads(self, x: Node, heads: int) -> Node:
         """``[batch, steps, heads * size]`` as ``[batch, heads, steps, size]``."""
@@ -125,7 +124,7 @@ class Steps:
     def mul(self, x: Node, y: Node) -> Node:
         return Mul(name=self.call.derived("product"), x=x, y=y)
 
-    def scaled(self, x: Node, factor: float) -> Node:
+    def scale(self, x: Node, factor: float) -> Node:
         return x if factor == 1 else self.mul(x, self.number(factor))
 
     def matmul(self, x: Node, y: Node) -> Node:
@@ -139,8 +138,8 @@ class Steps:
         *outer, width = x.type.shape
         weights = call.weights(position, "kn", lambda w: w)
         rows = self.reshape(x, math.prod(outer), width)
-        made = Gemm(name=call.derived("product"), x=rows, w=weights)
-        return self.reshape(made, *outer, weights.type.shape[1])
+        product = Gemm(name=call.derived("product"), x=rows, w=weights)
+        return self.reshape(product, *outer, weights.type.shape[1])
 
     def softmax(self, x: Node) -> Node:
         return Softmax(name=self.call.derived("shares"), x=x)
@@ -163,7 +162,7 @@ class Steps:
     def integers(self, value: Expr, *args: Node) -> Node:
         return self.apply(value, args, DType.I64)
 
-    def capped(self, x: Node, bound: float) -> Node:
+    def cap(self, x: Node, bound: float) -> Node:
         """``bound * tanh(x / bound)``"""
         inner = fn("tanh", fn("div", arg(0), const(bound)))
         return self.apply(fn("mul", const(bound), inner).rounded(), [x], DType.F32)
@@ -202,9 +201,9 @@ def normalized(steps: Steps, x: Node, scale: int) -> list[Node]:
         raise Unsupported(f"axis {axis} is outside rank {rank}")
     axes = range(axis % rank, rank)
     unit, inverse = steps.unit_length(x, axes, call.number("epsilon", 1e-5))
-    made = steps.named(steps.mul(unit, call.node(scale)))
-    is_given = call.proto.op_type == "SimplifiedLayerNormalization" and steps.gives(1)
-    return [made, steps.named(inverse, 1)] if is_given else [made]
+    scaled = steps.rename(steps.mul(unit, call.node(scale)))
+    gives_factor = call.proto.op_type == "SimplifiedLayerNormalization" and steps.has_output(1)
+    return [scaled, steps.rename(inverse, 1)] if gives_factor else [scaled]
 
 
 @importer("com.microsoft.SkipLayerNormalization")
@@ -214,14 +213,14 @@ def layer_normalization_of_sum(call: Call) -> list[Node]:
     total = sum_of(steps, 4)
     if any(call.proto.output[1:3]):
         raise Unsupported("it gives its mean or its deviation")
-    made = LayerNormalization(
+    normalized = LayerNormalization(
         name=call.result,
         x=total,
         gamma=call.weights(2, "gamma", lambda a: a),
         beta=call.weights(3, "beta", lambda a: a) if call.has(3) else None,
         epsilon=call.number("epsilon", 1e-12),
     )
-    return [made, total, total, total][: len(call.proto.output)]
+    return [normalized, total, total, total][: len(call.proto.output)]
 
 
 def sum_of(steps: Steps, bias: int) -> Node:
@@ -230,7 +229,7 @@ def sum_of(steps: Steps, bias: int) -> Node:
     total = steps.add(call.node(0), call.node(1))
     if call.has(bias):
         total = steps.add(total, call.node(bias))
-    return steps.named(total, 3) if steps.gives(3) else total
+    return steps.rename(total, 3) if steps.has_output(3) else total
 
 
 @importer("com.microsoft.Gelu", "com.microsoft.BiasGelu", "com.microsoft.FastGelu")
@@ -254,7 +253,7 @@ def embed_layer_normalization(call: Call) -> list[Node]:
     gamma, beta = (call.weights(position, "f32", lambda a: a) for position in (5, 6))
     steps = Steps(call)
     total = embedded(steps, lambda position: (call.node(position), lambda rows: rows))
-    total = steps.named(total, 2) if steps.gives(2) else total
+    total = steps.rename(total, 2) if steps.has_output(2) else total
     return outputs(steps, total, gamma, beta)
 
 
@@ -267,8 +266,8 @@ def q_embed_layer_normalization(call: Call) -> list[Node]:
         codes = np.ascontiguousarray(call.array(position, "table"))
         scale, point = parameters(call, position)
         real = fn("mul", fn("sub", fn("float", arg(0)), const(point)), const(scale))
-        made = Constant(name=call.derived("codes"), value=codes)
-        return made, lambda rows: steps.apply(real, [rows], DType.F32)
+        constant = Constant(name=call.derived("codes"), value=codes)
+        return constant, lambda rows: steps.apply(real, [rows], DType.F32)
 
     gamma, beta = (call.constant("f32", reals(call, position)) for position in (5, 6))
     total = embedded(steps, table)
@@ -292,9 +291,9 @@ def embedded(steps: Steps, table: Table) -> Node:
     call = steps.call
 
     def rows(position: int, indices: Node) -> Node:
-        made, real = table(position)
-        taken = from_the_begin(call, indices, made.type.shape[0])
-        return real(Gather(name=call.derived("rows"), x=made, indices=taken, axis=0))
+        entries, real = table(position)
+        checked = from_the_begin(call, indices, entries.type.shape[0])
+        return real(Gather(name=call.derived("rows"), x=entries, indices=checked, axis=0))
 
     total = steps.add(rows(2, call.tensor(0)), positions(steps, table, rows))
     return steps.add(total, rows(4, call.tensor(1))) if call.has(1) else total
@@ -305,25 +304,25 @@ def positions(steps: Steps, table: Table, rows: Callable[[int, Node], Node]) -> 
     call = steps.call
     if call.proto.op_type == "EmbedLayerNormalization" and call.has(8):
         return rows(3, call.tensor(8))
-    made, real = table(3)
-    return real(steps.part(made, 0, 0, call.shape(0)[1]))
+    entries, real = table(3)
+    return real(steps.part(entries, 0, 0, call.shape(0)[1]))
 
 
 def outputs(steps: Steps, total: Node, gamma: Node, beta: Node) -> list[Node]:
     """The three results; any node stands for one that is not asked for."""
     epsilon = steps.call.number("epsilon", 1e-12)
-    made = LayerNormalization(
+    normalized = LayerNormalization(
         name=steps.call.result, x=total, gamma=gamma, beta=beta, epsilon=epsilon
     )
-    return [made, unmasked(steps) if steps.gives(1) else total, total]
+    return [normalized, unmasked(steps) if steps.has_output(1) else total, total]
 
 
 def unmasked(steps: Steps) -> Node:
     """Number of ones of the mask [B, T] in each sample; 0 without a mask."""
     call = steps.call
     if not call.has(7):
-        return steps.named(steps.filling(call.tensor(0), call.shape(0)[:1]), 1)
+        return steps.rename(steps.fill(call.tensor(0), call.shape(0)[:1]), 1)
     is_one = fn("eq", fn("int64", arg(0)), lconst(1))
     ones = steps.apply(fn("select", is_one, const(1), const(0)), [call.tensor(7)], DType.F32)
     count = ReduceSum(name=call.derived("count"), x=ones, axes=(1,), keepdims=False)
-    return steps.named(steps.apply(fn("int", arg(0)), [count], DType.I32), 1)
+    return steps.rename(steps.apply(fn("int", arg(0)), [count], DType.I32), 1)

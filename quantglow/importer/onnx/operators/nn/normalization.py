@@ -39,7 +39,7 @@ def batch_normalization(call: Call) -> Node:
         raise Unsupported("spatial = 0 normalizes each element on its own")
     x = channels_last(call, call.node(0), call.value_name(0))
     gamma, beta, mean, var = (call.weights(i, "f32", lambda a: a) for i in (1, 2, 3, 4))
-    made = BatchNormalization(
+    normalized = BatchNormalization(
         name=call.result,
         x=x,
         gamma=gamma,
@@ -48,7 +48,7 @@ def batch_normalization(call: Call) -> Node:
         var=var,
         epsilon=call.number("epsilon", 1e-5),
     )
-    return channels_first(call, made)
+    return channels_first(call, normalized)
 
 
 @importer("LayerNormalization")
@@ -84,10 +84,10 @@ def by_constants(call: Call, x: Node, row: tuple[int, ...], epsilon: float) -> N
     gamma = call.weights(1, "gamma", flat)
     beta = call.weights(2, "beta", flat) if call.has(2) else None
 
-    def normalized(name: str, x: Node) -> Node:
+    def normalize(name: str, x: Node) -> Node:
         return LayerNormalization(name=name, x=x, gamma=gamma, beta=beta, epsilon=epsilon)
 
-    return in_rows(call, x, math.prod(row), normalized)
+    return in_rows(call, x, math.prod(row), normalize)
 
 
 def by_operands(call: Call, x: Node, columns: int, epsilon: float) -> Node:
@@ -114,8 +114,8 @@ def moments(call: Call, x: Node, axes: tuple[int, ...], epsilon: float) -> list[
         return call.result_name(position) if any(names) else call.derived(tag)
 
     mean = ReduceMean(name=name(1, "mean"), x=x, axes=axes)
-    centred = Sub(name=call.derived("centred"), x=x, y=mean)
-    squares = Mul(name=call.derived("squares"), x=centred, y=centred)
+    centered = Sub(name=call.derived("centred"), x=x, y=mean)
+    squares = Mul(name=call.derived("squares"), x=centered, y=centered)
     variance = ReduceMean(name=call.derived("variance"), x=squares, axes=axes)
     least = call.constant("epsilon", np.array(epsilon, np.float32))
     root = Sqrt(name=call.derived("root"), x=Add(name=call.derived("sum"), x=variance, y=least))
@@ -139,13 +139,13 @@ def mean_variance_normalization(call: Call) -> Node:
     x = call.node(0)
     axes = tuple(sorted(normal(call.integers("axes", (0, 2, 3)), x.type.rank)))
     mean = ReduceMean(name=call.derived("mean"), x=x, axes=axes)
-    centred = Sub(name=call.derived("centred"), x=x, y=mean)
-    squares = Mul(name=call.derived("squares"), x=centred, y=centred)
+    centered = Sub(name=call.derived("centred"), x=x, y=mean)
+    squares = Mul(name=call.derived("squares"), x=centered, y=centered)
     variance = ReduceMean(name=call.derived("variance"), x=squares, axes=axes)
     root = Sqrt(name=call.derived("root"), x=variance)
     least = call.constant("epsilon", np.array(LEAST_DEVIATION, np.float32))
     deviation = Add(name=call.derived("deviation"), x=root, y=least)
-    return Div(name=call.result, x=centred, y=deviation)
+    return Div(name=call.result, x=centered, y=deviation)
 
 
 @importer("InstanceNormalization")
@@ -189,7 +189,7 @@ def of_channels(call: Call, position: int, tag: str, shape: tuple[int, ...]) -> 
 
 @importer("LRN")
 def lrn(call: Call) -> Node:
-    made = LRN(
+    normalized = LRN(
         name=call.result,
         x=channels_last(call, call.node(0), call.value_name(0)),
         size=call.integer("size", 0),
@@ -197,7 +197,7 @@ def lrn(call: Call) -> Node:
         beta=call.number("beta", 0.75),
         bias=call.number("bias", 1.0),
     )
-    return channels_first(call, made)
+    return channels_first(call, normalized)
 
 
 @importer("Softmax", "LogSoftmax")
@@ -215,8 +215,8 @@ def softmax(call: Call) -> Node:
 
 
 def over_last_axis(call: Call, x: Node) -> Node:
-    made = Softmax if call.proto.op_type == "Softmax" else LogSoftmax
-    return made(name=call.result, x=x)
+    operator = Softmax if call.proto.op_type == "Softmax" else LogSoftmax
+    return operator(name=call.result, x=x)
 
 
 def over_axis(call: Call, x: Node, axis: int) -> Node:
@@ -224,8 +224,8 @@ def over_axis(call: Call, x: Node, axis: int) -> Node:
     perm = list(range(x.type.rank))
     perm[axis], perm[-1] = perm[-1], perm[axis]
     moved = Transpose(name=call.derived("moved"), x=x, perm=tuple(perm))
-    made = over_last_axis(call, moved)
-    return Transpose(name=call.derived("back"), x=made, perm=tuple(perm))
+    normalized = over_last_axis(call, moved)
+    return Transpose(name=call.derived("back"), x=normalized, perm=tuple(perm))
 
 
 def over_rows(call: Call, x: Node, axis: int) -> Node:

@@ -52,8 +52,8 @@ def pooled(call: Call, make: Callable[..., Node]) -> Node:
     kernel = call.integers("kernel_shape", ())
     if is_volume(call):
         x = channels_last(call, call.node(0), call.value_name(0))
-        made = over_windows(call, call.result, x, kernel, make)
-        return volumes(call, made, made.type.shape[0] // x.type.shape[0])
+        images = over_windows(call, call.result, x, kernel, make)
+        return volumes(call, images, images.type.shape[0] // x.type.shape[0])
     return from_nhwc(call, over_windows(call, call.result, to_nhwc(call), kernel, make))
 
 
@@ -84,9 +84,9 @@ def over_windows(
 def global_pool(call: Call) -> Node:
     """The mean or maximum over every spatial axis."""
     x = channels_last(call, call.node(0), call.value_name(0))
-    made = ReduceMean if call.proto.op_type == "GlobalAveragePool" else ReduceMax
+    operator = ReduceMean if call.proto.op_type == "GlobalAveragePool" else ReduceMax
     axes = tuple(range(1, x.type.rank - 1))
-    return channels_first(call, made(name=call.result, x=x, axes=axes))
+    return channels_first(call, operator(name=call.result, x=x, axes=axes))
 
 
 @importer("LpPool", "GlobalLpPool")
@@ -102,10 +102,10 @@ def lp_pool(call: Call) -> Node:
         y=call.constant("p", np.array(p)),
     )
 
-    def mean_of(name: str, x: Node, **options: Any) -> Node:
+    def pool_mean(name: str, x: Node, **options: Any) -> Node:
         return whole(AveragePool(name=name, x=x, count_include_pad=True, **options))
 
-    mean = over_windows(call, call.derived("mean"), powers, kernel, mean_of)
+    mean = over_windows(call, call.derived("mean"), powers, kernel, pool_mean)
     size = call.constant("size", np.array(math.prod(kernel)))
     total = Mul(name=call.derived("sum"), x=mean, y=size)
     root = Pow(name=call.result, x=total, y=call.constant("root", np.array(1 / p)))
