@@ -110,39 +110,42 @@ def _is_true(call: Call) -> bool:
 class Growing:
     """Carried value ``number`` of a Loop: ``value = Concat(value, rows)`` along ``axis``.
 
-    ``kept``: how many of the value's last rows a trip reads; ``dims``: the shape of the first one.
+    ``window_rows``: how many of the value's last rows a trip reads; ``dims``: the shape of the
+    first one.
     """
 
     call: Call
     number: int
     axis: int
-    kept: int
+    window_rows: int
     dims: tuple[int, ...]
 
     @property
-    def given(self) -> str:
+    def first_name(self) -> str:
         """The name of the first value."""
         return str(self.call.proto.input[2 + self.number])
 
     def window(self, x: Node) -> Node:
         """The last rows of a value, those that the next trip reads."""
         rows = x.type.shape[self.axis]
-        if rows == self.kept:
+        if rows == self.window_rows:
             return x
         return along_span(
-            self.call.derived("last"), x, self.axis, Span(rows - self.kept, self.kept)
+            self.call.derived("last"), x, self.axis, Span(rows - self.window_rows, self.window_rows)
         )
 
-    def appended(self, x: Node) -> Node:
+    def new_rows(self, x: Node) -> Node:
         """The rows that a trip appended to a window."""
         rows = x.type.shape[self.axis]
-        if not self.kept:
+        if not self.window_rows:
             return x
-        return along_span(self.call.derived("new"), x, self.axis, Span(self.kept, rows - self.kept))
+        return along_span(
+            self.call.derived("new"), x, self.axis, Span(self.window_rows, rows - self.window_rows)
+        )
 
     def nothing(self, name: str) -> Known:
         """The value as a body sees it that reads no row: it has none."""
-        first = self.call.scope.values[self.given]
+        first = self.call.scope.values[self.first_name]
         kind = first.array.dtype if isinstance(first, Known) else self.first().type.dtype.numpy
         dims = [1 if is_free(size) else size for size in self.dims]
         dims[self.axis] = 0
@@ -150,9 +153,9 @@ class Growing:
 
     def first(self) -> Node:
         """The value before the first trip, which has rows."""
-        return self.call.scope.tensor(self.given)
+        return self.call.scope.tensor(self.first_name)
 
-    def joined(self, stacked: Node) -> Node:
+    def join(self, stacked: Node) -> Node:
         """The value after the last trip, given the rows of all trips."""
         scope, axis, rank = self.call.scope, self.axis, len(self.dims)
         name = str(self.call.proto.output[self.number])
@@ -196,11 +199,11 @@ class _Body:
         return [node for node in self.graph.node if node.op_type == "Constant"]
 
     @cached_property
-    def computed(self) -> set[str]:
+    def computed_names(self) -> set[str]:
         """Names of the values that may differ from trip to trip."""
-        made = {str(name) for node in self.graph.node for name in node.output if name}
-        made.update(str(value.name) for value in self.graph.input)
-        return made - {str(node.output[0]) for node in self.constants}
+        names = {str(name) for node in self.graph.node for name in node.output if name}
+        names.update(str(value.name) for value in self.graph.input)
+        return names - {str(node.output[0]) for node in self.constants}
 
     def growing(self) -> Iterator[Growing]:
         ends, makers = originals(self.graph), {n: x for x in self.graph.node for n in x.output}
@@ -208,9 +211,9 @@ class _Body:
             end = ends[1 + number]
             maker, is_read_once = makers.get(end), ends.count(end) == 1 and value.name not in ends
             if maker is not None and is_read_once and self.is_appended(maker, value.name):
-                found = self.of(number, value.name, maker)
-                if found is not None:
-                    yield found
+                grows = self.of(number, value.name, maker)
+                if grows is not None:
+                    yield grows
 
     def is_appended(self, maker: onnx.NodeProto, name: str) -> bool:
         """Whether a node joins something to the end of a value."""
@@ -228,14 +231,14 @@ class _Body:
         after = self.rows_read(original(maker.output[0], self.copies), axis, len(dims), maker)
         if before is None or after is None:
             return None
-        kept = max(before, after - 1)  # a trip appends one row at least
-        if kept and kept > dims[axis]:
+        window_rows = max(before, after - 1)  # a trip appends one row at least
+        if window_rows and window_rows > dims[axis]:
             return None
-        return Growing(self.call, number, axis, kept, dims)
+        return Growing(self.call, number, axis, window_rows, dims)
 
     def rows_read(self, name: str, axis: int, rank: int, maker: onnx.NodeProto) -> int | None:
         """Number of last rows that others than its maker read of a value; None for any others."""
-        found = 0
+        most = 0
         for node in self.graph.node:
             reads = [original(read, self.copies) for read in names_read_by(node)]
             if name not in reads or node.op_type == "Identity" or node.output[0] == maker.output[0]:
@@ -243,14 +246,14 @@ class _Body:
             rows = self.last_rows(node, axis, rank) if reads.index(name) == 0 else None
             if rows is None or reads.count(name) > 1:
                 return None
-            found = max(found, rows)
-        return found
+            most = max(most, rows)
+        return most
 
     def last_rows(self, node: onnx.NodeProto, axis: int, rank: int) -> int | None:
         """Number of last rows of its first operand that a node needs; None if any."""
         read = _READS.get(node.op_type)
         settings = {str(name) for name in node.input[1:]}
-        if read is None or node.domain not in ("", "ai.onnx") or settings & self.computed:
+        if read is None or node.domain not in ("", "ai.onnx") or settings & self.computed_names:
             return None
         self.import_constants(settings)
         try:
@@ -309,12 +312,12 @@ class Carried:
 
     @staticmethod
     def of(call: Call, growing: Sequence[Growing] = ()) -> Carried:
-        body, given = call.attributes["body"], call.proto.input[2:]
-        count = len(given)
+        body, operands = call.attributes["body"], call.proto.input[2:]
+        count = len(operands)
         inner, after = body.input[2:], originals(body)
         fixed = {
             number: call.scope.values[name]
-            for number, name in enumerate(given)
+            for number, name in enumerate(operands)
             if after[1 + number] == inner[number].name
         }
         read = {*names_read(body), *(output.name for output in body.output)}
@@ -326,7 +329,7 @@ class Carried:
         """The values that the loop hands from trip to trip: those that something reads."""
         outputs = self.call.proto.output
         used = {n for n, name in enumerate(outputs[: self.count]) if name in self.call.scope.used}
-        stacked = {n for n, value in self.growing.items() if not value.kept}
+        stacked = {n for n, value in self.growing.items() if not value.window_rows}
         left_out = {*self.fixed, *(self.unread - used), *stacked}
         return [n for n in range(self.count) if n not in left_out]
 
@@ -338,13 +341,15 @@ class Carried:
             return grows.window(grows.first())
         return reranked(self.call, self.call.scope.tensor(self.call.proto.input[2 + number]), shape)
 
-    def following(self, made: Sequence[Node]) -> list[Node]:
+    def next_values(self, outputs: Sequence[Node]) -> list[Node]:
         """The changing values of the next trip, then the values that each trip stacks, with those
         that it appends last; given all outputs of the body but the condition."""
-        windows = {n: value.window(made[n]) for n, value in self.growing.items() if value.kept}
-        rows = [value.appended(made[n]) for n, value in self.growing.items()]
-        changing = [windows.get(number, made[number]) for number in self.changing]
-        return [*changing, *made[self.count :], *rows]
+        windows = {
+            n: value.window(outputs[n]) for n, value in self.growing.items() if value.window_rows
+        }
+        rows = [value.new_rows(outputs[n]) for n, value in self.growing.items()]
+        changing = [windows.get(number, outputs[number]) for number in self.changing]
+        return [*changing, *outputs[self.count :], *rows]
 
     def changing_outputs(self) -> list[str]:
         """The outputs of the ONNX node that are results of the loop, "" for those it does not have,
@@ -364,7 +369,7 @@ class Carried:
     def unchanging(self) -> dict[int, Value]:
         """Values that the body reads in place of those that no trip hands to the next."""
         inner = self.call.attributes["body"].input[2:]
-        rows = {n: x.nothing(inner[n].name) for n, x in self.growing.items() if not x.kept}
+        rows = {n: x.nothing(inner[n].name) for n, x in self.growing.items() if not x.window_rows}
         return {**self.fixed, **rows}
 
     def results(self) -> Iterator[tuple[str, Value]]:

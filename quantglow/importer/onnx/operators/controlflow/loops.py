@@ -101,7 +101,7 @@ class Results:
 
     def result(self, name: str, number: int) -> Loop:
         """A result of the loop under this name."""
-        made = Loop(
+        loop = Loop(
             name=name,
             carried=self.operands.carried,
             sliced=self.operands.sliced,
@@ -111,9 +111,9 @@ class Results:
             output=number,
             conditional=self.operands.conditional,
         )
-        if not 0 < made.type.size <= MAX_ELEMENTS:
-            raise Unsupported(f"{name!r} would have shape {made.type.shape}")
-        return made
+        if not 0 < loop.type.size <= MAX_ELEMENTS:
+            raise Unsupported(f"{name!r} would have shape {loop.type.shape}")
+        return loop
 
     def outputs(self, first: int) -> Iterator[tuple[int, str]]:
         """The outputs of the ONNX node that something reads, of which the first is result ``first``
@@ -135,11 +135,11 @@ def import_scan(call: Call, import_body: ImportBody) -> dict[str, Value]:
     if call.opset < 9:
         raise Unsupported("before opset 9 it has a batch axis")
     count = call.integer("num_scan_inputs", 0)
-    states, given = len(call.proto.input) - count, call.tensors()
+    states, values = len(call.proto.input) - count, call.tensors()
     axes = call.integers("scan_input_axes", (0,) * count)
     ways = call.integers("scan_input_directions", (0,) * count)
-    sliced = [_sliced(call, *x) for x in zip(given[states:], axes, ways, strict=True)]
-    operands = Operands(call, tuple(given[:states]), tuple(sliced), sliced[0].type.shape[0])
+    sliced = [_sliced(call, *x) for x in zip(values[states:], axes, ways, strict=True)]
+    operands = Operands(call, tuple(values[:states]), tuple(sliced), sliced[0].type.shape[0])
     names = [value.name for value in call.attributes["body"].input]
     inputs = operands.inputs(names)
     call.scope.values.update(zip(names, inputs, strict=True))
@@ -166,13 +166,13 @@ def _stacked(call: Call, loop: Results, number: int, name: str) -> Node:
     position = number - len(loop.operands.carried)
     count = len(loop.body.outputs) - len(loop.operands.carried)
     way = call.integers("scan_output_directions", (0,) * count)[position]
-    made: Node = loop.result(call.derived("stacked"), number)
+    stacked: Node = loop.result(call.derived("stacked"), number)
     if way:
-        made = reversed_steps(call, made, "forwards")
-    rank = made.type.rank
+        stacked = reversed_steps(call, stacked, "forwards")
+    rank = stacked.type.rank
     (axis,) = normal((call.integers("scan_output_axes", (0,) * count)[position],), rank)
     perm = (*range(1, axis + 1), 0, *range(axis + 1, rank))
-    return Transpose(name=call.scope.claim(name), x=made, perm=perm)
+    return Transpose(name=call.scope.claim(name), x=stacked, perm=perm)
 
 
 def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
@@ -239,63 +239,63 @@ def looped(
     call = parts.call
     names = [value.name for value in call.attributes["body"].input]
     number = Constant(name=call.derived("first-trip"), value=np.zeros((), np.int64))
-    given = [parts.first(at, shapes.get(at, ())) for at in parts.changing]
-    operands = Operands(call, (number, *given), (), most_trips(call))
+    first_values = [parts.first(at, shapes.get(at, ())) for at in parts.changing]
+    operands = Operands(call, (number, *first_values), (), most_trips(call))
     inner = [names[0], *(names[2 + at] for at in parts.changing)]
     inputs = list(operands.inputs(inner))
     call.scope.values.update({names[2 + at]: value for at, value in parts.unchanging.items()})
     call.scope.values.update({**dict(zip(inner, inputs, strict=True)), names[1]: HOLDS})
-    holds, *made = body_values(call, import_body)
-    ends = parts.following(made)
-    _check_ranks(parts, given, ends)
+    holds, *outputs = body_values(call, import_body)
+    ends = parts.next_values(outputs)
+    _check_ranks(parts, first_values, ends)
     following = computed(call, "next-trip", fn("iadd", arg(0), lconst(1)), inputs[0])
     conditions = [*by_count(call, number, following), *by_value(call, holds)]
     if surely_runs(call):
-        _drop_unread(parts, given, inputs, ends)
+        _drop_unread(parts, first_values, inputs, ends)
     if conditions:
-        if len(ends) > len(given):
+        if len(ends) > len(first_values):
             raise OfLateShapes("it stacks the values of a number of trips that it computes")
         before, after = (all_of(call, values) for values in zip(*conditions, strict=True))
-        operands = replace(operands, carried=(before, number, *given), conditional=True)
-        asked = Input(name=call.scope.claim(names[1], derived=True), tensor=before.type)
-        inputs, ends = [asked, *inputs], [after, following, *ends]
+        operands = replace(operands, carried=(before, number, *first_values), conditional=True)
+        condition = Input(name=call.scope.claim(names[1], derived=True), tensor=before.type)
+        inputs, ends = [condition, *inputs], [after, following, *ends]
     else:
-        operands, ends = replace(operands, carried=(number, *given)), [following, *ends]
+        operands, ends = replace(operands, carried=(number, *first_values)), [following, *ends]
     loop = operands.loop(inputs, ends)
-    return _results(parts, loop, len(operands.carried) - len(given))
+    return _results(parts, loop, len(operands.carried) - len(first_values))
 
 
 def _results(parts: Carried, loop: Results, first: int) -> dict[str, Value]:
     """The outputs of the ONNX node; result ``first`` of the loop is the first changing value."""
-    scope, found = parts.call.scope, dict(parts.results())
+    scope, values = parts.call.scope, dict(parts.results())
     names = parts.changing_outputs()
     for at, name in enumerate(names, first):
         if name in scope.used:
-            found[name] = loop.result(scope.claim(name), at)
+            values[name] = loop.result(scope.claim(name), at)
     for at, (name, grows) in enumerate(parts.growing_outputs(), first + len(names)):
         if name in scope.used:
-            found[name] = grows.joined(loop.result(parts.call.derived("rows"), at))
-    return found
+            values[name] = grows.join(loop.result(parts.call.derived("rows"), at))
+    return values
 
 
-def _check_ranks(parts: Carried, given: Sequence[Node], ends: Sequence[Node]) -> None:
+def _check_ranks(parts: Carried, first_values: Sequence[Node], ends: Sequence[Node]) -> None:
     """Raise ``Widening`` if values of one element have more dimensions after the first trip, which
     surely runs."""
-    found = {
+    shapes = {
         number: after.type.shape
-        for number, before, after in zip(parts.changing, given, ends, strict=False)
+        for number, before, after in zip(parts.changing, first_values, ends, strict=False)
         if before.type.size == after.type.size == 1 and before.type.rank < after.type.rank
     }
-    if found and surely_runs(parts.call):
-        raise Widening(found)
+    if shapes and surely_runs(parts.call):
+        raise Widening(shapes)
 
 
 def _drop_unread(
-    parts: Carried, given: list[Node], inputs: list[Input], ends: Sequence[Node]
+    parts: Carried, first_values: list[Node], inputs: list[Input], ends: Sequence[Node]
 ) -> None:
     """First values that the first trip replaces unread get the type of what replaces them."""
     for position, number in enumerate(parts.changing):
         kind = ends[position].type
-        if number in parts.unread and given[position].type != kind:
-            given[position] = zeros_of(parts.call, kind)
+        if number in parts.unread and first_values[position].type != kind:
+            first_values[position] = zeros_of(parts.call, kind)
             inputs[1 + position] = replace(inputs[1 + position], tensor=kind)

@@ -28,18 +28,18 @@ class Body:
     """The graph of a loop's body as it is made; constants in it have names of their own."""
 
     scope: Scope
-    made: dict[Node, Node]
+    nodes: dict[Node, Node]
     captured: dict[Node, Input] = field(default_factory=dict)
 
     def inner(self, node: Node) -> Node:
         """The node inside of the body that stands for one of the scope."""
-        if node not in self.made:
+        if node not in self.nodes:
             name = self.scope.claim(node.name, derived=True)
             if isinstance(node, Constant):
-                self.made[node] = replace(node, name=name)
+                self.nodes[node] = replace(node, name=name)
             else:
-                self.made[node] = self.captured[node] = Input(name=name, tensor=node.type)
-        return self.made[node]
+                self.nodes[node] = self.captured[node] = Input(name=name, tensor=node.type)
+        return self.nodes[node]
 
 
 def closed(
@@ -50,8 +50,8 @@ def closed(
     for node in topological_order(ends):
         if node not in inside and not inside.isdisjoint(node.operands):
             inside.add(node)
-            body.made[node] = node.with_operands(tuple(map(body.inner, node.operands)))
-    outputs = tuple((made.name, made) for made in map(body.inner, ends))
+            body.nodes[node] = node.with_operands(tuple(map(body.inner, node.operands)))
+    outputs = tuple((end.name, end) for end in map(body.inner, ends))
     return Graph((*inputs, *body.captured.values()), outputs), tuple(body.captured)
 
 
@@ -93,8 +93,8 @@ def import_if(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """The branch it takes where the condition is known, else both with a choice behind them."""
     if not call.is_known(0):
         return chosen_or_missed(call, import_body)
-    taken = bool(call.array(0, "condition").reshape(()))
-    branch = call.attributes["then_branch" if taken else "else_branch"]
+    holds = bool(call.array(0, "condition").reshape(()))
+    branch = call.attributes["then_branch" if holds else "else_branch"]
     import_body(branch, call.scope)
     inner = [call.scope.values[output.name] for output in branch.output]
     return dict(zip(call.proto.output, inner, strict=True))
@@ -118,18 +118,18 @@ def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:
     condition = call.tensor(0)
     if condition.type.size != 1:
         raise Unsupported("its condition is no scalar")
-    taken = computed(call, "then_branch", import_body)
-    other = computed(call, "else_branch", import_body)
+    then_values = computed(call, "then_branch", import_body)
+    else_values = computed(call, "else_branch", import_body)
     results: dict[str, Value] = {}
-    for position, (x, y) in enumerate(zip(taken, other, strict=True)):
+    for position, (x, y) in enumerate(zip(then_values, else_values, strict=True)):
         x, y = of_one_rank(call, x, y)
         if x.type != y.type:
             raise Unsupported(f"its branches give {x.type} and {y.type}")
         name = call.result_name(position)
-        made = Where(name=name, condition=condition, x=x, y=y)
-        if made.type != x.type:
+        choice = Where(name=name, condition=condition, x=x, y=y)
+        if choice.type != x.type:
             raise Unsupported("its condition has more dimensions than its results")
-        results[call.proto.output[position]] = made
+        results[call.proto.output[position]] = choice
     return results
 
 
