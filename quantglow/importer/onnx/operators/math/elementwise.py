@@ -123,8 +123,8 @@ def variadic(call: Call) -> Node:
     """Folded from the left; one operand is itself."""
     if not call.is_float(0):
         return integer_fold(call)
-    made = _BINARY[call.proto.op_type]
-    return folded(call, lambda name, x, y: made(name=name, x=x, y=y), call.result)
+    operator = _BINARY[call.proto.op_type]
+    return folded(call, lambda name, x, y: operator(name=name, x=x, y=y), call.result)
 
 
 @importer("Mean")
@@ -139,9 +139,9 @@ def mean(call: Call) -> Node:
 
 def folded(call: Call, combine: Callable[[str, Node, Node], Node], last: str) -> Node:
     """``combine`` over all operands; the final node is called ``last``."""
-    result, *rest = call.nodes()
-    for i, operand in enumerate(rest, 1):
-        name = last if i == len(rest) else call.derived("part")
+    result, *operands = call.nodes()
+    for i, operand in enumerate(operands, 1):
+        name = last if i == len(operands) else call.derived("part")
         result = combine(name, result, operand)
     return result
 

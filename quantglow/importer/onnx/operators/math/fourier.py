@@ -102,7 +102,8 @@ class Transform:
         return self.matrix(angles, self.parts[0], 2)
 
     def second_stage(self, a: int) -> Array:
-        """[a, b, 2, bins / a, parts]: for each bin of the first stage, its b results turned."""
+        """[a, b, 2, bins / a, parts]: for each bin of the first stage, its b results times their
+        twiddle factors."""
         first, t = np.arange(a)[:, None, None], np.arange(self.n // a)[:, None]
         bins = first + a * np.arange(-(-self.bins // a))
         return self.matrix(t * bins, 2, self.parts[1]) * self.scale
@@ -114,8 +115,8 @@ def transformed(call: Call, x: Node, transform: Transform, name: str) -> Node:
     *batch, _, _ = x.type.shape
     if transform.split is not None:
         return in_two_stages(call, x, transform, transform.split, name)
-    made = product(call, x, transform.dense())
-    return Reshape(name=name, x=made, shape=(*batch, transform.bins, transform.parts[1]))
+    bins = product(call, x, transform.dense())
+    return Reshape(name=name, x=bins, shape=(*batch, transform.bins, transform.parts[1]))
 
 
 def product(call: Call, x: Node, matrix: Array) -> Node:
@@ -132,20 +133,20 @@ def in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) 
     *batch, _, parts = x.type.shape
     m = math.prod(batch)
 
-    def moved(x: Node, *perm: int) -> Node:
+    def transpose(x: Node, *perm: int) -> Node:
         return Transpose(name=call.derived("moved"), x=x, perm=perm)
 
-    def shaped(x: Node, *shape: int) -> Node:
+    def reshape(x: Node, *shape: int) -> Node:
         return Reshape(name=call.derived("as"), x=x, shape=shape)
 
-    x = shaped(weighted(call, x, transform), m, a, b, parts)
-    stage = product(call, moved(x, 0, 2, 1, 3), transform.first_stage(a))
-    by_bin = shaped(moved(shaped(stage, m, b, a, 2), 2, 0, 1, 3), a, m, b * 2)
+    x = reshape(weighted(call, x, transform), m, a, b, parts)
+    stage = product(call, transpose(x, 0, 2, 1, 3), transform.first_stage(a))
+    by_bin = reshape(transpose(reshape(stage, m, b, a, 2), 2, 0, 1, 3), a, m, b * 2)
     matrix = transform.second_stage(a)
     groups, parts = matrix.shape[-2:]
     y = call.constant("turned", matrix.reshape(a, b * 2, groups * parts))
-    made = shaped(MatMul(name=call.derived("product"), x=by_bin, y=y), a, m, groups, parts)
-    bins = shaped(moved(made, 1, 2, 0, 3), *batch, groups * a, parts)
+    second = reshape(MatMul(name=call.derived("product"), x=by_bin, y=y), a, m, groups, parts)
+    bins = reshape(transpose(second, 1, 2, 0, 3), *batch, groups * a, parts)
     return along(name, bins, len(batch), range(transform.bins))
 
 
@@ -174,9 +175,9 @@ def dft(call: Call) -> Node:
         return transformed(call, x, transform, call.result)
     perm = (*(i for i in range(last) if i != axis), axis, last)
     moved = Transpose(name=call.derived("moved"), x=x, perm=perm)
-    made = transformed(call, moved, transform, call.derived("bins"))
+    bins = transformed(call, moved, transform, call.derived("bins"))
     back = tuple(perm.index(i) for i in range(x.type.rank))
-    return Transpose(name=call.result, x=made, perm=back)
+    return Transpose(name=call.result, x=bins, perm=back)
 
 
 def transform_of(call: Call, size: int, parts: int) -> Transform:
@@ -237,9 +238,9 @@ def in_one_product(call: Call, x: Node, transform: Transform, step: int) -> Node
     image = Reshape(name=call.derived("image"), x=x, shape=(batch, 1, length, parts))
     kernels = transform.dense().reshape(1, transform.n, parts, -1)
     w = call.constant("kernels", kernels)
-    made = Conv(name=call.derived("product"), x=image, w=w, strides=(1, step))
-    shape = (batch, made.type.shape[2], transform.bins, 2)
-    return Reshape(name=call.result, x=made, shape=shape)
+    bins = Conv(name=call.derived("product"), x=image, w=w, strides=(1, step))
+    shape = (batch, bins.type.shape[2], transform.bins, 2)
+    return Reshape(name=call.result, x=bins, shape=shape)
 
 
 def frames(call: Call, x: Node, n: int, step: int) -> Node:

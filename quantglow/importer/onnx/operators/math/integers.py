@@ -108,17 +108,22 @@ def mod(call: Call) -> Node:
     x, y = call.tensor(0), call.tensor(1)
     truncated = call.integer("fmod", 0)
     if call.is_float(0):
-        rest = fn("fmod", X, Y)
-        return mapped(call, rest if truncated else floored(rest), [x, y], DType.F32)
+        remainder = fn("fmod", X, Y)
+        return mapped(call, remainder if truncated else floored(remainder), [x, y], DType.F32)
     value = fn("irem" if truncated else "imod", X, Y)
     return mapped(call, wrapped(value, x.type.dtype), [x, y], x.type.dtype)
 
 
-def floored(rest: Expr) -> Expr:
+def floored(remainder: Expr) -> Expr:
     """A float remainder with the sign of the divisor Y."""
     zero = const(0)
-    differ = fn("xor", fn("lt", rest, zero), fn("lt", Y, zero))
-    return fn("select", fn("eq", rest, zero), rest, fn("select", differ, fn("add", rest, Y), rest))
+    differ = fn("xor", fn("lt", remainder, zero), fn("lt", Y, zero))
+    return fn(
+        "select",
+        fn("eq", remainder, zero),
+        remainder,
+        fn("select", differ, fn("add", remainder, Y), remainder),
+    )
 
 
 @importer("BitShift")
@@ -173,11 +178,11 @@ def is_nan(call: Call) -> Node:
 def is_infinite(call: Call) -> Node:
     """Only of the signs that are asked for."""
     positive, negative = call.integer("detect_positive", 1), call.integer("detect_negative", 1)
-    found = [fn("eq", X, const(np.inf))] if positive else []
-    found += [fn("eq", X, const(-np.inf))] if negative else []
+    tests = [fn("eq", X, const(np.inf))] if positive else []
+    tests += [fn("eq", X, const(-np.inf))] if negative else []
     never = fn("lt", X, X)
     return mapped(
-        call, reduce(lambda a, b: fn("or", a, b), found or [never]), [call.node(0)], DType.BOOL
+        call, reduce(lambda a, b: fn("or", a, b), tests or [never]), [call.node(0)], DType.BOOL
     )
 
 
@@ -197,13 +202,13 @@ def cast_like(call: Call) -> Imported:
     return cast(call, onnx_type_of(call.value(1)))
 
 
-def cast(call: Call, wanted: int) -> Imported:
+def cast(call: Call, onnx_type: int) -> Imported:
     """Float to float is the identity: everything is computed in float32."""
-    dtype = held_dtype(wanted)
+    dtype = held_dtype(onnx_type)
     if dtype is None:
-        raise Unsupported(f"casts to {type_in_words(wanted)}, which is not computed")
+        raise Unsupported(f"casts to {type_in_words(onnx_type)}, which is not computed")
     if call.is_known(0):
-        return call.array(0, "operand").astype(onnx.helper.tensor_dtype_to_np_dtype(wanted))
+        return call.array(0, "operand").astype(onnx.helper.tensor_dtype_to_np_dtype(onnx_type))
     x = call.tensor(0)
     if x.type.dtype is dtype:
         return x

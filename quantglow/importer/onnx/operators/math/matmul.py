@@ -52,12 +52,12 @@ def einsum(call: Call) -> Node:
     for value in values:
         for label in value.labels:
             sizes[label] = max(sizes.get(label, 1), value.size(label))
-    result, *rest = (writer.widened(value, sizes) for value in values)
-    for position, value in enumerate(rest, 1):
-        later = set(output).union(*(v.labels for v in rest[position:]))
-        result = writer.product(writer.summed(result, later | set(value.labels)), value, later)
-    result = writer.summed(result, set(output))
-    return writer.ordered(result, output, call.result).node
+    result, *operands = (writer.widen(value, sizes) for value in values)
+    for position, value in enumerate(operands, 1):
+        later = set(output).union(*(v.labels for v in operands[position:]))
+        result = writer.product(writer.sum_out(result, later | set(value.labels)), value, later)
+    result = writer.sum_out(result, set(output))
+    return writer.order(result, output, call.result).node
 
 
 def parsed(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
@@ -93,22 +93,22 @@ class Contraction:
         """Each repeated label once: of its two axes, joined, every (n + 1)-th element."""
         for label in dict.fromkeys(value.labels):
             while value.labels.count(label) > 1:
-                kept = value.labels.replace(label, "", 2)
+                remaining = value.labels.replace(label, "", 2)
                 n = value.size(label)
                 first = value.labels.index(label)
                 pair = [first, value.labels.index(label, first + 1)]
                 others = [i for i in range(len(value.labels)) if i not in pair]
-                moved = self.moved(value.node, [*others, *pair])
+                moved = self.transpose(value.node, [*others, *pair])
                 shape = moved.type.shape[:-2]
-                flat = self.reshaped(moved, (*shape, n * n))
+                flat = self.reshape(moved, (*shape, n * n))
                 ends = (*(0 for _ in shape), 0)
                 steps = (*(1 for _ in shape), n + 1)
                 name = self.call.derived("diagonal")
                 node = Slice(name=name, x=flat, starts=ends, sizes=(*shape, n), steps=steps)
-                value = Labelled(node, kept + label)
+                value = Labelled(node, remaining + label)
         return value
 
-    def widened(self, value: Labelled, sizes: dict[str, int]) -> Labelled:
+    def widen(self, value: Labelled, sizes: dict[str, int]) -> Labelled:
         """Axes of 1 broadcast to what other operands have."""
         shape = tuple(sizes[label] for label in value.labels)
         if shape == value.node.type.shape:
@@ -116,7 +116,7 @@ class Contraction:
         wide = Expand(name=self.call.derived("wide"), x=value.node, shape=shape)
         return Labelled(wide, value.labels)
 
-    def summed(self, value: Labelled, needed: set[str]) -> Labelled:
+    def sum_out(self, value: Labelled, needed: set[str]) -> Labelled:
         """Without the axes nobody needs."""
         axes = tuple(i for i, label in enumerate(value.labels) if label not in needed)
         if not axes:
@@ -127,37 +127,37 @@ class Contraction:
 
     def product(self, x: Labelled, y: Labelled, later: set[str]) -> Labelled:
         """x * y, summed over the labels of both that are not needed later."""
-        y = self.summed(y, later | set(x.labels))
+        y = self.sum_out(y, later | set(x.labels))
         shared = [label for label in x.labels if label in y.labels]
         batch = "".join(label for label in shared if label in later)
         inner = "".join(label for label in shared if label not in later)
         rows = "".join(label for label in x.labels if label not in y.labels)
         columns = "".join(label for label in y.labels if label not in x.labels)
         each = [batch] if batch else []  # no axis before rows, which are then those of samples
-        left = self.grouped(x, *each, rows, inner)
-        right = self.grouped(y, *each, inner, columns)
+        left = self.group(x, *each, rows, inner)
+        right = self.group(y, *each, inner, columns)
         name = self.call.derived("product")
-        made = MatMul(name=name, x=left, y=right) if inner else Mul(name=name, x=left, y=right)
+        product = MatMul(name=name, x=left, y=right) if inner else Mul(name=name, x=left, y=right)
         shape = (*(x.size(c) for c in batch + rows), *(y.size(c) for c in columns))
-        return Labelled(self.reshaped(made, shape), batch + rows + columns)
+        return Labelled(self.reshape(product, shape), batch + rows + columns)
 
-    def grouped(self, value: Labelled, *groups: str) -> Node:
+    def group(self, value: Labelled, *groups: str) -> Node:
         """The axes in this order, each group joined."""
-        ordered = self.ordered(value, "".join(groups))
+        ordered = self.order(value, "".join(groups))
         shape = tuple(math.prod(value.size(label) for label in group) for group in groups)
-        return self.reshaped(ordered.node, shape)
+        return self.reshape(ordered.node, shape)
 
-    def ordered(self, value: Labelled, labels: str, name: str = "") -> Labelled:
+    def order(self, value: Labelled, labels: str, name: str = "") -> Labelled:
         if value.labels == labels and not name:
             return value
         perm = tuple(value.labels.index(label) for label in labels)
         name = name or self.call.derived("moved")
         return Labelled(Transpose(name=name, x=value.node, perm=perm), labels)
 
-    def moved(self, x: Node, perm: Iterable[int]) -> Node:
+    def transpose(self, x: Node, perm: Iterable[int]) -> Node:
         return Transpose(name=self.call.derived("moved"), x=x, perm=tuple(perm))
 
-    def reshaped(self, x: Node, shape: tuple[int, ...]) -> Node:
+    def reshape(self, x: Node, shape: tuple[int, ...]) -> Node:
         if x.type.shape == shape:
             return x
         return Reshape(name=self.call.derived("as"), x=x, shape=shape)
@@ -251,13 +251,13 @@ def matmul(call: Call) -> Node:
         x = Reshape(name=call.derived("row"), x=x, shape=(1, *left))
     if len(right) == 1:
         y = Reshape(name=call.derived("column"), x=y, shape=(*right, 1))
-    made = MatMul(name=call.result, x=x, y=y)
-    shape = list(made.type.shape)
+    product = MatMul(name=call.result, x=x, y=y)
+    shape = list(product.type.shape)
     if len(left) == 1:
         del shape[-2]
     if len(right) == 1:
         del shape[-1]
-    return Reshape(name=call.derived("shape"), x=made, shape=tuple(shape))
+    return Reshape(name=call.derived("shape"), x=product, shape=tuple(shape))
 
 
 def product_with_weights(call: Call) -> Node:
@@ -266,13 +266,13 @@ def product_with_weights(call: Call) -> Node:
     *batch, k = x.type.shape
     if len(batch) != 1:
         x = Reshape(name=call.derived("rows"), x=x, shape=(math.prod(batch), k))
-    made: Node
+    product: Node
     if (packed := packed_of(call, 1.0, 0)) is not None:
-        made = grouped(call, x, packed, None, call.result)
+        product = grouped(call, x, packed, None, call.result)
     else:
         w = call.weights(1, "kn", lambda y: y.reshape(y.shape[0], -1))
-        made = Gemm(name=call.result, x=x, w=w)
+        product = Gemm(name=call.result, x=x, w=w)
     shape = (*batch, *right[1:])
-    if shape == made.type.shape:
-        return made
-    return Reshape(name=call.derived("shape"), x=made, shape=shape)
+    if shape == product.type.shape:
+        return product
+    return Reshape(name=call.derived("shape"), x=product, shape=shape)

@@ -76,8 +76,8 @@ def reduction(call: Call) -> Node:
     if not call.is_float(0):
         return of_integers(call)
     x = call.node(0)
-    wanted = Reduction(call, x.type.rank)
-    return x if wanted.nothing else wanted.make(_OPERATORS[call.proto.op_type], x, call.result)
+    reducer = Reduction(call, x.type.rank)
+    return x if reducer.nothing else reducer.make(_OPERATORS[call.proto.op_type], x, call.result)
 
 
 @importer("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum")
@@ -86,35 +86,35 @@ def transformed_sum(call: Call) -> Node:
     if not call.is_float(0):
         return of_integers(call)
     x, kind = call.node(0), call.proto.op_type
-    wanted = Reduction(call, x.type.rank)
+    reducer = Reduction(call, x.type.rank)
     if kind == "ReduceL1":
         x = Abs(name=call.derived("abs"), x=x)
     elif kind != "ReduceLogSum":
         x = Mul(name=call.derived("squares"), x=x, y=x)
     finish = {"ReduceL2": Sqrt, "ReduceLogSum": Log}.get(kind)
-    if not wanted.nothing:
-        x = wanted.make(ReduceSum, x, call.derived("sum") if finish else call.result)
+    if not reducer.nothing:
+        x = reducer.make(ReduceSum, x, call.derived("sum") if finish else call.result)
     return finish(name=call.result, x=x) if finish else x
 
 
 @importer("ReduceLogSumExp")
 def log_sum_exp(call: Call) -> Node:
     """``m + log(sum(exp(x - m)))``, m the maximum, or 0 where that is infinite."""
-    given = x = call.tensor(0)
-    wanted = Reduction(call, x.type.rank)
-    if wanted.nothing:
+    operand = x = call.tensor(0)
+    reducer = Reduction(call, x.type.rank)
+    if reducer.nothing:
         return x
     if not x.type.dtype.is_float:
         real = fn("float", arg(0))
         x = Elementwise(name=call.derived("float"), args=(x,), expression=real, out=FLOAT)
-    largest = wanted.make(ReduceMax, x, call.derived("max"), keepdims=True)
+    largest = reducer.make(ReduceMax, x, call.derived("max"), keepdims=True)
     finite = fn("lt", fn("abs", arg(0)), const(float("inf")))
     bounded = fn("select", finite, arg(0), const(0))
     shift = Elementwise(name=call.derived("shift"), args=(largest,), expression=bounded, out=FLOAT)
     powers = Exp(name=call.derived("exp"), x=Sub(name=call.derived("shifted"), x=x, y=shift))
-    total = wanted.make(ReduceSum, powers, call.derived("sum"))
+    total = reducer.make(ReduceSum, powers, call.derived("sum"))
     back = Reshape(name=call.derived("m"), x=shift, shape=total.type.shape)
-    value, dtype = fn("add", arg(1), fn("log", arg(0))), given.type.dtype
+    value, dtype = fn("add", arg(1), fn("log", arg(0))), operand.type.dtype
     if not dtype.is_float:
         value = converted(value, DType.F32, dtype)
     out = ElementType(dtype)
@@ -162,43 +162,43 @@ def one_by_one(call: Call, x: Node, axis: int, reduction: str) -> Node:
         return reshaped(call, part, (outer * size, inner))
 
     each = Expand(name=call.derived("each"), x=iota(call, (outer, 1), 0), shape=(outer, count - 1))
-    made = Scatter(
+    combined = Scatter(
         name=call.derived("combined"),
         x=rows(0, 1),
         indices=reshaped(call, each, (outer * (count - 1),)),
         updates=rows(1, count - 1),
         reduction=reduction,
     )
-    return reshaped(call, made, (*shape[:axis], 1, *shape[axis + 1 :]))
+    return reshaped(call, combined, (*shape[:axis], 1, *shape[axis + 1 :]))
 
 
 def folded(call: Call, combine: str, before: Expr, after: Expr) -> Node:
     """``after(combine of before(x))``, halves of every axis combined until one element is left."""
     x = call.tensor(0)
-    dtype, wanted = x.type.dtype, Reduction(call, x.type.rank)
+    dtype, reducer = x.type.dtype, Reduction(call, x.type.rank)
     wide = {"f": DType.F32, "l": DType.I64, "b": DType.BOOL}.get(kind_of(dtype), DType.I32)
     element = ElementType(wide)
 
-    def mapped(value: Expr, *args: Node) -> Node:
+    def map_elements(value: Expr, *args: Node) -> Node:
         return Elementwise(name=call.derived("part"), args=args, expression=value, out=element)
 
-    value: Node = mapped(before, x) if before != arg(0) or wide is not dtype else x
-    for axis in () if wanted.nothing else wanted.axes:
+    value: Node = map_elements(before, x) if before != arg(0) or wide is not dtype else x
+    for axis in () if reducer.nothing else reducer.axes:
         if is_free(value.type.shape[axis]) and combine in _ONE_BY_ONE and wide is not DType.F32:
             value = one_by_one(call, value, axis, _ONE_BY_ONE[combine])
         while (size := value.type.shape[axis]) > 1:
             half, odd = size // 2, size % 2
             ranges = [range(half), range(half, 2 * half), range(2 * half, size)]
             parts = [along(call.derived("half"), value, axis, r) for r in ranges[: 2 + odd]]
-            value = mapped(fn(combine, arg(0), arg(1)), *parts[:2])
+            value = map_elements(fn(combine, arg(0), arg(1)), *parts[:2])
             if odd:
                 value = Concat(name=call.derived("rest"), parts=(value, parts[2]), axis=axis)
     last = after if wide is dtype else wrapped(after, dtype)
     value = Elementwise(name=call.result, args=(value,), expression=last, out=ElementType(dtype))
-    if wanted.keepdims or wanted.nothing:
+    if reducer.keepdims or reducer.nothing:
         return value
-    kept = tuple(d for i, d in enumerate(value.type.shape) if i not in wanted.axes)
-    return Reshape(name=call.derived("shape"), x=value, shape=kept)
+    shape = tuple(d for i, d in enumerate(value.type.shape) if i not in reducer.axes)
+    return Reshape(name=call.derived("shape"), x=value, shape=shape)
 
 
 @importer(*_COMBINE)
@@ -206,8 +206,8 @@ def scan(call: Call) -> Node:
     """Combination of the elements up to each one; without itself if ``exclusive``, from the end if
     ``reverse``."""
     x = call.tensor(0)
-    (given,) = (int(a) for a in call.array(1, "axis").reshape(-1))
-    (axis,) = normal((given,), x.type.rank)
+    (signed_axis,) = (int(a) for a in call.array(1, "axis").reshape(-1))
+    (axis,) = normal((signed_axis,), x.type.rank)
     function, neutral = _COMBINE[call.proto.op_type]
     dtype, length = x.type.dtype, x.type.shape[axis]
     combine = fn(function if dtype.is_float else f"i{function}", arg(0), arg(1))
@@ -228,10 +228,10 @@ def shifted(call: Call, x: Node, axis: int, steps: int, backwards: bool, neutral
     """Each element moved on by so many steps; the neutral element moves in."""
     length = x.type.shape[axis]
     steps = min(steps, length)
-    kept = range(steps, length) if backwards else range(length - steps)
+    indices = range(steps, length) if backwards else range(length - steps)
     widths = tuple(steps if i == axis else 0 for i in range(x.type.rank))
     none = (0,) * x.type.rank
     before, after = (none, widths) if backwards else (widths, none)
-    part = along(call.derived("earlier"), x, axis, kept)
+    part = along(call.derived("earlier"), x, axis, indices)
     name = call.derived("shifted")
     return Pad(name=name, x=part, before=before, after=after, value=float(neutral))
