@@ -60,17 +60,17 @@ def from_the_end(index: Expr, size: int) -> Expr:
 @dataclass(frozen=True)
 class Bound:
     """The condition on an index counted from the begin: it is less than ``length``, or equal if
-    ``closed``.  ``given`` is what an error tells of."""
+    ``closed``.  ``reported`` is what an error names."""
 
     index: Expr
-    given: Expr
+    reported: Expr
     length: int
     closed: bool = False
 
     @staticmethod
-    def of(given: Expr, length: int) -> Bound:
+    def of(index: Expr, length: int) -> Bound:
         """The bound of an index that may count from the end."""
-        return Bound(from_the_end(given, length), given, length)
+        return Bound(from_the_end(index, length), index, length)
 
     @property
     def holds(self) -> Expr:
@@ -81,7 +81,7 @@ class Bound:
     @property
     def broken(self) -> Expr:
         """The position that stands for an index out of range."""
-        most = fn("imin", self.given, lconst(MOST_INDEX))
+        most = fn("imin", self.reported, lconst(MOST_INDEX))
         return fn("iadd", fn("imax", most, lconst(-MOST_INDEX)), lconst(misplaced(self.length)))
 
 
@@ -98,11 +98,11 @@ def positions(
     for bound in reversed(bounds):
         broken = bound.broken if matters is None else fn("select", matters, bound.broken, lconst(0))
         value = fn("select", bound.holds, value, broken)
-    made = integers(call, tag, value, operands)
-    known = [value for value in map(value_of, operands) if value is not None]
-    if bounds and len(known) == len(operands) and not made.has_free_sizes:
-        check_positions(made, made.evaluate(*known))
-    return made
+    node = integers(call, tag, value, operands)
+    arrays = [value for value in map(value_of, operands) if value is not None]
+    if bounds and len(arrays) == len(operands) and not node.has_free_sizes:
+        check_positions(node, node.evaluate(*arrays))
+    return node
 
 
 def value_of(node: Node) -> Array | None:
@@ -119,13 +119,13 @@ def value_of(node: Node) -> Array | None:
 
 def taken(call: Call, args: list[Node]) -> Expr | None:
     """Whether the branches around a node are taken, by operands that are added; None outside."""
-    found: Expr | None = None
-    for condition, wanted in call.scope.conditions:
+    all_hold: Expr | None = None
+    for condition, is_then in call.scope.conditions:
         holds = arg(len(args))
         args.append(reshaped(call, condition, (1,) * args[0].type.rank))
-        holds = holds if wanted else fn("not", holds)
-        found = holds if found is None else fn("and", found, holds)
-    return found
+        holds = holds if is_then else fn("not", holds)
+        all_hold = holds if all_hold is None else fn("and", all_hold, holds)
+    return all_hold
 
 
 def of_taken_branch(call: Call, indices: Node, length: int) -> Node:
@@ -218,8 +218,8 @@ def gather_elements(call: Call) -> Node:
     if isinstance(x, Expand) and x.x.type.size == 1 and are_below(indices, x.type.shape[axis]):
         one = reshaped(call, x.x, (1,) * indices.type.rank)
         return Expand(name=call.result, x=one, shape=indices.type.shape)
-    made = rows_at(call, x, element_positions(call, x.type.shape, indices, axis), 1)
-    return reshaped(call, made, indices.type.shape)
+    gathered = rows_at(call, x, element_positions(call, x.type.shape, indices, axis), 1)
+    return reshaped(call, gathered, indices.type.shape)
 
 
 @importer("GatherND")
@@ -241,15 +241,15 @@ def gather_nd(call: Call) -> Node:
         terms.append((arg(len(args)), strides[axis]))
         args.append(iota(call, args[0].type.shape, axis))
     rows = positions(call, "rows", dotted(terms), args, bounds)
-    made = rows_at(call, x, rows, math.prod(inner))
-    return reshaped(call, made, (*outer, *inner))
+    gathered = rows_at(call, x, rows, math.prod(inner))
+    return reshaped(call, gathered, (*outer, *inner))
 
 
 def spread(call: Call, x: Node, axes: Sequence[int], shape: tuple[int, ...]) -> Node:
     """x with its first axes at ``axes`` of a shape, and repeated along those between."""
     last = len(shape) - (x.type.rank - len(axes))
-    kept = {*axes, *range(last, len(shape))}
-    sizes = tuple(size if axis in kept else 1 for axis, size in enumerate(shape))
+    x_axes = {*axes, *range(last, len(shape))}
+    sizes = tuple(size if axis in x_axes else 1 for axis, size in enumerate(shape))
     wide = reshaped(call, x, sizes)
     if surely_equal(sizes, shape):
         return wide
@@ -259,14 +259,14 @@ def spread(call: Call, x: Node, axes: Sequence[int], shape: tuple[int, ...]) -> 
 def coordinates(call: Call, indices: Node) -> list[Node]:
     """The last axis taken apart."""
     *outer, depth = indices.type.shape
-    found = []
+    columns = []
     for i in range(depth):
         starts, ones = (*(0 for _ in outer), i), (1,) * (len(outer) + 1)
         part = Slice(
             name=call.derived("axis"), x=indices, starts=starts, sizes=(*outer, 1), steps=ones
         )
-        found.append(reshaped(call, part, tuple(outer)))
-    return found
+        columns.append(reshaped(call, part, tuple(outer)))
+    return columns
 
 
 def axis_last(rank: int, axis: int) -> list[int]:
@@ -308,14 +308,14 @@ def arg_extreme(call: Call) -> Node:
         rows = reversed_rows(call, rows)
     largest = call.proto.op_type == "ArgMax"
     name = call.derived("mirrored") if last else call.result
-    found: Node = TopK(name=name, x=rows, k=1, largest=largest)
+    best: Node = TopK(name=name, x=rows, k=1, largest=largest)
     if last:
         mirrored = fn("isub", lconst(length - 1), arg(0))
-        found = Elementwise(name=call.result, args=(found,), expression=mirrored, out=INT64)
-    found = moved(call, found, perm)
+        best = Elementwise(name=call.result, args=(best,), expression=mirrored, out=INT64)
+    best = moved(call, best, perm)
     if call.integer("keepdims", 1):
-        return found
-    return reshaped(call, found, tuple(d for i, d in enumerate(found.type.shape) if i != axis))
+        return best
+    return reshaped(call, best, tuple(d for i, d in enumerate(best.type.shape) if i != axis))
 
 
 def reversed_rows(call: Call, x: Node) -> Node:
@@ -412,8 +412,8 @@ def trilu(call: Call) -> Node:
     else:
         call.reserve((rows, columns), 9)
         distance = np.arange(columns) - np.arange(rows)[:, None]
-        kept = distance >= k if is_upper else distance <= k
-        condition = Constant(name=name, value=kept)
+        mask = distance >= k if is_upper else distance <= k
+        condition = Constant(name=name, value=mask)
     zero = Constant(name=call.derived("zero"), value=np.zeros((), x.type.dtype.numpy))
     return Where(name=call.result, condition=condition, x=x, y=zero)
 
@@ -421,12 +421,12 @@ def trilu(call: Call) -> Node:
 @importer("Compress")
 def compress(call: Call) -> Node:
     """The slices whose condition, which must be known, is true."""
-    x, kept = call.tensor(0), call.array(1, "condition")
+    x, chosen = call.tensor(0), call.array(1, "condition")
     if "axis" in call.attributes:
         (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     else:
         x, axis = reshaped(call, x, (x.type.size,)), 0
-    indices = Constant(name=call.derived("kept"), value=np.flatnonzero(kept).astype(np.int64))
+    indices = Constant(name=call.derived("kept"), value=np.flatnonzero(chosen).astype(np.int64))
     if not indices.value.size:
         raise Unsupported("nothing is left")
     return Gather(name=call.result, x=x, indices=indices, axis=axis)

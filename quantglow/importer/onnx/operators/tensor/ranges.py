@@ -48,15 +48,17 @@ def counted_axes(indices: Node, sizes: Shape) -> list[int] | None:
     equal by a guard.
     """
     outer = indices.type.shape[:-1]
-    found: list[int] = []
+    counted: list[int] = []
     for number, size in enumerate(sizes):
-        after = found[-1] if found else -1
+        after = counted[-1] if counted else -1
         axes = (axis for axis in coordinate_axes(indices, number) if axis > after)
         fitting = next((axis for axis in axes if likely(outer[axis]) == likely(size)), None)
         if fitting is None:
             return None
-        found.append(fitting)
-    return found if all(outer[a] == size for a, size in zip(found, sizes, strict=True)) else None
+        counted.append(fitting)
+    return (
+        counted if all(outer[a] == size for a, size in zip(counted, sizes, strict=True)) else None
+    )
 
 
 def coordinate_axes(indices: Node, number: int) -> list[int]:
@@ -103,7 +105,7 @@ def axes_of_array(array: Array) -> list[int]:
         n.reshape([-1 if i == axis else 1 for i in range(array.ndim)])
         for axis, n in enumerate(numbers)
     )
-    return [axis for axis, wanted in enumerate(places) if (array == wanted).all()]
+    return [axis for axis, place in enumerate(places) if (array == place).all()]
 
 
 def longer_axes(shape: Shape) -> list[int]:
@@ -128,10 +130,10 @@ class Position:
 
 def position_of(node: Node) -> Position:
     """Position: a scalar as computed from another one by steps that are known."""
-    found = Position(node)
-    while (before := _step_before(found)) is not None:
-        found = before
-    return found
+    position = Position(node)
+    while (before := _step_before(position)) is not None:
+        position = before
+    return position
 
 
 def _step_before(at: Position) -> Position | None:
@@ -240,7 +242,7 @@ def computed_slice(call: Call) -> Node | None:
 @importer("Range")
 def range_(call: Call) -> Array | Node:
     """A look-up where its start is computed, else a constant or a part of one."""
-    return sequence(call) if (found := computed_range(call)) is None else found
+    return sequence(call) if (lookup := computed_range(call)) is None else lookup
 
 
 def computed_range(call: Call) -> Node | None:

@@ -146,8 +146,8 @@ def fraction_of(scale: float) -> tuple[Fraction | None, int | None]:
 
 def from_sizes(call: Call) -> tuple[list[int], list[float]]:
     dims = call.shape(0)
-    given = [integer(s) for s in call.array(3, "sizes").reshape(-1)]
-    full = spread(call, given, list(dims))
+    entries = [integer(s) for s in call.array(3, "sizes").reshape(-1)]
+    full = spread(call, entries, list(dims))
     return full, [ratio(s, d) for s, d in zip(full, dims, strict=True)]
 
 
@@ -158,14 +158,14 @@ def ratio(size: int, dim: int) -> float:
     return float(whole) if exact else size / dim
 
 
-def spread(call: Call, given: list[Number], default: list[Number]) -> list[Number]:
+def spread(call: Call, entries: list[Number], default: list[Number]) -> list[Number]:
     """Entries for ``axes`` (opset 18), the default elsewhere."""
     rank = len(default)
     axes = normal(call.integers("axes", range(rank)), rank)
-    if len(given) != len(axes):
-        raise ValueError(f"{len(given)} sizes or scales for {len(axes)} axes")
+    if len(entries) != len(axes):
+        raise ValueError(f"{len(entries)} sizes or scales for {len(axes)} axes")
     result = list(default)
-    for axis, entry in zip(axes, given, strict=True):
+    for axis, entry in zip(axes, entries, strict=True):
         result[axis] = entry
     return result
 
@@ -219,15 +219,15 @@ class Axis:
             return fn("mul", moved, const((self.size - 1) / 2))
         return fn("sub", fn("mul", moved, const(self.size / 2)), const(0.5))
 
-    def padded(self, place: Expr) -> Expr:
+    def pad(self, place: Expr) -> Expr:
         """A place brought into the image unless it is padded with zeros."""
         if self.padding == "zeros":
             return place
         if self.padding == "reflection":
-            place = self._reflected(place)
+            place = self._reflect(place)
         return fn("fmin", fn("fmax", place, const(0)), const(self.size - 1))
 
-    def _reflected(self, place: Expr) -> Expr:
+    def _reflect(self, place: Expr) -> Expr:
         """Mirrored at both edges as often as needed."""
         low, span = (0.0, self.size - 1) if self.align else (-0.5, self.size)
         if not span:
@@ -271,11 +271,11 @@ def grid_sample(call: Call) -> Node:
 
     def position(row: Expr, column: Expr) -> Expr:
         """The row of the table that holds a pixel."""
-        found = dotted([(down.pixel(row), w), (across.pixel(column), 1), (arg(2), h * w)])
+        index = dotted([(down.pixel(row), w), (across.pixel(column), 1), (arg(2), h * w)])
         if padding != "zeros":
-            return found
+            return index
         inside = fn("and", down.inside(row), across.inside(column))
-        return fn("select", inside, found, lconst(n * h * w))
+        return fn("select", inside, index, lconst(n * h * w))
 
     samples = [
         (position(row, column), fn("mul", row_share, column_share))
@@ -296,7 +296,7 @@ Corners = Callable[[Axis], list[tuple[Expr, Expr]]]
 
 
 def nearest(axis: Axis) -> list[tuple[Expr, Expr]]:
-    return [(axis.padded(fn("rint", axis.place())), const(1))]
+    return [(axis.pad(fn("rint", axis.place())), const(1))]
 
 
 def part_beyond(place: Expr, before: Expr) -> Expr:
@@ -310,7 +310,7 @@ def linear(axis: Axis) -> list[tuple[Expr, Expr]]:
     before = fn("floor", place)
     t = part_beyond(place, before)
     after = fn("add", before, const(1))
-    return [(axis.padded(before), fn("sub", const(1), t)), (axis.padded(after), t)]
+    return [(axis.pad(before), fn("sub", const(1), t)), (axis.pad(after), t)]
 
 
 def cubic(axis: Axis) -> list[tuple[Expr, Expr]]:
@@ -326,7 +326,7 @@ def cubic(axis: Axis) -> list[tuple[Expr, Expr]]:
         outer_share(fn("add", back, const(1))),
     )
     return [
-        (axis.padded(fn("add", before, const(offset))), share)
+        (axis.pad(fn("add", before, const(offset))), share)
         for offset, share in zip((-1, 0, 1, 2), shares, strict=True)
     ]
 
@@ -355,12 +355,12 @@ def weighted(
 ) -> Node:
     """Pixels [N, H, W, C] times their weights [N, H, W, 1]."""
     rows = Elementwise(name=call.derived("pixel"), args=tuple(args), expression=pixel, out=INT64)
-    found = Gather(name=call.derived("value"), x=table, indices=rows, axis=0)
+    pixels = Gather(name=call.derived("value"), x=table, indices=rows, axis=0)
     share = Elementwise(
         name=call.derived("weight"), args=tuple(args[:2]), expression=weight, out=FLOAT
     )
     column = reshaped(call, share, (*share.type.shape, 1))
-    return Mul(name=name, x=found, y=column)
+    return Mul(name=name, x=pixels, y=column)
 
 
 @importer("AffineGrid")
@@ -375,9 +375,9 @@ def affine_grid(call: Call) -> Node:
     places = [places_along(int(length), align) for length in size[2:]]
     columns = np.meshgrid(*places, indexing="ij")[::-1]
     rows = np.stack([*columns, np.ones_like(columns[0])], axis=-1).reshape(1, -1, rank + 1)
-    turned = Transpose(name=call.derived("columns"), x=theta, perm=(0, 2, 1))
-    made = MatMul(name=call.derived("rows"), x=call.constant("places", rows), y=turned)
-    return reshaped(call, made, (int(size[0]), *map(int, size[2:]), rank))
+    transposed = Transpose(name=call.derived("columns"), x=theta, perm=(0, 2, 1))
+    points = MatMul(name=call.derived("rows"), x=call.constant("places", rows), y=transposed)
+    return reshaped(call, points, (int(size[0]), *map(int, size[2:]), rank))
 
 
 def places_along(length: int, align: bool) -> Array:

@@ -92,16 +92,16 @@ def size(call: Call) -> Array:
 @importer("Reshape")
 def reshape(call: Call) -> Node:
     """0 keeps a dimension (unless ``allowzero``), -1 is what remains."""
-    wanted = call.parameter("shape", 1) or ()
+    dims = call.parameter("shape", 1) or ()
     x = call.tensor(0)
     if not call.integer("allowzero", 0):
-        if any(d == 0 and i >= x.type.rank for i, d in enumerate(wanted)):
-            raise ValueError(f"shape {wanted} keeps dimensions that {x.type.shape} has not")
-        wanted = tuple(x.type.shape[i] if d == 0 else d for i, d in enumerate(wanted))
-    if -1 in wanted:
-        known = math.prod(d for d in wanted if d != -1)
-        wanted = tuple(x.type.size // max(known, 1) if d == -1 else d for d in wanted)
-    return reshaped(call, x, wanted)
+        if any(d == 0 and i >= x.type.rank for i, d in enumerate(dims)):
+            raise ValueError(f"shape {dims} keeps dimensions that {x.type.shape} has not")
+        dims = tuple(x.type.shape[i] if d == 0 else d for i, d in enumerate(dims))
+    if -1 in dims:
+        fixed_size = math.prod(d for d in dims if d != -1)
+        dims = tuple(x.type.size // max(fixed_size, 1) if d == -1 else d for d in dims)
+    return reshaped(call, x, dims)
 
 
 @importer("Flatten")
@@ -127,12 +127,12 @@ def unsqueeze(call: Call) -> Node:
     axes = call.parameter("axes", 1) or ()
     rank = x.type.rank + len(axes)
     added = normal(axes, rank)
-    rest = iter(x.type.shape)
-    return reshaped(call, x, tuple(1 if i in added else next(rest) for i in range(rank)))
+    dims = iter(x.type.shape)
+    return reshaped(call, x, tuple(1 if i in added else next(dims) for i in range(rank)))
 
 
-def reshaped(call: Call, x: Node, wanted: tuple[int, ...]) -> Node:
-    return Reshape(name=call.result, x=x, shape=wanted)
+def reshaped(call: Call, x: Node, dims: tuple[int, ...]) -> Node:
+    return Reshape(name=call.result, x=x, shape=dims)
 
 
 def normal(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -163,8 +163,8 @@ def concat(call: Call) -> Node:
 @importer("Expand")
 def expand(call: Call) -> Node:
     x = call.tensor(0)
-    wanted = tuple(call.array(1, "shape").tolist())
-    return Expand(name=call.result, x=x, shape=broadcast_shapes(x.type.shape, wanted))
+    dims = tuple(call.array(1, "shape").tolist())
+    return Expand(name=call.result, x=x, shape=broadcast_shapes(x.type.shape, dims))
 
 
 @importer("Tile")
@@ -225,8 +225,8 @@ def blocks(
 def eye_like(call: Call) -> Array:
     """Ones on the k-th diagonal: known although the operand is not."""
     rows, columns = call.shape(0)
-    wanted = call.integer("dtype", 0) or onnx_type_of(call.value(0))
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(wanted)
+    onnx_type = call.integer("dtype", 0) or onnx_type_of(call.value(0))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx_type)
     call.reserve((rows, columns), dtype.itemsize)
     return np.eye(rows, columns, call.integer("k", 0), dtype)
 

@@ -39,8 +39,8 @@ MOST_SLICES = 16
 @importer("Slice")
 def slice_(call: Call) -> Node:
     """Starts and ends are attributes before opset 10, operands after; both clamp to the axis."""
-    if (found := computed_slice(call)) is not None:
-        return found
+    if (lookup := computed_slice(call)) is not None:
+        return lookup
     x = call.tensor(0)
     starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), x.type.rank)
@@ -113,9 +113,9 @@ def gather(call: Call) -> Result:
     length = x.type.shape[axis]
     check_known(call, length)
     if call.is_known(1):
-        made = gathered_slices(call, x, axis)
-        if made is not None:
-            return made
+        slices = gathered_slices(call, x, axis)
+        if slices is not None:
+            return slices
     indices = of_taken_branch(call, call.tensor(1), length)
     return Gather(name=call.result, x=x, indices=indices, axis=axis)
 
@@ -186,12 +186,12 @@ def split(call: Call) -> list[Result]:
 
 def split_sizes(call: Call, length: int) -> tuple[int, ...]:
     """Sizes as attribute, as operand, or equal; the last part may be smaller."""
-    given = call.parameter("split", 1)
+    parts = call.parameter("split", 1)
     count = len(call.proto.output)
-    if given:
-        if len(given) != count or sum(given) != length or min(given) < 0:
-            raise ValueError(f"parts of {given} do not make {count} outputs of {length}")
-        return given
+    if parts:
+        if len(parts) != count or sum(parts) != length or min(parts) < 0:
+            raise ValueError(f"parts of {parts} do not make {count} outputs of {length}")
+        return parts
     size = -(-length // count)
     sizes = (*(size,) * (count - 1), length - size * (count - 1))
     if sizes[-1] < 1 or (call.opset < 18 and sizes[-1] != size):
@@ -204,16 +204,16 @@ def pad(call: Call) -> Node:
     """Negative pads cut first; then the mode fills."""
     x = call.tensor(0)
     before, after = pad_widths(call, x.type.rank)
-    kept = [
+    spans = [
         Span(max(-b, 0), max(d + min(a, 0) - max(-b, 0), 0))
         for b, a, d in zip(before, after, x.type.shape, strict=True)
     ]
-    if not all(span.size for span in kept):
+    if not all(span.size for span in spans):
         raise Unsupported("its negative pads leave no elements of an axis")
     before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
     widened = any(before) or any(after)
-    if [k.size for k in kept] != list(x.type.shape):
-        x = sliced(call.derived("cut") if widened else call.result, x, kept)
+    if [k.size for k in spans] != list(x.type.shape):
+        x = sliced(call.derived("cut") if widened else call.result, x, spans)
     mode = call.text("mode", "constant")
     if mode != "constant":
         return mirrored(call, x, mode, before, after)
@@ -339,8 +339,8 @@ def written(
     if circular:
         step = index = fn("imod", step, lconst(sizes[axis]))
         if start is not None:
-            given = fn("int64", arg(1))
-            index = fn("select", fn("ge", given, lconst(0)), step, given)
+            start_index = fn("int64", arg(1))
+            index = fn("select", fn("ge", start_index, lconst(0)), step, start_index)
     terms = [(step, 1)]
     for other, stride in enumerate(strides_of(sizes)[:-1]):
         terms.append((arg(len(args)), stride))
@@ -354,11 +354,11 @@ def scattered(
     call: Call, x: Node, rows: Node, updates: Node, width: int, name: str | None = None
 ) -> Node:
     """x with rows of ``width`` elements updated, by default the result of the ONNX node."""
-    made = Scatter(
+    updated = Scatter(
         name=name or call.result,
         x=reshaped(call, x, (x.type.size // width, width)),
         indices=reshaped(call, rows, (rows.type.size,)),
         updates=reshaped(call, updates, (rows.type.size, width)),
         reduction=call.text("reduction", "none"),
     )
-    return reshaped(call, made, x.type.shape)
+    return reshaped(call, updated, x.type.shape)
