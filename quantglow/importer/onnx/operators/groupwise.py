@@ -67,8 +67,8 @@ class Blocks:
         points: Array = np.full((), 2 ** (self.bits - 1), np.float32)
         if self.zero_points is not None:
             points = self.zero_points.astype(np.float32)[:, order]
-        centred = codes[:, : self.depth].astype(np.float32) - points
-        return np.ascontiguousarray((centred * self.scales[:, order]).T)
+        centered = codes[:, : self.depth].astype(np.float32) - points
+        return np.ascontiguousarray((centered * self.scales[:, order]).T)
 
 
 @importer("com.microsoft.MatMulNBits")
@@ -85,8 +85,8 @@ def mat_mul_n_bits(call: Call) -> Node:
         return omitted(call, shape)
     blocks = blocks_of(call, depth, columns)
     x = rows_of(call, (math.prod(batch), k))
-    made = product(call, x, blocks, call.derived("product") if len(batch) != 1 else call.result)
-    return made if len(batch) == 1 else Reshape(name=call.result, x=made, shape=shape)
+    output = product(call, x, blocks, call.derived("product") if len(batch) != 1 else call.result)
+    return output if len(batch) == 1 else Reshape(name=call.result, x=output, shape=shape)
 
 
 def omitted(call: Call, shape: tuple[int, ...]) -> Node:
@@ -126,11 +126,11 @@ def blocks_of(call: Call, depth: int, columns: int) -> Blocks:
 def product(call: Call, x: Node, blocks: Blocks, name: str) -> Node:
     """The product with packed weights; with float weights, if none is their equal."""
     order = np.arange(blocks.depth) // blocks.block
-    given = call.array(4, "g_idx").reshape(-1)[: blocks.depth] if call.has(4) else order
+    group_indices = call.array(4, "g_idx").reshape(-1)[: blocks.depth] if call.has(4) else order
     bias = call.constant("bias", call.array(5, "bias").reshape(-1)) if call.has(5) else None
-    if not blocks.has_whole_points or (given != order).any():
+    if not blocks.has_whole_points or (group_indices != order).any():
         call.reserve((blocks.depth, len(blocks.codes)), 4)
-        return Gemm(name=name, x=x, w=call.constant("kn", blocks.reals(given)), b=bias)
+        return Gemm(name=name, x=x, w=call.constant("kn", blocks.reals(group_indices)), b=bias)
     if call.integer("accuracy_level", 0) == INT8_LEVEL:
         x = quantized_rows(call, x, blocks.block)
     packed = PackedWeights(blocks.codes, blocks.scales, blocks.whole_points, blocks.bits)
@@ -140,10 +140,10 @@ def product(call: Call, x: Node, blocks: Blocks, name: str) -> Node:
 def quantized_rows(call: Call, x: Node, group: int) -> Node:
     """int8 rows of x, the same for all products that read them."""
 
-    def made() -> Node:
+    def quantize() -> Node:
         return QuantizeRows(name=call.derived("quantized"), x=x, group=group)
 
-    return call.scope.share(x, f"rows of int8, {group}", made)
+    return call.scope.share(x, f"rows of int8, {group}", quantize)
 
 
 def grouped(call: Call, x: Node, packed: PackedWeights, bias: Node | None, name: str) -> Node:
@@ -183,21 +183,21 @@ def looked_up_rows(call: Call, blocks: Blocks, indices: Node) -> Node:
     become codes by powers of two, exactly, in float, which every runtime has."""
     count, groups = indices.type.size, blocks.scales.shape[1]
 
-    def looked_up(tag: str, array: Array, shape: tuple[int, ...]) -> Node:
+    def look_up(tag: str, array: Array, shape: tuple[int, ...]) -> Node:
         table = Constant(name=call.derived(tag), value=np.ascontiguousarray(array))
         rows = Gather(name=call.derived(f"{tag}-rows"), x=table, indices=indices, axis=0)
         return Reshape(name=call.derived(f"{tag}-blocks"), x=rows, shape=(count, groups, *shape))
 
     flat = blocks.codes.reshape(len(blocks.codes), -1)
     args: list[Node] = [
-        looked_up("codes", flat, (blocks.codes.shape[2], 1)),
-        looked_up("scales", blocks.scales, (1, 1)),
+        look_up("codes", flat, (blocks.codes.shape[2], 1)),
+        look_up("scales", blocks.scales, (1, 1)),
         call.constant("places", 0.5 ** np.arange(0, 8, blocks.bits)),
     ]
     point = const(2 ** (blocks.bits - 1))
     if blocks.whole_points is not None:
         point = fn("float", arg(len(args)))
-        args.append(looked_up("zero_points", blocks.whole_points, (1, 1)))
+        args.append(look_up("zero_points", blocks.whole_points, (1, 1)))
     shifted = fn("floor", fn("mul", fn("float", arg(0)), arg(2)))
     higher = fn("floor", fn("mul", shifted, const(0.5**blocks.bits)))
     code = fn("sub", shifted, fn("mul", higher, const(2**blocks.bits)))
@@ -222,19 +222,19 @@ def table_of(call: Call) -> Blocks:
     if data.ndim != 2 or axes != (0, 1) or block < 16 or block & (block - 1):
         raise Unsupported(f"blocks of {block} along axis {axes[1]} of a table of rank {data.ndim}")
     bits, name = call.integer("bits", 4), data.dtype.name
-    given = call.array(3, "zero point") if call.has(3) else None
+    stored_points = call.array(3, "zero point") if call.has(3) else None
     scales = as_float32(call.array(2, "scale"))
     groups = scales.shape[1]
     if name == "uint8":
         if bits not in BITS:
             raise Unsupported(f"codes of {bits} bits")
-        codes, points = unpacked_codes(data, bits), given
+        codes, points = unpacked_codes(data, bits), stored_points
         if points is not None:
             points = unpacked_codes(points, bits)[:, :groups]
     elif name in ("int4", "uint4"):
         least, bits = (-8 if name == "int4" else 0), 4
         codes = (data.astype(np.int8) - least).astype(np.uint8)
-        points = np.zeros(scales.shape) if given is None else given.astype(np.int8)
+        points = np.zeros(scales.shape) if stored_points is None else stored_points.astype(np.int8)
         points = (points - least).astype(np.uint8)
     else:
         raise Unsupported(f"a table of {name}")

@@ -80,15 +80,15 @@ def imputer(call: Call) -> Node:
     if x.type.dtype not in (DType.F32, DType.I64):
         raise Unsupported(f"of {x.type.dtype} tensors")
     values = per_feature(call, x, f"imputed_value_{kind}", x.type.dtype)
-    found = is_float_value(call) if kind == "floats" else is_integer_value(call)
-    return mapped(call, fn("select", found, arg(1), arg(0)), [x, values], x.type.dtype)
+    matches = is_float_value(call) if kind == "floats" else is_integer_value(call)
+    return mapped(call, fn("select", matches, arg(1), arg(0)), [x, values], x.type.dtype)
 
 
 def is_float_value(call: Call) -> Expr:
-    wanted = call.number("replaced_value_float", 0.0)
-    if np.isnan(wanted):
+    replaced = call.number("replaced_value_float", 0.0)
+    if np.isnan(replaced):
         return fn("not", fn("eq", arg(0), arg(0)))
-    return fn("eq", arg(0), const(wanted))
+    return fn("eq", arg(0), const(replaced))
 
 
 def is_integer_value(call: Call) -> Expr:
@@ -112,14 +112,14 @@ def array_feature_extractor(call: Call) -> Node:
     x = reshaped(call, x, (1, *x.type.shape)) if x.type.rank == 1 else x
     axis, count = x.type.rank - 1, int(np.prod(call.shape(1), dtype=np.int64))
     if not call.is_known(1):
-        given = reshaped(call, call.tensor(1), (count,))
-        indices = from_the_begin(call, given, x.type.shape[axis])
+        flat = reshaped(call, call.tensor(1), (count,))
+        indices = from_the_begin(call, flat, x.type.shape[axis])
         return Gather(name=call.result, x=x, indices=indices, axis=axis)
     chosen = [int(i) for i in call.array(1, "indices").reshape(-1)]
     if not all(0 <= i < x.type.shape[axis] for i in chosen):
         raise Unsupported(f"an index is outside the {x.type.shape[axis]} features")
-    if (made := few_slices(call, call.result, x, axis, chosen)) is not None:
-        return made
+    if (slices := few_slices(call, call.result, x, axis, chosen)) is not None:
+        return slices
     indices = Constant(name=call.derived("indices"), value=np.array(chosen, np.int64))
     return Gather(name=call.result, x=x, indices=indices, axis=axis)
 

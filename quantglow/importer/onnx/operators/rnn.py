@@ -62,13 +62,13 @@ class Cell:
     state_bias: Array
     peepholes: Array | None
     functions: tuple[str, ...]
-    made: dict[str, Constant] = field(default_factory=dict)
+    constants: dict[str, Constant] = field(default_factory=dict)
 
     def constant(self, tag: str, array: Array) -> Constant:
         """One for all steps; the tag names the array."""
-        if tag not in self.made:
-            self.made[tag] = self.call.constant(tag, np.ascontiguousarray(array))
-        return self.made[tag]
+        if tag not in self.constants:
+            self.constants[tag] = self.call.constant(tag, np.ascontiguousarray(array))
+        return self.constants[tag]
 
     def product(self, tag: str, x: Node, w: Constant, b: Constant | None = None) -> Node:
         return Gemm(name=self.call.derived(tag), x=x, w=w, b=b)
@@ -103,7 +103,7 @@ class Cell:
         start = position * self.hidden
         return along(self.call.derived("gate"), gates, 1, range(start, start + self.hidden))
 
-    def activated(self, number: int, gate: Node) -> Node:
+    def activate(self, number: int, gate: Node) -> Node:
         """Activation ``number`` of a gate, which is clipped before if the model says so."""
         clip = self.call.number("clip", 0.0)
         if clip > 0:
@@ -111,8 +111,8 @@ class Cell:
         return self.function(number, gate)
 
     def function(self, number: int, x: Node) -> Node:
-        made = FUNCTIONS[self.functions[number]]
-        return made(name=self.call.derived(self.functions[number]), x=x)
+        operator = FUNCTIONS[self.functions[number]]
+        return operator(name=self.call.derived(self.functions[number]), x=x)
 
 
 Step = Callable[[Cell, Node, State], State]
@@ -131,12 +131,12 @@ def lengths_of(call: Call, steps: int, batch: int) -> Node | None:
         raise ValueError(f"sequence_lens has shape {call.shape(4)}, not ({batch},) as the batch")
     if call.is_known(4) and (call.array(4, "sequence_lens") == steps).all():
         return None
-    given, wide = call.tensor(4), fn("int64", arg(0))
-    checked = positions(call, "length", wide, [given], [Bound(wide, wide, steps, closed=True)])
+    operand, wide = call.tensor(4), fn("int64", arg(0))
+    checked = positions(call, "length", wide, [operand], [Bound(wide, wide, steps, closed=True)])
     # A Gather checks its indices: each length is looked up in a table of all.
     every = iota(call, (steps + 1,), 0)
-    found = Gather(name=call.derived("lengths"), x=every, indices=checked, axis=0)
-    return Reshape(name=call.derived("column"), x=found, shape=(batch, 1))
+    looked_up = Gather(name=call.derived("lengths"), x=every, indices=checked, axis=0)
+    return Reshape(name=call.derived("column"), x=looked_up, shape=(batch, 1))
 
 
 def projected(cell: Cell, x: Node) -> Node:
@@ -183,12 +183,12 @@ def looped(
     inputs = operands.inputs([call.derived("before")] * len(carried) + [call.derived("step")])
     before, now = inputs[: len(state)], inputs[-1]
     after = step(cell, now, before)
-    ends = [*after, after[0]] if clock is None else clock.held(after, before, inputs[len(state)])
+    ends = [*after, after[0]] if clock is None else clock.hold(after, before, inputs[len(state)])
     loop = operands.loop(inputs, ends)
     every: Node = loop.result(call.derived("every"), len(carried))
     last: State = tuple(loop.result(call.derived("last"), i) for i in range(len(state)))
     if clock is not None:
-        last = clock.ended(last)
+        last = clock.end(last)
     return (reversed_steps(call, every, "forwards") if backwards else every), last
 
 
@@ -206,27 +206,27 @@ class Clock:
         """The number of the step that comes first."""
         first = lconst(self.steps - 1 if self.backwards else 0)
         zero = Constant(name=self.call.derived("zero"), value=np.zeros(1, np.int64))
-        return self._computed("start", fn("iadd", arg(0), first), DType.I64, zero)
+        return self._compute("start", fn("iadd", arg(0), first), DType.I64, zero)
 
-    def held(self, after: State, before: State, now: Node) -> list[Node]:
+    def hold(self, after: State, before: State, now: Node) -> list[Node]:
         """The states and the time behind step ``now``, and its result, 0 outside of a sequence."""
-        runs = self._computed("runs", fn("lt", arg(0), arg(1)), DType.BOOL, now, self.lengths)
+        runs = self._compute("runs", fn("lt", arg(0), arg(1)), DType.BOOL, now, self.lengths)
         states = [self._where("held", runs, *pair) for pair in zip(after, before, strict=True)]
         zero = self.call.constant("padding", np.zeros(1))
         way = lconst(-1 if self.backwards else 1)
-        following = self._computed("following", fn("iadd", arg(0), way), DType.I64, now)
+        following = self._compute("following", fn("iadd", arg(0), way), DType.I64, now)
         return [*states, following, self._where("result", runs, after[0], zero)]
 
-    def ended(self, last: State) -> State:
+    def end(self, last: State) -> State:
         """The last states; 0 for sequences of no steps, as onnxruntime has it."""
-        some = self._computed("some", fn("gt", arg(0), lconst(0)), DType.BOOL, self.lengths)
+        some = self._compute("some", fn("gt", arg(0), lconst(0)), DType.BOOL, self.lengths)
         zero = self.call.constant("padding", np.zeros(1))
         return tuple(self._where("ended", some, state, zero) for state in last)
 
     def _where(self, tag: str, condition: Node, x: Node, y: Node) -> Node:
         return Where(name=self.call.derived(tag), condition=condition, x=x, y=y)
 
-    def _computed(self, tag: str, expression: Expr, out: DType, *args: Node) -> Node:
+    def _compute(self, tag: str, expression: Expr, out: DType, *args: Node) -> Node:
         name = self.call.derived(tag)
         return Elementwise(name=name, args=args, expression=expression, out=ElementType(out))
 
@@ -251,11 +251,11 @@ def lstm_step(cell: Cell, x: Node, state: State) -> State:
     if p is not None:
         i = cell.add(i, cell.mul(c, cell.constant("Pi", p[0])))
         f = cell.add(f, cell.mul(c, cell.constant("Pf", p[2])))
-    kept = cell.mul(cell.activated(0, f), c)
-    c = cell.add(kept, cell.mul(cell.activated(0, i), cell.activated(1, g)))
+    retained = cell.mul(cell.activate(0, f), c)
+    c = cell.add(retained, cell.mul(cell.activate(0, i), cell.activate(1, g)))
     if p is not None:
         o = cell.add(o, cell.mul(c, cell.constant("Po", p[1])))
-    return cell.mul(cell.activated(0, o), cell.function(2, c)), c
+    return cell.mul(cell.activate(0, o), cell.function(2, c)), c
 
 
 @importer("GRU")
@@ -267,22 +267,22 @@ def gru(call: Call) -> list[Node]:
 def gru_step(cell: Cell, x: Node, state: State) -> State:
     """Gates in the order update, reset, hidden."""
     (h,), n = state, cell.hidden
-    late = cell.call.integer("linear_before_reset", 0)
+    is_linear_first = cell.call.integer("linear_before_reset", 0)
     r, b = cell.r, cell.state_bias
-    columns = 3 * n if late else 2 * n
-    early = cell.product(
+    columns = 3 * n if is_linear_first else 2 * n
+    from_state = cell.product(
         "state", h, cell.constant("R", r[:, :columns]), cell.constant("Rb", b[:columns])
     )
     z, reset = (
-        cell.activated(0, cell.add(cell.gate(x, position), cell.gate(early, position)))
+        cell.activate(0, cell.add(cell.gate(x, position), cell.gate(from_state, position)))
         for position in range(2)
     )
-    if late:
-        inner = cell.mul(reset, cell.gate(early, 2))
+    if is_linear_first:
+        inner = cell.mul(reset, cell.gate(from_state, 2))
     else:
         weights, bias = cell.constant("Rh", r[:, 2 * n :]), cell.constant("Rbh", b[2 * n :])
         inner = cell.product("reset", cell.mul(reset, h), weights, bias)
-    new = cell.activated(1, cell.add(cell.gate(x, 2), inner))
+    new = cell.activate(1, cell.add(cell.gate(x, 2), inner))
     # (1 - z) new + z h
     change = Sub(name=cell.call.derived("change"), x=h, y=new)
     return (cell.add(new, cell.mul(z, change)),)
@@ -296,9 +296,7 @@ def rnn(call: Call) -> list[Node]:
 def rnn_step(cell: Cell, x: Node, state: State) -> State:
     (h,) = state
     product = cell.product("state", h, cell.constant("R", cell.r))
-    return (
-        cell.activated(0, cell.add(cell.add(x, product), cell.constant("Rb", cell.state_bias))),
-    )
+    return (cell.activate(0, cell.add(cell.add(x, product), cell.constant("Rb", cell.state_bias))),)
 
 
 def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) -> list[Node]:
@@ -337,8 +335,8 @@ def transposed_weights(call: Call) -> tuple[Array, Array]:
 def cells_of(call: Call, gates: int, defaults: tuple[str, ...], w: Array, r: Array) -> list[Cell]:
     """One cell for each direction."""
     directions, hidden = r.shape[:2]
-    given = [name.decode().lower() for name in call.attributes.get("activations", ())]
-    functions = given or [*defaults] * directions
+    names = [name.decode().lower() for name in call.attributes.get("activations", ())]
+    functions = names or [*defaults] * directions
     if unknown := sorted(set(functions) - FUNCTIONS.keys()):
         raise Unsupported(f"its activations {unknown} are not among {sorted(FUNCTIONS)}")
     bias = call.array(3, "B") if call.has(3) else np.zeros((directions, 2 * gates * hidden))
@@ -365,11 +363,11 @@ def initial(call: Call, position: int, direction: int, batch: int, hidden: int) 
         if not is_free(batch):
             return zeros
         return Expand(name=call.derived("zeros"), x=zeros, shape=(batch, hidden))
-    given = call.node(position)
+    states = call.node(position)
     if call.integer("layout", 0):
-        given = Transpose(name=call.derived("state-first"), x=given, perm=(1, 0, 2))
-    one = along(call.derived("initial"), given, 0, range(direction, direction + 1))
-    return Reshape(name=call.derived("initial"), x=one, shape=(batch, hidden))
+        states = Transpose(name=call.derived("state-first"), x=states, perm=(1, 0, 2))
+    state = along(call.derived("initial"), states, 0, range(direction, direction + 1))
+    return Reshape(name=call.derived("initial"), x=state, shape=(batch, hidden))
 
 
 def stacked(
@@ -379,5 +377,5 @@ def stacked(
     named = position < len(call.proto.output) and call.proto.output[position]
     name = call.result_name(position) if named else call.derived("unused")
     inner = call.derived("time-first") if perm else name
-    made: Node = Concat(name=inner, parts=tuple(parts), axis=axis)
-    return Transpose(name=name, x=made, perm=perm) if perm else made
+    joined: Node = Concat(name=inner, parts=tuple(parts), axis=axis)
+    return Transpose(name=name, x=joined, perm=perm) if perm else joined

@@ -79,8 +79,8 @@ def rows_times_weights(call: Call, name: str, x: Node, point: ZeroPoint, weights
     if less.any():
         terms.inputs += products(call, np.ones((k, 1), np.int32), product)
     if len(batch) == 1:
-        return terms.summed(name, call, point)
-    total = terms.summed(call.derived("total"), call, point)
+        return terms.add_up(name, call, point)
+    total = terms.add_up(call.derived("total"), call, point)
     return Reshape(name=name, x=total, shape=(*batch, weights.shape[1]))
 
 
@@ -129,8 +129,8 @@ class ZeroPoint:
         if prod(call.shape(position)) != 1:
             raise Unsupported("its first operand has a zero point for each row")
         if call.is_known(position):
-            known = int(call.array(position, "zero point").reshape(()))
-            return ZeroPoint(None, less - known)
+            zero_point = int(call.array(position, "zero point").reshape(()))
+            return ZeroPoint(None, less - zero_point)
         return ZeroPoint(call.tensor(position), less)
 
     def expression(self, index: int) -> Expr:
@@ -143,11 +143,11 @@ def products(
     call: Call, weights: Array, product: Callable[[str, slice, Array], Node]
 ) -> list[Node]:
     """Products with int8 weights along their second last axis that add up to the one asked for."""
-    made = []
+    pieces = []
     for layer in layers_of(weights):
         for part in exact_parts(layer):
-            made.append(product(call.derived("sum"), part, layer[..., part, :]))
-    return made
+            pieces.append(product(call.derived("sum"), part, layer[..., part, :]))
+    return pieces
 
 
 def lowered(weights: Array) -> tuple[Array, Array]:
@@ -197,7 +197,7 @@ class Terms:
     products: list[Node]
     inputs: list[Node] = field(default_factory=list)
 
-    def summed(self, name: str, call: Call, point: ZeroPoint) -> Node:
+    def add_up(self, name: str, call: Call, point: ZeroPoint) -> Node:
         """The terms added in int32."""
         args = [*self.products, *self.inputs]
         value = added(range(len(self.products)))
@@ -207,8 +207,8 @@ class Terms:
             args.append(Constant(name=call.derived("less"), value=self.less))
         if point.node is not None or point.less:
             count = len(args)
-            known = np.rint(self.totals).astype(np.int32)
-            args.append(Constant(name=call.derived("totals"), value=known))
+            totals = np.rint(self.totals).astype(np.int32)
+            args.append(Constant(name=call.derived("totals"), value=totals))
             if point.node is not None:
                 scalar = Reshape(name=call.derived("zero_point"), x=point.node, shape=())
                 args.append(scalar)
@@ -276,7 +276,7 @@ def mat_mul_integer(call: Call) -> Node:
 
 @importer("ConvInteger")
 def conv_integer(call: Call) -> Node:
-    """Padding counts as the zero point: the sum of weights is that of the taps inside."""
+    """Padding counts as the zero point: the sum of weights is that of the kernel offsets inside."""
     weights = image_kernel(centred_weights(call, 1, 3)).transpose(2, 3, 1, 0)
     point = ZeroPoint.of(call, 2)
     x = to_nhwc(call, x=whole(call, 0))
@@ -307,7 +307,7 @@ def conv_integer(call: Call) -> Node:
     terms = Terms(totals, less, products(call, codes, product))
     if less.any():
         terms.inputs += products(call, np.ones_like(codes[..., :1]), product)
-    return from_nhwc(call, terms.summed(call.result, call, point))
+    return from_nhwc(call, terms.add_up(call.result, call, point))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,13 +358,13 @@ def dynamic_quantize_lstm(call: Call) -> list[Node]:
     w, r = w - points_of(call, 9), r - points_of(call, 11)
     w_scales, r_scales = (as_float32(call.array(position, "scale")) for position in (8, 10))
     cells = cells_of(call, 4, LSTM_FUNCTIONS, w, r)
-    made = [
+    quantized_cells = [
         QuantizedCell(
             **vars(cell), w_scales=w_scales[d].reshape(-1), r_scales=r_scales[d].reshape(-1)
         )
         for d, cell in enumerate(cells)
     ]
-    return lstm_of(call, made)
+    return lstm_of(call, quantized_cells)
 
 
 def points_of(call: Call, position: int) -> Array:

@@ -102,9 +102,9 @@ def parameters_of(
     scales = as_float32(call.array(scale, "scale"))
     zero_points = np.zeros(scales.shape, np.int32)
     if call.has(zero_point):
-        given = call.array(zero_point, "zero point")
-        onnx_type = Known("", given).onnx_type
-        zero_points = given.astype(np.int32)
+        points = call.array(zero_point, "zero point")
+        onnx_type = Known("", points).onnx_type
+        zero_points = points.astype(np.int32)
     if not scales.size:
         raise Unsupported("the scale has no element")
     if scales.size > 1 and scales.ndim != 1:
@@ -116,11 +116,11 @@ def parameters_of(
 def quantize_linear(call: Call) -> Quantized:
     """A rounding of the user's: to exactly this type."""
     x = call.node(0)
-    wanted = call.integer("output_dtype", 0) or TP.UINT8
-    parameters = parameters_of(call, 1, 2, wanted, axis_of(call, x.type.rank))
+    onnx_type = call.integer("output_dtype", 0) or TP.UINT8
+    parameters = parameters_of(call, 1, 2, onnx_type, axis_of(call, x.type.rank))
     check_scales(parameters.scales, x.type.shape, parameters.axis)
-    made = Quantize(name=call.result, x=x, out=parameters.element())
-    return Quantized(made, parameters.offset, parameters.onnx_type)
+    codes = Quantize(name=call.result, x=x, out=parameters.element())
+    return Quantized(codes, parameters.offset, parameters.onnx_type)
 
 
 def axis_of(call: Call, rank: int) -> int:
@@ -244,8 +244,10 @@ def blocked(call: Call, value: Known, folded: Known, block: int) -> Blocked | No
     parts = filled.reshape(len(codes), groups, block)
     points = (points - least).astype(np.uint8)
     is_middle = (points == 2 ** (bits - 1)).all()
-    own = None if is_middle else np.ascontiguousarray(points)
-    packed = PackedWeights(packed_codes(parts, bits), np.ascontiguousarray(scales), own, bits)
+    zero_points = None if is_middle else np.ascontiguousarray(points)
+    packed = PackedWeights(
+        packed_codes(parts, bits), np.ascontiguousarray(scales), zero_points, bits
+    )
     return Blocked(folded.name, folded.array, packed, axis)
 
 
@@ -316,9 +318,9 @@ def laid_out(proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope)
     others = {name: v for name, v in operands.items() if v is not value}
 
     def layout(array: Array) -> Array:
-        known = {proto.input[0]: Known(value.name, array), **others}
-        (made,) = fold(proto, known, scope.opsets, scope.meter)
-        return made.array
+        values = {proto.input[0]: Known(value.name, array), **others}
+        (folded,) = fold(proto, values, scope.opsets, scope.meter)
+        return folded.array
 
     return replace(coded.laid_out(layout), name=proto.output[0])
 

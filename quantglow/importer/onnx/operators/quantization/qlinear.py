@@ -52,7 +52,7 @@ FORMS: dict[str, Form] = {
 CONCAT = f"{MICROSOFT}.QLinearConcat"
 """Its parts come in threes behind the result's parameters."""
 
-OWN_ATTRIBUTES = frozenset({"channels_last", "opset"})
+QLINEAR_ATTRIBUTES = frozenset({"channels_last", "opset"})
 """Attributes that the float operator does not have."""
 
 
@@ -98,7 +98,7 @@ class Steps:
 
     call: Call
     form: Form
-    taken: set[str] = field(default_factory=set)
+    claimed: set[str] = field(default_factory=set)
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
         """Operands, the float operator on channels-first images, the result."""
@@ -150,10 +150,10 @@ class Steps:
         """A value name that nothing has."""
         scope, stem = self.call.scope, f"{self.call.proto.output[0]}:{tag}"
         name, number = stem, 1
-        while name in scope.values or name in scope.reserved or name in self.taken:
+        while name in scope.values or name in scope.reserved or name in self.claimed:
             number += 1
             name = f"{stem}:{number}"
-        self.taken.add(name)
+        self.claimed.add(name)
         return name
 
     def dequantize(self, position: int, result: str) -> onnx.NodeProto:
@@ -186,9 +186,11 @@ class Steps:
         return onnx.helper.make_node("Transpose", [x], [result], perm=perm)
 
     def compute(self, inputs: Sequence[str], result: str) -> onnx.NodeProto:
-        made = onnx.helper.make_node(self.form.op_type, inputs, [result])
-        made.attribute.extend(a for a in self.call.proto.attribute if a.name not in OWN_ATTRIBUTES)
-        return made
+        node = onnx.helper.make_node(self.form.op_type, inputs, [result])
+        node.attribute.extend(
+            a for a in self.call.proto.attribute if a.name not in QLINEAR_ATTRIBUTES
+        )
+        return node
 
     def quantize(self, x: str) -> onnx.NodeProto:
         parameters = operands_of(self.call, range(self.form.result, self.form.result + 2))
