@@ -199,7 +199,7 @@ class _Body:
         return [node for node in self.graph.node if node.op_type == "Constant"]
 
     @cached_property
-    def computed_names(self) -> set[str]:
+    def varying_names(self) -> set[str]:
         """Names of the values that may differ from trip to trip."""
         names = {str(name) for node in self.graph.node for name in node.output if name}
         names.update(str(value.name) for value in self.graph.input)
@@ -253,7 +253,7 @@ class _Body:
         """Number of last rows of its first operand that a node needs; None if any."""
         read = _READS.get(node.op_type)
         settings = {str(name) for name in node.input[1:]}
-        if read is None or node.domain not in ("", "ai.onnx") or settings & self.computed_names:
+        if read is None or node.domain not in ("", "ai.onnx") or settings & self.varying_names:
             return None
         self.import_constants(settings)
         try:
