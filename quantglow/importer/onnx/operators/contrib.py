@@ -241,7 +241,7 @@ class Lengths:
     """
 
     fed: int
-    whole: int
+    output: int
     longest: int
     before: Node | int
 
@@ -333,9 +333,9 @@ def cached(steps: Steps, position: int, new: Node, lengths: Lengths) -> Node:
     """The cache with new rows, each sample's behind its own."""
     call, output = steps.call, position - 2
     batch, heads, rows, size = new.type.shape
-    if isinstance(lengths.before, int) and lengths.whole == rows:
+    if isinstance(lengths.before, int) and lengths.output == rows:
         return new
-    added = lengths.whole - lengths.fed
+    added = lengths.output - lengths.fed
     room = [steps.zeros((batch, heads, added, size))] if added > 0 else []
     if lengths.fed > 0:
         room.insert(0, call.node(position))

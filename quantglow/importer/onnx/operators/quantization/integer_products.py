@@ -189,20 +189,20 @@ def known_weights(call: Call, w: Array) -> Constant:
 
 @dataclass
 class Terms:
-    """Summands of the product: the sum of ``products``, the sum of ``inputs`` (of x alone) times
+    """Summands of the product: the sum of ``pieces``, the sum of ``inputs`` (of x alone) times
     ``less``, and ``totals`` of the weights times the difference of x."""
 
     totals: Array
     less: Array
-    products: list[Node]
+    pieces: list[Node]
     inputs: list[Node] = field(default_factory=list)
 
     def add_up(self, name: str, call: Call, point: ZeroPoint) -> Node:
         """The terms added in int32."""
-        args = [*self.products, *self.inputs]
-        value = added(range(len(self.products)))
+        args = [*self.pieces, *self.inputs]
+        value = added(range(len(self.pieces)))
         if self.inputs:
-            inputs = added(range(len(self.products), len(args)))
+            inputs = added(range(len(self.pieces), len(args)))
             value = fn("iadd", value, fn("imul", inputs, arg(len(args))))
             args.append(Constant(name=call.derived("less"), value=self.less))
         if point.node is not None or point.less:
