@@ -92,6 +92,7 @@ def at_once(steps: Steps, query: Node, key: Node, value: Node, row: Node, scores
     batch, heads, rows, size = query.type.shape
     shared, columns = key.type.shape[1], key.type.shape[2]
     copies = heads // shared
+    # Heads that share keys lie side by side, so their rows join without moving anything.
     grouped = steps.reshape(query, batch, shared, copies * rows, size)
     product = steps.matmul(grouped, steps.transpose(key, 0, 1, 3, 2))
     whole = steps.reshape(product, batch, heads, rows, columns)

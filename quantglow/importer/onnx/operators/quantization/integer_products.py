@@ -112,7 +112,7 @@ def as_whole(call: Call, x: Node) -> Node:
 
 @dataclass(frozen=True)
 class ZeroPoint:
-    """The excess of ``whole`` over the integers that count: a scalar node, or a known number."""
+    """The excess of ``whole`` over the integers that count: a scalar node, or a number."""
 
     node: Node | None
     less: int
@@ -171,6 +171,7 @@ def layers_of(weights: Array) -> Iterator[Array]:
 
 def exact_parts(weights: Array) -> Iterator[slice]:
     """Runs along the second last axis in which no sum of products with int8 passes ``EXACT``."""
+    # |x| <= 128, so no order of adding can pass the sum of 128 |w|: below 2^24 float32 is exact.
     worst = 128 * np.abs(weights.astype(np.int64))
     columns = worst.reshape(-1, *weights.shape[-2:]).sum(axis=0)
     start, total = 0, np.zeros(weights.shape[-1], np.int64)

@@ -95,6 +95,7 @@ def positions(
     """
     operands = list(args)
     matters = taken(call, operands)
+    # Selects nest from the last bound to the first, so that the first broken one is outermost.
     for bound in reversed(bounds):
         broken = bound.broken if matters is None else fn("select", matters, bound.broken, lconst(0))
         value = fn("select", bound.holds, value, broken)
