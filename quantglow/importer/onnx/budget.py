@@ -22,7 +22,7 @@ import onnx
 from quantglow.support.arguments import limit
 from quantglow.support.errors import ImportBudgetError
 
-OWN_TIMES = 32
+WEIGHTS_FACTOR = 32
 """Bytes of computed values for each byte of weights.  20 are needed where int8 weights become
 float32 and are transposed, with their codes, scales and zero points."""
 
@@ -39,8 +39,8 @@ class ImportBudget:
     @staticmethod
     def from_environment() -> ImportBudget:
         """The defaults, and what the environment says.  Raises ``OptionError``."""
-        given = {f.name: os.environ.get(variable(f.name)) for f in fields(ImportBudget)}
-        return ImportBudget(**{n: limit(variable(n), text) for n, text in given.items() if text})
+        texts = {f.name: os.environ.get(variable(f.name)) for f in fields(ImportBudget)}
+        return ImportBudget(**{n: limit(variable(n), text) for n, text in texts.items() if text})
 
 
 def variable(name: str) -> str:
@@ -50,13 +50,13 @@ def variable(name: str) -> str:
 
 @dataclass
 class Meter:
-    """The cost of one import so far.  ``own_nbytes`` are the bytes of the model's weights.
+    """The cost of one import so far.  ``weights_nbytes`` are the bytes of the model's weights.
 
     Values are refused before they are computed, by ``reserve``, so that none fills the memory.
     """
 
     budget: ImportBudget = field(default_factory=ImportBudget.from_environment)
-    own_nbytes: int = 0
+    weights_nbytes: int = 0
     nbytes: int = 0
     work: int = 0
     nodes: int = 0
@@ -66,7 +66,7 @@ class Meter:
     @property
     def most_nbytes(self) -> float:
         """The bytes allowed to this model."""
-        return self.budget.nbytes + OWN_TIMES * self.own_nbytes
+        return self.budget.nbytes + WEIGHTS_FACTOR * self.weights_nbytes
 
     def enter(self, node: onnx.NodeProto) -> None:
         """Count a node that is about to be imported."""
@@ -87,7 +87,7 @@ class Meter:
                 f"more than {self.most_nbytes:.0f}",
             )
 
-    def made(self, name: str, shape: Sequence[int], itemsize: int) -> None:
+    def count(self, name: str, shape: Sequence[int], itemsize: int) -> None:
         """Count a value that was computed."""
         self.reserve(name, shape, itemsize)
         self.nbytes += math.prod(shape) * itemsize

@@ -73,11 +73,11 @@ def new_scope(proto: onnx.ModelProto, meter: Meter, fallback: bool = False) -> S
     graph = proto.graph
     nodes = list(all_nodes(graph.node))
     read = {name for node in nodes for name in node.input}
-    made = {name for node in graph.node for name in node.output}
+    computed = {name for node in graph.node for name in node.output}
     return Scope(
         opsets={"": OLDEST_OPSET, **opsets_of(proto)},
         meter=meter,
-        reserved=frozenset({*made, *(i.name for i in graph.input)}),
+        reserved=frozenset({*computed, *(i.name for i in graph.input)}),
         used=frozenset(read | outputs_of_graphs(graph, nodes)),
         fallback=fallback,
         has_free_inputs=any(map(is_open, graph.input)),
@@ -98,8 +98,8 @@ def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -
 def known_initializers(graph: onnx.GraphProto, weights: Weights) -> Iterator[Known]:
     """The initializers decoded, but for ``weights``.  Raises ``ModelError``."""
     for tensor in graph.initializer:
-        found = weights.get(tensor.name)
-        yield Known(tensor.name, array_of(tensor) if found is None else found)
+        array = weights.get(tensor.name)
+        yield Known(tensor.name, array_of(tensor) if array is None else array)
 
 
 def declare_inputs(
@@ -221,7 +221,7 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     if proto.domain not in DOMAINS:
         raise Unsupported(f"quantglow does not know the domain {proto.domain!r}")
     tried = (resolver(proto, scope, import_node) for resolver in RESOLVERS)
-    return next(found for found in tried if found is not None)
+    return next(values for values in tried if values is not None)
 
 
 def with_moved_layout(
@@ -254,8 +254,8 @@ def with_known_operands(
             return evaluated(proto, operands, scope, bind)
         if (results := by_float_definition(proto, operands, scope)) is not None:
             return results
-        found = fold(proto, operands, scope.opsets, scope.meter)
-        return {known.name: known for known in found}
+        folded = fold(proto, operands, scope.opsets, scope.meter)
+        return {value.name: value for value in folded}
     except Unsupported:
         if kind in IMPORTERS or kind in DEFINITIONS or is_of_steps(kind):
             return None
@@ -281,8 +281,8 @@ def by_float_definition(
 
 def by_bodies(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
     """An If or a loop, whose subgraphs are imported, too."""
-    found = WITH_BODIES.get(qualified(proto))
-    return None if found is None else found(Call(proto, scope), import_body)
+    importer = WITH_BODIES.get(qualified(proto))
+    return None if importer is None else importer(Call(proto, scope), import_body)
 
 
 WITH_BODIES = {"If": import_if, "Loop": import_loop, "Scan": import_scan}
@@ -292,8 +292,8 @@ WITH_BODIES = {"If": import_if, "Loop": import_loop, "Scan": import_scan}
 def by_importer(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value]:
     """A node by the importer of its type; without one, by the standard's definition of it."""
     try:
-        made = importer_of(proto)(Call(proto, scope))
-        return bind(proto, made if isinstance(made, Sequence) else [made], scope)
+        result = importer_of(proto)(Call(proto, scope))
+        return bind(proto, result if isinstance(result, Sequence) else [result], scope)
     except Unsupported:
         scope.claimed.difference_update(proto.output)
         if (results := expanded(proto, scope, import_nodes)) is None:
@@ -337,7 +337,7 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict
     for name, result in zip(proto.output, results, strict=False):
         value = known_value(name, result) if isinstance(result, np.ndarray) else result
         if isinstance(value, Known):
-            scope.meter.made(name, value.shape, value.array.itemsize)
+            scope.meter.count(name, value.shape, value.array.itemsize)
         shape = shape_of(value)
         if not isinstance(value, Known) and shape and not 0 < math.prod(shape) <= MAX_ELEMENTS:
             raise Unsupported(f"{name!r} would have shape {shape}")

@@ -14,18 +14,18 @@ from quantglow.support.errors import ModelError
 
 
 def resolve_shapes(
-    inputs: Sequence[onnx.ValueInfoProto], given: Mapping[str, Sequence[int]]
+    inputs: Sequence[onnx.ValueInfoProto], requested: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
     """A shape for each input.  A free batch dimension alone becomes 1.  Raises ``ModelError``."""
     declared = {i.name: declared_dims(i) for i in inputs}
-    if unknown := sorted(given.keys() - declared.keys()):
+    if unknown := sorted(requested.keys() - declared.keys()):
         raise ModelError(
             f"input_shapes names {unknown}; the model's inputs are {sorted(declared)}. "
             "Remedy: name one of these."
         )
     symbols: dict[str, int] = {}
     shapes = {}
-    for name, shape in given.items():
+    for name, shape in requested.items():
         shapes[name] = accepted(name, shape, declared[name], symbols)
     for name, dims in declared.items():
         if name not in shapes:
@@ -34,12 +34,12 @@ def resolve_shapes(
 
 
 def resolve_values(
-    inputs: Sequence[onnx.ValueInfoProto], given: Mapping[str, int | Sequence[int]]
+    inputs: Sequence[onnx.ValueInfoProto], values: Mapping[str, int | Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
     """The elements of the inputs that have values.  Raises ``ModelError``."""
-    if unknown := sorted(given.keys() - {i.name for i in inputs}):
+    if unknown := sorted(values.keys() - {i.name for i in inputs}):
         raise ModelError(f"input_values names {unknown}, which are no inputs of the model")
-    return {name: tuple(np.asarray(value).reshape(-1).tolist()) for name, value in given.items()}
+    return {name: tuple(np.asarray(value).reshape(-1).tolist()) for name, value in values.items()}
 
 
 def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
@@ -53,10 +53,10 @@ def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
 
 
 def accepted(
-    name: str, given: Sequence[int], dims: tuple[Dim, ...] | None, symbols: dict[str, int]
+    name: str, requested: Sequence[int], dims: tuple[Dim, ...] | None, symbols: dict[str, int]
 ) -> tuple[int, ...]:
     """The caller's shape, if it fits the declared one and the other inputs."""
-    shape = tuple(given)
+    shape = tuple(requested)
     if not all((isinstance(d, int) and d >= 0) or is_free(d) for d in shape):
         raise ModelError(f"input_shapes[{name!r}] must hold integers of at least 0, got {shape}")
     if dims is None:
@@ -79,11 +79,11 @@ def completed(
 ) -> tuple[int, ...]:
     """The declared shape with symbols that other inputs fixed, and batch 1."""
     if dims is not None:
-        known = [symbols.get(str(d), d) if is_symbol(d) else d for d in dims]
-        if known and not isinstance(known[0], int):
-            known[0] = 1
-        if all(isinstance(d, int) for d in known):
-            return tuple(d for d in known if isinstance(d, int))
+        sizes = [symbols.get(str(d), d) if is_symbol(d) else d for d in dims]
+        if sizes and not isinstance(sizes[0], int):
+            sizes[0] = 1
+        if all(isinstance(d, int) for d in sizes):
+            return tuple(d for d in sizes if isinstance(d, int))
     raise ModelError(
         f"input {name!r} has free dimensions {dims_text(dims)}. "
         f"Remedy: give its shape: input_shapes={{{name!r}: (…)}}"

@@ -75,8 +75,8 @@ def open_model(model: Model) -> Source:
 
 def open_light(proto: onnx.ModelProto, weights: Weights) -> Source:
     """A checked model whose ``weights`` are not in ``proto``."""
-    made, rest = checked(proto, "the model", None, weights)
-    return Source(made, weights={**weights, **rest})
+    model, paged = checked(proto, "the model", None, weights)
+    return Source(model, weights={**weights, **paged})
 
 
 HEADING = "Inference error(s): "
@@ -98,8 +98,8 @@ class Source:
     @staticmethod
     def of(proto: onnx.ModelProto) -> Source:
         """The source of a model that was made from a checked one."""
-        made, weights = light(proto)
-        return Source(made, weights=weights)
+        model, weights = light(proto)
+        return Source(model, weights=weights)
 
     @property
     def whole(self) -> onnx.ModelProto:
@@ -154,13 +154,15 @@ class Source:
     ) -> Scope:
         """Every value at these shapes and values of inputs, and what cannot be imported."""
         check_age(self.proto)
-        known, nodes = self.decoded
-        own_nbytes = sum(value.array.nbytes for value in known)
+        constants, nodes = self.decoded
+        weights_nbytes = sum(value.array.nbytes for value in constants)
         shapes = resolve_shapes(self.fed, input_shapes or {})
         has_elements = all(chain.from_iterable(shapes.values()))
-        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback and has_elements)
+        scope = new_scope(
+            self.proto, Meter(weights_nbytes=weights_nbytes), fallback and has_elements
+        )
         scope.unrolls, scope.cuts = self.unrolls, cuts
-        scope.values.update((value.name, value) for value in known)
+        scope.values.update((value.name, value) for value in constants)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)
         scope.guards = guards_of(chain.from_iterable(shapes.values()))
@@ -184,8 +186,8 @@ class Source:
                 onnx.TensorShapeProto.Dimension(dim_value=n) for n in shapes.get(value.name, ())
             )
         # Values of other domains' operators have no type, which inference calls an error, too.
-        if found := failures(copy) - failures(self.proto):
-            text = "; ".join(sorted(found))
+        if problems := failures(copy) - failures(self.proto):
+            text = "; ".join(sorted(problems))
             raise ModelError(f"inputs of the shapes {dict(shapes)} do not fit: {text}")
 
     def snapshot(self) -> Source:
@@ -203,8 +205,8 @@ class Source:
 
     def to_bytes(self) -> bytes:
         """The model as a file of its own, without what importing does not look at."""
-        made = self.without_notes()
-        return bytes(whole(made, self.weights).SerializeToString(deterministic=True))
+        model = self.without_notes()
+        return bytes(whole(model, self.weights).SerializeToString(deterministic=True))
 
     def without_notes(self) -> onnx.ModelProto:
         """A copy of the light model without what importing does not look at."""
@@ -243,8 +245,8 @@ class Source:
         if self.declared:
             ends = ", ".join(f"{name} ({kind})" for name, kind in self.declared.items())
             return (f"inputs and outputs that are computed in float32: {ends}",)
-        found = {OTHER_FLOATS[kind] for kind in inner_types(self.proto) if kind in OTHER_FLOATS}
-        return (f"computed in float32: {' and '.join(sorted(found))} inside",) if found else ()
+        kinds = {OTHER_FLOATS[kind] for kind in inner_types(self.proto) if kind in OTHER_FLOATS}
+        return (f"computed in float32: {' and '.join(sorted(kinds))} inside",) if kinds else ()
 
     @cached_property
     def source_hash(self) -> str:
@@ -255,13 +257,13 @@ class Source:
     def decoded(self) -> tuple[tuple[Known, ...], tuple[onnx.NodeProto, ...]]:
         """Initializers and Constants, and the other nodes that some output needs."""
         opsets = opsets_of(self.proto)
-        known, rest = list(known_initializers(self.proto.graph, self.weights)), []
+        constants, nodes = list(known_initializers(self.proto.graph, self.weights)), []
         for node in live_nodes(self.proto.graph):
-            found = decoded_constant(node, opsets)
-            known += found
-            if not found:
-                rest.append(node)
-        return tuple(known), tuple(rest)
+            values = decoded_constant(node, opsets)
+            constants += values
+            if not values:
+                nodes.append(node)
+        return tuple(constants), tuple(nodes)
 
     @cached_property
     def origins(self) -> tuple[Origin, ...]:
@@ -273,8 +275,8 @@ class Source:
     def fed(self) -> tuple[onnx.ValueInfoProto, ...]:
         """The inputs; what has an initializer is a constant (old models list it as an input)."""
         graph = self.proto.graph
-        known = {t.name for t in graph.initializer}
-        fed = tuple(i for i in graph.input if i.name not in known)
+        initialized = {t.name for t in graph.initializer}
+        fed = tuple(i for i in graph.input if i.name not in initialized)
         for value in fed:
             if not value.type.HasField("tensor_type"):
                 raise UnsupportedOpError(
@@ -297,7 +299,7 @@ def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known
     try:
         if [a.name for a in node.attribute] == ["value"] and node.attribute[0].HasField("t"):
             return [Known(node.output[0], array_of(node.attribute[0].t))]
-        return fold(node, {}, opsets, Meter(own_nbytes=node.ByteSize()))
+        return fold(node, {}, opsets, Meter(weights_nbytes=node.ByteSize()))
     except (Unsupported, ModelError, LookupError):
         return []
 

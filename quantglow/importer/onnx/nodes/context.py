@@ -149,8 +149,8 @@ class Scope:
     @property
     def deciding(self) -> tuple[str, ...]:
         """The small inputs that decide what was missed; one that data also decides needs data."""
-        found = [inputs_behind(node) for node in self.missed if self.is_decided(node)]
-        return tuple(sorted({given.name for inputs in found for given in inputs}))
+        groups = [inputs_behind(node) for node in self.missed if self.is_decided(node)]
+        return tuple(sorted({entry.name for inputs in groups for entry in inputs}))
 
     def is_decided(self, node: Node) -> bool:
         """Whether small inputs alone decide a value."""
@@ -159,7 +159,7 @@ class Scope:
     def may_decide(self, node: Input) -> bool:
         """Whether a node is an input of the model, of few integers or conditions."""
         is_few = node.type.size <= MOST_DECIDING and not node.type.dtype.is_float
-        return is_few and any(node is made for made in self.inputs)
+        return is_few and any(node is entry for entry in self.inputs)
 
     def share(self, source: object, tag: str, make: Callable[[], Node]) -> Node:
         """One node for each ``(source, tag)``, made on first use."""
@@ -183,17 +183,17 @@ class Scope:
             return self.share(value, "integers", lambda: integers_of(name, value, dtype, self))
         if isinstance(value, Sizes):
             return self.share(value, "", lambda: size_node(value, self))
-        known = cast(Known, value)
-        if 0 in known.shape:
+        constant = cast(Known, value)
+        if 0 in constant.shape:
             raise Unsupported(f"{name!r} has no elements")
-        return self.share(known, "", lambda: self._constant(known))
+        return self.share(constant, "", lambda: self._constant(constant))
 
-    def _constant(self, known: Known) -> Node:
-        if isinstance(known, Blocked):
-            known = known.coded()
-        if isinstance(known, Coded):
-            return coded_node(known, known.name, self)
-        return Constant(name=self.claim(known.name), value=as_element(known.array))
+    def _constant(self, value: Known) -> Node:
+        if isinstance(value, Blocked):
+            value = value.coded()
+        if isinstance(value, Coded):
+            return coded_node(value, value.name, self)
+        return Constant(name=self.claim(value.name), value=as_element(value.array))
 
     def node(self, name: str) -> Node:
         """``tensor``, which must be float."""
@@ -252,8 +252,8 @@ def _one_size(name: str, size: int) -> Node:
 
 def integers_of(name: str, value: Quantized, dtype: DType, scope: Scope) -> Node:
     """The integers themselves, as ONNX has them."""
-    made = scope.claim(f"{name}:integers", derived=True)
-    return recoded(made, value.node, ElementType(dtype), value.offset, scope)
+    label = scope.claim(f"{name}:integers", derived=True)
+    return recoded(label, value.node, ElementType(dtype), value.offset, scope)
 
 
 def recoded(name: str, x: Node, out: ElementType, offset: int, scope: Scope) -> Node:
@@ -270,12 +270,12 @@ def recoded(name: str, x: Node, out: ElementType, offset: int, scope: Scope) -> 
 
 def inputs_behind(node: Node) -> set[Input]:
     """The inputs that a value is computed from."""
-    seen, waiting = {node}, [node]
+    visited, waiting = {node}, [node]
     while waiting:
-        new = set(waiting.pop().operands) - seen
-        seen |= new
+        new = set(waiting.pop().operands) - visited
+        visited |= new
         waiting.extend(new)
-    return {found for found in seen if isinstance(found, Input)}
+    return {operand for operand in visited if isinstance(operand, Input)}
 
 
 @dataclass(frozen=True)

@@ -107,15 +107,15 @@ def fold(
     version = max(opsets[""], _IMPLEMENTED.get(proto.op_type, 0))
     try:
         arrays = evaluator_class()(graph, opsets={**opsets, "": version}).run(None, feeds)
-        found = [
+        results = [
             Known(n, of_kind(as_array(a), kinds.get(n)))
             for n, a in zip(outputs, arrays, strict=True)
         ]
     except FAILURES as error:
         raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from None
-    for known in found:
-        meter.made(known.name, known.shape, known.array.itemsize)
-    return found
+    for result in results:
+        meter.count(result.name, result.shape, result.array.itemsize)
+    return results
 
 
 @cache
@@ -206,22 +206,22 @@ def with_defaults(proto: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.Node
     """The node with what it leaves out: ONNX's inference forgets that STFT is onesided."""
     schema = onnx.defs.get_schema(proto.op_type, opsets[proto.domain], proto.domain)
     stated = {attribute.name for attribute in proto.attribute}
-    made = onnx.NodeProto()
-    made.CopyFrom(proto)
-    made.attribute.extend(
+    completed = onnx.NodeProto()
+    completed.CopyFrom(proto)
+    completed.attribute.extend(
         attribute.default_value
         for name, attribute in schema.attributes.items()
         if name not in stated and attribute.default_value.type
     )
-    return made
+    return completed
 
 
 def typed(name: str, value: Value) -> onnx.ValueInfoProto:
     """ONNX's type of a value, without the sizes that are free."""
     shape = shape_of(value)
     dims = None if shape is None else [None if is_free(size) else size for size in shape]
-    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, onnx_type_of(value), dims)
-    return made
+    info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, onnx_type_of(value), dims)
+    return info
 
 
 def small_tensor(value: Value) -> onnx.TensorProto | None:

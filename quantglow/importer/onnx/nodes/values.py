@@ -283,9 +283,9 @@ def note_calls(node: onnx.NodeProto, calls: Iterable[onnx.NodeProto]) -> None:
 
 def calls_around(node: onnx.NodeProto) -> tuple[Origin, ...]:
     """The calls that were noted, the innermost first."""
-    found = [entry.value for entry in node.metadata_props if entry.key == KEY]
+    notes = [entry.value for entry in node.metadata_props if entry.key == KEY]
     try:
-        entries = json.loads(found[-1]) if found else []
+        entries = json.loads(notes[-1]) if notes else []
         texts = [[str(text) for text in entry] for entry in entries]
         return tuple(
             Origin(name, kind, domain, tuple(results)) for name, kind, domain, *results in texts

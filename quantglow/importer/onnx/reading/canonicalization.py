@@ -96,9 +96,9 @@ def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> d
     ready = [key for key, count in waits.items() if not count]
     while ready:
         key = ready.pop()
-        own = Size(0, functions[key].ByteSize())
+        size = Size(0, functions[key].ByteSize())
         parts = (sizes.get(name, Size(1, 0)) * n for name, n in calls[key].items())
-        sizes[key] = capped(sum(parts, own))
+        sizes[key] = capped(sum(parts, size))
         for caller in callers[key]:
             waits[caller] -= 1
             if not waits[caller]:
@@ -113,40 +113,42 @@ def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
     defaults = defaults_of(proto)
     if not any(defaults.values()):
         return proto
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    for node in every_node(made):
-        given = {attribute.name for attribute in node.attribute}
-        own = defaults.get(called_by(node), {})
-        node.attribute.extend(value for name, value in own.items() if name not in given)
-    return made
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    for node in every_node(model):
+        stated = {attribute.name for attribute in node.attribute}
+        function_defaults = defaults.get(called_by(node), {})
+        node.attribute.extend(
+            value for name, value in function_defaults.items() if name not in stated
+        )
+    return model
 
 
 def defaults_of(proto: onnx.ModelProto) -> dict[Key, Defaults]:
     """The defaults of local functions.  An attribute that a function only passes on has the default
     that it has there."""
     functions = {key_of(function): function for function in proto.functions}
-    found: dict[Key, Defaults] = {}
+    defaults: dict[Key, Defaults] = {}
     for key in inlined_sizes(functions, "the model"):  # Functions come before their callers.
-        own = found[key] = {a.name: a for a in functions[key].attribute_proto}
+        attributes = defaults[key] = {a.name: a for a in functions[key].attribute_proto}
         passed = passed_on(functions[key])
         for name in functions[key].attribute:
-            values = [found.get(called, {}).get(inner) for called, inner in passed.get(name, ())]
+            values = [defaults.get(called, {}).get(inner) for called, inner in passed.get(name, ())]
             if value := the_same(values):
-                own[name] = onnx.AttributeProto()
-                own[name].CopyFrom(value)
-                own[name].name = name
-    return found
+                attributes[name] = onnx.AttributeProto()
+                attributes[name].CopyFrom(value)
+                attributes[name].name = name
+    return defaults
 
 
 def passed_on(function: onnx.FunctionProto) -> Mapping[str, list[tuple[Key, str]]]:
     """For each attribute of a function the operators that get it, and its names there."""
-    found = defaultdict(list)
+    receivers = defaultdict(list)
     for node in all_nodes(function.node):
         for attribute in node.attribute:
             if attribute.ref_attr_name:
-                found[attribute.ref_attr_name].append((called_by(node), attribute.name))
-    return found
+                receivers[attribute.ref_attr_name].append((called_by(node), attribute.name))
+    return receivers
 
 
 def the_same(values: Sequence[onnx.AttributeProto | None]) -> onnx.AttributeProto | None:
@@ -250,8 +252,8 @@ def with_dense_tensors(proto: onnx.ModelProto, origin: str) -> onnx.ModelProto:
 
 def is_sparse(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> bool:
     """Whether an attribute is the value of a Constant, and not a name of a function's attribute."""
-    own = attribute.name == SPARSE and attribute.HasField("sparse_tensor")
-    return own and node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+    has_tensor = attribute.name == SPARSE and attribute.HasField("sparse_tensor")
+    return has_tensor and node.op_type == "Constant" and node.domain in ("", "ai.onnx")
 
 
 def every_graph(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
@@ -297,50 +299,50 @@ def sorted_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         if not unsorted(proto):
             return proto
-        made = onnx.ModelProto()
-        made.CopyFrom(proto)
-        for nodes, order in unsorted(made):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(proto)
+        for nodes, order in unsorted(copy):
             moved = [onnx.NodeProto() for _ in order]
             for node, position in zip(moved, order, strict=True):
                 node.CopyFrom(nodes[position])
             del nodes[:]
             nodes.extend(moved)
-        return made
+        return copy
     except (RecursionError, DecodeError):  # The checker refuses branches in so many others.
         return proto
 
 
 def unsorted(proto: onnx.ModelProto) -> Unsorted:
     """The lists of nodes that are not in order, those of inner graphs first."""
-    found: Unsorted = []
+    lists: Unsorted = []
     for nodes in (*(function.node for function in proto.functions), proto.graph.node):
-        read_outside(nodes, (), found)
-    return found
+        read_outside(nodes, (), lists)
+    return lists
 
 
 def read_outside(
-    nodes: Sequence[onnx.NodeProto], given: Iterable[str], found: Unsorted
+    nodes: Sequence[onnx.NodeProto], defined: Iterable[str], lists: Unsorted
 ) -> set[str]:
-    """The values that nodes read and neither make nor are ``given``; adds to ``found``."""
-    reads = [read_by(node, found) for node in nodes]
+    """The values that nodes read and neither make nor are ``defined``; adds to ``lists``."""
+    reads = [read_by(node, lists) for node in nodes]
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    needs = [{makers[name] for name in own if name in makers} for own in reads]
+    needs = [{makers[name] for name in operands if name in makers} for operands in reads]
     if (order := order_of(needs)) is not None:
-        found.append((nodes, order))
-    return set().union(*reads) - makers.keys() - set(given)
+        lists.append((nodes, order))
+    return set().union(*reads) - makers.keys() - set(defined)
 
 
-def read_by(node: onnx.NodeProto, found: Unsorted) -> set[str]:
+def read_by(node: onnx.NodeProto, lists: Unsorted) -> set[str]:
     """The values that a node reads, in its subgraphs, too."""
     reads = set(node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             if graph.node or graph.output:
-                given = {value.name for value in graph.input}
-                given |= {weights.name for weights in graph.initializer}
-                reads |= read_outside(graph.node, given, found)
-                made = {name for inner in graph.node for name in inner.output}
-                reads |= {end.name for end in graph.output} - made - given
+                defined = {value.name for value in graph.input}
+                defined |= {weights.name for weights in graph.initializer}
+                reads |= read_outside(graph.node, defined, lists)
+                computed = {name for inner in graph.node for name in inner.output}
+                reads |= {end.name for end in graph.output} - computed - defined
     return reads
 
 
@@ -348,20 +350,20 @@ def order_of(needs: Sequence[set[int]]) -> list[int] | None:
     """Positions so that each comes behind those that it needs; None where they are so, or cannot
     be.
     """
-    if all(max(own, default=-1) < i for i, own in enumerate(needs)):
+    if all(max(makers, default=-1) < i for i, makers in enumerate(needs)):
         return None
     readers: list[list[int]] = [[] for _ in needs]
-    for i, own in enumerate(needs):
-        for maker in own:
+    for i, makers in enumerate(needs):
+        for maker in makers:
             readers[maker].append(i)
     missing = list(map(len, needs))
     ready = [i for i, count in enumerate(missing) if not count]
     heapify(ready)
-    found = []
+    order = []
     while ready:
-        found.append(heappop(ready))
-        for reader in readers[found[-1]]:
+        order.append(heappop(ready))
+        for reader in readers[order[-1]]:
             missing[reader] -= 1
             if not missing[reader]:
                 heappush(ready, reader)
-    return found if len(found) == len(needs) else None
+    return order if len(order) == len(needs) else None

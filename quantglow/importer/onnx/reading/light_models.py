@@ -59,14 +59,14 @@ def light(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
 
     The model as it is, and nothing, where that is not worth it or there is no room for a file.
     """
-    found = large_initializers(proto)
-    sizes = {name: nbytes_of(tensor) for name, tensor in found.items()}
+    large = large_initializers(proto)
+    sizes = {name: nbytes_of(tensor) for name, tensor in large.items()}
     if not pages.is_worth_paging(sizes.values()):
         return proto, {}
-    arrays = pages.paged(array for array in map(raw_array, found.values()))
+    arrays = pages.paged(array for array in map(raw_array, large.values()))
     if arrays is None:
         return proto, {}
-    weights = dict(zip(found, arrays, strict=True))
+    weights = dict(zip(large, arrays, strict=True))
     return without_data(proto, weights), weights
 
 
@@ -104,50 +104,50 @@ def raw_array(tensor: onnx.TensorProto) -> Array:
 
 def without_data(proto: onnx.ModelProto, names: Container[str]) -> onnx.ModelProto:
     """A copy without the data of some initializers."""
-    made = onnx.ModelProto()
-    copy_fields(proto, made, {"graph"})
-    copy_fields(proto.graph, made.graph, {"initializer"})
+    model = onnx.ModelProto()
+    copy_fields(proto, model, {"graph"})
+    copy_fields(proto.graph, model.graph, {"initializer"})
     for tensor in proto.graph.initializer:
-        copy = made.graph.initializer.add()
+        copy = model.graph.initializer.add()
         if tensor.name in names:
             copy.name, copy.data_type = tensor.name, tensor.data_type
             copy.dims.extend(tensor.dims)
         else:
             copy.CopyFrom(tensor)
-    return made
+    return model
 
 
 def with_data(tensor: onnx.TensorProto, weights: Weights) -> onnx.TensorProto:
     """An initializer of a light model with its data."""
     if tensor.name not in weights:
         return tensor
-    made = onnx.TensorProto()
-    made.CopyFrom(tensor)
-    made.raw_data = weights[tensor.name].tobytes()
-    return made
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    copy.raw_data = weights[tensor.name].tobytes()
+    return copy
 
 
 def whole(proto: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
     """A copy of a light model with all data."""
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    for tensor in made.graph.initializer:
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    for tensor in model.graph.initializer:
         if tensor.name in weights:
             tensor.raw_data = weights[tensor.name].tobytes()
-    return made
+    return model
 
 
 def hollow(proto: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
     """A light model as the checker takes it: initializers without data have no elements."""
     if not weights:
         return proto
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    for tensor in made.graph.initializer:
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    for tensor in model.graph.initializer:
         if tensor.name in weights:
             tensor.ClearField("dims")
             tensor.dims.append(0)
-    return made
+    return model
 
 
 def copy_fields(source: Any, target: Any, but: Container[str]) -> None:
@@ -167,10 +167,10 @@ def serialized(proto: onnx.ModelProto, weights: Weights) -> Content:
     """The bytes of a light model with its weights; these stay where they are."""
     if not weights:
         return bytes(proto.SerializeToString(deterministic=True))
-    rest = onnx.ModelProto()
-    rest.CopyFrom(proto)
-    rest.graph.ClearField("initializer")
-    parts: list[Data] = [rest.SerializeToString(deterministic=True)]
+    header = onnx.ModelProto()
+    header.CopyFrom(proto)
+    header.graph.ClearField("initializer")
+    parts: list[Data] = [header.SerializeToString(deterministic=True)]
     for tensor in proto.graph.initializer:
         parts += graph_of(tensor, weights.get(tensor.name))
     return Parts(tuple(parts))
@@ -196,13 +196,13 @@ def light_decoded(
 
     ``but``: names of initializers that stay as they are.  Raises ``ModelError``.
     """
-    found = Initializers(but)
+    initializers = Initializers(but)
     try:
-        proto = onnx.ModelProto.FromString(b"".join(found.without(memoryview(data))))
-        made = found.pages(proto)
+        proto = onnx.ModelProto.FromString(b"".join(initializers.without(memoryview(data))))
+        weights = initializers.pages(proto)
     except (ValueError, DecodeError):
-        made = None
-    return (decoded(bytes(data), origin), {}) if made is None else (proto, made)
+        weights = None
+    return (decoded(bytes(data), origin), {}) if weights is None else (proto, weights)
 
 
 @dataclass
@@ -221,8 +221,8 @@ class Initializers:
         )
         if not whole or not is_worth_paging(len(data) for _, data in self.data):
             return None
-        made = paged(as_array(tensors[name], data) for name, data in self.data)
-        return None if made is None else dict(zip((n for n, _ in self.data), made, strict=True))
+        arrays = paged(as_array(tensors[name], data) for name, data in self.data)
+        return None if arrays is None else dict(zip((n for n, _ in self.data), arrays, strict=True))
 
     def without(self, model: memoryview) -> Iterator[Data]:
         """The bytes of a model without the data.  Raises ``ValueError`` and ``DecodeError``."""
@@ -243,14 +243,14 @@ class Initializers:
 
     def _tensor_without(self, tensor: memoryview) -> Data:
         """The bytes of an initializer without its data, where that is large and comes once."""
-        found = list(fields(tensor))
-        data = [payload for number, _, payload in found if number == RAW_DATA]
-        rest = b"".join(whole for number, whole, _ in found if number != RAW_DATA)
-        name = onnx.TensorProto.FromString(rest).name
+        entries = list(fields(tensor))
+        data = [payload for number, _, payload in entries if number == RAW_DATA]
+        header = b"".join(whole for number, whole, _ in entries if number != RAW_DATA)
+        name = onnx.TensorProto.FromString(header).name
         if len(data) != 1 or len(data[0]) < LEAST_NBYTES or name in self.but:
             return tensor
         self.data.append((name, data[0]))
-        return rest
+        return header
 
 
 def as_array(tensor: onnx.TensorProto, data: memoryview) -> Array:
@@ -297,11 +297,11 @@ def head(number: int, nbytes: int) -> bytes:
 
 def as_varint(value: int) -> bytes:
     """The bytes of a number, seven bits in each, the lowest first."""
-    rest, found = value, bytearray()
-    while rest > 127:
-        found.append(rest & 127 | 128)
-        rest >>= 7
-    return bytes([*found, rest])
+    number, groups = value, bytearray()
+    while number > 127:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*groups, number])
 
 
 def source_hash(model: onnx.ModelProto, weights: Weights) -> str:
@@ -362,12 +362,12 @@ def add_attribute(digest: Digest, attribute: onnx.AttributeProto) -> None:
             digest.add(item)
 
 
-def add_tensor(digest: Digest, tensor: onnx.TensorProto, given: Array | None = None) -> None:
+def add_tensor(digest: Digest, tensor: onnx.TensorProto, weights: Array | None = None) -> None:
     digest.add(tensor.data_type, list(tensor.dims))
-    array = array_of(tensor) if given is None else given
+    array = array_of(tensor) if weights is None else weights
     if array.dtype == np.object_:
         digest.add(array.reshape(-1).tolist())
     else:
         digest.add(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    if given is not None:
+    if weights is not None:
         release_pages()

@@ -102,8 +102,8 @@ def load_model(
 def read_light(data: bytes, origin: str, folder: Path | None) -> tuple[onnx.ModelProto, Weights]:
     """The checked light model in these bytes, and its weights, of which no other copy is made."""
     proto, weights = light_decoded(data, origin)
-    made, rest = checked(proto, origin, folder, weights)
-    return made, {**weights, **rest}
+    model, paged = checked(proto, origin, folder, weights)
+    return model, {**weights, **paged}
 
 
 def read_file(path: Path) -> bytes:
@@ -207,8 +207,8 @@ def integers_of(attribute: onnx.AttributeProto) -> list[int]:
 
 def check_counts(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` for attributes outside of ``COUNTS``."""
-    known = (n for n in every_node(proto) if n.domain in COUNTING)
-    for node, attribute in ((n, a) for n in known for a in n.attribute):
+    nodes = (n for n in every_node(proto) if n.domain in COUNTING)
+    for node, attribute in ((n, a) for n in nodes for a in n.attribute):
         count = COUNTS.get(attribute.name)
         if count is None:
             continue
@@ -318,20 +318,20 @@ def constants_of(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto
 
 def sure_trips(node: onnx.NodeProto, constants: Constants) -> float:
     """The number of trips; 0 where it is computed, or where a condition may end the loop."""
-    given, holds = (*node.input, "", "")[:2]
+    trips, holds = (*node.input, "", "")[:2]
     bodies = [a.g for a in node.attribute if a.name == "body"]
     if not bodies or (holds and not scalar(holds, constants)) or may_end(bodies[0], constants):
         return 0
-    return max(scalar(given, constants), 0) if given else math.inf
+    return max(scalar(trips, constants), 0) if trips else math.inf
 
 
 def may_end(body: onnx.GraphProto, constants: Constants) -> bool:
     """Whether the condition after a trip is anything but true or the condition before it."""
     if not body.output or len(body.input) < 2:
         return True
-    made = {name: node for node in body.node for name in node.output}
+    makers = {name: node for node in body.node for name in node.output}
     name = body.output[0].name
-    while (node := made.pop(name, None)) and node.op_type == "Identity":
+    while (node := makers.pop(name, None)) and node.op_type == "Identity":
         name = next(iter(node.input), "")
     return name != body.input[1].name and not scalar(name, constants)
 

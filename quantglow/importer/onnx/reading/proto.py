@@ -157,10 +157,10 @@ def give_types(graph: onnx.GraphProto, names: Iterable[str]) -> None:
     """Declare values of a graph without a type, if it has them: with an empty type, which any
     inferred one replaces.
     """
-    made = {name for node in graph.node for name in node.output}
+    results = {name for node in graph.node for name in node.output}
     infos = (*graph.input, *graph.value_info, *graph.output)
     for info in infos:
         if info.name in names:
             info.type.SetInParent()
-    for name in sorted(made.intersection(names) - {info.name for info in infos}):
+    for name in sorted(results.intersection(names) - {info.name for info in infos}):
         graph.value_info.add(name=name).type.SetInParent()

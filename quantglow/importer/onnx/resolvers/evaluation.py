@@ -90,11 +90,11 @@ def with_free_sizes(
         arrays = [value.array for value in operands if isinstance(value, Known)]
         result = compute(Call(proto, scope), arrays)
         if result is not None:
-            found = settled(result)
-            exclude_ones(partial(compute, Call(proto, scope)), arrays, found)
-            return {proto.output[0]: known_value(proto.output[0], found)}
-    is_late = any(not isinstance(value, Known) for value in operands)
-    if is_late and (proto.op_type in _AT_RUN_TIME or qualified(proto) not in IMPORTERS):
+            sizes = settled(result)
+            exclude_ones(partial(compute, Call(proto, scope)), arrays, sizes)
+            return {proto.output[0]: known_value(proto.output[0], sizes)}
+    is_computed = any(not isinstance(value, Known) for value in operands)
+    if is_computed and (proto.op_type in _AT_RUN_TIME or qualified(proto) not in IMPORTERS):
         return None
     if proto.op_type in _READERS:
         return None
@@ -106,9 +106,9 @@ def with_free_sizes(
 
 
 def exclude_ones(
-    compute: Callable[[Sequence[Array]], Any], arrays: Sequence[Array], found: Array
+    compute: Callable[[Sequence[Array]], Any], arrays: Sequence[Array], expected: Array
 ) -> None:
-    """Record of each symbol that it is not 1, if the result would not be the one found there.
+    """Record of each symbol that it is not 1, if the result would not be ``expected`` there.
 
     Sizes are simplified for dimensions of 2 or more: ``min(N, 2)`` is 2, ``1 // N`` is 0.
     """
@@ -117,8 +117,8 @@ def exclude_ones(
         guards = sizes[0].guards
         values = {**guards.hints, name: 1}
         try:
-            own = compute([at(array, values) for array in arrays])
-            is_alike = np.array_equal(own, at(found, values))
+            actual = compute([at(array, values) for array in arrays])
+            is_alike = np.array_equal(actual, at(expected, values))
         except ArithmeticError:
             is_alike = False
         if not is_alike:
@@ -197,9 +197,9 @@ def _reshape(call: Call, arrays: Sequence[Array]) -> Array | None:
 def _product(call: Call, arrays: Sequence[Array]) -> Array | None:
     if arrays[0].ndim > 1:
         return None
-    found = math.prod(arrays[0].reshape(-1).tolist())
+    product = math.prod(arrays[0].reshape(-1).tolist())
     return integers(
-        np.full((1,) * arrays[0].ndim if call.integer("keepdims", 1) else (), found, object)
+        np.full((1,) * arrays[0].ndim if call.integer("keepdims", 1) else (), product, object)
     )
 
 
@@ -241,12 +241,12 @@ def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[s
     """
     if (kind := qualified(proto)) not in IMPORTERS and proto.domain != ML:
         return False
-    known = [v for v in operands.values() if isinstance(v, Known)]
-    if len(known) < len(operands):
+    constants = [v for v in operands.values() if isinstance(v, Known)]
+    if len(constants) < len(operands):
         return False
-    if not all(v.array.size or kind in ABSENT_IF_EMPTY for v in known):
+    if not all(v.array.size or kind in ABSENT_IF_EMPTY for v in constants):
         return False
-    kinds = {v.onnx_type for v in known}
+    kinds = {v.onnx_type for v in constants}
     held = COMPUTED | {onnx.TensorProto.UINT8} if kind in BYTES else COMPUTED
     if not kinds <= held or not (FLOAT in kinds or proto.domain == ML):
         return False
@@ -264,8 +264,8 @@ def evaluated(
     plain = {name: Known(name, cast(Known, value).array) for name, value in operands.items()}
     inner = replace(scope, values=dict[str, Value](plain), problems=[], claimed=set(), shared={})
     try:
-        made = importer_of(proto)(Call(proto, inner))
-        results = bind(proto, made if isinstance(made, Sequence) else [made], inner)
+        result = importer_of(proto)(Call(proto, inner))
+        results = bind(proto, result if isinstance(result, Sequence) else [result], inner)
     except Unsupported as reason:
         results = handed_over(proto, inner, reason)
     try:
@@ -303,5 +303,5 @@ def computed(node: Node, meter: Meter) -> Array:
         return step.evaluate(*operands)
 
     (result,) = Execution(Graph((), ((node.name, node),)), [node], evaluate).run()
-    meter.made(node.name, result.shape, result.itemsize)
+    meter.count(node.name, result.shape, result.itemsize)
     return result
