@@ -44,14 +44,14 @@ class LateLoop:
 
         Sizes that the model declares are fixed.  Sizes that grow alike share a symbol.
         """
-        made = onnx.ModelProto()
-        made.CopyFrom(self.body)
+        model = onnx.ModelProto()
+        model.CopyFrom(self.body)
         symbols: dict[tuple[int, ...], str] = {}
-        for info in made.graph.input:
+        for info in model.graph.input:
             dims = info.type.tensor_type.shape
             dims.ClearField("dim")
-            seen = [trip[info.name] for trip in trips]
-            for axis, sizes in enumerate(zip(*seen, strict=True)):
+            shapes = [trip[info.name] for trip in trips]
+            for axis, sizes in enumerate(zip(*shapes, strict=True)):
                 fixed = self.declared.get((info.name, axis))
                 if len(set(sizes)) > 1:
                     name = symbols.setdefault(sizes, f"rows{len(symbols)}")
@@ -60,7 +60,7 @@ class LateLoop:
                     dims.dim.add().dim_value = sizes[0]
                 else:
                     dims.dim.add()
-        return made
+        return model
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +78,13 @@ class LoopNode:
         types, or names that are not unique."""
         if not self.is_simple:
             return None
-        known, ends = list(self.known(self.captured)), self.ends
-        read = dict.fromkeys([*self.captured, *(n for x in known for n in read_names(x))])
+        constants, ends = list(self.known_makers(self.captured)), self.ends
+        read = dict.fromkeys([*self.captured, *(n for x in constants for n in read_names(x))])
         captured = [name for name in read if name in self.infos]
         inputs = [*self.read_inputs, *(self.infos[name] for name in captured)]
         copies = [helper.make_node("Identity", [x], [y]) for x, y in ends.values() if x != y]
         outputs = [self.typed(position) for position in ends]
-        body = self.part([*known, *self.body.node, *copies], map(opened, inputs), outputs)
+        body = self.part([*constants, *self.body.node, *copies], map(opened, inputs), outputs)
         body.graph.initializer.extend(self.body.initializer)
         if self.holding in self.read:
             body.graph.initializer.append(self.true)
@@ -99,15 +99,15 @@ class LoopNode:
     @property
     def is_simple(self) -> bool:
         """Whether a model of its own can hold the body."""
-        own = {name for node in self.body.node for name in node.output}
-        own |= {info.name for info in self.body.input}
-        own |= {tensor.name for tensor in self.body.initializer}
-        outer = {*self.captured, *names_made(self.known(self.captured))}
+        inner = {name for node in self.body.node for name in node.output}
+        inner |= {info.name for info in self.body.input}
+        inner |= {tensor.name for tensor in self.body.initializer}
+        outer = {*self.captured, *names_made(self.known_makers(self.captured))}
         ends = (*self.body.input, *self.body.output)
         read = (self.infos[name] for name in self.captured if name in self.infos)
         return (
             len(self.body.input) == len(self.node.input) >= 2
-            and own.isdisjoint(outer)
+            and inner.isdisjoint(outer)
             and all(self.is_known(name) or name in self.infos for name in self.captured)
             and all(map(is_plain, (*ends, *read)))
         )
@@ -126,21 +126,21 @@ class LoopNode:
         """Whether a value from outside is a weight, or computed from nothing else."""
         return name in self.initializers or name in self.makers
 
-    def known(self, names: Iterable[str]) -> Iterator[onnx.NodeProto]:
+    def known_makers(self, names: Iterable[str]) -> Iterator[onnx.NodeProto]:
         """The nodes that compute known values, each behind those that it reads."""
-        found: dict[int, onnx.NodeProto] = {}
+        ordered: dict[int, onnx.NodeProto] = {}
         waiting = [(name, False) for name in names]
         while waiting:
             name, is_ready = waiting.pop()
             node = self.makers.get(name)
-            if node is None or id(node) in found:
+            if node is None or id(node) in ordered:
                 continue
             if is_ready:
-                found[id(node)] = node
+                ordered[id(node)] = node
             else:
                 waiting.append((name, True))
                 waiting += [(read, False) for read in read_names(node)]
-        yield from found.values()
+        yield from ordered.values()
 
     @cached_property
     def copies(self) -> dict[str, str]:
@@ -159,8 +159,8 @@ class LoopNode:
     @cached_property
     def read(self) -> set[str]:
         """Names that the nodes of the body read, or that are copied to its outputs."""
-        found = {name for node in self.body.node for name in read_names(node)}
-        return found | {name for name, end in self.ends.values() if name != end}
+        names = {name for node in self.body.node for name in read_names(node)}
+        return names | {name for name, end in self.ends.values() if name != end}
 
     @property
     def read_inputs(self) -> list[onnx.ValueInfoProto]:
@@ -173,8 +173,8 @@ class LoopNode:
         name = original(str(self.body.output[0].name), self.copies)
         if name == self.holding:
             return True
-        given = {x.name: x for x in (*self.model.graph.initializer, *self.body.initializer)}
-        tensors = [given[name]] if name in given else []
+        initializers = {x.name: x for x in (*self.model.graph.initializer, *self.body.initializer)}
+        tensors = [initializers[name]] if name in initializers else []
         for node in (*self.body.node, *self.makers.values()):
             if name in node.output and node.op_type == "Constant":
                 tensors += [a.t for a in node.attribute if a.name == "value"]
@@ -194,23 +194,23 @@ class LoopNode:
     def ends(self) -> dict[int, tuple[str, str]]:
         """The outputs of the model of the body, by their positions in the body: what they are
         called there, and their names, which differ."""
-        made = {name for node in self.body.node for name in node.output}
-        wanted = [] if self.is_endless else [0]
-        wanted += [1 + n for n in range(self.count) if not self.stays(n)]
-        wanted += range(1 + self.count, len(self.body.output))
-        found: dict[int, tuple[str, str]] = {}
-        for position in wanted:
+        computed = {name for node in self.body.node for name in node.output}
+        positions = [] if self.is_endless else [0]
+        positions += [1 + n for n in range(self.count) if not self.stays(n)]
+        positions += range(1 + self.count, len(self.body.output))
+        outputs: dict[int, tuple[str, str]] = {}
+        for position in positions:
             name = str(self.body.output[position].name)
-            is_new = name in made and (name, name) not in found.values()
-            found[position] = name, name if is_new else f"{name}:copy{position}"
-        return found
+            is_new = name in computed and (name, name) not in outputs.values()
+            outputs[position] = name, name if is_new else f"{name}:copy{position}"
+        return outputs
 
     def typed(self, position: int) -> onnx.ValueInfoProto:
         """The declaration of an output, without a shape."""
         element = self.body.output[position].type.tensor_type.elem_type
         name = self.ends[position][1]
-        made: onnx.ValueInfoProto = helper.make_tensor_value_info(name, element, None)
-        return made
+        info: onnx.ValueInfoProto = helper.make_tensor_value_info(name, element, None)
+        return info
 
     def names(self, captured: Sequence[str]) -> Trips:
         """The names of all values."""
@@ -234,8 +234,8 @@ class LoopNode:
 
     def carry(self, number: int) -> Carry:
         """A carried value."""
-        given = str(self.body.input[2 + number].name)
-        read = given if given in self.read else ""
+        inner = str(self.body.input[2 + number].name)
+        read = inner if inner in self.read else ""
         return Carry(str(self.node.input[2 + number]), read, self.end(1 + number))
 
     @property
@@ -250,12 +250,12 @@ class LoopNode:
     def operands(self) -> onnx.ModelProto:
         """The model of the operands that are known."""
         names = dict.fromkeys(filter(None, self.node.input))
-        wanted = [name for name in names if self.is_known(name)]
-        nodes = list(self.known(wanted))
+        constants = [name for name in names if self.is_known(name)]
+        nodes = list(self.known_makers(constants))
         read = {name for node in nodes for name in read_names(node)}
         inputs = [info for name, info in self.infos.items() if name in read]
-        copies = [helper.make_node("Identity", [n], [f"{n}:given"]) for n in wanted]
-        outputs = [onnx.ValueInfoProto(name=f"{name}:given") for name in wanted]
+        copies = [helper.make_node("Identity", [n], [f"{n}:given"]) for n in constants]
+        outputs = [onnx.ValueInfoProto(name=f"{name}:given") for name in constants]
         return self.part([*nodes, *copies], inputs, outputs)
 
     def part(
@@ -265,28 +265,28 @@ class LoopNode:
         outputs: Iterable[onnx.ValueInfoProto],
     ) -> onnx.ModelProto:
         """A model of some nodes with the weights that they read."""
-        made = onnx.ModelProto()
-        made.CopyFrom(self.model)
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
         for field in ("node", "input", "output", "initializer", "value_info"):
-            made.graph.ClearField(field)
-        made.graph.node.extend(nodes)
-        made.graph.output.extend(outputs)
+            model.graph.ClearField(field)
+        model.graph.node.extend(nodes)
+        model.graph.output.extend(outputs)
         read = {name for node in nodes for name in read_names(node)}
-        made.graph.input.extend(info for info in inputs if info.name in read)
-        made.graph.initializer.extend(t for name, t in self.initializers.items() if name in read)
-        return made
+        model.graph.input.extend(info for info in inputs if info.name in read)
+        model.graph.initializer.extend(t for name, t in self.initializers.items() if name in read)
+        return model
 
     def declared(self, inputs: Iterable[onnx.ValueInfoProto]) -> dict[tuple[str, int], int]:
         """The sizes that inputs of the body are declared with, or operands of the loop."""
-        found: dict[tuple[str, int], int] = {}
+        sizes: dict[tuple[str, int], int] = {}
         operands = dict(zip((i.name for i in self.body.input), self.node.input, strict=False))
         for info in inputs:
             outer = self.infos.get(operands.get(info.name, ""))
-            for known in filter(None, (outer, info)):
-                for axis, dim in enumerate(known.type.tensor_type.shape.dim):
+            for declaration in filter(None, (outer, info)):
+                for axis, dim in enumerate(declaration.type.tensor_type.shape.dim):
                     if dim.dim_value:
-                        found[info.name, axis] = dim.dim_value
-        return found
+                        sizes[info.name, axis] = dim.dim_value
+        return sizes
 
 
 def names_made(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
@@ -309,5 +309,5 @@ def is_plain(info: onnx.ValueInfoProto) -> bool:
 def opened(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     """The declaration of a value of any shape."""
     element = info.type.tensor_type.elem_type
-    made: onnx.ValueInfoProto = helper.make_tensor_value_info(info.name, element, None)
-    return made
+    wide: onnx.ValueInfoProto = helper.make_tensor_value_info(info.name, element, None)
+    return wide

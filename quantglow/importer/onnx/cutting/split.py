@@ -63,8 +63,8 @@ class Split:
 
 def reason_of(node: onnx.NodeProto, reasons: Sequence[str]) -> str:
     """Reason why a node is in the tail: for itself, or because of what comes before it."""
-    own = [line for line in reasons if line.startswith(f"{described(node)}: ")]
-    return own[0] if own else "; ".join(reasons)
+    matches = [line for line in reasons if line.startswith(f"{described(node)}: ")]
+    return matches[0] if matches else "; ".join(reasons)
 
 
 def split(
@@ -79,23 +79,23 @@ def split(
     """
     source = replace(source, proto=with_label_codes(source.proto))
     cut = _Cut(source, source.scope(input_shapes, input_values, fallback=True, cuts=True))
-    if not cut.late:
+    if not cut.deferred:
         return None
-    late = [o for o in source.proto.graph.output if o.name in cut.late_outputs]
-    early = [name for name in cut.outputs if name not in cut.late_outputs]
+    tail_outputs = [o for o in source.proto.graph.output if o.name in cut.deferred_outputs]
+    early = [name for name in cut.outputs if name not in cut.deferred_outputs]
     read = cut.read_by_tail
     inputs = [i for i in source.fed if i.name in read] + [cut.info(n) for n in cut.border]
-    tail = part_of(source, cut.tail, inputs, late)
-    names = frozenset(name for number in cut.late for name in cut.nodes[number].output if name)
-    wanted = dict.fromkeys([*early, *cut.border])
+    tail = part_of(source, cut.tail, inputs, tail_outputs)
+    names = frozenset(name for number in cut.deferred for name in cut.nodes[number].output if name)
+    head_outputs = dict.fromkeys([*early, *cut.border])
     if not cut.is_worth_it and not begins_with_loop(tail, names):
         return None
-    wanted = wanted or dict.fromkeys(info.name for info in source.fed[:1])
-    if not wanted:
+    head_outputs = head_outputs or dict.fromkeys(info.name for info in source.fed[:1])
+    if not head_outputs:
         return None
-    head = part_of(source, cut.head, source.fed, [cut.info(n) for n in wanted])
-    known = cut.computed - wanted.keys()
-    head.graph.value_info.extend(i for i in source.proto.graph.value_info if i.name in known)
+    head = part_of(source, cut.head, source.fed, [cut.info(n) for n in head_outputs])
+    inner = cut.computed - head_outputs.keys()
+    head.graph.value_info.extend(i for i in source.proto.graph.value_info if i.name in inner)
     return Split(head, tail, tuple(cut.scope.problems), names)
 
 
@@ -111,14 +111,14 @@ def with_label_codes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with numbers for the strings of its classifiers; itself if it has none."""
     if not any(strings_of(node) for node in proto.graph.node):
         return proto
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    del made.graph.node[:]
-    taken = {name for node in all_nodes(proto.graph.node) for name in (*node.input, *node.output)}
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    del model.graph.node[:]
+    used = {name for node in all_nodes(proto.graph.node) for name in (*node.input, *node.output)}
     version = opsets_of(proto).get(ML, 1)
     for node in proto.graph.node:
-        made.graph.node.extend(coded(node, taken, version) if strings_of(node) else [node])
-    return made
+        model.graph.node.extend(coded(node, used, version) if strings_of(node) else [node])
+    return model
 
 
 def strings_of(node: onnx.NodeProto) -> list[bytes]:
@@ -128,13 +128,13 @@ def strings_of(node: onnx.NodeProto) -> list[bytes]:
     return [label for a in node.attribute if a.name == STRINGS for label in a.strings]
 
 
-def coded(node: onnx.NodeProto, taken: set[str], version: int) -> Iterator[onnx.NodeProto]:
+def coded(node: onnx.NodeProto, used: set[str], version: int) -> Iterator[onnx.NodeProto]:
     """The classifier of numbers, and the table."""
     strings = strings_of(node)
     code = f"{node.output[0]}:code"
-    while code in taken:
+    while code in used:
         code += "'"
-    taken.add(code)
+    used.add(code)
     classifier = onnx.NodeProto()
     classifier.CopyFrom(node)
     del classifier.attribute[:]
@@ -166,16 +166,16 @@ class _Cut:
         return live_nodes(self.source.proto.graph)
 
     @cached_property
-    def late(self) -> frozenset[int]:
+    def deferred(self) -> frozenset[int]:
         """Numbers of the nodes that could not be made, and of all behind them."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         names: set[str] = set()
         for number, node in enumerate(self.nodes):
             unmade = any(self.is_unmade(name) for name in node.output if name)
             if unmade or not names.isdisjoint(read_names(node)):
-                found.add(number)
+                numbers.add(number)
                 names.update(node.output)
-        return frozenset(found)
+        return frozenset(numbers)
 
     def is_unmade(self, name: str) -> bool:
         """Whether the graph cannot hold a value; of known ones, an output."""
@@ -187,7 +187,7 @@ class _Cut:
 
     @property
     def head(self) -> list[onnx.NodeProto]:
-        return [node for i, node in enumerate(self.nodes) if i not in self.late]
+        return [node for i, node in enumerate(self.nodes) if i not in self.deferred]
 
     @cached_property
     def computed(self) -> frozenset[str]:
@@ -195,39 +195,39 @@ class _Cut:
         return frozenset(name for node in self.head for name in node.output if name)
 
     @cached_property
-    def late_outputs(self) -> frozenset[str]:
+    def deferred_outputs(self) -> frozenset[str]:
         """Outputs that the tail gives; the head gives inputs and constants, unless it cannot hold
         them.
         """
-        late = {name for number in self.late for name in self.nodes[number].output}
+        results = {name for number in self.deferred for name in self.nodes[number].output}
         passed = {name for name in self.outputs if name not in self.makers}
-        return frozenset(late.intersection(self.outputs) | set(filter(self.is_unmade, passed)))
+        return frozenset(results.intersection(self.outputs) | set(filter(self.is_unmade, passed)))
 
     @cached_property
     def tail(self) -> list[onnx.NodeProto]:
-        """The late nodes, and those that compute known values they read."""
-        taken: set[int] = set()
-        waiting = list(self.late)
+        """The deferred nodes, and those that compute known values they read."""
+        numbers: set[int] = set()
+        waiting = list(self.deferred)
         while waiting:
             number = waiting.pop()
-            if number not in taken:
-                taken.add(number)
+            if number not in numbers:
+                numbers.add(number)
                 waiting.extend(self.known_operands(self.nodes[number]))
-        return [self.without_given(self.nodes[number]) for number in sorted(taken)]
+        return [self.without_head_results(self.nodes[number]) for number in sorted(numbers)]
 
-    def without_given(self, node: onnx.NodeProto) -> onnx.NodeProto:
+    def without_head_results(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """A node of the tail without results that the tail takes from the head."""
-        given = [
+        positions = [
             number
             for number, name in enumerate(node.output)
             if isinstance(value := self.scope.values.get(name), Known)
-            and self.is_given(name, value)
+            and self.is_from_head(name, value)
         ]
-        if not given:
+        if not positions:
             return node
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
-        for number in given:
+        for number in positions:
             copy.output[number] = f"{node.output[number]} again"
         return copy
 
@@ -235,10 +235,14 @@ class _Cut:
         """Numbers of the nodes that compute known operands which the head does not give."""
         for name in read_names(node):
             value = self.scope.values.get(name)
-            if isinstance(value, Known) and name in self.makers and not self.is_given(name, value):
+            if (
+                isinstance(value, Known)
+                and name in self.makers
+                and not self.is_from_head(name, value)
+            ):
                 yield self.makers[name]
 
-    def is_given(self, name: str, value: Known) -> bool:
+    def is_from_head(self, name: str, value: Known) -> bool:
         """Whether the tail takes a known value from the head: a float output of the head, which
         onnxruntime may round otherwise, while all that reads it should read one value.
         """
@@ -258,9 +262,9 @@ class _Cut:
     @cached_property
     def read_by_tail(self) -> frozenset[str]:
         """Names of values from outside the tail."""
-        made = {name for node in self.tail for name in node.output}
+        results = {name for node in self.tail for name in node.output}
         read = {name for node in self.tail for name in read_names(node)}
-        return frozenset((read | self.late_outputs) - made)
+        return frozenset((read | self.deferred_outputs) - results)
 
     @cached_property
     def border(self) -> list[str]:
@@ -302,10 +306,10 @@ class _Cut:
                 return output
         dims = [d for i in self.source.fed for d in i.type.tensor_type.shape.dim]
         is_fixed = bool(dims) and all(d.dim_value > 0 for d in dims)
-        made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
+        declaration: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
             name, self.element(name, value), shape_of(value) if is_fixed else None
         )
-        return made
+        return declaration
 
 
 def is_declared(kind: onnx.TypeProto.Tensor, element: int) -> bool:
@@ -321,15 +325,15 @@ def part_of(
 ) -> onnx.ModelProto:
     """A model of some of the nodes, with the initializers that they read or that are outputs."""
     outputs = list(outputs)
-    made = onnx.ModelProto(ir_version=max(source.proto.ir_version, 4))
-    made.opset_import.extend(source.proto.opset_import)
-    made.graph.name = source.proto.graph.name
-    made.graph.node.extend(nodes)
-    made.graph.input.extend(inputs)
-    made.graph.output.extend(outputs)
-    read = {name for node in made.graph.node for name in read_names(node)}
+    model = onnx.ModelProto(ir_version=max(source.proto.ir_version, 4))
+    model.opset_import.extend(source.proto.opset_import)
+    model.graph.name = source.proto.graph.name
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(inputs)
+    model.graph.output.extend(outputs)
+    read = {name for node in model.graph.node for name in read_names(node)}
     read.update(output.name for output in outputs)
-    given = source.proto.graph.initializer
-    needed = (tensor for tensor in given if tensor.name in read)
-    made.graph.initializer.extend(with_data(tensor, source.weights) for tensor in needed)
-    return made
+    initializers = source.proto.graph.initializer
+    needed = (tensor for tensor in initializers if tensor.name in read)
+    model.graph.initializer.extend(with_data(tensor, source.weights) for tensor in needed)
+    return model

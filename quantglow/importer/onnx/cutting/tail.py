@@ -46,15 +46,15 @@ class Behind:
     loop: LateLoop | None = None
 
 
-def divided(tail: onnx.ModelProto, late: Collection[str]) -> Behind | None:
-    """The parts of the tail of a ``Split``, whose ``late`` values are given; None where it begins
-    with no Loop, and nothing behind its first nodes is worth compiling."""
-    return _Tail(tail, frozenset(late)).divided()
+def divided(tail: onnx.ModelProto, deferred: Collection[str]) -> Behind | None:
+    """The parts of the tail of a ``Split`` with its ``deferred`` values; None where it begins with
+    no Loop, and nothing after its first nodes is worth compiling."""
+    return _Tail(tail, frozenset(deferred)).parts()
 
 
-def begins_with_loop(tail: onnx.ModelProto, late: Collection[str]) -> bool:
+def begins_with_loop(tail: onnx.ModelProto, deferred: Collection[str]) -> bool:
     """Whether all of a tail is a Loop whose body is a model, and what comes behind it."""
-    return _Tail(tail, frozenset(late)).loop is not None
+    return _Tail(tail, frozenset(deferred)).loop is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class _Tail:
         return {name: number for number, node in nodes for name in node.output if name}
 
     @cached_property
-    def late(self) -> frozenset[int]:
+    def deferred(self) -> frozenset[int]:
         """Numbers of the nodes whose values are not known before a run."""
         return frozenset(self.makers[name] for name in self.names.intersection(self.makers))
 
@@ -88,25 +88,25 @@ class _Tail:
 
     def with_ancestors(self, numbers: Iterable[int]) -> set[int]:
         """The nodes and all that they are computed from."""
-        waiting, found = list(numbers), set[int]()
+        waiting, ancestors = list(numbers), set[int]()
         while waiting:
             number = waiting.pop()
-            if number not in found:
-                found.add(number)
+            if number not in ancestors:
+                ancestors.add(number)
                 waiting.extend(self.operands(number))
-        return found
+        return ancestors
 
     @cached_property
     def first(self) -> frozenset[int]:
-        """Numbers of the late nodes that decide shapes, of those that read what no array holds, and
-        of the late ones before them."""
-        found = {n for n in self.late if not self.operands(n) & self.late}
+        """Numbers of the deferred nodes that decide shapes, of those that read what no array holds,
+        and of the deferred ones before them."""
+        prefix = {n for n in self.deferred if not self.operands(n) & self.deferred}
         while True:
-            foreign = {n for n in self.late if self.reads_foreign(n, found)}
-            wider = self.with_ancestors(found | foreign) & self.late
-            if wider == found:
-                return frozenset(found)
-            found = wider
+            foreign = {n for n in self.deferred if self.reads_foreign(n, prefix)}
+            wider = self.with_ancestors(prefix | foreign) & self.deferred
+            if wider == prefix:
+                return frozenset(prefix)
+            prefix = wider
 
     def reads_foreign(self, number: int, first: set[int]) -> bool:
         """Whether a node reads a value of some nodes that is not a tensor of our types."""
@@ -124,43 +124,46 @@ class _Tail:
         infos = chain(graph.input, graph.value_info, graph.output)
         return {info.name: info for info in infos if is_tensor(info)}
 
-    def divided(self) -> Behind | None:
+    def parts(self) -> Behind | None:
         """The two models."""
-        rest, loop = self.late - self.first, self.loop
-        nodes = [self.nodes[number] for number in rest]
+        suffix, loop = self.deferred - self.first, self.loop
+        nodes = [self.nodes[number] for number in suffix]
         if loop is None and not any(node.op_type in HEAVY for node in all_nodes(nodes)):
             return None
-        border = self.border(rest)
+        border = self.border(suffix)
         if not all(name in self.tensors for name in border):
             return None
-        made = {name for number in self.first for name in self.nodes[number].output}
-        early = [output for output in self.graph.output if output.name in made]
-        late = [output for output in self.graph.output if output.name not in made]
-        given = {output.name for output in early}
+        computed = {name for number in self.first for name in self.nodes[number].output}
+        early = [output for output in self.graph.output if output.name in computed]
+        suffix_outputs = [output for output in self.graph.output if output.name not in computed]
+        listed = {output.name for output in early}
         between = [self.tensors[name] for name in border]
-        ends = [*early, *(info for info in between if info.name not in given)]
+        ends = [*early, *(info for info in between if info.name not in listed)]
         return Behind(
             self.model(self.first, self.graph.input, ends),
-            self.model(rest, [*self.graph.input, *map(opened, between)], late),
+            self.model(suffix, [*self.graph.input, *map(opened, between)], suffix_outputs),
             loop,
         )
 
     @cached_property
     def loop(self) -> LateLoop | None:
-        """The Loop that alone comes before all other late nodes, if its body is a model."""
-        found = [self.nodes[number] for number in self.first]
-        if len(found) != 1 or found[0].op_type != "Loop" or found[0].domain not in ("", "ai.onnx"):
+        """The Loop that alone comes before all other deferred nodes, if its body is a model."""
+        prefix = [self.nodes[number] for number in self.first]
+        if len(prefix) != 1:
+            return None
+        (node,) = prefix
+        if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
             return None
         infos = {info.name: info for info in self.graph.input}
-        known = (n for n in range(len(self.nodes)) if n not in self.late)
-        makers = {str(name): self.nodes[n] for n in known for name in self.nodes[n].output if name}
-        return LoopNode(self.tail, found[0], infos, makers).apart()
+        early = (n for n in range(len(self.nodes)) if n not in self.deferred)
+        makers = {str(name): self.nodes[n] for n in early for name in self.nodes[n].output if name}
+        return LoopNode(self.tail, node, infos, makers).apart()
 
-    def border(self, rest: frozenset[int]) -> list[str]:
+    def border(self, suffix: frozenset[int]) -> list[str]:
         """Values of the first part that the other one reads."""
-        read = {name for number in rest for name in read_names(self.nodes[number])}
-        made = (name for number in sorted(self.first) for name in self.nodes[number].output)
-        return [name for name in made if name in read]
+        read = {name for number in suffix for name in read_names(self.nodes[number])}
+        results = (name for number in sorted(self.first) for name in self.nodes[number].output)
+        return [name for name in results if name in read]
 
     def model(
         self,
@@ -170,29 +173,29 @@ class _Tail:
     ) -> onnx.ModelProto:
         """A model of some nodes, the known values that they read, and those inputs."""
         chosen = set(numbers)
-        known = self.known(chosen)
-        made = onnx.ModelProto()
-        made.CopyFrom(self.tail)
+        constants = self.known_makers(chosen)
+        model = onnx.ModelProto()
+        model.CopyFrom(self.tail)
         for field in ("node", "input", "output", "initializer"):
-            made.graph.ClearField(field)
-        made.graph.node.extend(self.nodes[number] for number in sorted(chosen | known))
-        made.graph.output.extend(outputs)
-        read = {name for node in made.graph.node for name in read_names(node)}
-        read |= {output.name for output in made.graph.output}
-        made.graph.input.extend(info for info in inputs if info.name in read)
+            model.graph.ClearField(field)
+        model.graph.node.extend(self.nodes[number] for number in sorted(chosen | constants))
+        model.graph.output.extend(outputs)
+        read = {name for node in model.graph.node for name in read_names(node)}
+        read |= {output.name for output in model.graph.output}
+        model.graph.input.extend(info for info in inputs if info.name in read)
         tensors = self.graph.initializer
-        made.graph.initializer.extend(tensor for tensor in tensors if tensor.name in read)
-        return made
+        model.graph.initializer.extend(tensor for tensor in tensors if tensor.name in read)
+        return model
 
-    def known(self, numbers: set[int]) -> set[int]:
+    def known_makers(self, numbers: set[int]) -> set[int]:
         """Numbers of the nodes of known values that some nodes are computed from."""
-        found: set[int] = set()
+        ancestors: set[int] = set()
         waiting = list(numbers)
         while waiting:
-            new = self.operands(waiting.pop()) - self.late - found
-            found |= new
+            new = self.operands(waiting.pop()) - self.deferred - ancestors
+            ancestors |= new
             waiting.extend(new)
-        return found
+        return ancestors
 
 
 def is_tensor(info: onnx.ValueInfoProto) -> bool:
