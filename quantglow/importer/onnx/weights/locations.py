@@ -128,10 +128,10 @@ class Pair:
         """The place of a tensor that the constant is, bit for bit, after factors at most."""
         if agree(self.moved, self.constant.value.reshape(-1), None):
             return Kept(self.place)
-        found = exact_factors(self.moved, self.constant.value.reshape(self.moved.shape))
-        if found is None:
+        fit = exact_factors(self.moved, self.constant.value.reshape(self.moved.shape))
+        if fit is None:
             return None
-        factors, ulps = found
+        factors, ulps = fit
         return Kept({**self.place, "exact": True}, floats(factors) + ulps.tobytes())
 
     def rounded(self) -> Kept | None:
@@ -149,33 +149,33 @@ def floats(arrays: Iterable[Array]) -> bytes:
     return b"".join(array.astype("<f4").tobytes() for array in arrays)
 
 
-def exact_place(array: Array, known: Known) -> Kept | None:
+def exact_place(array: Array, constants: Known) -> Kept | None:
     """The place of the tensor in the graph, None if it has none."""
-    return next(filter(None, (pair.exact() for pair in known.pairs(array, np.float32))), None)
+    return next(filter(None, (pair.exact() for pair in constants.pairs(array, np.float32))), None)
 
 
-def rounded_place(array: Array, known: Known) -> Kept:
+def rounded_place(array: Array, constants: Known) -> Kept:
     """The constant of int8 that was rounded from a tensor, else codes of its own."""
-    found = next(filter(None, (pair.rounded() for pair in known.pairs(array, np.int8))), None)
-    if found is not None:
-        return found
+    match = next(filter(None, (pair.rounded() for pair in constants.pairs(array, np.int8))), None)
+    if match is not None:
+        return match
     errors = [np.square(array - with_codes(array, axis)).sum() for axis in range(array.ndim)]
     axis = int(np.argmin(errors))
     return Kept({"axis": axis}, codes_of(array, axis).tobytes() + floats([scales_of(array, axis)]))
 
 
-def codes_place(codes: Array, known: Known) -> Kept | None:
+def codes_place(codes: Array, constants: Known) -> Kept | None:
     """The constant of uint8 that a tensor of packed codes is, None if there is none."""
-    for constant in known.by_size.get(codes.size, ()):
+    for constant in constants.by_size.get(codes.size, ()):
         value = constant.value
         if value.dtype == np.uint8 and np.array_equal(value.reshape(-1), codes.reshape(-1)):
             return Kept({"graph": constant.name, "codes": True})
     return None
 
 
-def codes_of_graph(dims: Sequence[int], place: Place, known: Mapping[str, Constant]) -> Array:
+def codes_of_graph(dims: Sequence[int], place: Place, constants: Mapping[str, Constant]) -> Array:
     """Packed codes that the graph has.  Raises ``KeyError`` or ``ValueError``."""
-    value = known[place["graph"]].value
+    value = constants[place["graph"]].value
     if value.dtype != np.uint8 or value.size != math.prod(dims):
         raise ValueError(f"its codes are not the constant {place['graph']!r}")
     return value.reshape(tuple(dims))
@@ -209,39 +209,39 @@ def same_bits(moved: Array, flat: Array) -> bool:
     return all(row.tobytes() == other.tobytes() for row, other in zip(rows, others, strict=True))
 
 
-def content(dims: Sequence[int], kept: Kept, known: Mapping[str, Constant]) -> Array:
+def content(dims: Sequence[int], stored: Kept, constants: Mapping[str, Constant]) -> Array:
     """The elements of a tensor, float32.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
-    if "graph" in kept.place:
-        return from_graph(dims, kept, known[kept.place["graph"]])
-    codes, scales = codes_in(dims, kept)
-    return np.asarray(codes * along(scales, int(kept.place["axis"]), len(dims)), np.float32)
+    if "graph" in stored.place:
+        return from_graph(dims, stored, constants[stored.place["graph"]])
+    codes, scales = codes_in(dims, stored)
+    return np.asarray(codes * along(scales, int(stored.place["axis"]), len(dims)), np.float32)
 
 
-def codes_in(dims: Sequence[int], kept: Kept) -> tuple[Array, Array]:
+def codes_in(dims: Sequence[int], stored: Kept) -> tuple[Array, Array]:
     """The codes and scales that the model's file has of a tensor.  Raises as ``content`` does."""
-    axis, size = int(kept.place["axis"]), math.prod(dims)
-    if not 0 <= axis < len(dims) or len(kept.data) != size + 4 * dims[axis]:
+    axis, size = int(stored.place["axis"]), math.prod(dims)
+    if not 0 <= axis < len(dims) or len(stored.data) != size + 4 * dims[axis]:
         raise ValueError("its codes are not whole")
-    codes = np.frombuffer(kept.data[:size], np.int8).reshape(dims)
-    return codes, np.frombuffer(kept.data[size:], "<f4")
+    codes = np.frombuffer(stored.data[:size], np.int8).reshape(dims)
+    return codes, np.frombuffer(stored.data[size:], "<f4")
 
 
-def from_graph(dims: Sequence[int], kept: Kept, constant: Constant) -> Array:
+def from_graph(dims: Sequence[int], stored: Kept, constant: Constant) -> Array:
     """The elements of a tensor that the graph has.  Raises as ``content`` does."""
-    place, perm = kept.place, [int(axis) for axis in kept.place["perm"]]
+    place, perm = stored.place, [int(axis) for axis in stored.place["perm"]]
     if sorted(perm) != list(range(len(dims))) or constant.value.size != math.prod(dims):
         raise ValueError(f"it is not the constant {constant.name!r}")
     has_factors = "scaled" in place or "exact" in place
     shape = [dims[axis] for axis in perm]
     moved = (values_of(constant) if has_factors else reals(constant)).reshape(shape)
     if has_factors:
-        rest = moved.size if "exact" in place else 0
-        if len(kept.data) != 4 * sum(shape) + rest:
+        ulps_nbytes = moved.size if "exact" in place else 0
+        if len(stored.data) != 4 * sum(shape) + ulps_nbytes:
             raise ValueError("its factors are not whole")
-        factors = np.frombuffer(kept.data[: 4 * sum(shape)], "<f4")
+        factors = np.frombuffer(stored.data[: 4 * sum(shape)], "<f4")
         moved = scaled(moved, np.split(factors, np.cumsum(shape[:-1])))
-        if rest:
-            ulps = np.frombuffer(kept.data[-rest:], np.int8).reshape(shape)
+        if ulps_nbytes:
+            ulps = np.frombuffer(stored.data[-ulps_nbytes:], np.int8).reshape(shape)
             moved = (integers(moved) + ulps).astype(np.int32).view(np.float32)
     return np.ascontiguousarray(moved.transpose(np.argsort(perm)))
 
@@ -343,29 +343,32 @@ def fitted(target: Array, base: Array) -> Factors:
     """
     parts = parts_of(target.shape)
     pairs = [(target[part], base[part]) for part in parts]
-    found = [guess(*pair, axis) for axis, pair in enumerate(pairs)]
+    estimates = [guess(*pair, axis) for axis, pair in enumerate(pairs)]
     some = [spread(size, ENOUGH) for size in target.shape]
     for _ in range(ROUNDS):
         for axis in range(target.ndim):
-            rest = [found[i][indices] for i, indices in enumerate(some)]
-            rest[axis] = np.ones(1)
-            given, wanted = scaled(pairs[axis][0], rest), pairs[axis][1]
-            power, fits = over_others(given * given, axis), over_others(given * wanted, axis)
-            found[axis] = np.divide(fits, power, where=power > 0, out=np.ones_like(fits))
-    return [reciprocals(factors).astype(np.float32) for factors in found]
+            others = [estimates[i][indices] for i, indices in enumerate(some)]
+            others[axis] = np.ones(1)
+            predictor, response = scaled(pairs[axis][0], others), pairs[axis][1]
+            power, fits = (
+                over_others(predictor * predictor, axis),
+                over_others(predictor * response, axis),
+            )
+            estimates[axis] = np.divide(fits, power, where=power > 0, out=np.ones_like(fits))
+    return [reciprocals(factors).astype(np.float32) for factors in estimates]
 
 
 def guess(target: Array, base: Array, axis: int) -> Array:
     """The factors of one axis, but for a magnitude that they have in common."""
-    is_known = (target != 0) & (base != 0)
-    ratios = np.divide(base, target, where=is_known, out=np.ones(base.shape))
-    is_known &= np.isfinite(ratios) & (ratios != 0)
-    ratios[~is_known] = 1
-    counts = np.maximum(over_others(is_known, axis), 1)
+    is_usable = (target != 0) & (base != 0)
+    ratios = np.divide(base, target, where=is_usable, out=np.ones(base.shape))
+    is_usable &= np.isfinite(ratios) & (ratios != 0)
+    ratios[~is_usable] = 1
+    counts = np.maximum(over_others(is_usable, axis), 1)
     logs = over_others(np.log(np.abs(ratios)), axis) / counts
-    signs = over_others(np.sign(ratios) * is_known, axis) / counts
-    found: Array = np.where(signs < -MOSTLY, -1.0, 1.0) * np.exp(logs - logs.mean())
-    return found
+    signs = over_others(np.sign(ratios) * is_usable, axis) / counts
+    factors: Array = np.where(signs < -MOSTLY, -1.0, 1.0) * np.exp(logs - logs.mean())
+    return factors
 
 
 def over_others(values: Array, axis: int) -> Array:

@@ -63,8 +63,8 @@ class WeightTable:
 
 def weight_tables(source: Source) -> Iterator[WeightTable]:
     """The large tables of a model, in order."""
-    known, nodes = source.decoded
-    values = {value.name: value.array for value in known}
+    constants, nodes = source.decoded
+    values = {value.name: value.array for value in constants}
     for node in nodes:
         if node.op_type != "Gather" or node.domain or any(a.i for a in node.attribute):
             continue  # the only attribute is the axis
@@ -78,8 +78,8 @@ def weight_tables(source: Source) -> Iterator[WeightTable]:
 
 def weight_products(source: Source) -> Iterator[WeightProduct]:
     """The products of a model, in order."""
-    known, nodes = source.decoded
-    values = {value.name: value.array for value in known}
+    constants, nodes = source.decoded
+    values = {value.name: value.array for value in constants}
     for node in nodes:
         if node.domain:
             continue
@@ -107,7 +107,7 @@ def matmul(node: onnx.NodeProto, values: Mapping[str, Array]) -> Iterator[Weight
 
 def gemm(node: onnx.NodeProto, values: Mapping[str, Array]) -> Iterator[WeightProduct]:
     """``alpha * A @ B' + beta * C`` with a row C."""
-    x, name, *rest = node.input
+    x, name, *addend = node.input
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     if name not in values or x in values or not is_matrix(values[name]):
         return
@@ -116,10 +116,10 @@ def gemm(node: onnx.NodeProto, values: Mapping[str, Array]) -> Iterator[WeightPr
     w = values[name].T if attributes.get("transB", 0) else values[name]
     if (alpha := attributes.get("alpha", 1.0)) != 1:
         w = w * w.dtype.type(alpha)
-    if not rest or not rest[0]:
+    if not addend or not addend[0]:
         yield WeightProduct(node.output[0], "Gemm", x, w)
         return
-    c, beta = values.get(rest[0]), attributes.get("beta", 1.0)
+    c, beta = values.get(addend[0]), attributes.get("beta", 1.0)
     if c is not None and (c.size == 1 or c.shape[-1] == c.size == w.shape[1]):
         bias = np.broadcast_to(c.reshape(-1), w.shape[1:]) * c.dtype.type(beta)
         yield WeightProduct(node.output[0], "Gemm", x, w, bias)
@@ -139,16 +139,18 @@ def with_packed_weights(
 ) -> Source:
     """The model with these products and tables in few bits."""
     level = ACCURACY_LEVELS[activations]
-    made = {
-        weights.result: n_bits(weights, own, level)
+    replacements = {
+        weights.result: n_bits(weights, encoded, level)
         if isinstance(weights, WeightProduct)
-        else block_rows(weights, own)
-        for weights, own in packed
+        else block_rows(weights, encoded)
+        for weights, encoded in packed
     }
     graph = source.proto.graph
-    pairs = [made.get(n.output[0], (n, [])) if not n.domain else (n, []) for n in graph.node]
+    pairs = [
+        replacements.get(n.output[0], (n, [])) if not n.domain else (n, []) for n in graph.node
+    ]
     nodes = [node for node, _ in pairs]
-    tensors = [*graph.initializer, *chain.from_iterable(own for _, own in pairs)]
+    tensors = [*graph.initializer, *chain.from_iterable(stored for _, stored in pairs)]
     return Source.of(read_only(source, nodes, tensors))
 
 
@@ -197,12 +199,12 @@ def block_rows(table: WeightTable, packed: PackedWeights) -> Written:
 
 def arrays_of(packed: PackedWeights, kind: np.dtype[Any]) -> dict[str, Array]:
     """Codes, scales in the element type of the model, zero points packed as codes are."""
-    found = {"codes": packed.codes, "scales": packed.scales.astype(kind)}
+    arrays = {"codes": packed.codes, "scales": packed.scales.astype(kind)}
     if packed.zero_points is not None:
         missing = -packed.zero_points.shape[1] % (8 // packed.bits)
         points = np.pad(packed.zero_points, ((0, 0), (0, missing)))
-        found["zero_points"] = packed_codes(points, packed.bits)
-    return found
+        arrays["zero_points"] = packed_codes(points, packed.bits)
+    return arrays
 
 
 def tensors_of(arrays: Mapping[str, Array], names: Mapping[str, str]) -> list[onnx.TensorProto]:
@@ -224,14 +226,14 @@ def read_only(
             live.append(node)
             needed.update(name for inner in all_nodes([node]) for name in inner.input)
     unread = {tensor.name for tensor in tensors} - needed
-    made = onnx.ModelProto()
-    copy_fields(proto, made, {"graph"})
-    copy_fields(proto.graph, made.graph, {"node", "initializer", "input"})
-    made.graph.node.extend(reversed(live))
+    model = onnx.ModelProto()
+    copy_fields(proto, model, {"graph"})
+    copy_fields(proto.graph, model.graph, {"node", "initializer", "input"})
+    model.graph.node.extend(reversed(live))
     read = (tensor for tensor in tensors if tensor.name in needed)
-    made.graph.initializer.extend(with_data(tensor, source.weights) for tensor in read)
+    model.graph.initializer.extend(with_data(tensor, source.weights) for tensor in read)
     # Old models list weights as inputs, too.
-    made.graph.input.extend(value for value in proto.graph.input if value.name not in unread)
-    if MICROSOFT not in {entry.domain for entry in made.opset_import}:
-        made.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
-    return made
+    model.graph.input.extend(value for value in proto.graph.input if value.name not in unread)
+    if MICROSOFT not in {entry.domain for entry in model.opset_import}:
+        model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
+    return model

@@ -73,8 +73,8 @@ class LightModel:
 
     def array(self, tensor: onnx.TensorProto) -> Array:
         """The elements of one of its tensors."""
-        found = self.weights.get(tensor.name)
-        return array_of(tensor) if found is None else found
+        data = self.weights.get(tensor.name)
+        return array_of(tensor) if data is None else data
 
     def replace(self, name: str, tensor: onnx.TensorProto, array: Array) -> None:
         """Give a tensor, which has this name as a value, other elements of its type."""
@@ -111,19 +111,23 @@ def stored_model(
     exact: Collection[str] = (),
 ) -> tuple[Content, Places]:
     """``stored`` for a model that may be changed; ``exact``: names of weights that stay exact."""
-    known, tensors = Known.of(constants), large_tensors(model.proto)
-    kept = dict(places_of(tensors, lambda t: exact_place(widened(model.array(t)), known)))
+    graph_constants, tensors = Known.of(constants), large_tensors(model.proto)
+    stored_tensors = dict(
+        places_of(tensors, lambda t: exact_place(widened(model.array(t)), graph_constants))
+    )
     if is_same is not None:
         weights = [name for name in weights_of(model.proto) if name in tensors]
-        rest = {n: tensors[n] for n in weights if n not in kept and n not in exact}
-        rounded = dict(places_of(rest, lambda t: rounded_place(widened(model.array(t)), known)))
-        kept |= roundable(model, rounded, known.by_name, is_same)
+        remaining = {n: tensors[n] for n in weights if n not in stored_tensors and n not in exact}
+        rounded = dict(
+            places_of(remaining, lambda t: rounded_place(widened(model.array(t)), graph_constants))
+        )
+        stored_tensors |= roundable(model, rounded, graph_constants.by_name, is_same)
     codes = large_codes(model.proto)
-    kept |= places_of(codes, lambda t: codes_place(model.array(t), known))
+    stored_tensors |= places_of(codes, lambda t: codes_place(model.array(t), graph_constants))
     for name, tensor in {**tensors, **codes}.items():
-        if name in kept:
-            model.forget(name, tensor, kept[name].data)
-    places = {name: found.place for name, found in kept.items()}
+        if name in stored_tensors:
+            model.forget(name, tensor, stored_tensors[name].data)
+    places = {name: entry.place for name, entry in stored_tensors.items()}
     return serialized(model.proto, model.weights), places
 
 
@@ -162,8 +166,8 @@ def places_of(
 ) -> Iterator[tuple[str, Kept]]:
     """The places of the tensors that have one; pages are given back behind each."""
     for name, tensor in tensors.items():
-        if (found := place(tensor)) is not None:
-            yield name, found
+        if (entry := place(tensor)) is not None:
+            yield name, entry
         release_pages()
 
 
@@ -173,19 +177,19 @@ def restored(
     """The model that ``stored`` wrote, its weights in pages.  Raises ``ModelError``, ``KeyError``,
     ``TypeError`` or ``ValueError``.
     """
-    proto, own = light_decoded(together(content), "the source of the saved model", places)
-    tensors, known = tensors_of(proto, {*FLOATS, *CODES}), {c.name: c for c in constants}
+    proto, embedded = light_decoded(together(content), "the source of the saved model", places)
+    tensors, by_name = tensors_of(proto, {*FLOATS, *CODES}), {c.name: c for c in constants}
     listed = {tensor.name for tensor in proto.graph.initializer}
     large = [n for n in places if n in listed and nbytes_of(tensors[n]) >= LEAST_PAGED_NBYTES]
-    arrays = (elements(tensors[name], places[name], known) for name in large)
+    arrays = (elements(tensors[name], places[name], by_name) for name in large)
     worth = is_worth_paging(nbytes_of(tensors[name]) for name in large)
-    found = paged(arrays) if worth else None
-    weights = {} if found is None else dict(zip(large, found, strict=True))
+    loaded = paged(arrays) if worth else None
+    weights = {} if loaded is None else dict(zip(large, loaded, strict=True))
     for name, place in places.items():
         tensor = tensors[name]
         apart = name in weights
-        replace_data(tensor, b"" if apart else elements(tensor, place, known).tobytes())
-    return open_light(proto, {**weights, **own})
+        replace_data(tensor, b"" if apart else elements(tensor, place, by_name).tobytes())
+    return open_light(proto, {**weights, **embedded})
 
 
 def widened(array: Array) -> Array:
@@ -200,32 +204,32 @@ def replace_data(tensor: onnx.TensorProto, data: bytes) -> None:
     tensor.raw_data = data
 
 
-def elements(tensor: onnx.TensorProto, place: Place, known: Mapping[str, Constant]) -> Array:
+def elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Constant]) -> Array:
     """The elements of a tensor that the file has at this place.  Raises as ``content`` does."""
     if "codes" in place:
-        return codes_of_graph(tuple(tensor.dims), place, known)
+        return codes_of_graph(tuple(tensor.dims), place, constants)
     try:
-        found = content(tuple(tensor.dims), Kept(place, tensor.raw_data), known)
+        array = content(tuple(tensor.dims), Kept(place, tensor.raw_data), constants)
     except ValueError as error:
         raise ValueError(f"tensor {tensor.name!r}: {error}") from None
-    return found.astype(FLOATS[tensor.data_type], copy=False)
+    return array.astype(FLOATS[tensor.data_type], copy=False)
 
 
 def tensors_of(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
     """Initializers and Constants of some element types, by the names of values; none that occur
     twice."""
-    found = [(tensor.name, tensor) for tensor in proto.graph.initializer]
+    named = [(tensor.name, tensor) for tensor in proto.graph.initializer]
     for node in all_nodes(proto.graph.node):
         if node.op_type == "Constant" and not node.domain:
-            found += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
-    counts = Counter(name for name, _ in found)
-    return {n: t for n, t in found if counts[n] == 1 and t.data_type in kinds}
+            named += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
+    counts = Counter(name for name, _ in named)
+    return {n: t for n, t in named if counts[n] == 1 and t.data_type in kinds}
 
 
 def large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Float tensors that are large enough to be worth a look."""
-    found = tensors_of(proto, FLOATS).items()
-    return {n: t for n, t in found if 4 * math.prod(t.dims) >= LEAST_NBYTES and len(t.dims) > 1}
+    tensors = tensors_of(proto, FLOATS).items()
+    return {n: t for n, t in tensors if 4 * math.prod(t.dims) >= LEAST_NBYTES and len(t.dims) > 1}
 
 
 def names_of_weights(proto: onnx.ModelProto) -> set[str]:
@@ -235,8 +239,8 @@ def names_of_weights(proto: onnx.ModelProto) -> set[str]:
 
 def large_codes(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Packed codes of weights that are large enough to be worth a look."""
-    found = tensors_of(proto, CODES).items()
-    return {n: t for n, t in found if math.prod(t.dims) >= LEAST_NBYTES}
+    tensors = tensors_of(proto, CODES).items()
+    return {n: t for n, t in tensors if math.prod(t.dims) >= LEAST_NBYTES}
 
 
 def weights_of(proto: onnx.ModelProto) -> Iterator[str]:
@@ -248,15 +252,15 @@ def weights_of(proto: onnx.ModelProto) -> Iterator[str]:
     ends = {output.name for output in proto.graph.output}
 
     def is_weight(name: str, depth: int = 0) -> bool:
-        found = readers[name]
+        uses = readers[name]
         return (
-            bool(found)
+            bool(uses)
             and name not in ends
             and depth < 8
             and all(
                 (node.op_type in PRODUCTS and position > 0)
                 or (node.op_type in MOVES and all(is_weight(n, depth + 1) for n in node.output))
-                for node, position in found
+                for node, position in uses
             )
         )
 
@@ -272,18 +276,19 @@ def roundable(
     """The tensors that may all be rounded."""
     search = Search(model, rounded, constants, is_same)
     search.visit(list(rounded))
-    return {name: rounded[name] for name in search.kept}
+    return {name: rounded[name] for name in search.accepted}
 
 
 @dataclass
 class Search:
-    """The tensors that may all be rounded: ``kept``, found by halves in ``MOST_TRIALS`` imports."""
+    """A search, by halves in ``MOST_TRIALS`` imports, for tensors that may all be rounded:
+    ``accepted``."""
 
     model: LightModel
     rounded: Mapping[str, Kept]
     constants: Mapping[str, Constant]
     is_same: Callable[[Source], bool]
-    kept: list[str] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
     trials: int = 0
 
     def visit(self, names: list[str], fails: bool = False) -> bool:
@@ -292,7 +297,7 @@ class Search:
         ``fails``: not all can be, which is known without a trial.
         """
         if not names or (not fails and self._may_all_be_rounded(names)):
-            self.kept += names
+            self.accepted += names
             return True
         if len(names) > 1:
             half = len(names) // 2
@@ -305,25 +310,25 @@ class Search:
         if self.trials == MOST_TRIALS:
             return False
         self.trials += 1
-        names = [*self.kept, *names]
-        kept = {name: self.rounded[name] for name in names}
-        return self.is_same(changed(self.model, kept, self.constants))
+        names = [*self.accepted, *names]
+        trial = {name: self.rounded[name] for name in names}
+        return self.is_same(changed(self.model, trial, self.constants))
 
 
 def changed(
-    model: LightModel, kept: Mapping[str, Kept], constants: Mapping[str, Constant]
+    model: LightModel, rounded: Mapping[str, Kept], constants: Mapping[str, Constant]
 ) -> Source:
     """The model with some tensors rounded, as ``restored`` would give it."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model.proto)
-    made = LightModel(copy, dict(model.weights))
-    found = large_tensors(copy)
-    for name, place in kept.items():
-        tensor, wanted = found[name], onnx.TensorProto()
-        wanted.CopyFrom(tensor)
-        wanted.raw_data = place.data
-        made.replace(name, tensor, elements(wanted, place.place, constants))
-    return Source(copy, weights=made.weights)
+    light_model = LightModel(copy, dict(model.weights))
+    tensors = large_tensors(copy)
+    for name, entry in rounded.items():
+        tensor, template = tensors[name], onnx.TensorProto()
+        template.CopyFrom(tensor)
+        template.raw_data = entry.data
+        light_model.replace(name, tensor, elements(template, entry.place, constants))
+    return Source(copy, weights=light_model.weights)
 
 
 def shown(proto: onnx.ModelProto, graphs: Iterable[Graph]) -> set[str]:
