@@ -56,7 +56,7 @@ class Chain:
     dims    its shape; None where the model does not even know the rank
     layout  letters of its axes
     opset   version of the standard operators of the model
-    taken   names that the model and the chains have
+    used    names that the model and the chains have
     """
 
     end: str
@@ -65,7 +65,7 @@ class Chain:
     dims: tuple[Dim, ...] | None
     layout: str
     opset: int
-    taken: set[str]
+    used: set[str]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
 
     def add(self, op: str, *operands: str, **attributes: Any) -> str:
@@ -76,20 +76,20 @@ class Chain:
     def node(self, op: str, *operands: str, **attributes: Any) -> str:
         """The result of a node."""
         result = self.fresh(op)
-        made = onnx.helper.make_node(op, [*operands], [result], name=result, **attributes)
-        self.nodes.append(made)
+        node = onnx.helper.make_node(op, [*operands], [result], name=result, **attributes)
+        self.nodes.append(node)
         return result
 
     def constant(self, role: str, array: Array) -> str:
         """The result of a Constant: before IR version 4 initializers are inputs."""
-        found = self.fresh(role)
-        tensor = onnx.numpy_helper.from_array(np.array(array, order="C"), found)
-        self.nodes.append(onnx.helper.make_node("Constant", [], [found], found, value=tensor))
-        return found
+        name = self.fresh(role)
+        tensor = onnx.numpy_helper.from_array(np.array(array, order="C"), name)
+        self.nodes.append(onnx.helper.make_node("Constant", [], [name], name, value=tensor))
+        return name
 
     def fresh(self, suffix: str) -> str:
         """A name of its own."""
-        return fresh(f"{self.name}:{suffix}", self.taken)
+        return fresh(f"{self.name}:{suffix}", self.used)
 
     def known_dims(self, step: str) -> tuple[Dim, ...]:
         """The shape.  Raises ``OptionError`` where the rank is not known."""
@@ -149,14 +149,14 @@ class Chain:
         return OptionError(f"{step} does not fit {self.end}: {why}. Remedy: {remedy}.")
 
 
-def fresh(name: str, taken: set[str]) -> str:
-    """``name``, numbered where it is taken; it is taken then."""
-    found, number = name, 1
-    while found in taken:
+def fresh(name: str, used: set[str]) -> str:
+    """``name``, numbered where it is used; it is used then."""
+    candidate, number = name, 1
+    while candidate in used:
         number += 1
-        found = f"{name}{number}"
-    taken.add(found)
-    return found
+        candidate = f"{name}{number}"
+    used.add(candidate)
+    return candidate
 
 
 def kind_of(value: onnx.ValueInfoProto) -> int:
@@ -165,17 +165,17 @@ def kind_of(value: onnx.ValueInfoProto) -> int:
 
 
 def preceding(
-    chain: Chain, value: onnx.ValueInfoProto, own: Sequence[steps.Before], inner: str
+    chain: Chain, value: onnx.ValueInfoProto, before: Sequence[steps.Before], inner: str
 ) -> None:
     """The nodes before an input, whose declaration becomes that of the data that is fed."""
-    kind, wanted = kind_of(value), chain.dims
-    layout = next((step for step in own if isinstance(step, steps.Layout)), None)
-    fed = next((step.name for step in own if isinstance(step, steps.ElementType)), None)
+    kind, model_dims = kind_of(value), chain.dims
+    layout = next((step for step in before if isinstance(step, steps.Layout)), None)
+    fed = next((step.name for step in before if isinstance(step, steps.ElementType)), None)
     fed_kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(fed)) if fed else kind
-    computing = [step for step in own if not isinstance(step, DECLARING)]
+    computing = [step for step in before if not isinstance(step, DECLARING)]
     if computing and kind not in FLOATS:
         raise chain.refuse(type(computing[0]).__name__, "the model takes integers there")
-    enter(chain, layout, any(isinstance(step, steps.Resize) for step in own))
+    enter(chain, layout, any(isinstance(step, steps.Resize) for step in before))
     value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, fed_kind, chain.dims))
     if layout is not None:
         chain.permute("Layout", layout.outside, layout.inside)
@@ -183,7 +183,7 @@ def preceding(
     for step in computing:
         write_before(step, chain)
     convert(chain, FLOAT if computing else kind, kind)
-    check_sizes(chain, wanted)
+    check_sizes(chain, model_dims)
     chain.end_as(inner)
 
 
@@ -194,7 +194,7 @@ def enter(chain: Chain, layout: steps.Layout | None, is_resized: bool) -> None:
     chain.layout = layout.inside if layout else steps.LAYOUTS.get(len(chain.dims or ()), "")
     for letter, size in (("H", "height"), ("W", "width")) if is_resized else ():
         axis = chain.axis("Resize", letter)
-        chain.dims = chain.with_dim(axis, fresh(f"{chain.name}_{size}", chain.taken))
+        chain.dims = chain.with_dim(axis, fresh(f"{chain.name}_{size}", chain.used))
     if layout is None:
         return
     dims = chain.known_dims("Layout")
@@ -204,18 +204,18 @@ def enter(chain: Chain, layout: steps.Layout | None, is_resized: bool) -> None:
     chain.layout = layout.outside
 
 
-def convert(chain: Chain, kind: int, wanted: int) -> None:
-    if kind != wanted:
-        chain.add("Cast", to=wanted)
+def convert(chain: Chain, kind: int, target: int) -> None:
+    if kind != target:
+        chain.add("Cast", to=target)
 
 
-def check_sizes(chain: Chain, wanted: tuple[Dim, ...] | None) -> None:
+def check_sizes(chain: Chain, model_dims: tuple[Dim, ...] | None) -> None:
     """Raise ``OptionError`` where the steps give another shape than the model takes."""
-    pairs = zip(chain.dims or (), wanted or (), strict=True)
+    pairs = zip(chain.dims or (), model_dims or (), strict=True)
     if any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int)):
         raise chain.refuse(
             "Resize",
-            f"the result is {dims_text(chain.dims)}, and the model takes {dims_text(wanted)}",
+            f"the result is {dims_text(chain.dims)}, and the model takes {dims_text(model_dims)}",
             "resize to the sizes of the model",
         )
 
@@ -292,17 +292,17 @@ def by_channel(step: str, values: float | tuple[float, ...], chain: Chain) -> Ar
 
 
 def following(
-    chain: Chain, value: onnx.ValueInfoProto, own: Sequence[steps.After]
+    chain: Chain, value: onnx.ValueInfoProto, after: Sequence[steps.After]
 ) -> list[onnx.ValueInfoProto]:
     """The nodes behind an output, whose declaration becomes that of the result; the outputs that
     come with it.
     """
     kind, results = kind_of(value), [value.name]
-    for index, step in enumerate(own):
-        check(step, own[:index], kind, chain)
+    for index, step in enumerate(after):
+        check(step, after[:index], kind, chain)
         write_after(step, chain)
         if isinstance(step, steps.TopK):
-            results.append(fresh(f"{value.name}_{INDICES}", chain.taken))
+            results.append(fresh(f"{value.name}_{INDICES}", chain.used))
         kind = INT64 if isinstance(step, steps.ArgMax) else kind
     chain.end_as(*results)
     value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, chain.dims))
@@ -346,8 +346,8 @@ def _(step: steps.Layout, chain: Chain) -> None:
 def _(step: steps.ArgMax, chain: Chain) -> None:
     axis = chain.positive_axis("ArgMax", step.axis)
     chain.add("ArgMax", axis=axis, keepdims=int(step.keepdims))
-    kept = chain.with_dim(axis, 1)
-    chain.dims = kept if step.keepdims else (*kept[:axis], *kept[axis + 1 :])
+    dims = chain.with_dim(axis, 1)
+    chain.dims = dims if step.keepdims else (*dims[:axis], *dims[axis + 1 :])
 
 
 @write_after.register

@@ -32,84 +32,84 @@ def with_steps(
     Raises ``ModelError``, and ``OptionError`` for steps that do not fit the model.
     """
     proto, weights = load_model(model)
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    graph, taken = made.graph, set(map(str, all_names(made)))
-    known = {t.name for t in graph.initializer}
-    inputs = {value.name: value for value in graph.input if value.name not in known}
+    extended = onnx.ModelProto()
+    extended.CopyFrom(proto)
+    graph, used = extended.graph, set(map(str, all_names(extended)))
+    initialized = {t.name for t in graph.initializer}
+    inputs = {value.name: value for value in graph.input if value.name not in initialized}
     outputs = {value.name: value for value in graph.output}
     at_inputs = resolved("before", "input", before, inputs)
     at_outputs = resolved("after", "output", after, outputs)
     check_not_both(graph, {*at_inputs, *at_outputs})
-    ranked = ranks_of(made, at_outputs)
-    inner = {name: fresh(f"{name}:model", taken) for name in (*at_inputs, *at_outputs)}
+    ranked = ranks_of(extended, at_outputs)
+    inner = {name: fresh(f"{name}:model", used) for name in (*at_inputs, *at_outputs)}
     rename(graph, inner)
     first, last = list[onnx.NodeProto](), list[onnx.NodeProto]()
     for name, before_it in at_inputs.items():
-        own = chain_at("input", name, name, declared_dims(inputs[name]), opset_of(made), taken)
-        preceding(own, inputs[name], before_it, inner[name])
-        first += own.nodes
+        part = chain_at("input", name, name, declared_dims(inputs[name]), opset_of(extended), used)
+        preceding(part, inputs[name], before_it, inner[name])
+        first += part.nodes
     for name, after_it in at_outputs.items():
-        own = chain_at("output", name, inner[name], ranked[name], opset_of(made), taken)
-        graph.output.extend(following(own, outputs[name], after_it))
-        last += own.nodes
+        part = chain_at("output", name, inner[name], ranked[name], opset_of(extended), used)
+        graph.output.extend(following(part, outputs[name], after_it))
+        last += part.nodes
     nodes = [*first, *graph.node, *last]
     del graph.node[:]
     graph.node.extend(nodes)
-    return whole(made, weights) if weights else made
+    return whole(extended, weights) if weights else extended
 
 
 def chain_at(
-    kind: str, name: str, value: str, dims: tuple[Dim, ...] | None, opset: int, taken: set[str]
+    kind: str, name: str, value: str, dims: tuple[Dim, ...] | None, opset: int, used: set[str]
 ) -> Chain:
     """A chain that begins at a value."""
     layout = steps.LAYOUTS.get(len(dims or ()), "")
-    return Chain(f"{kind} {name!r}", name, value, dims, layout, opset, taken)
+    return Chain(f"{kind} {name!r}", name, value, dims, layout, opset, used)
 
 
 def resolved(
-    option: str, end: str, given: steps.ByName[steps.Kind], known: Iterable[str]
+    option: str, end: str, by_name: steps.ByName[steps.Kind], ports: Iterable[str]
 ) -> Mapping[str, tuple[steps.Kind, ...]]:
     """Steps by the name of an input or output.  Raises ``OptionError`` for unknown names."""
-    names = list(known)
-    if None in given:
+    names = list(ports)
+    if None in by_name:
         if len(names) != 1:
             raise OptionError(
                 f"{option} is one list of steps, but the model has {len(names)} {end}s: {names}. "
                 "Remedy: map their names to lists."
             )
-        return {names[0]: given[None]}
-    found = {name: own for name, own in given.items() if name is not None}
-    for name in found.keys() - set(names):
+        return {names[0]: by_name[None]}
+    named = {name: listed for name, listed in by_name.items() if name is not None}
+    for name in named.keys() - set(names):
         near = get_close_matches(name, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise OptionError(
             f"{option} names {name!r}, which is no {end} of the model{hint}. "
             f"Remedy: name some of {names}."
         )
-    return found
+    return named
 
 
 def check_not_both(graph: onnx.GraphProto, with_steps: Collection[str]) -> None:
     """Raise ``OptionError`` for an input with steps that is an output, too."""
     both = {v.name for v in graph.input} & {v.name for v in graph.output}
-    if found := sorted(both.intersection(with_steps)):
+    if names := sorted(both.intersection(with_steps)):
         raise OptionError(
-            f"{found[0]!r} is an input and an output of the model, so no steps can come between. "
+            f"{names[0]!r} is an input and an output of the model, so no steps can come between. "
             "Remedy: give the output a name of its own by an Identity node."
         )
 
 
 def ranks_of(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, tuple[Dim, ...] | None]:
     """The shapes of outputs, as declared or, where these say nothing, as inferred."""
-    found = {value.name: declared_dims(value) for value in model.graph.output}
-    if any(found[name] is None for name in names):
+    dims = {value.name: declared_dims(value) for value in model.graph.output}
+    if any(dims[name] is None for name in names):
         try:
             more = inferred(model).graph.output
         except INFERENCE_FAILURES:
             more = model.graph.output
-        found = {value.name: declared_dims(value) for value in more}
-    return found
+        dims = {value.name: declared_dims(value) for value in more}
+    return dims
 
 
 def rename(graph: onnx.GraphProto, inner: Mapping[str, str]) -> None:

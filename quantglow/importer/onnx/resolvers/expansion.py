@@ -106,8 +106,8 @@ def definition(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionProto | None
 
 def newest(versions: Iterable[int], opset: int) -> int:
     """The newest version that the model may use, else the oldest there is."""
-    found = sorted(versions)
-    return max((v for v in found if v <= opset), default=found[0])
+    ordered = sorted(versions)
+    return max((v for v in ordered if v <= opset), default=ordered[0])
 
 
 def operand_type(name: str, scope: Scope) -> bytes:
@@ -126,8 +126,8 @@ def renaming(proto: onnx.NodeProto, function: onnx.FunctionProto, scope: Scope) 
         while candidate in scope.values or candidate in scope.reserved:
             candidate += "'"
         names[name] = candidate
-    wanted = zip(function.output, proto.output, strict=False)
-    names.update((inner, outer) for inner, outer in wanted if outer)
+    pairs = zip(function.output, proto.output, strict=False)
+    names.update((inner, outer) for inner, outer in pairs if outer)
     return names
 
 
@@ -135,14 +135,14 @@ def attributes_of(
     proto: onnx.NodeProto, function: onnx.FunctionProto
 ) -> dict[str, onnx.AttributeProto]:
     """Attributes that the definition may refer to: the node's own, else their defaults."""
-    found = {a.name: a for a in function.attribute_proto}
+    inherited = {a.name: a for a in function.attribute_proto}
     try:
         schema = onnx.defs.get_schema(proto.op_type, domain=proto.domain)
         defaults = {n: a.default_value for n, a in schema.attributes.items()}
-        found.update({n: a for n, a in defaults.items() if a.type})
+        inherited.update({n: a for n, a in defaults.items() if a.type})
     except onnx.defs.SchemaError:
         pass
-    return {**found, **{a.name: a for a in proto.attribute}}
+    return {**inherited, **{a.name: a for a in proto.attribute}}
 
 
 def renamed(
@@ -151,15 +151,15 @@ def renamed(
     attributes: Mapping[str, onnx.AttributeProto],
 ) -> onnx.NodeProto:
     """A node of the definition in the terms of the model."""
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    made.input[:] = [names.get(name, name) for name in node.input]
-    made.output[:] = [names.get(name, name) for name in node.output]
-    del made.attribute[:]
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    result.input[:] = [names.get(name, name) for name in node.input]
+    result.output[:] = [names.get(name, name) for name in node.output]
+    del result.attribute[:]
     for attribute in node.attribute:
         if attribute.ref_attr_name and attribute.ref_attr_name not in attributes:
             continue
-        copy = made.attribute.add()
+        copy = result.attribute.add()
         copy.CopyFrom(attributes.get(attribute.ref_attr_name, attribute))
         copy.name = attribute.name
         if copy.HasField("g"):
@@ -168,7 +168,7 @@ def renamed(
             copy.g.node.extend(inner)
             for output in copy.g.output:
                 output.name = names.get(output.name, output.name)
-    return made
+    return result
 
 
 class Definition:
@@ -196,7 +196,7 @@ def definition_of_fused(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionPro
         return None
     definition, call = Definition(), Call(proto, scope)
     names = [f"operand{i}" for i in range(len(proto.input))]
-    operands = [name if given else "" for name, given in zip(names, proto.input, strict=True)]
+    operands = [name if operand else "" for name, operand in zip(names, proto.input, strict=True)]
     result = make(call, definition, operands)
     opsets = [helper.make_opsetid("", scope.opset)]
     return helper.make_function(
@@ -206,20 +206,20 @@ def definition_of_fused(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionPro
 
 def fused_conv(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``activation(Conv(X, W, B) + Z)``"""
-    made = definition.add("Conv", *operands[:3], **attributes(call))
+    result = definition.add("Conv", *operands[:3], **attributes(call))
     if call.has(3):
-        made = definition.add("Add", made, operands[3])
+        result = definition.add("Add", result, operands[3])
     names = PARAMETERS.get(call.text("activation", ""), ())
-    given = call.attributes.get("activation_params", ())
-    return activated(call, definition, made, dict(zip(names, given, strict=False)))
+    values = call.attributes.get("activation_params", ())
+    return activated(call, definition, result, dict(zip(names, values, strict=False)))
 
 
 def fused_gemm(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``activation(Gemm(A, B, C))``"""
-    made = definition.add("Gemm", *operands, **attributes(call))
+    result = definition.add("Gemm", *operands, **attributes(call))
     names = PARAMETERS.get(call.text("activation", ""), ())
-    given = {name: call.attributes.get(f"activation_{name}") for name in names}
-    return activated(call, definition, made, {n: v for n, v in given.items() if v is not None})
+    values = {name: call.attributes.get(f"activation_{name}") for name in names}
+    return activated(call, definition, result, {n: v for n, v in values.items() if v is not None})
 
 
 def fused_matmul(call: Call, definition: Definition, operands: Sequence[str]) -> str:
@@ -235,18 +235,18 @@ def fused_matmul(call: Call, definition: Definition, operands: Sequence[str]) ->
         is_moved = axes != sorted(axes)
         operand = operands[position]
         moved.append(definition.add("Transpose", operand, perm=axes) if is_moved else operand)
-    made = definition.add("MatMul", *moved)
+    product = definition.add("MatMul", *moved)
     alpha = call.number("alpha", 1.0)
-    return made if alpha == 1 else definition.add("Mul", made, definition.constant(alpha))
+    return product if alpha == 1 else definition.add("Mul", product, definition.constant(alpha))
 
 
 def attributes(call: Call) -> dict[str, Any]:
     """The attributes of the standard operator."""
-    known = onnx.defs.get_schema(ATTRIBUTES[call.proto.op_type]).attributes
-    return {name: value for name, value in call.attributes.items() if name in known}
+    accepted = onnx.defs.get_schema(ATTRIBUTES[call.proto.op_type]).attributes
+    return {name: value for name, value in call.attributes.items() if name in accepted}
 
 
-def activated(call: Call, definition: Definition, x: str, given: Mapping[str, float]) -> str:
+def activated(call: Call, definition: Definition, x: str, parameters: Mapping[str, float]) -> str:
     """The activation of x; attributes that are not given have ONNX's defaults."""
     op_type = call.text("activation", "")
     if not op_type:
@@ -256,12 +256,12 @@ def activated(call: Call, definition: Definition, x: str, given: Mapping[str, fl
     if op_type == "Clip":  # In new opsets its bounds are operands.
         for bound, operator in {"min": "Max", "max": "Min"}.items():
             x = (
-                definition.add(operator, x, definition.constant(given[bound]))
-                if bound in given
+                definition.add(operator, x, definition.constant(parameters[bound]))
+                if bound in parameters
                 else x
             )
         return x
-    return definition.add(op_type, x, **given)
+    return definition.add(op_type, x, **parameters)
 
 
 DEFINITIONS: dict[str, Callable[[Call, Definition, Sequence[str]], str]] = {

@@ -47,24 +47,24 @@ Types = dict[str, TensorType]
 
 def left_to_fallback(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value] | None:
     """External nodes for the outputs that something reads, None if they have no concrete types."""
-    made = single_model(proto, scope)
-    if made is None:
+    single = single_model(proto, scope)
+    if single is None:
         return None
     types = ml_types(proto, operand_types(proto, scope))
-    types |= result_types(made.proto, scope)
+    types |= result_types(single.proto, scope)
     outputs = [name for name in proto.output if name and name in scope.used]
     if not outputs or not all(name in types for name in outputs):
         return None
-    made.proto.graph.output.extend(value_info(name, types[name]) for name in outputs)
+    single.proto.graph.output.extend(value_info(name, types[name]) for name in outputs)
     try:
-        onnx.checker.check_model(made.proto)
+        onnx.checker.check_model(single.proto)
     except onnx.checker.ValidationError:
         return None
-    model = made.proto.SerializeToString(deterministic=True)
+    model = single.proto.SerializeToString(deterministic=True)
     return {
         name: External(
             name=scope.claim(name),
-            args=made.args,
+            args=single.args,
             model=model,
             output=position,
             result=types[name],
@@ -107,8 +107,8 @@ def single_model(proto: onnx.NodeProto, scope: Scope) -> SingleModel | None:
         graph.input.append(value_info(name, node.type))
     opsets = [onnx.helper.make_opsetid(domain, v) for domain, v in scope.opsets.items()]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
-    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=max(version, 8))
-    return SingleModel(made, tuple(args))
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=max(version, 8))
+    return SingleModel(model, tuple(args))
 
 
 def tensor_of(name: str, scope: Scope) -> Node | None:
@@ -131,11 +131,11 @@ def read_names(proto: onnx.NodeProto) -> Iterator[str]:
 
 def captured_names(graph: onnx.GraphProto) -> Iterator[str]:
     """Names that a body reads from outside."""
-    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     for node in graph.node:
-        yield from (name for name in read_names(node) if name not in own)
-        own.update(node.output)
-    yield from (output.name for output in graph.output if output.name not in own)
+        yield from (name for name in read_names(node) if name not in defined)
+        defined.update(node.output)
+    yield from (output.name for output in graph.output if output.name not in defined)
 
 
 def is_stored(value: Known) -> bool:
@@ -145,15 +145,15 @@ def is_stored(value: Known) -> bool:
 
 def as_stored(array: Array) -> Array:
     """The node that the graph would hold, or the array itself."""
-    known_type = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
-    return array if held_dtype(known_type) is None else as_element(array)
+    onnx_type = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+    return array if held_dtype(onnx_type) is None else as_element(array)
 
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
     dims = [None if is_free(size) else size for size in kind.shape]
-    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
-    return made
+    info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
+    return info
 
 
 def result_types(proto: onnx.ModelProto, scope: Scope) -> Types:
@@ -179,8 +179,8 @@ def concrete_types(proto: onnx.ModelProto, scope: Scope) -> Types:
         probe = inferred(probe)
     except (*INFERENCE_FAILURES, *FAILURES):
         probe.Clear()
-    found = {info.name: info for info in probe.graph.output}
-    types = {name: concrete(found.get(name), scope.declared.get(name)) for name in outputs}
+    infos = {info.name: info for info in probe.graph.output}
+    types = {name: concrete(infos.get(name), scope.declared.get(name)) for name in outputs}
     return {name: kind for name, kind in types.items() if kind is not None}
 
 
@@ -263,9 +263,9 @@ def renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
 
 
 def rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
-    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    own |= {name for node in graph.node for name in node.output}
-    outer = {name: new for name, new in names.items() if name not in own}
+    defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    defined |= {name for node in graph.node for name in node.output}
+    outer = {name: new for name, new in names.items() if name not in defined}
     for node in graph.node:
         node.CopyFrom(renamed(node, outer))
     for output in graph.output:

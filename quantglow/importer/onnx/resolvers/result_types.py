@@ -89,7 +89,7 @@ def in_rows(
     """Results with a first axis for the rows of the operand."""
     if operands[0].rank != 2:
         return ()
-    return tuple(TensorType(dtype, (operands[0].shape[0], *rest)) for dtype, rest in results)
+    return tuple(TensorType(dtype, (operands[0].shape[0], *dims)) for dtype, dims in results)
 
 
 RULES: dict[str, Rule] = {
@@ -116,8 +116,8 @@ def ml_types(proto: onnx.NodeProto, operands: Sequence[TensorType]) -> dict[str,
 
 def free_sizes(node: onnx.ModelProto, values: Mapping[str, Any]) -> list[Size]:
     """The distinct free sizes of the operands of a model of one node."""
-    found = (size for info in node.graph.input for size in _sizes_of(values[info.name]))
-    return list({size.expression: size for size in found if isinstance(size, Size)}.values())
+    sizes = (size for info in node.graph.input for size in _sizes_of(values[info.name]))
+    return list({size.expression: size for size in sizes if isinstance(size, Size)}.values())
 
 
 def _sizes_of(value: Any) -> Iterator[Any]:
@@ -130,19 +130,19 @@ def _sizes_of(value: Any) -> Iterator[Any]:
 
 def at_sizes(node: onnx.ModelProto, values: Mapping[str, Any], sizes: Sizing) -> onnx.ModelProto:
     """The model of one node with integers for the free sizes of its operands."""
-    made = onnx.ModelProto()
-    made.CopyFrom(node)
-    del made.graph.input[:]
+    model = onnx.ModelProto()
+    model.CopyFrom(node)
+    del model.graph.input[:]
     for info in node.graph.input:
         value = values[info.name]
         if isinstance(value, Sizes):
             array = _integers(value.array, sizes)
-            made.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
         else:
             shape = [_integer(size, sizes) for size in _sizes_of(value)]
             element = info.type.tensor_type.elem_type
-            made.graph.input.append(onnx.helper.make_tensor_value_info(info.name, element, shape))
-    return made
+            model.graph.input.append(onnx.helper.make_tensor_value_info(info.name, element, shape))
+    return model
 
 
 def _integers(array: Array, sizes: Sizing) -> Array:
@@ -158,15 +158,15 @@ def free_types(sizes: Sequence[Size], types_at: Callable[[Sizing], Types]) -> di
     """Types of the results of a node whose operands have free ``sizes``, as far as formulas are
     found; ``types_at`` infers them for integers."""
     trials = _Trials({size.expression: size.hint for size in sizes}, types_at)
-    found: dict[str, TensorType] = {}
+    types: dict[str, TensorType] = {}
     for name, kind in trials.first.items():
         formulas = [trials.formula(name, axis) for axis in range(kind.rank)]
-        known = [formula for formula in formulas if formula is not None]
-        if len(known) == kind.rank:
+        solved = [formula for formula in formulas if formula is not None]
+        if len(solved) == kind.rank:
             same = {expression: expression for expression in trials.hints}
-            shape = tuple(sized(formula(same), sizes[0].guards) for formula in known)
-            found[name] = kind.with_shape(shape)
-    return found
+            shape = tuple(sized(formula(same), sizes[0].guards) for formula in solved)
+            types[name] = kind.with_shape(shape)
+    return types
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +209,7 @@ class _Trials:
         varying = {e: run for e, run in runs.items() if any(size != first for size in run)}
         for formula in self.candidates(first, varying):
             numbers = (({e: number(n) for e, n in s.items()}, size) for s, size in checks)
-            if all(formula(given).constant == size for given, size in numbers):
+            if all(formula(values).constant == size for values, size in numbers):
                 return formula
         return None
 
@@ -218,18 +218,18 @@ class _Trials:
     ) -> Iterator[Formula]:
         """Formulas that give the size at the hints."""
         if not varying:
-            yield lambda given: number(first)
+            yield lambda values: number(first)
             return
         windows = [window(e, self.hints[e], run) for e, run in varying.items()]
-        known = [formula for formula in windows if formula is not None]
-        if len(known) == len(windows):
-            yield lambda given: _added(first, [formula(given) for formula in known])
+        solved = [formula for formula in windows if formula is not None]
+        if len(solved) == len(windows):
+            yield lambda values: _added(first, [formula(values) for formula in solved])
         product, all_sizes = 1, list(varying)
         for e in all_sizes:
             product *= self.hints[e]
         if first % product == 0:
             factor = number(first // product)
-            yield lambda given: reduce(lambda a, e: a * given[e], all_sizes, factor)
+            yield lambda values: reduce(lambda a, e: a * values[e], all_sizes, factor)
 
 
 def _size(types: Types, name: str, axis: int) -> int | None:
@@ -248,12 +248,12 @@ def window(e: Expression, hint: int, run: Sequence[int | None]) -> Formula | Non
     formula gives all."""
     sizes = [size for size in run if size is not None]
     factor = math.gcd(*(size - sizes[0] for size in sizes)) or 1
-    rest = sizes[0] % factor
+    remainder = sizes[0] % factor
     inner = steps([size // factor for size in sizes], hint)
     if inner is None:
         return None
-    m, r, (a, c, k) = number(factor), number(rest), map(number, inner)
-    return lambda given: m * ((a * given[e] + c) // k) + r
+    m, r, (a, c, k) = number(factor), number(remainder), map(number, inner)
+    return lambda values: m * ((a * values[e] + c) // k) + r
 
 
 def steps(sizes: Sequence[int], hint: int) -> tuple[int, int, int] | None:
