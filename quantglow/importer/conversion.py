@@ -42,13 +42,13 @@ def as_onnx(model: Any, data: Any = None) -> tuple[Any, Any]:
 
 def model_as_onnx(model: Any, samples: Any) -> Any:
     """The model alone.  Raises ``OptionError`` for ``samples`` of a model that is ONNX already."""
-    found, _ = as_onnx(model, samples)
-    if found is model and samples is not None:
+    converted, _ = as_onnx(model, samples)
+    if converted is model and samples is not None:
         raise OptionError(
             "samples are for models of other frameworks, which are exported on the first one; got "
             f"{brief(samples)} for {type(model).__name__}. Remedy: leave samples out."
         )
-    return found
+    return converted
 
 
 def is_tflite(model: Any) -> bool:

@@ -40,8 +40,8 @@ def refuse(record: logging.LogRecord) -> bool:
 
 def handlers_of(packages: tuple[str, ...]) -> set[logging.Handler]:
     """The handlers of the packages' own loggers."""
-    known = logging.root.manager.loggerDict
-    names = [*packages, *(n for n in known if n.partition(".")[0] in packages)]
+    loggers = logging.root.manager.loggerDict
+    names = [*packages, *(n for n in loggers if n.partition(".")[0] in packages)]
     return {handler for name in names for handler in logging.getLogger(name).handlers}
 
 

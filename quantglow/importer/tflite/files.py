@@ -81,10 +81,10 @@ class Operator:
 
     def options(self, name: str) -> Any:
         """Its options, of their own class."""
-        found = getattr(tflite, name)()
+        options = getattr(tflite, name)()
         if self.table is not None:
-            found.Init(self.table.Bytes, self.table.Pos)
-        return found
+            options.Init(self.table.Bytes, self.table.Pos)
+        return options
 
 
 @dataclass(frozen=True)
@@ -110,19 +110,19 @@ class TfliteFile:
         )
 
 
-def integers(found: Any) -> tuple[int, ...]:
+def integers(vector: Any) -> tuple[int, ...]:
     """A vector of the file; that of an empty one is 0."""
-    return tuple(map(int, found)) if isinstance(found, np.ndarray) else ()
+    return tuple(map(int, vector)) if isinstance(vector, np.ndarray) else ()
 
 
 def named(tensors: Any) -> list[Tensor]:
     """The tensors with names of their own."""
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     for index, tensor in enumerate(tensors):
         name = tensor.name or f"tensor_{index}"
-        name = f"{name}_{index}" if name in found else name
-        found[name] = replace(tensor, name=name)
-    return list(found.values())
+        name = f"{name}_{index}" if name in by_name else name
+        by_name[name] = replace(tensor, name=name)
+    return list(by_name.values())
 
 
 def tensor_of(model: Any, tensor: Any) -> Tensor:
@@ -143,13 +143,13 @@ def tensor_of(model: Any, tensor: Any) -> Tensor:
 
 def quantization_of(tensor: Any, dtype: np.dtype[Any]) -> Quantization | None:
     """Scales and zero points of an integer tensor, None where it has none."""
-    found = tensor.Quantization()
-    if found is None or dtype.kind not in "iu" or not found.ScaleLength():
+    parameters = tensor.Quantization()
+    if parameters is None or dtype.kind not in "iu" or not parameters.ScaleLength():
         return None
-    scale = np.asarray(found.ScaleAsNumpy(), np.float32)
-    zero = np.asarray(found.ZeroPointAsNumpy(), np.int64)
+    scale = np.asarray(parameters.ScaleAsNumpy(), np.float32)
+    zero = np.asarray(parameters.ZeroPointAsNumpy(), np.int64)
     zero = zero if zero.size == scale.size else np.zeros(scale.size, np.int64)
-    return Quantization(scale, zero.astype(dtype), int(found.QuantizedDimension()))
+    return Quantization(scale, zero.astype(dtype), int(parameters.QuantizedDimension()))
 
 
 def operator_of(model: Any, operator: Any) -> Operator:
@@ -192,8 +192,8 @@ class Writer:
 
     def node(self, kind: str, operands: Sequence[str], output: str, **attributes: Any) -> str:
         """Append a node that is named for its output, and give that name."""
-        made = helper.make_node(kind, operands, [output], name=output, **attributes)
-        self.nodes.append(made)
+        node = helper.make_node(kind, operands, [output], name=output, **attributes)
+        self.nodes.append(node)
         return output
 
     def constant(self, name: str, value: Any) -> str:
@@ -232,8 +232,8 @@ class Writer:
         assert tensor.quant is not None
         scale, zero = tensor.quant.scale, tensor.quant.zero_point
         held = (scale, zero) if tensor.quant.is_per_axis else (scale[0], zero[0])
-        made = [self.constant(f"{tensor.name}:scale", held[0])]
-        return [*made, self.constant(f"{tensor.name}:zero", held[1])] if has_zero else made
+        names = [self.constant(f"{tensor.name}:scale", held[0])]
+        return [*names, self.constant(f"{tensor.name}:zero", held[1])] if has_zero else names
 
     def weights(self, index: int, perm: Sequence[int]) -> str:
         """A constant with its axes in another order, dequantized; scales are along axis 0 then."""

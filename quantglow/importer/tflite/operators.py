@@ -83,81 +83,81 @@ def windows(options: Any, size: tuple[int, ...], kernel: tuple[int, ...], dilati
 
 
 def on_image(
-    made: Writer, operator: Operator, kind: str, operands: list[str], activation: int, **more: Any
+    writer: Writer, operator: Operator, kind: str, operands: list[str], activation: int, **more: Any
 ) -> None:
     """An operator of NCHW in a model of NHWC."""
-    name = made.begun(operator.outputs[0])
-    image = made.node("Transpose", [made.real(operator.inputs[0])], f"{name}:in", perm=TO_NCHW)
-    result = made.node(kind, [image, *operands], f"{name}:out", **more)
-    back = made.node("Transpose", [result], f"{name}:linear", perm=TO_NHWC)
-    made.activated(operator.outputs[0], back, activation)
+    name = writer.begun(operator.outputs[0])
+    image = writer.node("Transpose", [writer.real(operator.inputs[0])], f"{name}:in", perm=TO_NCHW)
+    result = writer.node(kind, [image, *operands], f"{name}:out", **more)
+    back = writer.node("Transpose", [result], f"{name}:linear", perm=TO_NHWC)
+    writer.activated(operator.outputs[0], back, activation)
 
 
-def convolved(made: Writer, operator: Operator, options: Any, perm: list[int]) -> None:
+def convolved(writer: Writer, operator: Operator, options: Any, perm: list[int]) -> None:
     """A convolution with weights whose axes in the order ``perm`` are those of ONNX."""
     x, w, *bias = operator.inputs
-    shape = [made.value(w).shape[axis] for axis in perm]
-    size = made.file.tensors[x].shape
+    shape = [writer.value(w).shape[axis] for axis in perm]
+    size = writer.file.tensors[x].shape
     dilations = [options.DilationHFactor(), options.DilationWFactor()]
-    operands = [made.weights(w, perm), *(made.real(b) for b in bias if b >= 0)]
+    operands = [writer.weights(w, perm), *(writer.real(b) for b in bias if b >= 0)]
     window = windows(options, size, tuple(shape[2:]), dilations)
     more = {**window, "dilations": dilations, "group": size[3] // shape[1]}
     activation = options.FusedActivationFunction()
-    on_image(made, operator, "Conv", operands, activation, **more)
+    on_image(writer, operator, "Conv", operands, activation, **more)
 
 
 @rule("CONV_2D")
-def convolution(made: Writer, operator: Operator) -> None:
+def convolution(writer: Writer, operator: Operator) -> None:
     """Weights are [outputs, height, width, inputs of a group]."""
-    convolved(made, operator, operator.options("Conv2DOptions"), [0, 3, 1, 2])
+    convolved(writer, operator, operator.options("Conv2DOptions"), [0, 3, 1, 2])
 
 
 @rule("DEPTHWISE_CONV_2D")
-def depthwise(made: Writer, operator: Operator) -> None:
+def depthwise(writer: Writer, operator: Operator) -> None:
     """Weights are [1, height, width, outputs]."""
-    convolved(made, operator, operator.options("DepthwiseConv2DOptions"), [3, 0, 1, 2])
+    convolved(writer, operator, operator.options("DepthwiseConv2DOptions"), [3, 0, 1, 2])
 
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
-def pool(made: Writer, operator: Operator) -> None:
+def pool(writer: Writer, operator: Operator) -> None:
     """Padding takes no part."""
     options = operator.options("Pool2DOptions")
-    size = made.file.tensors[operator.inputs[0]].shape
+    size = writer.file.tensors[operator.inputs[0]].shape
     kernel = options.FilterHeight(), options.FilterWidth()
     kind = "MaxPool" if operator.kind.startswith("MAX") else "AveragePool"
     window = windows(options, size, kernel, (1, 1))
-    on_image(made, operator, kind, [], options.FusedActivationFunction(), **window)
+    on_image(writer, operator, kind, [], options.FusedActivationFunction(), **window)
 
 
 # -- products
 
 
 @rule("FULLY_CONNECTED")
-def fully_connected(made: Writer, operator: Operator) -> None:
+def fully_connected(writer: Writer, operator: Operator) -> None:
     """Weights are [outputs, inputs]; rows are all axes but the last."""
     options = operator.options("FullyConnectedOptions")
     if options.WeightsFormat():
         raise UnsupportedError("weights of FULLY_CONNECTED in a shuffled format")
     (x, w, *bias), (output,) = operator.inputs, operator.outputs
-    name = made.begun(output)
-    rows = reshaped(made, made.real(x), f"{name}:rows", [-1, made.value(w).shape[1]])
-    operands = [rows, made.weights(w, [0, 1]), *(made.real(b) for b in bias if b >= 0)]
-    product = made.node("Gemm", operands, f"{name}:product", transB=1)
-    product = made.clipped(output, product, options.FusedActivationFunction())
-    made.result(output, "Reshape", [product, target_of(made, output)])
+    name = writer.begun(output)
+    rows = reshaped(writer, writer.real(x), f"{name}:rows", [-1, writer.value(w).shape[1]])
+    operands = [rows, writer.weights(w, [0, 1]), *(writer.real(b) for b in bias if b >= 0)]
+    product = writer.node("Gemm", operands, f"{name}:product", transB=1)
+    product = writer.clipped(output, product, options.FusedActivationFunction())
+    writer.result(output, "Reshape", [product, target_of(writer, output)])
 
 
-def reshaped(made: Writer, value: str, name: str, shape: list[int]) -> str:
+def reshaped(writer: Writer, value: str, name: str, shape: list[int]) -> str:
     """A value in another shape; -1 is the rest."""
-    target = made.constant(f"{name}:shape", np.array(shape, np.int64))
-    return made.node("Reshape", [value, target], name)
+    target = writer.constant(f"{name}:shape", np.array(shape, np.int64))
+    return writer.node("Reshape", [value, target], name)
 
 
-def target_of(made: Writer, index: int) -> str:
+def target_of(writer: Writer, index: int) -> str:
     """A constant, the shape of a result; its batch is the rest where it is free."""
-    tensor = made.file.tensors[index]
+    tensor = writer.file.tensors[index]
     shape = [-1, *tensor.shape[1:]] if tensor.dims[:1] == (-1,) else tensor.shape
-    return made.constant(f"{tensor.name}:shape", np.array(shape, np.int64))
+    return writer.constant(f"{tensor.name}:shape", np.array(shape, np.int64))
 
 
 # -- element by element
@@ -171,13 +171,13 @@ ARITHMETIC = {
 
 
 @rule(*ARITHMETIC)
-def arithmetic(made: Writer, operator: Operator) -> None:
+def arithmetic(writer: Writer, operator: Operator) -> None:
     """Two operands, and a fused activation."""
     kind, options = ARITHMETIC[operator.kind]
     (output,) = operator.outputs
-    operands = [made.real(i) for i in operator.inputs]
-    linear = made.node(kind, operands, f"{made.begun(output)}:linear")
-    made.activated(output, linear, operator.options(options).FusedActivationFunction())
+    operands = [writer.real(i) for i in operator.inputs]
+    linear = writer.node(kind, operands, f"{writer.begun(output)}:linear")
+    writer.activated(output, linear, operator.options(options).FusedActivationFunction())
 
 
 FUNCTIONS = {
@@ -191,95 +191,97 @@ FUNCTIONS = {
 
 
 @rule(*FUNCTIONS)
-def function(made: Writer, operator: Operator) -> None:
+def function(writer: Writer, operator: Operator) -> None:
     """An operator that ONNX has, too."""
-    operands = [made.real(i) for i in operator.inputs]
-    made.result(operator.outputs[0], FUNCTIONS[operator.kind], operands)
+    operands = [writer.real(i) for i in operator.inputs]
+    writer.result(operator.outputs[0], FUNCTIONS[operator.kind], operands)
 
 
 @rule("RELU6")
-def relu6(made: Writer, operator: Operator) -> None:
+def relu6(writer: Writer, operator: Operator) -> None:
     """``min(max(x, 0), 6)``."""
-    x = made.real(operator.inputs[0])
-    made.activated(operator.outputs[0], x, tflite.ActivationFunctionType.RELU6)
+    x = writer.real(operator.inputs[0])
+    writer.activated(operator.outputs[0], x, tflite.ActivationFunctionType.RELU6)
 
 
 @rule("LEAKY_RELU")
-def leaky_relu(made: Writer, operator: Operator) -> None:
+def leaky_relu(writer: Writer, operator: Operator) -> None:
     """``x``, negative numbers times ``alpha``."""
     alpha = operator.options("LeakyReluOptions").Alpha()
-    x = made.real(operator.inputs[0])
-    made.result(operator.outputs[0], "LeakyRelu", [x], alpha=alpha)
+    x = writer.real(operator.inputs[0])
+    writer.result(operator.outputs[0], "LeakyRelu", [x], alpha=alpha)
 
 
 @rule("SOFTMAX")
-def softmax(made: Writer, operator: Operator) -> None:
+def softmax(writer: Writer, operator: Operator) -> None:
     """Softmax of ``beta * x`` over the last axis."""
-    (output,), x = operator.outputs, made.real(operator.inputs[0])
+    (output,), x = operator.outputs, writer.real(operator.inputs[0])
     beta = operator.options("SoftmaxOptions").Beta()
     if beta != 1:
-        name = made.begun(output)
-        x = made.node("Mul", [x, made.constant(f"{name}:beta", np.float32(beta))], f"{name}:scaled")
-    made.result(output, "Softmax", [x], axis=-1)
+        name = writer.begun(output)
+        x = writer.node(
+            "Mul", [x, writer.constant(f"{name}:beta", np.float32(beta))], f"{name}:scaled"
+        )
+    writer.result(output, "Softmax", [x], axis=-1)
 
 
 @rule("QUANTIZE")
-def quantize(made: Writer, operator: Operator) -> None:
+def quantize(writer: Writer, operator: Operator) -> None:
     """Real numbers, or integers with other parameters, to integers."""
-    made.result(operator.outputs[0], "Identity", [made.real(operator.inputs[0])])
+    writer.result(operator.outputs[0], "Identity", [writer.real(operator.inputs[0])])
 
 
 @rule("DEQUANTIZE")
-def dequantize(made: Writer, operator: Operator) -> None:
+def dequantize(writer: Writer, operator: Operator) -> None:
     """Integers, or float16, to float32."""
-    real = made.real(operator.inputs[0])
-    made.result(operator.outputs[0], "Cast", [real], to=TensorProto.FLOAT)
+    real = writer.real(operator.inputs[0])
+    writer.result(operator.outputs[0], "Cast", [real], to=TensorProto.FLOAT)
 
 
 # -- shapes
 
 
 @rule("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
-def reshape(made: Writer, operator: Operator) -> None:
+def reshape(writer: Writer, operator: Operator) -> None:
     """The shape is that of the result."""
     (output,) = operator.outputs
-    operands = [made.real(operator.inputs[0]), target_of(made, output)]
-    made.result(output, "Reshape", operands)
+    operands = [writer.real(operator.inputs[0]), target_of(writer, output)]
+    writer.result(output, "Reshape", operands)
 
 
 @rule("TRANSPOSE")
-def transpose(made: Writer, operator: Operator) -> None:
+def transpose(writer: Writer, operator: Operator) -> None:
     """Axes in a constant order."""
     x, perm = operator.inputs
-    order = [int(axis) for axis in made.value(perm)]
-    made.result(operator.outputs[0], "Transpose", [made.real(x)], perm=order)
+    order = [int(axis) for axis in writer.value(perm)]
+    writer.result(operator.outputs[0], "Transpose", [writer.real(x)], perm=order)
 
 
 @rule("PAD", "PADV2")
-def pad(made: Writer, operator: Operator) -> None:
+def pad(writer: Writer, operator: Operator) -> None:
     """Padding is 0, or a constant."""
     (x, ends, *value), (output,) = operator.inputs, operator.outputs
-    pads = np.asarray(made.value(ends), np.int64).transpose().reshape(-1)
-    operands = [made.real(x), made.constant(f"{made.begun(output)}:pads", pads)]
-    made.result(output, "Pad", [*operands, *(made.real(v) for v in value)])
+    pads = np.asarray(writer.value(ends), np.int64).transpose().reshape(-1)
+    operands = [writer.real(x), writer.constant(f"{writer.begun(output)}:pads", pads)]
+    writer.result(output, "Pad", [*operands, *(writer.real(v) for v in value)])
 
 
 @rule("CONCATENATION")
-def concatenation(made: Writer, operator: Operator) -> None:
+def concatenation(writer: Writer, operator: Operator) -> None:
     """Operands one after the other along an axis."""
     options = operator.options("ConcatenationOptions")
     (output,) = operator.outputs
-    operands = [made.real(i) for i in operator.inputs]
-    name = f"{made.begun(output)}:linear"
-    joined = made.node("Concat", operands, name, axis=options.Axis())
-    made.activated(output, joined, options.FusedActivationFunction())
+    operands = [writer.real(i) for i in operator.inputs]
+    name = f"{writer.begun(output)}:linear"
+    joined = writer.node("Concat", operands, name, axis=options.Axis())
+    writer.activated(output, joined, options.FusedActivationFunction())
 
 
 @rule("MEAN")
-def mean(made: Writer, operator: Operator) -> None:
+def mean(writer: Writer, operator: Operator) -> None:
     """The mean over constant axes."""
     (x, axes), (output,) = operator.inputs, operator.outputs
-    over = np.asarray(made.value(axes), np.int64).reshape(-1)
-    operands = [made.real(x), made.constant(f"{made.begun(output)}:axes", over)]
+    over = np.asarray(writer.value(axes), np.int64).reshape(-1)
+    operands = [writer.real(x), writer.constant(f"{writer.begun(output)}:axes", over)]
     keepdims = int(operator.options("ReducerOptions").KeepDims())
-    made.result(output, "ReduceMean", operands, keepdims=keepdims)
+    writer.result(output, "ReduceMean", operands, keepdims=keepdims)

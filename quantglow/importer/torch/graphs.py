@@ -99,8 +99,8 @@ def onnx_of_graph(
     """
     with quiet(*PACKAGES), torch.no_grad():
         alone = with_constants(module, arguments, split, outputs)
-        given = tuple(arguments[position].detach() for position in split.fed)
-        program = exported_graph(alone, given, free_dims(module.graph, split))
+        inputs = tuple(arguments[position].detach() for position in split.fed)
+        program = exported_graph(alone, inputs, free_dims(module.graph, split))
         check_pure(program)
         return onnx_of(program)
 
@@ -132,19 +132,19 @@ def with_constants(
 
 
 def size_of(
-    wanted: Node, places: Sequence[Node], split: Split, copies: dict[Node, Any], graph: Graph
+    argument: Node, places: Sequence[Node], split: Split, copies: dict[Node, Any], graph: Graph
 ) -> Node:
     """A node that reads an integer argument from the shape of a tensor.
 
     Raises ``ConversionError`` where it is not a size of one.
     """
-    symbol = wanted.meta["example_value"]
+    symbol = argument.meta["example_value"]
     for position in split.fed:
         tensor = places[position]
         for axis, size in enumerate(tensor.meta["example_value"].shape):
             if str(size) == str(symbol):
                 return graph.call_function(torch.ops.aten.sym_size.int, (copies[tensor], axis))
-    raise ConversionError(f"the integer argument {wanted.name} is the size of no tensor")
+    raise ConversionError(f"the integer argument {argument.name} is the size of no tensor")
 
 
 def free_dims(graph: Graph, split: Split) -> tuple[dict[int, Any], ...]:
@@ -158,11 +158,11 @@ def free_dims(graph: Graph, split: Split) -> tuple[dict[int, Any], ...]:
 
 
 def exported_graph(
-    module: GraphModule, given: tuple[Any, ...], dims: tuple[dict[int, Any], ...]
+    module: GraphModule, inputs: tuple[Any, ...], dims: tuple[dict[int, Any], ...]
 ) -> ExportedProgram:
     """The program of a graph, without operators in place.  Raises ``ConversionError``."""
     try:
-        return torch.export.export(module, given, dynamic_shapes=dims).run_decompositions(
+        return torch.export.export(module, inputs, dynamic_shapes=dims).run_decompositions(
             dict(DECOMPOSITIONS)
         )
     except Exception as error:

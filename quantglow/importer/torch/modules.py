@@ -121,8 +121,10 @@ class Batch:
             is_row = isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == sizes[0]
             return torch.cat([leaf] * FEWEST) if is_row and sizes[0] < FEWEST else unmarked(leaf)
 
-        made, size = call.map(repeated), max(sizes[0], FEWEST)
-        return Batch(made, [t for t in made.tensors if t.ndim and t.shape[0] == size])
+        repeated_call, size = call.map(repeated), max(sizes[0], FEWEST)
+        return Batch(
+            repeated_call, [t for t in repeated_call.tensors if t.ndim and t.shape[0] == size]
+        )
 
 
 def exported(
@@ -159,18 +161,20 @@ def of_free_batch(
         batch_axis = {0 for row in batch.rows if row is leaf}
         if free := batch_axis | {*axes.get(position, ())}:
             shapes[leaf] = dict.fromkeys(free, Dim.AUTO)
-    given = batch.call
+    batch_call = batch.call
     try:
-        made = torch.export.export(module, given.args, given.kwargs, dynamic_shapes=shapes)
-        return made if agrees(made, module, call) else None
+        program = torch.export.export(
+            module, batch_call.args, batch_call.kwargs, dynamic_shapes=shapes
+        )
+        return program if agrees(program, module, call) else None
     except Exception:  # noqa: BLE001  whatever export does not allow: at one shape it may
         return None
 
 
 def agrees(program: ExportedProgram, module: torch.nn.Module, call: Call) -> bool:
     """Whether the program gives what the module gives for the user's own sample."""
-    wanted, found = (f(*call.args, **call.kwargs) for f in (module, program.module()))
-    pairs = zip(pytree.tree_leaves(wanted), pytree.tree_leaves(found), strict=True)
+    expected, actual = (f(*call.args, **call.kwargs) for f in (module, program.module()))
+    pairs = zip(pytree.tree_leaves(expected), pytree.tree_leaves(actual), strict=True)
     return all(
         w.shape == f.shape and torch.allclose(w, f, rtol=1e-3, atol=1e-5, equal_nan=True)
         for w, f in pairs
@@ -220,14 +224,14 @@ def onnx_of(program: ExportedProgram) -> Any:
     """The ``onnx.ModelProto`` of a program.  Raises ``ConversionError``."""
     try:
         names = output_names(program)
-        made = torch.onnx.export(program, dynamo=True, verbose=False, output_names=names)
+        result = torch.onnx.export(program, dynamo=True, verbose=False, output_names=names)
     except Exception as error:
         raise ConversionError(
             f"torch.onnx.export refuses the exported program: {cause_of(error)}. Remedy: rewrite "
             "what it names in the module, or write the ONNX file another way and pass that."
         ) from error
-    assert made is not None
-    return made.model_proto
+    assert result is not None
+    return result.model_proto
 
 
 def output_names(program: ExportedProgram) -> list[str] | None:
@@ -236,8 +240,8 @@ def output_names(program: ExportedProgram) -> list[str] | None:
     if spec is None or not issubclass(spec.type or object, dict):
         return None
     names = [str(key) for key in spec.context]
-    taken = {node.name for node in program.graph.nodes}
-    is_flat = spec.num_leaves == len(names) and not taken & set(names)
+    node_names = {node.name for node in program.graph.nodes}
+    is_flat = spec.num_leaves == len(names) and not node_names & set(names)
     return names if is_flat else None
 
 
