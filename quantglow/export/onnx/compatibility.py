@@ -40,12 +40,12 @@ OLDEST_IR = 10
 def name_left_out_results(proto: onnx.ModelProto) -> bool:
     """Give new names to results without one where onnxruntime takes them for granted; whether there
     were any."""
-    found = [node for node in every_node(proto) if "" in node.output and is_unsafe(node)]
-    if found:
+    unnamed = [node for node in every_node(proto) if "" in node.output and is_unsafe(node)]
+    if unnamed:
         names = new_names(proto)
-        for node in found:
+        for node in unnamed:
             node.output[:] = [name or next(names) for name in wanted(node)]
-    return bool(found)
+    return bool(unnamed)
 
 
 def is_unsafe(node: onnx.NodeProto) -> bool:
@@ -66,8 +66,8 @@ def wanted(node: onnx.NodeProto) -> list[str]:
 
 def new_names(proto: onnx.ModelProto) -> Iterator[str]:
     """Names that the model does not have."""
-    taken = set(all_names(proto))
-    yield from (name for name in map("left out {}".format, count()) if name not in taken)
+    existing = set(all_names(proto))
+    yield from (name for name in map("left out {}".format, count()) if name not in existing)
 
 
 def copy_shared_results(proto: onnx.ModelProto) -> bool:
@@ -76,12 +76,12 @@ def copy_shared_results(proto: onnx.ModelProto) -> bool:
     names, is_changed = new_names(proto), False
     for node in every_node(proto):
         for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
-            known = given_values(node, body)
+            occupied = given_values(node, body)
             for result in body.output:
-                if result.name in known:
+                if result.name in occupied:
                     body.node.add(op_type="Identity", input=[result.name], output=[next(names)])
                     result.name, is_changed = body.node[-1].output[0], True
-                known.add(result.name)
+                occupied.add(result.name)
     return is_changed
 
 
@@ -116,8 +116,8 @@ def foreign_nodes(model: bytes) -> list[str]:
         proto = onnx.ModelProto.FromString(model)
     except DecodeError:
         return []
-    found = [node for node in all_nodes(proto.graph.node) if node.domain not in DEFINED]
-    return [f"{node.op_type} {node.output[0]!r} of {node.domain}" for node in found[:MOST_NAMED]]
+    foreign = [node for node in all_nodes(proto.graph.node) if node.domain not in DEFINED]
+    return [f"{node.op_type} {node.output[0]!r} of {node.domain}" for node in foreign[:MOST_NAMED]]
 
 
 def means_the_same(op_type: str, newer: int, older: int) -> bool:

@@ -119,11 +119,11 @@ def bias(node: Contraction, w: Writer) -> list[str]:
 
 def activated(node: Contraction, name: str, w: Writer) -> str:
     """The activation of the float32 sum: its operator, Mul and Add."""
-    found = node.activation
-    if found is None:
+    activation = node.activation
+    if activation is None:
         return name
-    name = w.emit(found.op, [name], f"{node.name}:activated", **found.attributes())
-    for op, value, neutral in (("Mul", found.factor, 1.0), ("Add", found.offset, 0.0)):
+    name = w.emit(activation.op, [name], f"{node.name}:activated", **activation.attributes())
+    for op, value, neutral in (("Mul", activation.factor, 1.0), ("Add", activation.offset, 0.0)):
         if value != neutral:
             label = "factor" if op == "Mul" else "offset"
             constant = w.constant(np.array(value, np.float32), f"{node.name}:{label}")

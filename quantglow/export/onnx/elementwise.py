@@ -222,11 +222,11 @@ class Steps:
         is_zero = self._emit("Equal", [y, zero], expr)
         is_mirror = self._emit("Equal", [y, self._number(-1, expr)], expr)
         divisor = self._emit("Where", [self._emit("Or", [is_zero, is_mirror], expr), one, y], expr)
-        found = self._emit(op_type, [x, divisor], expr, **attributes)
+        quotient = self._emit(op_type, [x, divisor], expr, **attributes)
         if op_type == "Div":
             mirrored = self._emit("Sub", [zero, x], expr)
-            found = self._emit("Where", [is_mirror, mirrored, found], expr)
-        return self._emit("Where", [is_zero, zero, found], expr)
+            quotient = self._emit("Where", [is_mirror, mirrored, quotient], expr)
+        return self._emit("Where", [is_zero, zero, quotient], expr)
 
     def _shifted(self, expr: Expr) -> str:
         """A shift of integers with a sign: to the right of its distance from 0 or -1; amounts
@@ -234,8 +234,12 @@ class Steps:
         x, y = map(self.value, expr.args)
         dtype, zero = self._dtype(expr), self._number(0, expr)
         width = self._number(8 * dtype.numpy.itemsize, expr)
-        known = [self._emit(op, [y, end], expr) for op, end in (("Less", width), ("Less", zero))]
-        is_inside = self._emit("And", [known[0], self._emit("Not", [known[1]], expr)], expr)
+        comparisons = [
+            self._emit(op, [y, end], expr) for op, end in (("Less", width), ("Less", zero))
+        ]
+        is_inside = self._emit(
+            "And", [comparisons[0], self._emit("Not", [comparisons[1]], expr)], expr
+        )
         amount = self._unsigned(self._emit("Where", [is_inside, y, zero], expr), expr)
         is_negative = self._emit("Less", [x, zero], expr)
         if expr.op == "ishr":
@@ -243,9 +247,9 @@ class Steps:
         shifted = self._emit(
             "BitShift", [self._unsigned(x, expr), amount], expr, direction=SHIFTS[expr.op]
         )
-        found = self._cast(shifted, dtype)
-        found = self._emit("Where", [is_inside, found, zero], expr)
-        return self._mirrored(found, is_negative, expr) if expr.op == "ishr" else found
+        result = self._cast(shifted, dtype)
+        result = self._emit("Where", [is_inside, result, zero], expr)
+        return self._mirrored(result, is_negative, expr) if expr.op == "ishr" else result
 
     def _mirrored(self, x: str, is_negative: str, expr: Expr) -> str:
         """-1 - x where a number was negative."""

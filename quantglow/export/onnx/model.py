@@ -115,29 +115,30 @@ def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
     """The model of everything written."""
     if sum(array.nbytes for array in writer.initializers.values()) > LARGEST_NBYTES:
         raise ModelError("the weights need more than one 2 GB ONNX file. Remedy: quantize them.")
-    taken = {writer.stored(node) for node in graph.inputs}
+    values = {writer.stored(node) for node in graph.inputs}
     # A name computed once may be listed as two outputs.
     outputs = {
-        output_value(writer, name, node, taken): name for name, node in dict.fromkeys(graph.outputs)
+        output_value(writer, name, node, values): name
+        for name, node in dict.fromkeys(graph.outputs)
     }
     names = {"": "", **final_names(writer, graph, outputs)}
     nodes = [renamed(written, names) for written in writer.nodes]
     for written in nodes:
         written.name = next(filter(None, written.output))
     arrays = writer.initializers.items()
-    made = onnx.helper.make_graph(
+    onnx_graph = onnx.helper.make_graph(
         nodes,
         "quantglow",
         [value_info(node.name, node.type) for node in graph.inputs],
         [value_info(name, node.type) for name, node in graph.outputs],
         [onnx.numpy_helper.from_array(array, names[name]) for name, array in arrays],
     )
-    declare(made, graph.declared)
+    declare(onnx_graph, graph.declared)
     domains = {"": writer.opset, **writer.domains}
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in domains.items()]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
     proto = onnx.helper.make_model(
-        made, opset_imports=opsets, ir_version=version, producer_name="quantglow"
+        onnx_graph, opset_imports=opsets, ir_version=version, producer_name="quantglow"
     )
     onnx.helper.set_model_props(proto, {"quantglow.source_hash": graph.source_hash})
     return proto
@@ -147,8 +148,8 @@ def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     """The declaration; a free size has the name of its symbol, if it is one."""
     element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
     dims = [symbol_of(size) if is_free(size) else size for size in kind.shape]
-    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
-    return made
+    info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
+    return info
 
 
 def name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
@@ -156,9 +157,9 @@ def name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
     ends = zip((*model.graph.input, *model.graph.output), signature.ports, strict=True)
     for info, port in ends:
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            given = port.dims[axis] if port.dims and axis < len(port.dims) else None
-            if not dim.HasField("dim_value") and is_symbol(given):
-                dim.dim_param = str(given)
+            symbol = port.dims[axis] if port.dims and axis < len(port.dims) else None
+            if not dim.HasField("dim_value") and is_symbol(symbol):
+                dim.dim_param = str(symbol)
 
 
 def symbol_of(size: int) -> str | None:
@@ -192,5 +193,5 @@ def declare(graph: onnx.GraphProto, declared: Mapping[str, str]) -> None:
 
 
 def cast(source: str, target: str, code: int) -> onnx.NodeProto:
-    made: onnx.NodeProto = onnx.helper.make_node("Cast", [source], [target], name=target, to=code)
-    return made
+    node: onnx.NodeProto = onnx.helper.make_node("Cast", [source], [target], name=target, to=code)
+    return node

@@ -38,10 +38,10 @@ IMAGE = channels_first(4)
 
 @export_rule(MaxPool)
 def max_pool(node: MaxPool, w: Writer) -> Value:
-    made = w.emit(
+    result = w.emit(
         "MaxPool", [pooled(node, w)], f"{node.name}:real", dilations=node.dilations, **windows(node)
     )
-    return w.rounded(node, made, IMAGE)
+    return w.rounded(node, result, IMAGE)
 
 
 @export_rule(AveragePool)
@@ -105,14 +105,14 @@ def reduction(node: Any, w: Writer) -> Value:
     perm = w.order(node.x)
     axes = sorted(perm.index(a) for a in node.axes)
     # Without axes ONNX reduces all of them, unless told not to.
-    made = w.emit(
+    result = w.emit(
         node.op,
         [w.real(node.x, perm), w.integers(axes, f"{node.name}:axes")],
         f"{node.name}:real",
         keepdims=int(node.keepdims),
         noop_with_empty_axes=int(not axes),
     )
-    return w.rounded(node, made, perm if node.keepdims else without(perm, node.axes))
+    return w.rounded(node, result, perm if node.keepdims else without(perm, node.axes))
 
 
 def image_mean(node: ReduceMean, w: Writer) -> Value:
@@ -130,8 +130,8 @@ def image_mean(node: ReduceMean, w: Writer) -> Value:
 
 def without(perm: Perm, axes: tuple[int, ...]) -> Perm:
     """The order of the axes that are left."""
-    kept = [a for a in range(len(perm)) if a not in axes]
-    return tuple(kept.index(p) for p in perm if p in kept)
+    remaining = [a for a in range(len(perm)) if a not in axes]
+    return tuple(remaining.index(p) for p in perm if p in remaining)
 
 
 @export_rule(BatchNormalization)
@@ -154,8 +154,8 @@ def layer_normalization(node: LayerNormalization, w: Writer) -> Value:
     scale = ones(node, w) if node.gamma is None else w.real(node.gamma)
     shift = [] if node.beta is None else [w.real(node.beta)]
     operands = [w.real(node.x, perm), scale, *shift]
-    made = w.emit(node.op, operands, f"{node.name}:real", epsilon=node.epsilon)
-    return w.rounded(node, made, perm)
+    result = w.emit(node.op, operands, f"{node.name}:real", epsilon=node.epsilon)
+    return w.rounded(node, result, perm)
 
 
 def ones(node: LayerNormalization, w: Writer) -> str:
@@ -181,7 +181,7 @@ def softmax(node: Softmax | LogSoftmax, w: Writer) -> Value:
     """
     perm = w.order(node.x)
     axis = perm.index(node.type.rank - 1)
-    made = w.emit(node.op, [w.real(node.x, perm)], f"{node.name}:real", axis=axis)
+    result = w.emit(node.op, [w.real(node.x, perm)], f"{node.name}:real", axis=axis)
     if node.type.quant is not None:
-        made = w.opaque(made, node.name)
-    return w.rounded(node, made, perm)
+        result = w.opaque(result, node.name)
+    return w.rounded(node, result, perm)

@@ -59,18 +59,18 @@ def reshape(node: Reshape, w: Writer) -> Value:
 def expand(node: Expand, w: Writer) -> Value:
     rank = node.type.rank
     perm = w.order(node.x) if node.x.type.rank == rank else identity(rank)
-    own = perm if node.x.type.rank == rank else identity(node.x.type.rank)
+    x_perm = perm if node.x.type.rank == rank else identity(node.x.type.rank)
     shape = w.integers(permuted(of_rank(node.shape, rank), perm), f"{node.name}:shape")
-    made = w.emit("Expand", [w.real(node.x, own), shape], f"{node.name}:real")
-    return w.rounded(node, made, perm)
+    result = w.emit("Expand", [w.real(node.x, x_perm), shape], f"{node.name}:real")
+    return w.rounded(node, result, perm)
 
 
 @export_rule(Concat)
 def concat(node: Concat, w: Writer) -> Value:
     perm = w.common_order(node.parts, node.type.rank)
     parts = [w.real(part, perm) for part in node.parts]
-    made = w.emit("Concat", parts, f"{node.name}:real", axis=perm.index(node.axis))
-    return w.rounded(node, made, perm)
+    result = w.emit("Concat", parts, f"{node.name}:real", axis=perm.index(node.axis))
+    return w.rounded(node, result, perm)
 
 
 @export_rule(Slice)
@@ -89,8 +89,8 @@ def slice_(node: Slice, w: Writer) -> Value:
         return Value(w.stored(node.x, perm), perm)
     columns = zip(("starts", "ends", "axes", "steps"), zip(*rows, strict=True), strict=True)
     operands = [w.integers(values, f"{node.name}:{label}") for label, values in columns]
-    made = w.emit("Slice", [w.real(node.x, perm), *operands], f"{node.name}:real")
-    return w.rounded(node, made, perm)
+    result = w.emit("Slice", [w.real(node.x, perm), *operands], f"{node.name}:real")
+    return w.rounded(node, result, perm)
 
 
 def counted(node: Slice, w: Writer) -> str | None:
@@ -115,8 +115,8 @@ def pad(node: Pad, w: Writer) -> Value:
     )
     kind = np.float32 if node.x.type.quant else node.type.dtype.numpy
     value = w.constant(np.array(node.value, kind), f"{node.name}:value")
-    made = w.emit("Pad", [w.real(node.x, perm), widths, value], f"{node.name}:real")
-    return w.rounded(node, made, perm)
+    result = w.emit("Pad", [w.real(node.x, perm), widths, value], f"{node.name}:real")
+    return w.rounded(node, result, perm)
 
 
 @export_rule(AntialiasedResize)
@@ -129,7 +129,7 @@ def antialiased_resize(node: AntialiasedResize, w: Writer) -> Value:
 def resize(node: Resize, w: Writer, **attributes: int) -> Value:
     if node.coordinates == "half_pixel_symmetric":
         w.require(19)
-    made = w.emit(
+    result = w.emit(
         "Resize",
         [w.real(node.x, IMAGE), "", *resize_operands(node, w)],
         f"{node.name}:real",
@@ -138,7 +138,7 @@ def resize(node: Resize, w: Writer, **attributes: int) -> Value:
         nearest_mode=node.rounding or "round_prefer_floor",
         **attributes,
     )
-    return w.rounded(node, made, IMAGE)
+    return w.rounded(node, result, IMAGE)
 
 
 def resize_operands(node: Resize, w: Writer) -> list[str]:
@@ -161,8 +161,8 @@ def resize_operands(node: Resize, w: Writer) -> list[str]:
 @export_rule(Gather)
 def gather(node: Gather, w: Writer) -> Value:
     operands = [w.real(node.x), w.stored(node.indices)]
-    made = w.emit("Gather", operands, f"{node.name}:real", axis=node.axis)
-    return w.rounded(node, made, identity(node.type.rank))
+    result = w.emit("Gather", operands, f"{node.name}:real", axis=node.axis)
+    return w.rounded(node, result, identity(node.type.rank))
 
 
 @export_rule(Scatter)
@@ -171,8 +171,8 @@ def scatter(node: Scatter, w: Writer) -> Value:
     rows = w.reshaped(as_int64(node.indices, w), (node.indices.type.size, 1), f"{node.name}:rows")
     operands = [w.real(node.x), rows, w.real(node.updates)]
     hint = f"{node.name}:real"
-    made = w.emit("ScatterND", operands, hint, reduction=node.reduction)
-    return w.rounded(node, made, identity(node.type.rank))
+    result = w.emit("ScatterND", operands, hint, reduction=node.reduction)
+    return w.rounded(node, result, identity(node.type.rank))
 
 
 def as_int64(node: Node, w: Writer) -> str:
@@ -186,8 +186,8 @@ def top_k(node: TopK, w: Writer) -> Value:
     """TopK; its indices, the second result of the ONNX operator."""
     operands = [w.real(node.x), w.integers([node.k], f"{node.name}:k")]
     results = [w.number(f"{node.name}:values"), w.number(node.name)]
-    made = onnx.helper.make_node("TopK", operands, results, axis=-1, largest=int(node.largest))
-    w.nodes.append(made)
+    onnx_node = onnx.helper.make_node("TopK", operands, results, axis=-1, largest=int(node.largest))
+    w.nodes.append(onnx_node)
     return Value(results[1], identity(node.type.rank))
 
 
@@ -206,15 +206,16 @@ def write_loop(node: Loop, w: Writer) -> list[str]:
     true = w.constant(np.array(True), f"{node.name}:true")
     start = true if not node.conditional else w.stored(node.carried[0])
     body = w.inside()
-    given = [body.number(x.name) for x in node.body.inputs]
+    body_inputs = [body.number(x.name) for x in node.body.inputs]
     body.held |= {
-        x: {identity(x.type.rank): name} for x, name in zip(node.body.inputs, given, strict=True)
+        x: {identity(x.type.rank): name}
+        for x, name in zip(node.body.inputs, body_inputs, strict=True)
     }
     carried, last = len(node.carried), len(node.carried) + len(node.sliced)
-    for name, x in zip(given[carried:last], node.sliced, strict=True):
+    for name, x in zip(body_inputs[carried:last], node.sliced, strict=True):
         gather = onnx.helper.make_node("Gather", [read_inside(x, w), number], [name], axis=0)
         body.nodes.append(gather)
-    for name, x in zip(given[last:], node.captured, strict=True):
+    for name, x in zip(body_inputs[last:], node.captured, strict=True):
         body.nodes.append(onnx.helper.make_node("Identity", [read_inside(x, w)], [name]))
     for inner in node.body.nodes:
         if inner not in node.body.inputs:
@@ -226,12 +227,12 @@ def write_loop(node: Loop, w: Writer) -> list[str]:
     takes = [
         _info(number, DType.I64, ()),
         _info(holds, DType.BOOL, condition),
-        *(_info(name, x.type.dtype) for name, x in zip(given, node.carried, strict=False)),
+        *(_info(name, x.type.dtype) for name, x in zip(body_inputs, node.carried, strict=False)),
     ]
-    made = zip(ends, node.body.outputs, strict=True)
+    body_outputs = zip(ends, node.body.outputs, strict=True)
     gives = [
         _info(goes_on, DType.BOOL, condition),
-        *(_info(name, end.type.dtype) for name, (_, end) in made),
+        *(_info(name, end.type.dtype) for name, (_, end) in body_outputs),
     ]
     graph = onnx.helper.make_graph(body.nodes, "body", takes, gives)
     results = [w.number(f"{node.name}:result") for _ in ends]

@@ -210,9 +210,9 @@ class Writer:
 
     def number(self, hint: str) -> str:
         """A new ONNX value, to be called ``hint`` if that name is free in the end."""
-        made = f"#{len(self.hints)}"
-        self.hints[made] = hint
-        return made
+        value = f"#{len(self.hints)}"
+        self.hints[value] = hint
+        return value
 
     def emit(self, op_type: str, inputs: Iterable[str], hint: str, **attributes: Any) -> str:
         """Append a node; the value it computes.
@@ -231,9 +231,9 @@ class Writer:
 
     def constant(self, array: Array, hint: str) -> str:
         """An initializer."""
-        made = self.number(hint)
-        self.initializers[made] = array
-        return made
+        value = self.number(hint)
+        self.initializers[value] = array
+        return value
 
     def integers(self, values: Iterable[int], hint: str) -> str:
         """A list of int64, as shapes and axes are given; free sizes are computed."""
@@ -279,10 +279,10 @@ class Writer:
         node, perm = source(node, perm or identity(node.type.rank))
         if isinstance(node, Dequantize):
             return self.real(node.x, perm)
-        found = self.held.setdefault(node, {})
-        if perm not in found:
-            found[perm] = self._moved(node, perm)
-        return found[perm]
+        orders = self.held.setdefault(node, {})
+        if perm not in orders:
+            orders[perm] = self._moved(node, perm)
+        return orders[perm]
 
     def _moved(self, node: Node, perm: Perm) -> str:
         if isinstance(node, Constant):
@@ -373,14 +373,14 @@ def axis_of(params: QuantParams, perm: Perm) -> dict[str, int]:
     return {} if params.axis is None else {"axis": perm.index(params.axis)}
 
 
-def output_value(writer: Writer, name: str, node: Node, taken: set[str]) -> str:
+def output_value(writer: Writer, name: str, node: Node, used: set[str]) -> str:
     """The value of a graph output, one that no other output, input or initializer is."""
     value = writer.stored(node)
     if isinstance(node, Input) and node.name == name:
         return value
-    if value in taken or value in writer.initializers:
+    if value in used or value in writer.initializers:
         value = writer.emit("Identity", [value], name)
-    taken.add(value)
+    used.add(value)
     return value
 
 
