@@ -31,17 +31,17 @@ Answer = Callable[[], tuple[Outputs, tuple[str, ...]]]
 
 @contextmanager
 def running(
-    model: Any, samples: Sequence[Mapping[str, Array]], wanted: Sequence[str] | None = None
+    model: Any, samples: Sequence[Mapping[str, Array]], output_names: Sequence[str] | None = None
 ) -> Iterator[Answer]:
     """Let onnxruntime compute the samples while the block runs, and later if the result is wanted.
 
-    The model is a path, bytes or ModelProto; ``wanted`` are names of its outputs (None: all).
+    The model is a path, bytes or ModelProto; ``output_names`` are names of its outputs (None: all).
     Asking for the result raises ``IsolationError``.
     """
     path, first = located(model)
     names = list(samples[0])
     arrays = [*first, *arrays_of(samples, names)]
-    facts = {"path": path, "names": names, "optimize": True, "wanted": wanted}
+    facts = {"path": path, "names": names, "optimize": True, "output_names": output_names}
     with started(PLACE, arrays, facts, seconds=MAX_SECONDS) as call:
 
         def answer() -> tuple[Outputs, tuple[str, ...]]:
@@ -49,9 +49,9 @@ def running(
                 return grouped(call.result(), len(samples)), ()
             except ChildDied as error:
                 plain = {**facts, "optimize": False}
-                found = called(PLACE, arrays, plain, seconds=MAX_SECONDS)
+                results = called(PLACE, arrays, plain, seconds=MAX_SECONDS)
                 note = f"onnxruntime ran without its graph optimizations: with them {error}"
-                return grouped(found, len(samples)), (note,)
+                return grouped(results, len(samples)), (note,)
 
         yield answer
 

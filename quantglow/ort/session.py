@@ -153,8 +153,8 @@ def failures() -> tuple[type[Exception], ...]:
     """Exceptions of sessions: their types derive from RuntimeError or Exception only."""
     # Not runtime().capi: an import that Ctrl-C ended leaves the package without its attributes.
     state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-    found = [v for v in vars(state).values() if isinstance(v, type) and issubclass(v, Exception)]
-    return (*found, RuntimeError, ValueError, TypeError)
+    types = [v for v in vars(state).values() if isinstance(v, type) and issubclass(v, Exception)]
+    return (*types, RuntimeError, ValueError, TypeError)
 
 
 def outputs(
@@ -164,21 +164,23 @@ def outputs(
     names: Sequence[str],
     optimize: bool,
     exact_sums: bool = True,
-    wanted: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
 ) -> list[Array]:
-    """The ``wanted`` outputs of a model (None: all) for each sample in turn, one after the other.
+    """The outputs of a model, ``output_names`` of them (None: all), for each sample in turn.
 
     ``arrays``: the inputs of the samples likewise, each sample in the order of ``names``; first
     comes the model itself, as bytes, if there is no ``path``.
     """
-    given = list(arrays)
-    model = given.pop(0).tobytes() if path is None else path
+    inputs = list(arrays)
+    model = inputs.pop(0).tobytes() if path is None else path
     session = Session(model, optimize=optimize, exact_sums=exact_sums)
-    found: list[Array] = []
-    for start in range(0, len(given), len(names)):
-        feeds = dict(zip(names, given[start : start + len(names)], strict=True))
-        found += map(np.asarray, session.run(feeds, None if wanted is None else list(wanted)))
-    return found
+    results: list[Array] = []
+    for start in range(0, len(inputs), len(names)):
+        feeds = dict(zip(names, inputs[start : start + len(names)], strict=True))
+        results += map(
+            np.asarray, session.run(feeds, None if output_names is None else list(output_names))
+        )
+    return results
 
 
 OPERATORS = tuple(b"\x22" + bytes([len(name)]) + name for name in UNSAFE)

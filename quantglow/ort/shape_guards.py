@@ -58,9 +58,9 @@ class Need:
         if opset < AXES_AS_INPUT:
             widen = node("Unsqueeze", [x], [wider], axes=axes)
             return [widen, node("Squeeze", [wider], [y], axes=axes)]
-        given = node("Constant", [], [f"{y}:axes"], value_ints=axes)
+        axes_node = node("Constant", [], [f"{y}:axes"], value_ints=axes)
         widen = node("Unsqueeze", [x, f"{y}:axes"], [wider])
-        return [given, widen, node("Squeeze", [wider, f"{y}:axes"], [y])]
+        return [axes_node, widen, node("Squeeze", [wider, f"{y}:axes"], [y])]
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class Filled:
         nodes, node = [], helper.make_node
         for number, shape in enumerate(self.shapes):
             value = numpy_helper.from_array(np.array(shape, np.int64))
-            sizes, made = f"{y}:sizes{number}", f"{y}:filled{number}"
+            sizes, filled = f"{y}:sizes{number}", f"{y}:filled{number}"
             nodes += [
                 node("Constant", [], [sizes], value=value),
-                node("Reshape", [x, sizes], [made]),
+                node("Reshape", [x, sizes], [filled]),
             ]
-            x = made
+            x = filled
         return [*nodes, node("Identity", [x], [y])]
 
 
@@ -203,9 +203,9 @@ def with_guards(
                 node.input[need.position] = f"{node.output[0]}:operand{need.position}"
                 nodes += need.guard(x, node.input[need.position], opset)
         nodes.append(node)
-    made = onnx.GraphProto(node=nodes)
+    rebuilt = onnx.GraphProto(node=nodes)
     graph.ClearField("node")
-    graph.node.extend(made.node)
+    graph.node.extend(rebuilt.node)
 
 
 def guard_condition(body: onnx.GraphProto, shapes: Mapping[str, Dims], opset: int) -> None:
@@ -213,26 +213,26 @@ def guard_condition(body: onnx.GraphProto, shapes: Mapping[str, Dims], opset: in
 
     The condition that a body is given has one, because that of the trip before has.
     """
-    need, made = Single(0), {node.output[0]: node for node in body.node if node.output}
-    given = [value.name for value in body.input[1:2]]
+    need, makers = Single(0), {node.output[0]: node for node in body.node if node.output}
+    inputs = [value.name for value in body.input[1:2]]
     name = body.output[0].name if body.output else ""
     first = name
-    while first in made and made[first].op_type == "Identity":
-        first = made.pop(first).input[0]
-    if name and first not in given and not need.is_met(shapes.get(name)):
+    while first in makers and makers[first].op_type == "Identity":
+        first = makers.pop(first).input[0]
+    if name and first not in inputs and not need.is_met(shapes.get(name)):
         body.output[0].name = f"{name}:operand0"
         body.node.extend(need.guard(name, body.output[0].name, opset))
 
 
 def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
     """The shapes of values, as far as their ranks are known."""
-    found: dict[str, Dims] = {}
+    shapes: dict[str, Dims] = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
         kind = value.type.tensor_type
         if kind.HasField("shape"):
             sizes = (d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim)
-            found[value.name] = tuple(sizes)
-    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+            shapes[value.name] = tuple(sizes)
+    return shapes | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
 def needs(node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int) -> Iterator[Check]:
