@@ -101,6 +101,8 @@ class _Tail:
         """Numbers of the deferred nodes that decide shapes, of those that read what no array holds,
         and of the deferred ones before them."""
         prefix = {n for n in self.deferred if not self.operands(n) & self.deferred}
+        # A fixed point: a node that joins may compute values of other types, whose readers join
+        # then.  Ancestors join, too, so that no value goes back from the suffix to the prefix.
         while True:
             foreign = {n for n in self.deferred if self.reads_foreign(n, prefix)}
             wider = self.with_ancestors(prefix | foreign) & self.deferred

@@ -352,6 +352,8 @@ def order_of(needs: Sequence[set[int]]) -> list[int] | None:
     """
     if all(max(makers, default=-1) < i for i, makers in enumerate(needs)):
         return None
+    # Kahn's algorithm with a heap: of the nodes that are ready the first one comes first, so nodes
+    # that need not move stay in their order.
     readers: list[list[int]] = [[] for _ in needs]
     for i, makers in enumerate(needs):
         for maker in makers:

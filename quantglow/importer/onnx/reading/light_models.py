@@ -297,6 +297,7 @@ def head(number: int, nbytes: int) -> bytes:
 
 def as_varint(value: int) -> bytes:
     """The bytes of a number, seven bits in each, the lowest first."""
+    # Source: the encoding of Protocol Buffers, "Base 128 Varints".
     number, groups = value, bytearray()
     while number > 127:
         groups.append(number & 127 | 128)

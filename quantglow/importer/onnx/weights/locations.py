@@ -345,6 +345,8 @@ def fitted(target: Array, base: Array) -> Factors:
     pairs = [(target[part], base[part]) for part in parts]
     estimates = [guess(*pair, axis) for axis, pair in enumerate(pairs)]
     some = [spread(size, ENOUGH) for size in target.shape]
+    # Alternating least squares: with the factors of all other axes fixed, those of one axis are
+    # independent regressions through 0, sum(x * y) / sum(x * x).
     for _ in range(ROUNDS):
         for axis in range(target.ndim):
             others = [estimates[i][indices] for i, indices in enumerate(some)]
