@@ -2,7 +2,7 @@ PYTHON ?= python
 QUICK = not slow and not emulated and not frameworks and not browser
 
 .PHONY: check test test-all test-fresh test-frameworks test-benchmarks test-serving ways nightly bench fuzz stress
-.PHONY: conformance operators accuracy-functions docs
+.PHONY: conformance operators options accuracy-functions docs
 .PHONY: browser-setup browser-test browser-speed
 .PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm
 .PHONY: test-arm test-cortex-m test-riscv test-wasm
@@ -66,6 +66,9 @@ conformance:
 
 operators:
 	$(PYTHON) -m tools operators
+
+options:
+	$(PYTHON) -m tools options
 
 accuracy-functions:
 	$(PYTHON) -m tools function_accuracy

@@ -12,6 +12,7 @@ COMMANDS = {
         "conformance",
         "function_accuracy",
         "operators",
+        "options",
         "pictures",
         "prose",
         "qdq_agreement",

@@ -20,10 +20,10 @@ from benchmarks.accuracy.evaluation import sqnr
 from benchmarks.networks import registry, samples
 from benchmarks.networks.network import Feeds, Network
 from benchmarks.support.runtime import shaped
-from quantglow.quantization.options import EQUALIZATIONS
+from quantglow.quantization.options import EQUALIZATIONS, Equalization
 
 CALIBRATION = 20
-SETTINGS: dict[str, tuple[str, ...]] = {
+SETTINGS: dict[str, tuple[Equalization, ...]] = {
     "all of auto": EQUALIZATIONS,
     "without smooth-activations": tuple(e for e in EQUALIZATIONS if e != "smooth-activations"),
 }
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def int8_runner(network: Network, count: int, techniques: Sequence[str]) -> Run:
+def int8_runner(network: Network, count: int, techniques: Sequence[Equalization]) -> Run:
     """Function from feeds to int8 outputs, quantized with some equalization techniques."""
     feeds = network.feeds(count)
     graph = qg.import_model(shaped(network, 1))

@@ -9,7 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from quantglow.api.models.families import InputShapes, with_steps
+from quantglow.api.models.families import with_steps
+from quantglow.api.options import InputShapes
 from quantglow.api.pipeline.request import imported
 from quantglow.api.pipeline.samples import Samples, profile_in
 from quantglow.api.quantize_and_compile import quantize_and_compile

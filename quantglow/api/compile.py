@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow.api.models.fallback import (
@@ -15,50 +14,84 @@ from quantglow.api.models.fallback import (
 )
 from quantglow.api.models.families import (
     Built,
-    InputShapes,
     family_of,
     programs_of,
     settled,
     with_steps,
 )
 from quantglow.api.models.parts import ModelFallback, staged_tail
+from quantglow.api.options import InputShapes, ModelOptions, ProgramOptions
 from quantglow.evaluation.report import report_of
 from quantglow.importer import model_as_onnx
 from quantglow.importer.onnx import Source, open_model, split
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
-from quantglow.quantization.options import Schedule
 from quantglow.quantization.qdq import float_notes
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
-from quantglow.runtime.programs.answers import AnswerLog, WhileCompiling
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.shapes.specializations import Specialisation
 from quantglow.support import debug
-from quantglow.support.arguments import options_named, shapes
 from quantglow.support.errors import FallbackError, ModelError, UnsupportedOpError
-from quantglow.transforms.partition import Backend
-from quantglow.tuning.records import Tune, check_client, check_minutes, check_tune, with_records
+from quantglow.support.options import (
+    ANY,
+    POSITIVE,
+    Options,
+    argument,
+    one_of,
+    option,
+    takes_options,
+)
+from quantglow.tuning.records import (
+    TUNES,
+    Tune,
+    check_client,
+    check_minutes,
+    check_tune,
+    with_records,
+)
 
 
-@options_named()
-def compile(
-    model: Any,
-    target: str = "native",
-    num_threads: int | None = None,
-    *,
-    input_shapes: InputShapes | None = None,
-    backend: str = "llvm",
-    backends: Sequence[Backend] = (),
-    schedule: Schedule = "fast",
-    samples: Any = None,
-    before: Any = None,
-    after: Any = None,
-    tune: Tune | None = None,
-    max_minutes: float | None = None,
-    while_compiling: WhileCompiling = "wait",
-    client: Any = None,
-) -> CompiledModel | FallbackModel:
+@dataclass(frozen=True, repr=False)
+class OneModel(Options):
+    """The model, which comes first and needs no name."""
+
+    model: Any = field(
+        metadata=argument(
+            "a graph, or the path, the bytes or the ``onnx.ModelProto`` of a model; one of PyTorch "
+            "or scikit-learn is exported"
+        )
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CompileArguments(ProgramOptions, ModelOptions, OneModel):
+    """The arguments of ``compile``."""
+
+    samples: Any = option(
+        None, ANY, "those on whose first one a model of PyTorch or scikit-learn is exported"
+    )
+    tune: Tune | None = option(
+        None,
+        one_of(TUNES).or_none(),
+        '"records": kernels have the forms and tiles that were measured on this machine; '
+        '"measure": those without a record are measured first, for ``max_minutes`` (default: 5).  '
+        "Results are equal, bit for bit",
+    )
+    max_minutes: float | None = option(
+        None, POSITIVE.or_none(), 'the time of tune="measure", in minutes'
+    )
+    client: Any = option(
+        None,
+        ANY,
+        'with tune="measure": a ``dask.distributed.Client``, whose workers\' machines measure, '
+        "each on one core at a time.  Choices of machines of this kind are used here; those of "
+        "others are hints",
+    )
+
+
+@takes_options(CompileArguments)
+def compile(options: CompileArguments) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
     onnxruntime computes the operators that quantglow does not compile.  Where shapes stop being
@@ -69,39 +102,13 @@ def compile(
     ``OptionError``.
 
     Raises ``ModelError`` for what is no model, ``OptionError`` and ``BackendError`` for options.
-
-    target        "native"; "portable", code without instructions of a particular processor; or
-                  another of ``quantglow.codegen.llvm.targets.LEVELS``
-    num_threads   None: one for each physical core
-    input_shapes  fixes the shapes of inputs that the model leaves free; without it the model
-                  serves all of them, compiled on first use
-    backend       "llvm", or "reference": the same program in NumPy
-    backends      code generators of your own, see ``Backend``; they are asked first, in order
-    schedule      "fast"; or "memory": the order of execution with the smallest arena, searched for
-                  up to some seconds.  Results are equal
-    samples       those on whose first one a model of PyTorch or scikit-learn is exported
-    before, after steps of ``quantglow.steps`` that become part of the model: from the data that is
-                  fed to its input, and from its output to the result; with several inputs or
-                  outputs, a dict from name to steps
-    tune          "records": kernels have the forms and tiles that were measured on this
-                  machine; "measure": those without a record are measured first, for
-                  ``max_minutes`` (default: 5).  Results are equal, bit for bit
-    client        with tune="measure": a ``dask.distributed.Client``, whose workers' machines
-                  measure, each on one core at a time.  Choices of machines of this kind are used
-                  here; those of others are hints
-    while_compiling  "onnxruntime": it answers calls at a shape whose program is still being
-                  compiled, in a thread, so that no call waits for the compiler.  It runs the float
-                  model: answers of an int8 model change when the program is ready.  ``answers`` of
-                  the model counts both; an error of the compiler is raised by the next call at the
-                  shape.  "wait": calls wait
     """
-    answers = AnswerLog.of(while_compiling)
-    compiler = Compiler.of(target, num_threads, backend, backends, schedule, answers=answers)
-    check_tune(tune, backend)
-    max_minutes = check_minutes(max_minutes, tune)
-    client = check_client(client, tune)
-    input_shapes = shapes("input_shapes", input_shapes)
-    model = with_steps(model_as_onnx(model, samples), before, after)
+    tune, input_shapes = options.tune, options.input_shapes
+    compiler = options.compiler
+    check_tune(tune, options.backend)
+    max_minutes = check_minutes(options.max_minutes, tune)
+    client = check_client(options.client, tune)
+    model = with_steps(model_as_onnx(options.model, options.samples), options.before, options.after)
     source = None if isinstance(model, Graph) else settled(open_model(model), model)
 
     def made(compiler: Compiler) -> CompiledModel | FallbackModel:

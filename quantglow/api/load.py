@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from quantglow.api.options import ProgramOptions
 from quantglow.codegen.llvm.cache import ENVIRONMENT, Carried
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report, report_of
@@ -18,13 +19,12 @@ from quantglow.ir.graph.family import Case, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Shapes, Signature, are_outputs
 from quantglow.ir.ops.external import External
-from quantglow.quantization.options import Schedule
+from quantglow.memory.schedule import Schedule
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel
 from quantglow.runtime.native.sequences import run_pieces_address
 from quantglow.runtime.native.table_runner import entries
-from quantglow.runtime.programs.answers import AnswerLog, WhileCompiling
 from quantglow.runtime.programs.build import Compiler, thread_count
 from quantglow.runtime.saved import saving
 from quantglow.runtime.saved.archives import BODY, REST
@@ -39,7 +39,7 @@ from quantglow.runtime.shapes.specializations import (
     Specialisation,
 )
 from quantglow.support import debug
-from quantglow.support.arguments import choice, file_path, instance, options_named
+from quantglow.support.arguments import file_path
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import (
@@ -49,57 +49,74 @@ from quantglow.support.errors import (
     ModelError,
     TypeRuleError,
 )
-from quantglow.transforms.partition import Backend
-from quantglow.tuning.records import check_tune, with_records
+from quantglow.support.options import (
+    Kind,
+    Options,
+    argument,
+    one_of,
+    option,
+    takes_options,
+)
+from quantglow.tuning.records import RECORDS, check_tune, with_records
 
 if TYPE_CHECKING:
     from quantglow.api.models.families import Origin
 
 
-@options_named()
-def load(
-    path: str | os.PathLike[str],
-    target: str = "native",
-    num_threads: int | None = None,
-    *,
-    backend: str = "llvm",
-    backends: Sequence[Backend] = (),
-    schedule: Schedule = "fast",
-    code: Literal["ignore", "use", "require"] = "ignore",
-    tune: Literal["records"] | None = None,
-    while_compiling: WhileCompiling = "wait",
-) -> CompiledModel | PartlyCompiledModel:
+@dataclass(frozen=True, repr=False)
+class SavedFile(Options):
+    """The file, which comes first and needs no name."""
+
+    path: str | os.PathLike[str] = field(
+        metadata=argument("a file that ``save`` of a compiled model wrote", Kind(file_path))
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LoadArguments(ProgramOptions, SavedFile):
+    """The arguments of ``load``."""
+
+    code: Literal["ignore", "use", "require"] = option(
+        "ignore",
+        one_of(CODE_MODES),
+        'use of machine code that the file includes.  "ignore": the model is compiled here.  '
+        '"use": code that fits this processor, version, number of threads and schedule runs; else '
+        'the model is compiled here.  "require": it runs, or an error says why it does not fit.  '
+        "Shapes that it does not cover are compiled in any case.  Code can do anything that this "
+        "process can: use it from files that you trust only",
+    )
+    tune: Literal["records"] | None = option(
+        None,
+        one_of([RECORDS]).or_none(),
+        '"records": kernels have the forms and tiles that `quantglow tune` measured on this '
+        "machine.  Results are equal, bit for bit",
+    )
+
+
+@takes_options(LoadArguments)
+def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
     """A model that ``save`` of a compiled model wrote, compiled for this processor.
 
-    ``backend``, ``backends`` and ``schedule`` are those of ``compile``.
+    With ``while_compiling`` onnxruntime runs the float model of the file, whose weights are those
+    of the int8 model.  Both are loaded here.
 
-    code   use of machine code that the file includes.  ``"ignore"``: the model is compiled here.
-           ``"use"``: code that fits this processor, version, number of threads and schedule runs;
-           else the model is compiled here.  ``"require"``: it runs, or ``FileFormatError`` says why
-           it does not fit.  Shapes that it does not cover are compiled in any case.  Code can do
-           anything that this process can: use it from files that you trust only.
-    tune   ``"records"``: kernels have the forms and tiles that ``quantglow tune`` measured on
-           this machine.  Results are equal, bit for bit
-    while_compiling  ``"onnxruntime"``: it answers calls at a new shape while the program for it is
-           compiled, see ``compile``.  It runs the float model of the file, whose weights are those
-           of the int8 model: answers change when the program is ready.  Both are loaded here
-
-    Raises ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments
-    that are none.
+    Raises ``FileFormatError`` if the file is truncated or altered, or has no code that fits where
+    it is required, ``OptionError`` for options.
     """
-    file = file_path("path", path)
-    check_tune(tune, backend, ("records",))
-    answers = AnswerLog.of(while_compiling)
-    if choice("code", code, CODE_MODES) == "ignore":
-        compiler = Compiler.of(target, num_threads, backend, backends, schedule, answers=answers)
-        return model_of(saving.load(file), with_records(compiler) if tune else compiler)
-    instance("target", target, str, "the name of a target")
-    threads, saved = thread_count(num_threads), saving.load(file, with_code=True)
+    file = os.fspath(options.path)
+    check_tune(options.tune, options.backend)
+    if options.code == "ignore":
+        compiler = with_records(options.compiler) if options.tune else options.compiler
+        return model_of(saving.load(file), compiler)
+    threads, saved = thread_count(options.num_threads), saving.load(file, with_code=True)
     brought, target = carried_by(
-        saved, file, (target, threads, schedule), must_fit=code == "require"
+        saved,
+        file,
+        (options.target, threads, options.schedule),
+        must_fit=options.code == "require",
     )
-    compiler = Compiler.of(target, threads, backend, backends, schedule, answers=answers)
-    if tune and brought is None:
+    compiler = replace(options, target=target, num_threads=threads).compiler
+    if options.tune and brought is None:
         compiler = with_records(compiler)
     return model_of(saved, replace(compiler, carried=brought))
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from quantglow import interpreter, profiling
 from quantglow.api.models.families import (
-    InputShapes,
     InputValues,
     float_graph,
     is_quantized,
     with_steps,
 )
+from quantglow.api.options import InputShapes, Progress
 from quantglow.api.pipeline.calibration import calibrated
 from quantglow.api.pipeline.compilation import page_source
 from quantglow.api.pipeline.distributed_profiling import checked_for_model, profile_on
@@ -37,7 +37,6 @@ from quantglow.quantization.options import (
     COMPILED,
     PROFILES_WITH,
     ProfileWith,
-    Progress,
     QuantizationConfig,
 )
 from quantglow.quantization.qdq import fuse_quantized
@@ -235,7 +234,9 @@ def diagnose(
             "diagnose looks at int8 activations, and weights= leaves them out. Remedy: look at the "
             "report of quantize_and_compile."
         )
-    request = QuantizationRequest(config, subset_size, progress, holds_out=True)
+    request = QuantizationRequest(
+        config=config, subset_size=subset_size, progress=progress, verify=False, holds_out=True
+    )
     model, calibration_data = as_onnx(model, calibration_data)
     model = with_steps(model, before, after)
     source = imported(model, calibration_data, shapes("input_shapes", input_shapes))

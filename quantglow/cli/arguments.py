@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
 
-from quantglow.codegen.llvm.targets import LEVELS
-from quantglow.memory.schedule import SCHEDULES
+from quantglow.api.options import CompileOptions
+from quantglow.cli.options import option_flags, option_values
+from quantglow.cli.steps import AFTER, BEFORE
 from quantglow.profiling.samples.images import PREPROCESSING
-from quantglow.quantization.accuracy_control import DROP_TYPES
-from quantglow.quantization.options import (
-    ACTIVATIONS,
-    COMPILED,
-    DEFAULT,
-    EFFORTS,
-    EQUALIZATIONS,
-    GROUP_SIZES,
-    METHODS,
-    PRESETS,
-    PROFILES_WITH,
-    RECOVERIES,
-    WEIGHTS,
-    QuantizationConfig,
-)
-from quantglow.runtime.programs.answers import ONNXRUNTIME, WAIT
-from quantglow.runtime.saved.machine_code import CODE_MODES
+from quantglow.quantization.options import BESIDE_WEIGHTS, QuantizationConfig
 from quantglow.support.errors import OptionError
+from quantglow.support.options import declarations
 
-RECORDS = "records"
-AUTO, NONE = "auto", "none"
-"""All techniques that are worth their time, and no technique."""
+WEIGHTS = ("weights", *BESIDE_WEIGHTS)
+QUANTIZATION = tuple(name for name in declarations(QuantizationConfig) if name not in WEIGHTS)
+"""Options of int8 weights and activations."""
+
+STEPS = ("before", "after")
+CONTROL = ("max_drop", "drop_type", "max_minutes", "validation_data")
+DATA = ("subset_size", *CONTROL)
+"""Options that mean something where samples are."""
+
+QUANTIZATION_CALL = (*QUANTIZATION, *DATA, "input_shapes", *STEPS)
+"""Options of a call of ``quantize_and_compile`` for a program that is not saved."""
+
+MACHINE = tuple(name for name in declarations(CompileOptions) if name != "while_compiling")
 
 
 def model_argument(parser: argparse.ArgumentParser, what: str = "ONNX model") -> None:
     parser.add_argument("model", help=f"{what}, or - for stdin")
-    shapes_argument(parser)
+    option_flags(parser, ["input_shapes"])
 
 
-def shapes_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input-shapes",
-        nargs="+",
-        default=[],
-        metavar="NAME:D,D,…",
-        help="shapes of inputs that an ONNX model leaves free, as x:1,3,48,192",
-    )
-
-
-def calibration_arguments(
+def data_arguments(
     parser: argparse.ArgumentParser, required: bool, or_profile: bool = True
 ) -> None:
     parser.add_argument(
@@ -65,152 +49,24 @@ def calibration_arguments(
         help=f"how images become inputs: {', '.join(PREPROCESSING)}, with a side as imagenet:299, "
         "or a function of a Pillow image as module:function",
     )
-    parser.add_argument(
-        "--subset-size", type=int, default=300, help="batches used at most (default: %(default)s)"
-    )
 
 
-def validation_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--validation-data",
-        metavar="DATA",
-        help="samples for the check, as --calibration-data; an array or column `labels` (class "
-        "indices) beside the inputs, or a subfolder of images for each class, gives the share of "
-        "right answers (default: samples held out of the calibration data)",
-    )
+def calibration_arguments(
+    parser: argparse.ArgumentParser, required: bool, or_profile: bool = True
+) -> None:
+    data_arguments(parser, required, or_profile)
+    option_flags(parser, ["subset_size"])
 
 
 def quantization_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--preset", choices=PRESETS, default="mixed", help="performance: zero points are fixed"
-    )
-    parser.add_argument(
-        "--calibrate-method",
-        choices=METHODS,
-        default="auto",
-        help="how ranges are chosen; auto: by the error in the results, given samples",
-    )
-    parser.add_argument(
-        "--percentile",
-        type=float,
-        default=99.999,
-        help="of the values that --calibrate-method percentile keeps (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--per-channel",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="a scale for each output channel of weights, else one for each tensor",
-    )
-    parser.add_argument(
-        "--effort",
-        choices=EFFORTS,
-        default=DEFAULT,
-        help="fast: no search on samples; best: a longer one",
-    )
-    parser.add_argument(
-        "--profile-with",
-        choices=PROFILES_WITH,
-        default=COMPILED,
-        help="layers are computed on samples by machine code or NumPy (default: %(default)s)",
-    )
-    parser.add_argument("--ignored-scope", nargs="+", metavar="NODE", help="nodes kept float")
-    parser.add_argument("--nodes-to-exclude", nargs="+", metavar="NODE", help="the same")
-    parser.add_argument("--op-types-to-quantize", nargs="+", metavar="OP", help="all others: float")
-    parser.add_argument(
-        "--int16-activations",
-        nargs="+",
-        default=(),
-        metavar="VALUE",
-        help="values stored as int16, or auto: those that pay",
-    )
-    parser.add_argument(
-        "--quantize-output",
-        action="store_true",
-        help="round the results of the last layers to int8, too",
-    )
-    techniques_argument(parser, "--recovery", RECOVERIES, "weights are rounded")
-    techniques_argument(parser, "--equalization", EQUALIZATIONS, "the float network is rewritten")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="draws the samples that decide (default: %(default)s)"
-    )
+    option_flags(parser, QUANTIZATION)
 
 
-def techniques_argument(
-    parser: argparse.ArgumentParser, name: str, known: Sequence[str], what: str
-) -> None:
-    """A flag for techniques: "auto", "none", or some by their names."""
-    parser.add_argument(
-        name,
-        nargs="+",
-        choices=[AUTO, NONE, *known],
-        default=[AUTO],
-        metavar="TECHNIQUE",
-        help=f"how {what} for accuracy: {', '.join(known)}, or none (default: auto)",
-    )
-
-
-def techniques(name: str, given: Sequence[str]) -> str | tuple[str, ...]:
-    """Techniques as the configuration takes them.  Raises ``OptionError``."""
-    if len(given) > 1 and {AUTO, NONE} & set(given):
-        raise OptionError(f"{name} is auto, or none, or names of techniques; got {[*given]}")
-    return AUTO if AUTO in given else () if NONE in given else tuple(given)
-
-
-def weight_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--weights",
-        choices=WEIGHTS,
-        help="quantize only the weights of products, in groups; needs no calibration data, and "
-        "rounds better with samples",
-    )
-    parser.add_argument(
-        "--group-size",
-        type=int,
-        choices=GROUP_SIZES,
-        default=64,
-        help="weights that share a scale (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--activations",
-        choices=ACTIVATIONS,
-        default="dynamic",
-        help="beside --weights: rounded to int8 as they come, or float",
-    )
-    parser.add_argument(
-        "--symmetric-weights",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="one zero point for all groups, else one for each",
-    )
-
-
-def weight_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments from those of ``weight_arguments``."""
-    given = vars(options)
-    return {n: given[n] for n in ("weights", "group_size", "activations", "symmetric_weights")}
-
-
-def control_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-drop",
-        type=float,
-        help="relative error of the outputs that is allowed, on the samples checked: 0.1 is an "
-        "SQNR of 20 dB, 0.01 of 40 dB; values become int16, then operators float, in the order of "
-        "their sensitivity for the time it costs, until it holds; unneeded ones return to int8",
-    )
-    parser.add_argument(
-        "--drop-type",
-        choices=DROP_TYPES,
-        default="absolute",
-        help="of --max-drop: absolute, or relative to the float model's figure",
-    )
-    parser.add_argument(
-        "--max-minutes",
-        type=float,
-        help="ends the search for ranges, scales and rounded weights, and again that of max-drop; "
-        "the best found so far is kept",
-    )
+def steps_arguments(parser: argparse.ArgumentParser) -> None:
+    for action, words in zip(option_flags(parser, STEPS), (BEFORE, AFTER), strict=True):
+        action.help = (
+            f"{action.help}: {words}; NAME=STEP STEP … for the input or output NAME of several"
+        )
 
 
 def refuse_without_data(options: argparse.Namespace, *but: str) -> None:
@@ -219,9 +75,8 @@ def refuse_without_data(options: argparse.Namespace, *but: str) -> None:
     ``but``: those that matter elsewhere, too.
     """
     parser = argparse.ArgumentParser(add_help=False)
-    calibration_arguments(parser, required=False)
-    for add in (quantization_arguments, control_arguments, validation_argument):
-        add(parser)
+    data_arguments(parser, required=False)
+    option_flags(parser, [*QUANTIZATION, *DATA])
     usual = vars(parser.parse_args([]))
     given = [name for name, value in usual.items() if getattr(options, name) != value]
     no = {name: "no-" for name in given if usual[name] is True}
@@ -230,17 +85,6 @@ def refuse_without_data(options: argparse.Namespace, *but: str) -> None:
             f"{', '.join(flags)}: nothing is quantized without --calibration-data. Remedy: give "
             "samples, or leave the flags out."
         )
-
-
-def machine_arguments(parser: argparse.ArgumentParser) -> None:
-    levels = ", ".join(LEVELS)
-    parser.add_argument(
-        "--target",
-        default="native",
-        help=f"native: the best this processor has; or {levels} (plain LLVM IR)",
-    )
-    parser.add_argument("--num-threads", type=int, help="default: the physical cores")
-    schedule_argument(parser, "fast")
 
 
 def trace_argument(parser: argparse.ArgumentParser, what: str, dest: str = "trace") -> None:
@@ -253,34 +97,10 @@ def trace_argument(parser: argparse.ArgumentParser, what: str, dest: str = "trac
     )
 
 
-def schedule_argument(parser: argparse.ArgumentParser, default: str | None) -> None:
-    """``--schedule``; a default of None depends on the target."""
-    shown = "%(default)s" if default else "memory for microcontrollers, else fast"
-    parser.add_argument(
-        "--schedule",
-        choices=SCHEDULES,
-        default=default,
-        help="memory: search for the order of execution with the smallest arena "
-        f"(default: {shown})",
-    )
-
-
-def tune_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tune",
-        choices=[RECORDS],
-        help="use the forms and tiles of kernels that `quantglow tune` measured on this machine",
-    )
-
-
-def while_compiling_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--while-compiling",
-        choices=[WAIT, ONNXRUNTIME],
-        default=WAIT,
-        help="what answers at new shapes of a model with free dimensions; onnxruntime: at once, "
-        "with the float model, also where the compiled one is int8 (default: %(default)s)",
-    )
+def schedule_argument(parser: argparse.ArgumentParser) -> None:
+    """``--schedule``, whose default depends on the target."""
+    (action,) = option_flags(parser, ["schedule"], schedule=None)
+    action.help = f"{action.help} (default: memory for microcontrollers, else fast)"
 
 
 def include_code_argument(parser: argparse.ArgumentParser) -> None:
@@ -293,49 +113,10 @@ def include_code_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def code_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--code",
-        choices=CODE_MODES,
-        default="ignore",
-        help="machine code of a saved model; use: run it where it fits; require: or fail. Trusted "
-        "files only (default: %(default)s)",
-    )
-
-
 def output_argument(parser: argparse.ArgumentParser, what: str, required: bool = True) -> None:
     parser.add_argument("--output", required=required, metavar="FILE", help=what)
 
 
 def config_of(options: argparse.Namespace) -> QuantizationConfig:
     """Configuration from the arguments of ``quantization_arguments``."""
-    return QuantizationConfig(**quantization_options(options))
-
-
-def quantization_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of the configuration."""
-    names: tuple[str, ...] = (
-        "preset",
-        "calibrate_method",
-        "per_channel",
-        "ignored_scope",
-        "effort",
-        "profile_with",
-    )
-    given = vars(options)
-    names += ("nodes_to_exclude", "op_types_to_quantize", "int16_activations", "quantize_output")
-    names += ("percentile", "seed")
-    chosen = {name: techniques(name, given[name]) for name in ("recovery", "equalization")}
-    return {**chosen, **{name: given[name] for name in names}}
-
-
-def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    """Shapes by name: ``["x:1,3,48,192"]`` becomes ``{"x": (1, 3, 48, 192)}``."""
-    shapes = {}
-    for text in options.input_shapes:
-        name, colon, dims = text.rpartition(":")
-        words = [dim.strip() for dim in dims.split(",")]
-        if not colon or not all(word.isdecimal() and len(word) < 20 for word in words):
-            raise OptionError(f"input_shapes takes NAME:D,D,… as x:1,3,48,192; got {text!r}")
-        shapes[name] = tuple(map(int, words))
-    return shapes
+    return QuantizationConfig(**option_values(options, QUANTIZATION))

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from quantglow.api.load import LoadArguments
 from quantglow.api.models.families import with_steps
 from quantglow.cli.arguments import (
-    code_argument,
-    machine_arguments,
+    MACHINE,
     model_argument,
-    shapes_of,
+    steps_arguments,
     trace_argument,
-    tune_argument,
 )
 from quantglow.cli.files import SAVED, is_saved, opened
-from quantglow.cli.steps import steps_arguments, steps_of, words_of
+from quantglow.cli.options import option_flags, shapes_of
+from quantglow.cli.steps import steps_of, words_of
 from quantglow.evaluation.baselines.latency import PEERS, Contender, compared
 from quantglow.evaluation.call_times import CallReport, profile_calls
 from quantglow.evaluation.latencies import busy_note, call_latencies, loaded_latencies
@@ -45,9 +45,8 @@ IN_FLIGHT = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     steps_arguments(parser)
-    machine_arguments(parser)
-    code_argument(parser)
-    tune_argument(parser)
+    option_flags(parser, MACHINE)
+    option_flags(parser, ["code", "tune"], LoadArguments)
     parser.add_argument(
         "--seconds",
         type=float,

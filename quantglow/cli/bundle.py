@@ -15,27 +15,19 @@ from quantglow.api.compile import compile as compile_model
 from quantglow.api.load import load
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
+    CONTROL,
+    QUANTIZATION_CALL,
     calibration_arguments,
-    control_arguments,
     model_argument,
     quantization_arguments,
-    quantization_options,
     refuse_without_data,
     schedule_argument,
-    shapes_of,
-    validation_argument,
+    steps_arguments,
 )
 from quantglow.cli.commands import next_step
-from quantglow.cli.files import (
-    SAVED,
-    check_folder,
-    check_onnx,
-    is_saved,
-    refuse_steps,
-    samples_of,
-    validation_of,
-)
-from quantglow.cli.steps import steps_arguments, steps_of
+from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved, refuse_steps
+from quantglow.cli.options import option_flags, option_values, samples_of, shapes_of
+from quantglow.cli.steps import steps_of
 from quantglow.codegen.llvm.targets import CHOICES, LEVELS
 from quantglow.evaluation.report import Report
 from quantglow.export.bundle import Library
@@ -53,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     calibration_arguments(parser, required=False)
     steps_arguments(parser)
     quantization_arguments(parser)
-    control_arguments(parser)
-    validation_argument(parser)
+    option_flags(parser, CONTROL)
     parser.add_argument(
         "--target",
         default="native",
@@ -78,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="shared: also a library for loaders, as that of ctypes; for wasm32 a module with its "
         "loader for Node and browsers",
     )
-    schedule_argument(parser, default=None)
+    schedule_argument(parser)
     parser.add_argument(
         "--threads", action="store_true", help="also a pool of threads that share a run, for Linux"
     )
@@ -153,14 +144,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     return quantize_and_compile(
         options.model,
         samples_of(options),
-        **quantization_options(options),
-        subset_size=options.subset_size,
-        max_drop=options.max_drop,
-        drop_type=options.drop_type,
-        max_minutes=options.max_minutes,
-        input_shapes=shapes_of(options),
-        validation_data=validation_of(options),
-        **steps_of(options),
+        **option_values(options, QUANTIZATION_CALL),
     )
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from quantglow.api import stages
 from quantglow.api.quantize_and_compile import quantized_under
 from quantglow.cli.files import check_writable
+from quantglow.cli.options import option_flags
 from quantglow.cli.recipe import Recipe, images_of, load_recipe
 from quantglow.cli.recipe_data import READERS, Reader, check_labels, same
 from quantglow.evaluation.metrics import Sums
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--update-profile", action="store_true", help="write the profile that the recipe names"
     )
-    parser.add_argument("--num-threads", type=int, help="default: the physical cores")
+    option_flags(parser, ["num_threads"])
 
 
 def run(options: argparse.Namespace, console: Console) -> None:

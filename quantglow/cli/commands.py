@@ -15,24 +15,18 @@ from pathlib import Path
 from rich.console import Console
 
 from quantglow.api import stages
+from quantglow.api.load import LoadArguments
+from quantglow.api.pipeline.request import QuantizationArguments
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
+    MACHINE,
     calibration_arguments,
-    code_argument,
-    control_arguments,
+    data_arguments,
     include_code_argument,
-    machine_arguments,
     model_argument,
     output_argument,
-    quantization_arguments,
-    quantization_options,
-    shapes_of,
+    steps_arguments,
     trace_argument,
-    tune_argument,
-    validation_argument,
-    weight_arguments,
-    weight_options,
-    while_compiling_argument,
 )
 from quantglow.cli.files import (
     ARRAYS,
@@ -45,11 +39,10 @@ from quantglow.cli.files import (
     check_writable,
     opened,
     refuse_shapes_of_saved,
-    samples_of,
-    validation_of,
     write_arrays,
 )
-from quantglow.cli.steps import steps_arguments, steps_of, words_of
+from quantglow.cli.options import option_flags, option_values, samples_of, shapes_of
+from quantglow.cli.steps import steps_of, words_of
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report
 from quantglow.report.accuracy import is_close
@@ -59,8 +52,14 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.arrays import Array
 from quantglow.support.errors import AccuracyDropError, OptionError
+from quantglow.support.options import declarations
 
-TRANSFORMER = "transformer"
+QUANTIZE = tuple(
+    name
+    for name, declared in declarations(QuantizationArguments).items()
+    if declared.flag is not None and name != "while_compiling"
+)
+"""Options of ``quantize``: all but those of a model that runs in this process."""
 
 MEANWHILE = "onnxruntime answered with the float model: the program was still being compiled"
 
@@ -96,38 +95,12 @@ def profile(options: argparse.Namespace, console: Console) -> None:
 
 def quantize_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
-    calibration_arguments(parser, required=False)
+    data_arguments(parser, required=False)
     steps_arguments(parser)
-    quantization_arguments(parser)
-    weight_arguments(parser)
-    control_arguments(parser)
-    machine_arguments(parser)
-    parser.add_argument(
-        "--verify",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compare with onnxruntime, for the report, on samples held out of calibration",
-    )
-    validation_argument(parser)
-    parser.add_argument(
-        "--measure-speed",
-        action="store_true",
-        help="keep layers float that int8 makes slower on this machine",
-    )
-    parser.add_argument(
-        "--measure-latency",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="time one call beside onnxruntime's float model, for half a second",
-    )
-    parser.add_argument(
-        "--model-type", choices=[TRANSFORMER], help="as in NNCF; every model gets what that means"
-    )
-    parser.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        default="auto",
-        help="progress on stderr (default: on a terminal)",
+    option_flags(
+        parser,
+        [name for name in QUANTIZE if name not in ("input_shapes", "before", "after")],
+        measure_latency=True,
     )
     trace_argument(parser, "the stages")
     parser.add_argument("--all-layers", action="store_true", help="print every table")
@@ -152,23 +125,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
         compiled = quantize_and_compile(
             options.model,
             samples_of(options),
-            **quantization_options(options),
-            **weight_options(options),
-            subset_size=options.subset_size,
-            model_type=options.model_type,
-            progress=options.progress,
-            max_drop=options.max_drop,
-            drop_type=options.drop_type,
-            max_minutes=options.max_minutes,
-            target=options.target,
-            num_threads=options.num_threads,
-            schedule=options.schedule,
-            verify=options.verify,
-            input_shapes=shapes_of(options),
-            measure_speed=options.measure_speed,
-            validation_data=validation_of(options),
-            measure_latency=options.measure_latency,
-            **steps_of(options),
+            **option_values(options, QUANTIZE),
         )
     except AccuracyDropError as error:
         if isinstance(error.best, CompiledModel | FallbackModel):
@@ -207,7 +164,7 @@ def next_command(report: Report, options: argparse.Namespace, output: str) -> st
 def compile_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     steps_arguments(parser)
-    machine_arguments(parser)
+    option_flags(parser, MACHINE)
     output_argument(parser, f"model to write: {SAVED}, or .onnx as optimized")
     include_code_argument(parser)
 
@@ -225,10 +182,9 @@ def compile(options: argparse.Namespace, console: Console) -> None:
 def run_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     steps_arguments(parser)
-    machine_arguments(parser)
-    code_argument(parser)
-    tune_argument(parser)
-    while_compiling_argument(parser)
+    option_flags(parser, MACHINE)
+    option_flags(parser, ["code", "tune"], LoadArguments)
+    option_flags(parser, ["while_compiling"])
     parser.add_argument(
         "--inputs", required=True, metavar="FILE", help=".npz with an array for each input"
     )

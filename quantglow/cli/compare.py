@@ -9,15 +9,16 @@ from rich.console import Console
 
 from quantglow.api.compare import SECONDS, compare
 from quantglow.cli.arguments import (
+    MACHINE,
+    QUANTIZATION,
+    STEPS,
     calibration_arguments,
-    machine_arguments,
     model_argument,
     quantization_arguments,
-    quantization_options,
-    shapes_of,
+    steps_arguments,
 )
-from quantglow.cli.files import check_onnx, samples_of
-from quantglow.cli.steps import steps_arguments, steps_of
+from quantglow.cli.files import check_onnx
+from quantglow.cli.options import option_flags, option_values, samples_of
 from quantglow.evaluation.baselines.quantizers import PEER_QUANTIZERS
 
 
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     calibration_arguments(parser, required=True, or_profile=False)
     steps_arguments(parser)
     quantization_arguments(parser)
-    machine_arguments(parser)
+    option_flags(parser, MACHINE)
     parser.add_argument(
         "--quantizers",
         nargs="+",
@@ -59,13 +60,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         quantizers=options.quantizers,
         seconds=options.seconds,
         peer_minutes=options.peer_minutes,
-        subset_size=options.subset_size,
-        num_threads=options.num_threads,
-        input_shapes=shapes_of(options) or None,
-        target=options.target,
-        schedule=options.schedule,
-        **steps_of(options),
-        **quantization_options(options),
+        **option_values(options, [*QUANTIZATION, "subset_size", "input_shapes", *STEPS, *MACHINE]),
     )
     if options.json:
         console.file.write(json.dumps(found.to_json()) + "\n")

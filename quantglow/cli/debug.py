@@ -15,10 +15,11 @@ from quantglow.cli.arguments import (
     model_argument,
     output_argument,
     quantization_arguments,
-    shapes_of,
+    steps_arguments,
 )
-from quantglow.cli.files import check_onnx, check_writable, samples_of
-from quantglow.cli.steps import steps_arguments, steps_of
+from quantglow.cli.files import check_onnx, check_writable
+from quantglow.cli.options import samples_of, shapes_of
+from quantglow.cli.steps import steps_of
 from quantglow.evaluation.accuracy import WORST
 from quantglow.evaluation.diagnosis import Diagnosis
 from quantglow.support.files import writing

@@ -18,15 +18,15 @@ import numpy as np
 
 from quantglow.api.compile import compile as compile_model
 from quantglow.api.load import load
-from quantglow.cli.arguments import shapes_of
-from quantglow.cli.steps import steps_of, words_of
-from quantglow.profiling.samples import ImageFolder
+from quantglow.api.options import CompileOptions
+from quantglow.cli.options import option_values
+from quantglow.cli.steps import words_of
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
-from quantglow.runtime.programs.answers import WAIT
 from quantglow.support.arrays import Array
 from quantglow.support.errors import InputError, OptionError
 from quantglow.support.files import cause, check_replacing, read_arrays, writing
+from quantglow.support.options import declarations
 
 SAVED = ".qgm"
 MODELS = (SAVED, ".onnx")
@@ -152,51 +152,20 @@ def from_stdin() -> Iterator[str]:
         yield str(path)
 
 
-def samples_of(options: argparse.Namespace) -> Any:
-    """The calibration data: a path, or with ``--preprocess`` the images of a folder."""
-    given = options.calibration_data
-    return ImageFolder(given, options.preprocess) if given and options.preprocess else given
-
-
-def validation_of(options: argparse.Namespace) -> Any:
-    """The validation data; images in subfolders are labeled by these."""
-    given = options.validation_data
-    if not given or not options.preprocess or not os.path.isdir(given):
-        return given
-    is_labelled = any(entry.is_dir() for entry in Path(given).iterdir())
-    return ImageFolder(given, options.preprocess, labels=is_labelled)
-
-
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
     code: Any = getattr(options, "code", "ignore")
     tune: Any = getattr(options, "tune", None)
-    while_compiling: Any = getattr(options, "while_compiling", WAIT)
+    shared = option_values(options, [n for n in declarations(CompileOptions) if n in options])
     if is_saved(options.model):
         refuse_steps(options)
-        return load(
-            options.model,
-            options.target,
-            options.num_threads,
-            schedule=options.schedule,
-            code=code,
-            tune=tune,
-            while_compiling=while_compiling,
-        )
+        return load(options.model, **shared, code=code, tune=tune)
     if code != "ignore":
         raise OptionError(
             f"--code is for saved models, {options.model!r} is ONNX. Remedy: omit it."
         )
-    return compile_model(
-        options.model,
-        options.target,
-        options.num_threads,
-        input_shapes=shapes_of(options),
-        schedule=options.schedule,
-        tune=tune,
-        while_compiling=while_compiling,
-        **steps_of(options),
-    )
+    ends = option_values(options, ["input_shapes", "before", "after"])
+    return compile_model(options.model, **shared, **ends, tune=tune)
 
 
 def refuse_steps(options: argparse.Namespace) -> None:

@@ -21,13 +21,14 @@ from quantglow.api.pipeline.quantization import prepared, quantized
 from quantglow.api.pipeline.request import QuantizationRequest, imported
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
+    QUANTIZATION,
+    STEPS,
     calibration_arguments,
     config_of,
     model_argument,
     quantization_arguments,
-    quantization_options,
     schedule_argument,
-    shapes_of,
+    steps_arguments,
 )
 from quantglow.cli.commands import next_step, source_words
 from quantglow.cli.files import (
@@ -36,9 +37,9 @@ from quantglow.cli.files import (
     is_saved,
     refuse_shapes_of_saved,
     refuse_steps,
-    samples_of,
 )
-from quantglow.cli.steps import steps_arguments, steps_of
+from quantglow.cli.options import option_values, samples_of, shapes_of
+from quantglow.cli.steps import steps_of
 from quantglow.codegen.llvm.targets import LEVELS
 from quantglow.evaluation.footprint import Footprint
 from quantglow.evaluation.report import Report
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="native",
         help=f"of the program and its memory: native, this processor; or {', '.join(LEVELS)}",
     )
-    schedule_argument(parser, default=None)
+    schedule_argument(parser)
     parser.add_argument("--stage", choices=STAGES, default="optimized", help="default: %(default)s")
     parser.add_argument(
         "--layer",
@@ -151,7 +152,12 @@ def graph_of(options: argparse.Namespace) -> Graph:
         refuse_steps(options)
         return saved_graph(options.model)
     if options.calibration_data and options.stage not in ("imported", "optimized"):
-        request = QuantizationRequest(config_of(options), options.subset_size, holds_out=True)
+        request = QuantizationRequest(
+            config=config_of(options),
+            subset_size=options.subset_size,
+            verify=False,
+            holds_out=True,
+        )
         model = with_steps(options.model, **steps_of(options))
         source = imported(model, samples_of(options), shapes_of(options))
         return quantized(prepared(calibrated(source, request), request)).main.graph
@@ -186,10 +192,7 @@ def report_of(options: argparse.Namespace) -> object:
     return quantize_and_compile(
         options.model,
         samples_of(options),
-        **quantization_options(options),
-        subset_size=options.subset_size,
-        input_shapes=shapes_of(options),
-        **steps_of(options),
+        **option_values(options, [*QUANTIZATION, "subset_size", "input_shapes", *STEPS]),
     ).report
 
 

@@ -16,8 +16,9 @@ from rich.console import Console
 
 from quantglow.api import stages
 from quantglow.api.bisect import Bisection, bisect
+from quantglow.cli.arguments import steps_arguments
 from quantglow.cli.files import check_onnx
-from quantglow.cli.steps import steps_arguments, steps_of, words_of
+from quantglow.cli.steps import steps_of, words_of
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.text import arrays_written_out, parse_graph, print_with_arrays
 from quantglow.ir.program.text import parse_program

@@ -24,37 +24,22 @@ ANTIALIAS = "antialias"
 AFTER = "softmax sigmoid topk:K argmax layout:NHWC"
 
 
-def steps_arguments(parser: argparse.ArgumentParser) -> None:
-    for name, known, what in (
-        ("--before", BEFORE, "from the data that is fed to the model's input"),
-        ("--after", AFTER, "from the model's output to the result"),
-    ):
-        parser.add_argument(
-            name,
-            nargs="+",
-            default=[],
-            metavar="STEP",
-            help=f"steps that become part of the model, {what}: {known}; NAME=STEP STEP … for the "
-            "input or output NAME of several",
-        )
-
-
 def steps_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments from those of ``steps_arguments``.  Raises ``OptionError``."""
+    """Keyword arguments from their flags.  Raises ``OptionError``."""
     return {name: listed(name, getattr(options, name)) for name in ("before", "after")}
 
 
 def words_of(options: argparse.Namespace) -> list[str]:
-    """The flags of ``steps_arguments`` as they were given."""
+    """The flags of steps as they were given."""
     given = (("--before", options.before), ("--after", options.after))
     return [word for flag, own in given if own for word in (flag, *own)]
 
 
-def listed(option: str, words: Sequence[str]) -> Any:
+def listed(option: str, words: Sequence[str] | None) -> Any:
     """A list of steps, or lists by name, which holds for the words behind it, too."""
     named: dict[str, list[steps.Step]] = {}
     current = ""
-    for word in words:
+    for word in words or ():
         name, equals, text = word.rpartition("=")
         current = name if equals else current
         named.setdefault(current, []).append(parsed(option, text))
@@ -62,7 +47,8 @@ def listed(option: str, words: Sequence[str]) -> Any:
         return named or None
     if len(named) > 1:
         raise OptionError(
-            f"{option} has steps before the first name, {[*words]}. Remedy: begin with NAME=STEP."
+            f"{option} has steps before the first name, {[*(words or ())]}. Remedy: begin with "
+            "NAME=STEP."
         )
     return named[""]
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from quantglow.cli.arguments import machine_arguments, shapes_argument
+from quantglow.cli.arguments import MACHINE, steps_arguments
 from quantglow.cli.bench import drawn_feeds
 from quantglow.cli.files import opened
-from quantglow.cli.steps import steps_arguments
+from quantglow.cli.options import option_flags
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.machine import core_to_json
 from quantglow.evaluation.latencies import busy_note, medians
@@ -51,9 +51,9 @@ LOST = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="ONNX or .qgm model, or - for stdin")
-    shapes_argument(parser)
+    option_flags(parser, ["input_shapes"])
     steps_arguments(parser)
-    machine_arguments(parser)
+    option_flags(parser, MACHINE)
     parser.add_argument(
         "--machine",
         action="store_true",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from quantglow.ir.graph.graph import Graph, topological_order
 from quantglow.ir.graph.node import Constant, Input, Node
@@ -27,7 +28,10 @@ from quantglow.support.classes import Concise
 from quantglow.transforms.program.generate import Generated
 from quantglow.transforms.program.sharing import optimize_program
 
-FAST, MEMORY = SCHEDULES = ("fast", "memory")
+Schedule = Literal["fast", "memory"]
+FAST: Schedule = "fast"
+MEMORY: Schedule = "memory"
+SCHEDULES = (FAST, MEMORY)
 
 MOST_TASKS = 2000
 """Maximum number of instructions that a search orders: bounds of longer programs take seconds."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from quantglow.ir.graph.node import Node
 from quantglow.profiling import Profile
@@ -42,7 +42,8 @@ from quantglow.support.errors import AccuracyDropError, OptionError
 from quantglow.support.processes.interrupts import NEVER, Deadline, TimeUp, is_interrupted
 from quantglow.support.progress import shown
 
-DROP_TYPES = ("absolute", "relative")
+DropType = Literal["absolute", "relative"]
+DROP_TYPES: tuple[DropType, ...] = get_args(DropType)
 
 MAX_OMISSIONS = 100
 """Maximum number of models that are made to leave steps out: a bound on time that is the same on

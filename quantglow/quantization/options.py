@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Any, Literal, Protocol, get_args
 
 from quantglow.support.arguments import choice, fields_named, flag, integer, number, strings
 from quantglow.support.classes import Concise
 from quantglow.support.errors import OptionError
+from quantglow.support.options import (
+    NAMES,
+    NATURAL,
+    SWITCH,
+    Kind,
+    Options,
+    declarations,
+    documented,
+    one_of,
+    option,
+)
+
+AUTO, NONE = "auto", "none"
+"""All techniques that are worth their time, and, on a command line, no technique."""
 
 Preset = Literal["mixed", "performance"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -69,10 +84,8 @@ ACTIVATIONS: tuple[ActivationType, ...] = get_args(ActivationType)
 
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
-DropType = Literal["absolute", "relative"]
-Schedule = Literal["fast", "memory"]
-Progress = bool | Literal["auto"]
-"""Options of ``quantize_and_compile`` beside those of ``QuantizationConfig``."""
+BESIDE_WEIGHTS = ("group_size", "activations", "symmetric_weights")
+"""Options that mean something beside ``weights`` alone."""
 
 
 class Scope(Protocol):
@@ -122,91 +135,170 @@ class IgnoredScope(Concise):
         )
 
 
+RANGES = Kind(lambda name, value: method_name(value), {"choices": METHODS})
+SCOPE = Kind(lambda name, value: IgnoredScope.of(value), {"nargs": "+"})
+
+
+def techniques(allowed: Iterable[str]) -> Kind:
+    """Names of techniques, or "auto"; a command line says "none" for no technique."""
+    words = tuple(allowed)
+    choices = [AUTO, NONE, *words]
+
+    def check(name: str, value: Any) -> Any:
+        if isinstance(value, str) and value == AUTO:
+            return AUTO
+        return tuple(choice(name, word, words) for word in strings(value, name))
+
+    return Kind(check, {"nargs": "+", "choices": choices, "metavar": "TECHNIQUE"})
+
+
+def share(name: str, value: Any) -> float:
+    """A percentage of values that a range keeps.  Raises ``OptionError``."""
+    percent = number(name, value)
+    if not 50 < percent <= 100:
+        raise OptionError(f"{name} must be in (50, 100], got {percent}")
+    return percent
+
+
+def size_of_group(name: str, value: Any) -> int:
+    """One of ``GROUP_SIZES``.  Raises ``OptionError``."""
+    size = integer(name, value, 1, max(GROUP_SIZES))
+    if size not in GROUP_SIZES:
+        raise OptionError(f"{name} must be one of {GROUP_SIZES}, got {value}")
+    return size
+
+
+@documented
 @fields_named
-@dataclass(frozen=True, repr=False)
-class QuantizationConfig(Concise):
-    """How ``quantize`` turns a float graph into an int8 graph.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class QuantizationConfig(Options):
+    """How ``quantize`` turns a float graph into an int8 graph."""
 
-    preset                mixed | performance, see ``PRESETS``
-    calibrate_method      see ``METHODS``; onnxruntime's ``CalibrationMethod`` members also pass
-    percentile            share of values kept by ``percentile``, in percent
-    per_channel           one weight scale for each output channel, else one for each tensor
-    ignored_scope         nodes that stay float, see ``IgnoredScope.of``
-    nodes_to_exclude      the same, as onnxruntime calls it
-    op_types_to_quantize  if given, all other op types stay float; what was fused into an operator
-                          (bias, normalization, activation) goes with it, and so does all that
-                          is in a function or in the subgraphs of an operator (If, Loop)
-    int16_activations     values stored as int16: names, globs or "re:" expressions, as in
-                          ``ignored_scope``; or "auto": those that pay, for 5 % more time, see
-                          ``quantization.search.time_budget``, or none if int8 is as close to float
-                          without them; it needs calibration samples
-    recovery              techniques of ``RECOVERIES``, or "auto" for ``AUTO_RECOVERIES``; they need
-                          calibration samples, a Profile alone does not do
-    equalization          techniques of ``EQUALIZATIONS``, or "auto"; they need samples, too
-    effort                one of ``EFFORTS``
-    seed                  draws the samples that decide what is kept of these
-    profile_with          one of ``PROFILES_WITH``
-    weights               one of ``WEIGHTS``: products with constant weights take these in groups,
-                          and nothing else is quantized; None: weights and activations are int8
-    group_size            weights with a scale of their own, see ``GROUP_SIZES``
-    activations           one of ``ACTIVATIONS``, beside ``weights``
-    symmetric_weights     one zero point for all groups of ``weights``, else one for each
-    quantize_output       round the last layer to int8 too, instead of giving its float32 result,
-                          and numbers of inputs that are only copied to outputs
-    """
-
-    preset: Preset = "mixed"
-    calibrate_method: Any = "auto"
-    percentile: float = 99.999
-    per_channel: bool = True
-    ignored_scope: Any = None
-    nodes_to_exclude: Iterable[str] | None = None
-    op_types_to_quantize: Iterable[str] | None = None
-    quantize_output: bool = False
-    int16_activations: Any = ()
-    recovery: Any = "auto"
-    equalization: Any = "auto"
-    effort: Effort = DEFAULT
-    seed: int = 0
-    profile_with: ProfileWith = COMPILED
-    weights: WeightType | None = None
-    group_size: int = 64
-    activations: ActivationType = "dynamic"
-    symmetric_weights: bool = True
+    preset: Preset = option(
+        "mixed",
+        one_of(PRESETS),
+        '"mixed": asymmetric activations; "performance": zero points are fixed, at 0, or at -128 '
+        "where no value is negative",
+    )
+    calibrate_method: Method | Enum = option(
+        "auto",
+        RANGES,
+        'how ranges are chosen from histograms; "auto": by the error in the results, given '
+        'samples, else as "minmax".  In Python, members of onnxruntime\'s CalibrationMethod, too',
+    )
+    percentile: float = option(
+        99.999,
+        Kind(share, {"type": float}),
+        'share of the values that the method "percentile" keeps, in percent',
+    )
+    per_channel: bool = option(
+        True, SWITCH, "a scale for each output channel of weights, else one for each tensor"
+    )
+    ignored_scope: IgnoredNodes = option(
+        None,
+        SCOPE,
+        'nodes that stay float: names of nodes or of their results, globs, "re:" and a regular '
+        "expression; in Python also an ``IgnoredScope``, or that of NNCF",
+        metavar="NODE",
+    )
+    nodes_to_exclude: Iterable[str] | None = option(
+        None, NAMES, "the same as ``ignored_scope``, by onnxruntime's name", metavar="NODE"
+    )
+    op_types_to_quantize: Iterable[str] | None = option(
+        None,
+        NAMES,
+        "operator types to quantize; all others stay float.  What was fused into an operator "
+        "(bias, normalization, activation) goes with it, and so does all that is in a function or "
+        "in the subgraphs of an operator (If, Loop)",
+        metavar="OP",
+    )
+    quantize_output: bool = option(
+        False,
+        SWITCH,
+        "round the results of the last layers to int8, too, instead of giving float32, and numbers "
+        "of inputs that are only copied to outputs",
+    )
+    int16_activations: str | Iterable[str] = option(
+        (),
+        NAMES,
+        'values stored as int16, named as in ``ignored_scope``; or "auto": those that pay, for 5 % '
+        "more time, or none where int8 is as close to float without them; it needs samples",
+        metavar="VALUE",
+    )
+    recovery: Literal["auto"] | Iterable[Recovery] = option(
+        AUTO,
+        techniques(RECOVERIES),
+        f'how weights are rounded for accuracy, given samples: {", ".join(RECOVERIES)}; "auto": '
+        "those that are worth their time",
+    )
+    equalization: Literal["auto"] | Iterable[Equalization] = option(
+        AUTO,
+        techniques(EQUALIZATIONS),
+        "how the float network is rewritten for accuracy, given samples: "
+        f'{", ".join(EQUALIZATIONS)}; "auto": each where it helps',
+    )
+    effort: Effort = option(
+        DEFAULT,
+        one_of(EFFORTS),
+        '"fast": in seconds, without search on samples; "best": a longer search, and the output '
+        "noise on held-back samples never grows",
+    )
+    seed: int = option(0, NATURAL, "draws the samples that decide which techniques are kept")
+    profile_with: ProfileWith = option(
+        COMPILED,
+        one_of(PROFILES_WITH),
+        'layers are computed on samples by machine code ("compiled") or by NumPy ("interpreter"); '
+        "values are equal up to the rounding of float sums",
+    )
+    weights: WeightType | None = option(
+        None,
+        one_of(WEIGHTS).or_none(),
+        "quantize only the constant weights of products, in groups of ``group_size``; this needs "
+        "no calibration data, and rounds better with samples",
+    )
+    group_size: int = option(
+        64, Kind(size_of_group, {"type": int, "choices": GROUP_SIZES}), "weights that share a scale"
+    )
+    activations: ActivationType = option(
+        "dynamic",
+        one_of(ACTIVATIONS),
+        'operands of products with ``weights``: rounded to int8 as they come ("dynamic"), '
+        'or "float"',
+    )
+    symmetric_weights: bool = option(
+        True, SWITCH, "one zero point for all groups of ``weights``, else one for each"
+    )
 
     def __post_init__(self) -> None:
-        choice("preset", self.preset, PRESETS)
-        choice("effort", self.effort, EFFORTS)
-        choice("profile_with", self.profile_with, PROFILES_WITH)
-        normal: dict[str, Any] = {
-            "calibrate_method": method_name(self.calibrate_method),
-            "percentile": number("percentile", self.percentile),
-            "per_channel": flag("per_channel", self.per_channel),
-            "ignored_scope": IgnoredScope.of(self.ignored_scope),
-            "nodes_to_exclude": strings(self.nodes_to_exclude, "nodes_to_exclude"),
-            "op_types_to_quantize": strings(self.op_types_to_quantize, "op_types_to_quantize"),
-            "quantize_output": flag("quantize_output", self.quantize_output),
-            "int16_activations": strings(self.int16_activations, "int16_activations"),
-            "recovery": recoveries(self.recovery, self.effort),
-            "equalization": equalizations(self.equalization, self.effort),
-            "seed": integer("seed", self.seed),
-            "group_size": integer("group_size", self.group_size, 1, max(GROUP_SIZES)),
-            "symmetric_weights": flag("symmetric_weights", self.symmetric_weights),
-        }
-        if not 50 < normal["percentile"] <= 100:
-            raise OptionError(f"percentile must be in (50, 100], got {normal['percentile']}")
-        if normal["group_size"] not in GROUP_SIZES:
-            raise OptionError(f"group_size must be one of {GROUP_SIZES}, got {self.group_size}")
-        if self.weights is not None:
-            choice("weights", self.weights, WEIGHTS)
-        choice("activations", self.activations, ACTIVATIONS)
+        super().__post_init__()
+        is_fast = self.effort == FAST
+        if self.recovery == AUTO:
+            chosen = FAST_RECOVERIES if is_fast else AUTO_RECOVERIES
+            object.__setattr__(self, "recovery", chosen)
+        if self.equalization == AUTO:
+            rewrites = FAST_EQUALIZATIONS if is_fast else EQUALIZATIONS
+            object.__setattr__(self, "equalization", rewrites)
         if self.weights is None and (stray := beside_weights(self)):
             raise OptionError(
                 f"{stray} is for quantized weights alone. Remedy: pass weights='int4' or 'int8', "
                 "or leave it out."
             )
-        for name, value in normal.items():
-            object.__setattr__(self, name, value)
+
+    @property
+    def scope(self) -> IgnoredScope:
+        """``ignored_scope``."""
+        return IgnoredScope.of(self.ignored_scope)
+
+    @property
+    def method(self) -> str:
+        """The name of ``calibrate_method``, one of ``METHODS``."""
+        return method_name(self.calibrate_method)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The options in words, without those of ``weights`` where there are none."""
+        unused = () if self.weights else ("weights", *BESIDE_WEIGHTS)
+        return {n: in_words(getattr(self, n)) for n in declarations(type(self)) if n not in unused}
 
     @property
     def weight_bits(self) -> int:
@@ -219,11 +311,19 @@ class QuantizationConfig(Concise):
         return self.preset == "performance"
 
 
+def in_words(value: Any) -> str:
+    """The value of an option in words."""
+    if isinstance(value, IgnoredScope):
+        return in_words((*value.names, *value.patterns, *value.types))
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
 def beside_weights(config: QuantizationConfig) -> str:
     """The first option beside ``weights`` that is not at its default, or an empty text."""
-    defaults = {field.name: field.default for field in fields(config)}
-    names = ("group_size", "activations", "symmetric_weights")
-    return next((name for name in names if getattr(config, name) != defaults[name]), "")
+    defaults = {each.name: each.default for each in fields(config)}
+    return next((n for n in BESIDE_WEIGHTS if getattr(config, n) != defaults[n]), "")
 
 
 def method_name(method: Any) -> str:
@@ -232,18 +332,3 @@ def method_name(method: Any) -> str:
         return _ONNXRUNTIME_METHODS[method]
     name = getattr(method, "name", method)
     return choice("calibrate_method", name.lower() if isinstance(name, str) else name, METHODS)
-
-
-def recoveries(chosen: Any, effort: str = DEFAULT) -> tuple[str, ...]:
-    """Names of techniques from "auto", a name, several, or None.  Raises ``OptionError``."""
-    if isinstance(chosen, str) and chosen == "auto":
-        return FAST_RECOVERIES if effort == FAST else AUTO_RECOVERIES
-    return tuple(choice("recovery", name, RECOVERIES) for name in strings(chosen, "recovery"))
-
-
-def equalizations(chosen: Any, effort: str = DEFAULT) -> tuple[str, ...]:
-    """As ``recoveries``, of ``EQUALIZATIONS``."""
-    if isinstance(chosen, str) and chosen == "auto":
-        return FAST_EQUALIZATIONS if effort == FAST else EQUALIZATIONS
-    names = strings(chosen, "equalization")
-    return tuple(choice("equalization", name, EQUALIZATIONS) for name in names)

@@ -167,7 +167,7 @@ class Quantizer:
             graph,
             result,
             [floats[place] for place in fitting],
-            config.recovery,
+            tuple(config.recovery),
             config.per_channel,
             self.progress,
             self.cache,

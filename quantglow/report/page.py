@@ -11,7 +11,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from quantglow.evaluation.metrics import CodeUse, clipped_share, ranges_of
 from quantglow.evaluation.report import UNNAMED, PageSource, TraceLike
 from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Histogram
-from quantglow.quantization.options import IgnoredScope, QuantizationConfig
+from quantglow.quantization.options import QuantizationConfig
 from quantglow.report.accuracy import (
     ACCUMULATED,
     ALONE,
@@ -51,28 +51,12 @@ def source_of(
     trace: Mapping[str, Any] | None = None,
 ) -> PageSource:
     """The source of the page of what was made of ``model``."""
-    return PageSource(name_of(model), histograms, texts_of(config), trace)
+    return PageSource(name_of(model), histograms, config.texts, trace)
 
 
 def name_of(model: Any) -> str:
     """The name of a model's file without its folder, which the page keeps to itself."""
     return Path(model).name if isinstance(model, str | os.PathLike) else UNNAMED
-
-
-def texts_of(config: QuantizationConfig) -> dict[str, str]:
-    """The options as texts, without those that are for weights in groups alone."""
-    unused = () if config.weights else ("weights", "group_size", "activations", "symmetric_weights")
-    names = (each.name for each in fields(config) if each.name not in unused)
-    return {name: text_of(getattr(config, name)) for name in names}
-
-
-def text_of(value: Any) -> str:
-    """An option in words."""
-    if isinstance(value, IgnoredScope):
-        return text_of((*value.names, *value.patterns, *value.types))
-    if isinstance(value, tuple | list):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
 
 
 PERCENT = 100

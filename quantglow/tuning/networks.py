@@ -11,6 +11,7 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.support.errors import OptionError
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning.records import (
+    MEASURE,
     Record,
     hints,
     keep_records,
@@ -20,7 +21,6 @@ from quantglow.tuning.records import (
 )
 from quantglow.tuning.tuner import DEFAULT_SEARCHER, Say, Tuner, quiet
 
-MEASURE = "measure"
 LEAVE_OUT = "Remedy: leave tune out."
 MAX_MINUTES = 5.0
 """Time of a tuning if none is given."""

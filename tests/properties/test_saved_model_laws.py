@@ -38,7 +38,9 @@ FAMILIES = {
 def built_model(model: Network, config: QuantizationConfig, threads: int) -> Any:
     """The result of ``quantize_and_compile`` with any techniques, without the check."""
     samples = [model.sample(shape, seed) for seed in range(2) for shape in model.calibrated]
-    request = QuantizationRequest(config, subset_size=len(samples), progress=False)
+    request = QuantizationRequest(
+        config=config, subset_size=len(samples), progress=False, verify=False
+    )
     made = quantized(prepared(calibrated(imported(model.proto, samples), request), request))
     return compiled(made, Compiler.of("native", threads))
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow import steps
+from quantglow.api.options import InputShapes
 from quantglow.importer import onnx as importer
 from quantglow.importer.onnx import Source
 from quantglow.ir.graph.family import Case, Family, values_from_json
@@ -44,9 +45,6 @@ from quantglow.support.classes import cached_property
 from quantglow.support.errors import FileFormatError, OptionError, QuantglowError
 from quantglow.support.pages import Content
 from quantglow.transforms.float import optimize
-
-InputShapes = Mapping[str, Sequence[int]]
-"""Input name -> shape, for models that leave dimensions free."""
 
 InputValues = Mapping[str, int | Sequence[int]]
 """Input name -> its elements, for inputs that decide what a model computes."""

@@ -127,7 +127,7 @@ def graph_with_packed_weights(graph: Graph, data: Any, config: QuantizationConfi
     """A float graph whose products have weights in groups, optimized."""
     source = source_of(graph)
     family = float_family(source)
-    samples = calibration_of(data, family, QuantizationRequest(config)).samples
+    samples = calibration_of(data, family, QuantizationRequest(config=config, verify=False)).samples
     packed = with_packed_weights(source, family, samples, config)
     return optimize(packed.source.graph(fallback=True))
 

@@ -90,7 +90,7 @@ def excluding(config: QuantizationConfig, names: Sequence[str]) -> QuantizationC
 
 def for_another_case(config: QuantizationConfig, graph: Graph) -> QuantizationConfig:
     """The options where only the main graph need have all nodes and values that they name."""
-    scope, names = config.ignored_scope, value_names(graph)
+    scope, names = config.scope, value_names(graph)
     excluded = (*scope.names, *(config.nodes_to_exclude or ()))
     return replace(
         config,

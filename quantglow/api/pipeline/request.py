@@ -9,20 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from quantglow.api.models.families import InputShapes, float_family_of
+from quantglow.api.models.families import float_family_of
+from quantglow.api.options import CalibratedModel, CompileOptions, DataOptions, InputShapes
 from quantglow.api.pipeline.samples import profile_in
 from quantglow.importer import onnx as importer
 from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.ops.native import NativeOps, computing_with
 from quantglow.profiling.samples.feeds import first_of
-from quantglow.quantization.accuracy_control import Contract
+from quantglow.quantization.accuracy_control import DROP_TYPES, Contract, DropType
 from quantglow.quantization.options import COMPILED, ProfileWith, QuantizationConfig
 from quantglow.support import debug
-from quantglow.support.errors import QuantglowError, UnsupportedOpError
+from quantglow.support.errors import OptionError, QuantglowError, UnsupportedOpError
+from quantglow.support.options import (
+    ANY,
+    NUMBER,
+    POSITIVE,
+    SWITCH,
+    Kind,
+    Options,
+    one_of,
+    option,
+    part_of,
+    values_of,
+)
+
+TRANSFORMER = "transformer"
+"""The model type of NNCF."""
 
 
 @dataclass(frozen=True)
@@ -48,26 +64,118 @@ class AccuracyContract:
         return Contract(self.max_drop, metric, self.drop_type, self.max_minutes)
 
 
-@dataclass(frozen=True)
-class QuantizationRequest:
-    """How a model is to be quantized; the fields are the options of ``quantize_and_compile``.
+METRIC = Kind(lambda name, value: value, None)
+"""A function of a model; ``AccuracyContract`` checks it."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CheckOptions(Options):
+    """Measurements of the int8 model, and the accuracy that it must keep."""
+
+    verify: bool = option(
+        True,
+        SWITCH,
+        "compare with onnxruntime, for the report, on samples that are held out of calibration: up "
+        "to 60 beyond ``subset_size``, or one in five of ten or more; of fewer, on the same",
+    )
+    validation_data: Any = option(
+        None,
+        ANY,
+        "samples for the check, in the forms of ``calibration_data``; an array ``labels`` (class "
+        "indices) beside the inputs, or on a command line a subfolder of images for each class, "
+        "gives the share of right answers of float and int8",
+        metavar="DATA",
+    )
+    max_drop: float | None = option(
+        None,
+        NUMBER.or_none(),
+        "accuracy that may be lost; values become int16, then operators float, in the order of "
+        "their sensitivity for the time it costs, until it holds.  The figure is minus the "
+        "relative error of the outputs on the samples checked, so 0.1 is an SQNR of 20 dB, 0.01 of "
+        "40 dB; in Python ``validation_fn`` may give another one",
+    )
+    drop_type: DropType = option(
+        "absolute",
+        one_of(DROP_TYPES),
+        'of ``max_drop``: "absolute", or "relative" to the float model\'s figure',
+    )
+    validation_fn: Callable[..., float] | None = option(
+        None, METRIC, "a compiled model -> its figure for ``max_drop``, better when larger"
+    )
+    max_minutes: float | None = option(
+        None,
+        POSITIVE.or_none(),
+        "bounds the search for ranges, scales and rounded weights, and again that of ``max_drop``; "
+        "the best found until then is kept, as after Ctrl-C, and the report says so",
+    )
+    measure_speed: bool = option(
+        False,
+        SWITCH,
+        "keep float the layers that int8 makes slower, timed on this machine: may differ by run",
+    )
+    measure_latency: bool = option(
+        False,
+        SWITCH,
+        "time one call for the report, beside onnxruntime's float model in a child process: about "
+        "half a second, or three runs of a slow model",
+    )
+
+    @property
+    def contract(self) -> AccuracyContract | None:
+        """The contract on ``max_drop``, None without it.  Raises ``OptionError``."""
+        if self.max_drop is not None:
+            return AccuracyContract(
+                self.max_drop, self.drop_type, self.validation_fn, self.max_minutes
+            )
+        if self.validation_fn is not None:
+            raise OptionError(
+                "validation_fn belongs to max_drop. Remedy: pass max_drop, what may be lost."
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class QuantizationArguments(
+    CompileOptions, CheckOptions, DataOptions, QuantizationConfig, CalibratedModel
+):
+    """The arguments of ``quantize_and_compile``."""
+
+    model_type: Literal["transformer"] | None = option(
+        None,
+        one_of([TRANSFORMER]).or_none(),
+        "as in NNCF, which then smooths activations and keeps normalizations and masks in float; "
+        "here every model gets that, layer by layer where it helps, so it changes nothing",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.contract
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class QuantizationRequest(CheckOptions, DataOptions):
+    """How a model is to be quantized: options of ``quantize_and_compile``, checked before.
 
     ``holds_out``: some samples are kept from calibration for the check.  ``depth``: number of
     models that the model is a part of.
     """
 
     config: QuantizationConfig = field(default_factory=QuantizationConfig)
-    subset_size: int = 300
-    progress: bool | str = "auto"
-    input_shapes: InputShapes | None = None
-    validation_data: Any = None
-    verify: bool = False
     holds_out: bool = False
-    max_minutes: float | None = None
-    contract: AccuracyContract | None = None
-    measure_speed: bool = False
-    measure_latency: bool = False
     depth: int = 0
+
+    @staticmethod
+    def of(options: QuantizationArguments) -> QuantizationRequest:
+        """The request of a user."""
+        return QuantizationRequest(
+            config=part_of(options, QuantizationConfig),
+            holds_out=options.verify,
+            **values_of(options, CheckOptions),
+            **values_of(options, DataOptions),
+        )
+
+    def __post_init__(self) -> None:
+        """Leave the values as they are: what is left of ``max_minutes`` may be nothing."""
 
 
 @dataclass(frozen=True)

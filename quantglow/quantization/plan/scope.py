@@ -40,7 +40,7 @@ def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
 
 def has_scope(config: QuantizationConfig) -> bool:
     """Whether an option names operators."""
-    scope = config.ignored_scope
+    scope = config.scope
     named = config.nodes_to_exclude or scope.names or scope.patterns
     return bool(named or scope.types or config.op_types_to_quantize)
 
@@ -66,7 +66,7 @@ def excluded(
     with its bias and activation is a Conv.  ``sources``: the nodes of the model; ``aliases``:
     further names.  Raises ``IgnoredScopeError`` for an entry that matches no source.
     """
-    scope, reasons = config.ignored_scope, dict[Named, str]()
+    scope, reasons = config.scope, dict[Named, str]()
     entries = [
         *((entry, "nodes_to_exclude", True) for entry in config.nodes_to_exclude or ()),
         *((entry, "ignored_scope", scope.validate) for entry in scope.names),

@@ -71,9 +71,9 @@ def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) ->
                 ranges[node] = Range(*node.extremes)
         elif node.name in profile:
             histogram = profile.histograms[node.name]
-            arguments = (config.calibrate_method, config.percentile, config.symmetric)
+            arguments = (config.method, config.percentile, config.symmetric)
             ranges[node] = choose_range(histogram, *arguments)
-            if config.calibrate_method == "auto":
+            if config.method == "auto":
                 ranges[node] = _with_spare(ranges[node], node, profile)
     return ranges | live_ranges(graph, ranges)
 
@@ -82,7 +82,7 @@ def element_of(profile: Profile, config: QuantizationConfig, name: str) -> Eleme
     """The integer type of a value that is not in the graph, by its calibrated range."""
     if name not in profile or profile.histograms[name].specials:
         return None
-    arguments = (config.calibrate_method, config.percentile, config.symmetric)
+    arguments = (config.method, config.percentile, config.symmetric)
     return activation_element(choose_range(profile.histograms[name], *arguments), config.symmetric)
 
 

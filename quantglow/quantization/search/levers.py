@@ -248,7 +248,7 @@ def tried_levers(effort: str = DEFAULT) -> tuple[Lever, ...]:
 
 def _learned(trials: Trials) -> tuple[RescaledValues, RescaledValues]:
     """The factors of equalization, and the mixtures of linear streams; one run gives both."""
-    graph, techniques = trials.runs.graph, trials.config.equalization
+    graph, techniques = trials.runs.graph, tuple(trials.config.equalization)
     groups = groups_to_scale(trials.with_scales, techniques)
     reach = ChannelReach(graph, {unscaled_name(node.name) for group in groups for node in group})
     linear = linear_streams(graph) if "mix-channels" in techniques else []

@@ -26,7 +26,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.types import ElementType
 from quantglow.profiling import Histogram, Profile, Range
 from quantglow.profiling.samples.feeds import Feeds
-from quantglow.quantization.options import QuantizationConfig
+from quantglow.quantization.options import Method, QuantizationConfig
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.plan.tensor_ranges import scarce_values, tensor_ranges
@@ -43,7 +43,7 @@ add up behind the reader, while rounding errors average out."""
 Pair = tuple[str, str]
 """Names of a value and of a reader of it."""
 
-METHODS = ("auto", "percentile", "mse")
+METHODS: tuple[Method, ...] = ("auto", "percentile", "mse")
 SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0), (0.2, 1.0))
 """Candidates: the ranges of the methods, and parts of the whole range, below and above 0."""
 

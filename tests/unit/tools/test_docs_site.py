@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from importlib import import_module
 
 import pytest
 
@@ -59,3 +61,16 @@ def test_the_picture_shows_the_results() -> None:
     for name, ratios in found.items():
         assert name in shown
         assert all(f">{ratio:.1f}<" in shown for ratio in ratios.values())
+
+
+@pytest.mark.parametrize("path", ["api.load.load", "quantization.options.QuantizationConfig"])
+def test_parameters_and_docstrings_that_are_derived_are_shown(path: str) -> None:
+    griffe = pytest.importorskip("griffe")
+    from tools.docs_docstrings import Definitions
+
+    place, _, name = path.rpartition(".")
+    module = griffe.load(f"quantglow.{place}", extensions=griffe.Extensions(Definitions()))
+    shown, real = module[name], inspect.signature(getattr(import_module(module.path), name))
+    parameters = [each.name for each in shown.parameters if each.name != "self"]
+    assert parameters == list(real.parameters)
+    assert f"`{parameters[-1]}`\n:   " in shown.docstring.value

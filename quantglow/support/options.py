@@ -1,0 +1,202 @@
+"""Options of public functions, each declared once.
+
+An option is a field of a frozen dataclass.  The field is its name, type and default; ``option``
+adds its check, its help, and how the command line reads it::
+
+    @dataclass(frozen=True, kw_only=True, repr=False)
+    class DataOptions(Options):
+        subset_size: int = option(300, COUNT, "Maximum number of calibration samples.")
+
+All else is derived: the check at construction (``Options``), signature and docstring of a function
+(``takes_options``), the docs' tables, and flags (``quantglow.cli.arguments``).  Type checkers infer
+the keywords of a function from the constructor of its class, so there is no second list for them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from textwrap import fill
+from typing import Any, ParamSpec, TypeVar
+
+from quantglow.support.arguments import (
+    choice,
+    count,
+    flag,
+    integer,
+    no_option,
+    number,
+    positive,
+    progress_mode,
+    shapes,
+    strings,
+)
+from quantglow.support.classes import Concise
+
+KEY = "option"
+"""The entry of a field's metadata that holds its ``Declaration``."""
+
+WIDTH, COLUMN = 100, 22
+"""Columns of a docstring, and of a name with the space behind it."""
+
+Parameters = ParamSpec("Parameters")
+Chosen = TypeVar("Chosen")
+Part = TypeVar("Part", bound="Options")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values of an option.
+
+    check  name and value -> the value in its one type; raises ``OptionError``
+    flag   argparse's keywords for its flag; ``type=bool`` is a switch, and None that there is no
+           flag, because a command line has no such values
+    """
+
+    check: Callable[[str, Any], Any]
+    flag: Mapping[str, Any] | None = field(default_factory=dict)
+
+    def or_none(self) -> Kind:
+        """The same values, and None."""
+        return Kind(
+            lambda name, value: value if value is None else self.check(name, value), self.flag
+        )
+
+
+ANY = Kind(lambda name, value: value)
+SWITCH = Kind(flag, {"type": bool})
+COUNT = Kind(count, {"type": int})
+NATURAL = Kind(integer, {"type": int})
+NUMBER = Kind(number, {"type": float})
+POSITIVE = Kind(positive, {"type": float})
+NAMES = Kind(lambda name, value: strings(value, name), {"nargs": "+"})
+SHAPES = Kind(shapes, {"nargs": "+"})
+PROGRESS = Kind(progress_mode, {"type": bool})
+
+
+def one_of(allowed: Iterable[str]) -> Kind:
+    """One of some words."""
+    words = tuple(allowed)
+    return Kind(lambda name, value: choice(name, value, words), {"choices": words})
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """An option beside its name, type and default, which are those of a field.
+
+    help  the one text of docstrings, of the docs and of ``--help``; a name in double backquotes may
+          be that of another option
+    flag  the keywords of the kind and of the option for argparse, see ``Kind``
+    """
+
+    help: str
+    kind: Kind = ANY
+    flag: Mapping[str, Any] | None = None
+
+
+def option(default: Any, kind: Kind, help: str, **flag: Any) -> Any:
+    """A field with a default; ``flag``: keywords of argparse beside those of its kind."""
+    words = None if kind.flag is None else {**kind.flag, **flag}
+    return field(default=default, metadata=argument(help, kind, words))
+
+
+def same_option(kind: type[Any], name: str) -> Any:
+    """The field of another class, for one that takes it by position, too."""
+    (same,) = (each for each in fields(kind) if each.name == name)
+    return field(default=same.default, metadata=same.metadata)
+
+
+def argument(
+    help: str, kind: Kind = ANY, flag: Mapping[str, Any] | None = None
+) -> Mapping[str, Declaration]:
+    """The metadata of a field without a default, ``field(metadata=argument(...))``: type checkers
+    take the result of any other function for a default."""
+    return {KEY: Declaration(help, kind, flag)}
+
+
+class Options(Concise):
+    """Base of classes of options: each value is checked, and takes the one type of its kind."""
+
+    def __post_init__(self) -> None:
+        for name, declared in declarations(type(self)).items():
+            object.__setattr__(self, name, declared.kind.check(name, getattr(self, name)))
+
+
+def declarations(kind: Any) -> dict[str, Declaration]:
+    """The options of a class, by name."""
+    return {each.name: each.metadata[KEY] for each in fields(kind) if KEY in each.metadata}
+
+
+def values_of(options: Options, kind: type[Options]) -> dict[str, Any]:
+    """The values that ``options`` has of the options of one of its base classes, by name."""
+    return {name: getattr(options, name) for name in declarations(kind)}
+
+
+def part_of(options: Options, kind: type[Part]) -> Part:
+    """The same as an object of the base class."""
+    return kind(**values_of(options, kind))
+
+
+def options_table(kind: type[Any]) -> str:
+    """The options of a class as a docstring lists parameters."""
+    space = " " * COLUMN
+    return "\n".join(
+        fill(
+            declared.help,
+            WIDTH,
+            initial_indent=f"{name}  ".ljust(COLUMN),
+            subsequent_indent=space,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for name, declared in declarations(kind).items()
+    )
+
+
+def with_table(docstring: str | None, kind: type[Any]) -> str | None:
+    """A docstring with the options of a class behind its first paragraph; None under ``-OO``."""
+    if docstring is None:
+        return None
+    summary, _, more = inspect.cleandoc(docstring).partition("\n\n")
+    return "\n\n".join(filter(None, (summary, options_table(kind), more)))
+
+
+def documented(kind: type[Part]) -> type[Part]:
+    """Class decorator: its docstring lists its options."""
+    kind.__doc__ = with_table(kind.__doc__, kind)
+    return kind
+
+
+def takes_options(
+    kind: Callable[Parameters, Chosen],
+) -> Callable[[Callable[[Chosen], Result]], Callable[Parameters, Result]]:
+    """Decorator: a function of an object with options gets the parameters of its class.
+
+    Raises ``OptionError`` for keywords that there are not, with the nearest, ``TypeError`` for
+    arguments that are missing.
+    """
+
+    def decorated(function: Callable[[Chosen], Result]) -> Callable[Parameters, Result]:
+        signature = inspect.signature(kind).replace(
+            return_annotation=function.__annotations__.get("return", inspect.Signature.empty)
+        )
+
+        @wraps(function)
+        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            for name in kwargs:
+                if name not in signature.parameters:
+                    raise no_option(function.__qualname__, name, signature.parameters)
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__qualname__}() is called wrongly: {error}") from None
+            return function(kind(*args, **kwargs))
+
+        vars(call)["__signature__"] = signature
+        call.__doc__ = with_table(function.__doc__, kind)  # type: ignore[arg-type]
+        return call
+
+    return decorated

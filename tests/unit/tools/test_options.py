@@ -1,0 +1,16 @@
+"""The docs' page of options is made of their declarations."""
+
+from __future__ import annotations
+
+from quantglow.api.pipeline.request import QuantizationArguments
+from quantglow.support.options import declarations
+from tools.options import PAGE, page
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tools options"
+
+
+def test_every_option_has_a_row() -> None:
+    names = declarations(QuantizationArguments).keys() - {"model", "calibration_data"}
+    assert {name for name in names if f"\n| `{name}` |" not in page()} == set()
