@@ -16,6 +16,7 @@ from quantglow.support.options import (
     SWITCH,
     Kind,
     Options,
+    by_position,
     declarations,
     documented,
     one_of,
@@ -169,6 +170,7 @@ def size_of_group(name: str, value: Any) -> int:
 
 
 @documented
+@by_position
 @fields_named
 @dataclass(frozen=True, kw_only=True, repr=False)
 class QuantizationConfig(Options):

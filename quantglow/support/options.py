@@ -170,6 +170,23 @@ def documented(kind: type[Part]) -> type[Part]:
     return kind
 
 
+def by_position(kind: type[Part]) -> type[Part]:
+    """Class decorator: its constructor takes its options by position, too, in their order; those of
+    derived classes do not.
+
+    Type checkers and signatures have keywords only: positions would be those of derived classes.
+    """
+    names, by_name = tuple(declarations(kind)), kind.__init__
+
+    @wraps(by_name)
+    def init(self: Part, *args: Any, **kwargs: Any) -> None:
+        named = dict(zip(names, args, strict=False))
+        by_name(self, *args[len(names) :], **named, **kwargs)
+
+    type.__setattr__(kind, "__init__", init)
+    return kind
+
+
 def takes_options(
     kind: Callable[Parameters, Chosen],
 ) -> Callable[[Callable[[Chosen], Result]], Callable[Parameters, Result]]:

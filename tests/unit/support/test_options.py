@@ -139,3 +139,21 @@ def test_a_request_has_the_options_of_the_call() -> None:
     assert (request.subset_size, request.verify, request.holds_out) == (7, False, False)
     assert request.contract is not None
     assert request.contract.max_drop == 0.5
+
+
+def test_a_configuration_takes_positions_which_derived_classes_do_not() -> None:
+    config = QuantizationConfig("performance", "percentile", 99.9)  # type: ignore[call-arg]
+    assert config == QuantizationConfig(
+        preset="performance", calibrate_method="percentile", percentile=99.9
+    )
+    assert replace(config, seed=3).preset == "performance"
+    many = [each.default for each in fields(QuantizationConfig)]
+    assert QuantizationConfig(*many) == QuantizationConfig()
+    with pytest.raises(TypeError, match="positional"):
+        QuantizationConfig(*many, 1)
+    with pytest.raises(TypeError, match="preset"):
+        QuantizationConfig("performance", preset="mixed")  # type: ignore[call-arg, misc]
+    with pytest.raises(TypeError, match="positional"):
+        LoudConfig("performance")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="quantize_and_compile"):
+        qg.quantize_and_compile("net.onnx", None, "mixed")  # type: ignore[call-arg]
