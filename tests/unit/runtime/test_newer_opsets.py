@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
@@ -51,6 +52,22 @@ def test_a_compiled_model_falls_back_from_a_newer_opset() -> None:
     compiled = qg.compile(too_new(), num_threads=1)
     (found,) = compiled.run(None, {"x": np.eye(2, 3, dtype=np.float32)})
     assert found.tolist() == [[0, 1], [0, 1]]
+
+
+INT8_CONVOLUTION = """
+<ir_version: 10, opset_import: ["" : 13]>
+g (int8[1,2,4,8] x) => (int8[1,3,4,8] y)
+<float s = {0.05}, int8 z = {3}, int8 o = {0}, int8[3,2,1,1] w = {120,-66,-51,121,-61,-5}> {
+    y = QLinearConv(x, s, z, w, s, o, s, z)
+}
+"""
+
+
+def test_a_convolution_runs_for_which_there_is_no_exact_kernel() -> None:
+    model = onnx.parser.parse_model(INT8_CONVOLUTION).SerializeToString()
+    x = np.random.default_rng(0).integers(-20, 20, (1, 2, 4, 8), np.int8)
+    (plain,) = Session(model, optimize=False, exact_sums=False).run({"x": x})
+    np.testing.assert_array_equal(opened(model).run({"x": x})[0], plain)
 
 
 def test_operators_that_changed_keep_their_opset() -> None:
