@@ -24,7 +24,7 @@ Array = np.ndarray
 MICROSOFT = "com.microsoft"
 TOLERANCE = 2e-5
 HIDDEN_TOLERANCE = 4e-3
-"""Of rows that see no key: all their scores are near -10000, where float32 has steps of 2**-10."""
+"""Tolerance of rows that see no key: their scores are near -10000, in steps of 2**-10."""
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def assert_agrees(
 
 
 def drawn_mask(random: np.random.Generator, *shape: int) -> Array:
-    """Which keys are seen; the first one is, by every row."""
+    """A mask of the keys that each row sees; all see the first one."""
     mask = (random.random(shape) < 0.7).astype(np.int32)
     mask[..., 0] = 1
     return mask
