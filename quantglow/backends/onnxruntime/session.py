@@ -41,7 +41,8 @@ class Session:
 
     ``optimize``: let onnxruntime rewrite the graph.  ``exact_sums``: products of bytes are added
     in 32 bits on x86 without VNNI, too, where onnxruntime saturates them at 16 bits by default;
-    only an optimized graph can be had so, and none with a QLinearConv of int8 by int8.
+    only an optimized graph can be had so, and none with a QLinearConv of int8 by int8, whose
+    session is loaded without.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ def loaded(model: bytes | str, num_threads: int, optimize: bool, exact_sums: boo
     try:
         return endable(call, lambda: cancel(True))
     except failures() as error:
-        if exact_sums:  # it has no kernel for some convolutions as it rewrites them for that
+        if exact_sums:  # for these, it rewrites convolutions to nodes that it has no kernel for
             return loaded(model, num_threads, optimize, exact_sums=False)
         raise FallbackError(f"onnxruntime cannot load the model: {error}") from error
 

@@ -146,7 +146,6 @@ def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> 
 PROGRAM = """
 import sys
 import quantglow as qg
-from quantglow.processes import background
 from quantglow.runtime.shapes import often_used
 from tests.support.free_network import free_model, image
 often_used.OFTEN, often_used.physical_cores = 2, lambda: 2
