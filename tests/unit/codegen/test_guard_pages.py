@@ -50,7 +50,7 @@ def parts(target: str) -> Iterator[Any]:
 @pytest.mark.parametrize(("target", "part"), [found for t in TARGETS for found in parts(t)])
 @pytest.mark.parametrize("module", MODULES)
 def test_kernels_stay_inside_their_buffers(module: str, target: str, part: int) -> None:
-    done = child("-m", f"tests.unit.backends.{module}", target, str(part), str(PARTS))
+    done = child("-m", f"tests.unit.codegen.{module}", target, str(part), str(PARTS))
     last = (done.stdout.splitlines() or ["nothing ran"])[-1]
     assert done.returncode == 0, f"{target}: {last}: exit code {done.returncode}\n{done.stderr}"
     assert last == "done"

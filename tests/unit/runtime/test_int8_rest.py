@@ -77,8 +77,8 @@ def test_all_threads_and_counts_give_the_integers_of_the_interpreter(
             np.testing.assert_array_equal(one, two)
     tail, head = tail_of(models(again)[0]), models(again)[0].head
     early = dict(zip([o.name for o in head.get_outputs()], head.run(None, {"x": x}), strict=True))
-    results = tail.first.run({n: early[n] for n in tail.first.input_names})
-    given_ = dict(zip(tail.first_names, results, strict=True))
+    values = tail.first.run({n: early[n] for n in tail.first.input_names})
+    given_ = dict(zip(tail.first_names, values, strict=True))
     feeds = {info.name: {**early, **given_}[info.name] for info in tail.rest.get_inputs()}
     if again or not all(array.size for array in feeds.values()):
         return  # the interpreter knows shapes that are decided once

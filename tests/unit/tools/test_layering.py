@@ -1,4 +1,4 @@
-"""Imports go one way: downloads, networks, support, then latency, accuracy and the tools."""
+"""Imports go one way: downloads, networks, support, then accuracy and the tools, then latency."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAY_IMPORT = {
     "tools/downloads": set(),
     "benchmarks/networks": {"tools/downloads"},
     "benchmarks/support": {"tools/downloads", "benchmarks/networks"},
-    "benchmarks/latency": {"tools/downloads", "benchmarks/networks", "benchmarks/support"},
     "benchmarks/accuracy": {"tools/downloads", "benchmarks/networks", "benchmarks/support"},
     "tools": {"tools/downloads", "benchmarks/networks", "benchmarks/support"},
+    "benchmarks/latency": {"tools/downloads", "benchmarks/networks", "benchmarks/support", "tools"},
 }
 FOLDERS = sorted(MAY_IMPORT, key=len, reverse=True)
 """The deepest first: ``tools/downloads`` is not ``tools``."""

@@ -78,6 +78,6 @@ def test_a_second_operator_of_one_name_is_refused() -> None:
         x: Node
 
     Again.__name__ = "Relu"
-    with pytest.raises(TypeError, match=r"operator Relu already, in quantglow\.ops"):
+    with pytest.raises(TypeError, match=r"operator Relu already, in quantglow\.ir\.ops"):
         op(Again)
     assert OPS["Relu"] is Relu

@@ -13,10 +13,10 @@ import pytest
 
 import quantglow as qg
 from quantglow.ir.graph.family import Case
-from quantglow.runtime.shapes import program_cache as often_used
+from quantglow.runtime.shapes import program_cache
 from quantglow.runtime.shapes.program_cache import OftenUsed
 from quantglow.runtime.shapes.specializations import Specialisation
-from quantglow.support.processes import threads as background
+from quantglow.support.processes import threads
 from tests.support.ending import outcome
 from tests.support.free_network import free_model, image
 from tests.unit.forking import exit_code_of_child
@@ -27,8 +27,8 @@ PATIENCE_SECONDS = 60
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(often_used, "OFTEN", 3)
-    monkeypatch.setattr(often_used, "physical_cores", lambda: 2)
+    monkeypatch.setattr(program_cache, "OFTEN", 3)
+    monkeypatch.setattr(program_cache, "physical_cores", lambda: 2)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_warming_up_may_compile_it_at_once(compiled: Any, tmp_path: Path) -> Non
 
 def test_the_first_program_of_its_own_stays(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Callable[[], object]] = []
-    monkeypatch.setattr(background, "started", lambda name, work: started.append(work))
+    monkeypatch.setattr(threads, "started", lambda name, work: started.append(work))
     compiled(image(FIRST))
     for _ in range(3):
         assert not isinstance(served(compiled), Specialisation)
@@ -135,7 +135,7 @@ def test_a_case_is_tried_once_until_it_is_forgotten() -> None:
 
 
 def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(often_used, "physical_cores", lambda: 1)
+    monkeypatch.setattr(program_cache, "physical_cores", lambda: 1)
     made: list[Case] = []
     often = OftenUsed(lambda case, check: made.append(case))
     for _ in range(10):
@@ -146,10 +146,9 @@ def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> 
 PROGRAM = """
 import sys
 import quantglow as qg
-from quantglow.support.processes import background
-from quantglow.runtime.shapes import often_used
+from quantglow.runtime.shapes import program_cache
 from tests.support.free_network import free_model, image
-often_used.OFTEN, often_used.physical_cores = 2, lambda: 2
+program_cache.OFTEN, program_cache.physical_cores = 2, lambda: 2
 compiled = qg.compile(free_model(), num_threads=2)
 for shape in ((1, 3, 8, 8), *[(2, 3, 13, 18)] * 4):
     compiled(image(shape))
