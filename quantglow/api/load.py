@@ -122,10 +122,10 @@ def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
 
 
 def carried_by(
-    saved: SavedModel, file: str, wanted: tuple[str, int, str], *, must_fit: bool
+    saved: SavedModel, file: str, names: tuple[str, int, str], *, must_fit: bool
 ) -> tuple[Carried | None, str]:
     """The code of a file, ready to be found, and the target that it is for; None and the target
-    that is ``wanted``, with threads and schedule, where none fits.
+    that is ``names``, with threads and schedule, where none fits.
 
     Raises ``FileFormatError`` if it ``must_fit``.
     """
@@ -133,7 +133,7 @@ def carried_by(
         if saved.code is None:
             raise BackendError("it was saved without include_code")
         brought = Carried(saved.code.entries)
-        return brought, saved.code.target_for(*wanted)
+        return brought, saved.code.target_for(*names)
     except BackendError as error:
         if must_fit:
             raise FileFormatError(
@@ -141,7 +141,7 @@ def carried_by(
                 "include_code for these settings, or load it with code='use', which compiles it."
             ) from None
         debug.log(1, f"code of {file}: {error}")
-        return None, wanted[0]
+        return None, names[0]
 
 
 def compile_saved(
@@ -224,8 +224,8 @@ def with_tail(head: CompiledModel, tail: Tail, compiler: Compiler) -> PartlyComp
     from quantglow.runtime.saved.tail_weights import whole_tail
 
     def int8(behind: object) -> tuple[AnyModel | str, AnyModel | str]:
-        body, rest = (inner(name) if name in tail.files else "" for name in (BODY, REST))
-        return body, rest
+        body, suffix = (inner(name) if name in tail.files else "" for name in (BODY, REST))
+        return body, suffix
 
     def inner(name: str) -> AnyModel:
         return model_of(tail.files[name], compiler)
@@ -326,9 +326,9 @@ class Reopened:
 
 def check_externals(graph: Graph) -> None:
     """Check the ONNX nodes inside a graph from a file.  Raises ``FileFormatError``."""
-    if found := [node for node in graph.nodes if isinstance(node, External)]:
+    if externals := [node for node in graph.nodes if isinstance(node, External)]:
         # Only here: a process without nodes of the fallback needs no onnx.
         from quantglow.importer.onnx.resolvers.external import check_external
 
-        for node in found:
+        for node in externals:
             check_external(node)

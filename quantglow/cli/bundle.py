@@ -83,11 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     """Write the bundle; print its flash and RAM, its files, its inputs and outputs."""
     check_folder(options.output)
-    given = {field.name: getattr(options, field.name) for field in fields(BundleOptions)}
-    BundleOptions(**given).check(options.output)
+    settings = {field.name: getattr(options, field.name) for field in fields(BundleOptions)}
+    BundleOptions(**settings).check(options.output)
     compiled = opened(options)
     shapes = shapes_of(options) if is_saved(options.model) else {}
-    compiled.export_bundle(options.output, input_shapes=shapes or None, **given)
+    compiled.export_bundle(options.output, input_shapes=shapes or None, **settings)
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))
     report = compiled.report
@@ -170,7 +170,7 @@ def verdict(folder: str, facts: Mapping[str, Any]) -> str:
 
 def tables(manifest: str, facts: Mapping[str, Any]) -> Iterator[Table]:
     """The files with their sizes, then inputs and outputs."""
-    rows = [(file, str(found["nbytes"])) for file, found in facts["files"].items()]
+    rows = [(file, str(listed["nbytes"])) for file, listed in facts["files"].items()]
     yield Table("Files", ("file", "bytes"), [*rows, (manifest, "")], frozenset({"bytes"}))
     columns = ("", "name", "type", "shape", "scale", "zero point")
     ends = [

@@ -126,21 +126,21 @@ def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader
     check_labels(labels, recipe.answers, graph)
     feeds = feeds_of_images(graph, images)
     sums = [Sums() for _ in graph.outputs]
-    wanted, got, names = list[Any](), list[Any](), set[str]()
+    answers, got, names = list[Any](), list[Any](), set[str]()
     for start in range(0, len(feeds), PIECE):
         piece = feeds[start : start + PIECE]
         with reference(recipe.model, graph, piece) as waiting:
             expected = waiting()
         names.add(expected.name)
         for sample, exact in zip(piece, expected.outputs, strict=True):
-            found = compiled.run(None, declared_feeds(graph.signature.inputs, sample))
-            sums = [s + Sums.of(a, b) for s, a, b in zip(sums, exact, found, strict=True)]
-            wanted.append(read(exact[0]))
-            got.append(read(found[0]))
-    accuracies = [None if labels is None else same(a, list(labels)) for a in (wanted, got)]
+            results = compiled.run(None, declared_feeds(graph.signature.inputs, sample))
+            sums = [s + Sums.of(a, b) for s, a, b in zip(sums, exact, results, strict=True)]
+            answers.append(read(exact[0]))
+            got.append(read(results[0]))
+    accuracies = [None if labels is None else same(a, list(labels)) for a in (answers, got)]
     worst = min(s.sqnr_db for s in sums)
     name = " and ".join(sorted(names))
-    return Measured(len(feeds), name, worst, same(wanted, got), *accuracies)
+    return Measured(len(feeds), name, worst, same(answers, got), *accuracies)
 
 
 def gate_figures(recipe: Recipe, measured: Measured) -> Iterator[Figure]:
@@ -181,13 +181,13 @@ def profile_figures(recipe: Recipe, profile: Profile) -> Iterator[Figure]:
     yield Figure(name, f"differs by {far:.2g}", limit, not far <= PROFILE_TOLERANCE)
 
 
-def deviation(recorded: Profile, found: Profile) -> float:
+def deviation(recorded: Profile, profile: Profile) -> float:
     """Largest deviation of an end of a range, as a share of the range; 1 if a range is missing."""
-    if recorded.histograms.keys() != found.histograms.keys():
+    if recorded.histograms.keys() != profile.histograms.keys():
         return 1.0
     distances = [0.0]
     for name, one in recorded.histograms.items():
-        other = found.histograms[name]
+        other = profile.histograms[name]
         ends = (abs(one.minimum - other.minimum), abs(one.maximum - other.maximum))
         if max(ends):
             width = max(abs(one.maximum), abs(one.minimum), one.maximum - one.minimum)

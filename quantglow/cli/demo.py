@@ -106,8 +106,8 @@ def results_table(
 
 def accuracy(run: Runner, example: Example) -> float:
     """Share of the labeled images whose largest score is the label."""
-    found = [int(run({example.input_name: image[None]})[0].argmax()) for image in example.images]
-    return float(np.mean(np.array(found) == example.labels))
+    classes = [int(run({example.input_name: image[None]})[0].argmax()) for image in example.images]
+    return float(np.mean(np.array(classes) == example.labels))
 
 
 def operators_line(report: Report) -> str:

@@ -68,12 +68,12 @@ def crop(images: Images, side: Any) -> Array:
         top, left = (height - side) // 2, (width - side) // 2
         return images.values[:, top : top + side, left : left + side]
     rng = np.random.default_rng(images.seed)
-    found = []
+    crops = []
     for image in images.values:
         top, left = rng.integers(0, height - side + 1), rng.integers(0, width - side + 1)
         part = image[top : top + side, left : left + side]
-        found.append(part[:, ::-1] if rng.random() < 0.5 else part)
-    return np.stack(found)
+        crops.append(part[:, ::-1] if rng.random() < 0.5 else part)
+    return np.stack(crops)
 
 
 def zero_right_of(images: Images, role: Any) -> Array:
@@ -93,9 +93,9 @@ def channels(images: Images, count: Any) -> Array:
     return np.repeat(images.values[..., None], count, axis=3)
 
 
-def channels_first(images: Images, wanted: Any) -> Array:
+def channels_first(images: Images, layout: Any) -> Array:
     """[N, H, W, C] -> [N, C, H, W]."""
-    if wanted is not True or images.values.ndim != 4:
+    if layout is not True or images.values.ndim != 4:
         raise OptionError("channels_first = true takes images with channels")
     return np.ascontiguousarray(images.values.transpose(0, 3, 1, 2))
 
@@ -122,8 +122,8 @@ def _float(images: Images) -> Array:
 
 
 def _numbers(step: str, value: Any, images: Images) -> Array:
-    found = value if isinstance(value, list) else [value]
-    if not found or not all(type(n) in (int, float) and abs(n) <= LARGEST for n in found):
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or not all(type(n) in (int, float) and abs(n) <= LARGEST for n in numbers):
         raise OptionError(f"{step} takes a number, or a list of numbers, got {value!r}")
     if isinstance(value, list) and images.values.shape[-1] != len(value):
         raise OptionError(
@@ -172,11 +172,11 @@ READERS: dict[str, Callable[[Path], Reader]] = {"class": largest, "text": text}
 def check_labels(labels: Array | None, answers: str, graph: Graph) -> None:
     """Raise ``CalibrationError`` for labels that can never be equal to such answers of the graph's
     first output."""
-    kinds, wanted = LABELS[answers]
+    kinds, dimensions = LABELS[answers]
     if labels is not None and (labels.dtype.kind not in kinds or labels.ndim != 1):
         raise CalibrationError(
             f"labels of {labels.dtype} and shape {labels.shape} are never equal to answers of kind "
-            f"{answers!r}. Remedy: {wanted} for each image."
+            f"{answers!r}. Remedy: {dimensions} for each image."
         )
     if labels is not None and answers == "class":
         name, scores = graph.outputs[0]

@@ -60,18 +60,18 @@ class Footprint(Concise, HasText):
     def of(graph: Graph, target: str, schedule: str | None = None) -> Footprint:
         """The footprint of a graph.  Raises ``BackendError``, as a bundle of it would."""
         check_own(graph)
-        found = bundle_target(target)
-        least = planned = plan_program(graph, found, schedule=MEMORY)
-        if schedule_for(found, schedule) != MEMORY:
-            planned = plan_program(graph, found)
-        emitted = code_for(planned, found)
+        bundle_isa = bundle_target(target)
+        least = planned = plan_program(graph, bundle_isa, schedule=MEMORY)
+        if schedule_for(bundle_isa, schedule) != MEMORY:
+            planned = plan_program(graph, bundle_isa)
+        emitted = code_for(planned, bundle_isa)
         model = Model("model", graph.source_hash, is_integer(graph))
         bundle = contents_of(model, Code((emitted,)), Placement.OBJECT)
         return Footprint(
-            found.name,
+            bundle_isa.name,
             bundle.flash,
-            bundle.made.stack.most_nbytes,
-            bundle.made.arena_nbytes,
+            bundle.program.stack.most_nbytes,
+            bundle.program.arena_nbytes,
             replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
             least.plan.peak_nbytes,
             tuple(layers_of(planned.program, emitted)),
@@ -81,18 +81,18 @@ class Footprint(Concise, HasText):
 
 def layers_of(program: Program, emitted: EmittedProgram) -> Iterator[Layer]:
     """The calls of a program; a constant counts where it is read first."""
-    live, seen = live_nbytes(program), set[int]()
+    live, counted = live_nbytes(program), set[int]()
     for call in emitted.calls:
-        weights = sum(emitted.constants[i].nbytes for i in new_constants(call, seen))
+        weights = sum(emitted.constants[i].nbytes for i in new_constants(call, counted))
         yield Layer(name_of(call.step), call.step.mnemonic, weights, live[id(call.step)])
 
 
-def new_constants(call: EmittedCall, seen: set[int]) -> Iterator[int]:
+def new_constants(call: EmittedCall, counted: set[int]) -> Iterator[int]:
     """Numbers of the constants that no call before read."""
     for inner in call.nested():
         for pointer in inner.pointers:
-            if pointer.place is Place.CONSTANT and pointer.index not in seen:
-                seen.add(pointer.index)
+            if pointer.place is Place.CONSTANT and pointer.index not in counted:
+                counted.add(pointer.index)
                 yield pointer.index
 
 
@@ -102,11 +102,11 @@ def live_nbytes(program: Program) -> Mapping[int, int]:
     for interval in lifetimes(program):
         changes[interval.begin] += interval.nbytes
         changes[interval.end] -= interval.nbytes
-    found, live = dict[int, int](), 0
+    peaks, live = dict[int, int](), 0
     for step, change in zip(program.instructions, changes, strict=False):
         live += change
-        found[id(step)] = live
-    return found
+        peaks[id(step)] = live
+    return peaks
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ Counter = Callable[[Sequence[Sequence[Array]], Sequence[Sequence[Array]]], Right
 [samples][outputs]."""
 
 
-def no_labels(wanted: object, found: object) -> None:
+def no_labels(expected: object, results: object) -> None:
     """None: the right answers are not known."""
 
 
@@ -84,18 +84,18 @@ def verify(
 
     def compared() -> Verification:
         expected = reference()
-        found = list(map(run, samples))
-        outputs = output_accuracy(graph, found, expected.outputs)
-        shares = right(expected.outputs, found)
+        results = list(map(run, samples))
+        outputs = output_accuracy(graph, results, expected.outputs)
+        shares = right(expected.outputs, results)
         return Verification(outputs, (), expected.name, len(samples), expected.notes, shares)
 
     def by_layer() -> Verification:
         affordable = LAYER_ELEMENTS // sum(node.type.size for node in float_graph.nodes)
         few = samples[: min(max(1, affordable), MAX_SAMPLES)]
-        found = layer_accuracy(
+        accuracies = layer_accuracy(
             float_graph, graph, decisions, until_interrupted(few), profile.histograms
         )
-        return Verification(layers=found)
+        return Verification(layers=accuracies)
 
     outputs = attempted(compared, Verification(), "the outputs were not compared")
     layers = attempted(by_layer, unverified(decisions), "the layers were not compared")
@@ -286,10 +286,10 @@ def _totals(
     samples: Sequence[Feeds],
     deadline: Deadline = NEVER,
 ) -> dict[str, list[Sums]]:
-    wanted = frozenset(names)
+    layers = frozenset(names)
     totals: dict[str, list[Sums]] = {}
     for feeds in samples:
-        for name, sums in _of_sample(float_graph, int8_graph, wanted, feeds):
+        for name, sums in _of_sample(float_graph, int8_graph, layers, feeds):
             if deadline.is_over:
                 return totals
             before = totals.get(name, [Sums()] * len(sums))
@@ -298,17 +298,17 @@ def _totals(
 
 
 def _of_sample(
-    float_graph: Graph, int8_graph: Graph, wanted: frozenset[str], feeds: Feeds
+    float_graph: Graph, int8_graph: Graph, layers: frozenset[str], feeds: Feeds
 ) -> Iterable[tuple[str, list[Sums]]]:
     exact: dict[Node, Array] = {}
     interpret(float_graph, feeds, [exact.__setitem__])
     by_name = {node.name: value for node, value in exact.items()}
     outputs = logit_outputs(float_graph)
     for node, value in local_values(int8_graph, by_name):
-        if node.name in wanted:
+        if node.name in layers:
             layer = float_graph.by_name(node.name)
-            found = consequences(float_graph, exact, layer, value, outputs)
-            yield node.name, [Sums.of(exact[o], v) for o, v in zip(outputs, found, strict=True)]
+            ends = consequences(float_graph, exact, layer, value, outputs)
+            yield node.name, [Sums.of(exact[o], v) for o, v in zip(outputs, ends, strict=True)]
 
 
 def consequences(
@@ -328,7 +328,10 @@ def consequences(
         if all(operand is None for operand in operands):
             return None
         pairs = zip(operands, node.operands, strict=True)
-        return node.evaluate(*(exact[o] if given is None else given for given, o in pairs))
+        return node.evaluate(*(exact[o] if changed is None else changed for changed, o in pairs))
 
-    found = Execution(graph, ends, evaluate, only=()).run()
-    return [exact[end] if given is None else given for given, end in zip(found, ends, strict=True)]
+    values = Execution(graph, ends, evaluate, only=()).run()
+    return [
+        exact[end] if changed is None else changed
+        for changed, end in zip(values, ends, strict=True)
+    ]

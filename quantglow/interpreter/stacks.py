@@ -186,9 +186,9 @@ class Evaluator:
         if stacked is None:  # It does not mix samples at the shapes of ``node``, but at these.
             apart = (part[index : index + 1] for index in range(len(part)))
             return np.concatenate([self._computed(node, operands, one) for one in apart])
-        return stacked.evaluate(*self.given(counterpart, operands, part))
+        return stacked.evaluate(*self.arrays(counterpart, operands, part))
 
-    def given(
+    def arrays(
         self, counterpart: Node, operands: Sequence[Stackable], part: range
     ) -> Iterator[Array]:
         """The operands of a ``counterpart`` for some samples.

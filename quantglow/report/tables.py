@@ -88,8 +88,8 @@ class Table:
         """The table with as many rows, and the number of those that are not shown."""
         if len(self.rows) <= count:
             return self
-        rest = (f"and {len(self.rows) - count} more", *[""] * (len(self.columns) - 1))
-        return replace(self, rows=[*self.rows[:count], rest])
+        last_row = (f"and {len(self.rows) - count} more", *[""] * (len(self.columns) - 1))
+        return replace(self, rows=[*self.rows[:count], last_row])
 
     def rich(self) -> rich.table.Table:
         """The table for a rich console."""

@@ -241,8 +241,8 @@ class OptimizeBodies:
             new = self.optimize(body)
 
             def renamed(node: Node) -> Node:
-                stays = node.name in originals or node.name not in names.taken
-                names.taken.add(node.name)
+                stays = node.name in originals or node.name not in names.used
+                names.used.add(node.name)
                 return node if stays else replace(node, name=names.fresh(node.name))
 
             return new.rebuild(renamed)

@@ -221,15 +221,15 @@ class Built:
     @cached_property
     def _stored(self) -> tuple[Content, importer.Places]:
         """The model of an int8 file, and where its weights are."""
-        graphs = [found.graph for found in (self.decided or {}).values()]
+        graphs = [decided.graph for decided in (self.decided or {}).values()]
         return importer.stored(self._opened, self._constants, self.is_same, graphs)
 
     @property
     def _opened(self) -> Source:
         """The model that the graphs are made of."""
-        found = self.family.source
-        assert isinstance(found, Source), "families with free dimensions come from a model"
-        return found
+        source = self.family.source
+        assert isinstance(source, Source), "families with free dimensions come from a model"
+        return source
 
     @property
     def _constants(self) -> list[Constant]:
@@ -248,10 +248,10 @@ class Built:
         main, *others = self.decided.items()
         free["decisions"] = to_json(main[1].decisions)
         free["cases"] = [
-            {"values": dict(values or ()), "decisions": to_json(found.decisions)}
-            for values, found in others
+            {"values": dict(values or ()), "decisions": to_json(decided.decisions)}
+            for values, decided in others
         ]
-        graphs = tuple(found.graph for _, found in others)
+        graphs = tuple(decided.graph for _, decided in others)
         return Freedom(free, source, graphs, Origin.restored)
 
     def is_same(self, source: Source) -> bool:
@@ -327,8 +327,8 @@ def source_of(saved: SavedModel) -> Source:
     free = saved.free or {}
     places = free.get("weights", {})
     try:
-        found = importer.restored(saved.source, places, constant_nodes(saved.graph))
-        return replace(found, unrolls=not free.get(LOOPS))
+        restored = importer.restored(saved.source, places, constant_nodes(saved.graph))
+        return replace(restored, unrolls=not free.get(LOOPS))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FileFormatError(
             f"the weights of the model are damaged: {error!r}. Remedy: save the model again."

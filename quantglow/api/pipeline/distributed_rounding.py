@@ -104,7 +104,7 @@ def answered(task: Task, order: Order) -> Reply:
             return Reply(None, worker, environment())
         for name, operands in order.improved.items():
             runs.improve(name, operands)
-        result: Any = runs.found() if order.name is None else runs.statistics(order.name)
+        result: Any = runs.ends() if order.name is None else runs.statistics(order.name)
     return Reply(result, worker, environment())
 
 
@@ -150,8 +150,8 @@ class ClusterRuns:
 
     def statistics(self, name: str) -> tuple[Moments, ...]:
         """``Runs``"""
-        found: list[tuple[Moments, ...]] = self._answers(name)
-        return tuple(reduce(add, parts) for parts in zip(*found, strict=True))
+        moments: list[tuple[Moments, ...]] = self._answers(name)
+        return tuple(reduce(add, parts) for parts in zip(*moments, strict=True))
 
     def prefetch(self) -> None:
         """``Runs``; the workers wait for the layer."""
@@ -160,13 +160,13 @@ class ClusterRuns:
         """``Runs``"""
         self.improved[name] = operands
 
-    def found(self) -> tuple[Ends, Ends]:
+    def ends(self) -> tuple[Ends, Ends]:
         """``Runs``"""
         if not self.task.ends:
             return (), ()
         answers: list[tuple[Ends, Ends]] = self._answers(None)
-        found = [own for part, _ in answers for own in part]
-        return found, [own for _, part in answers for own in part]
+        results = [result for part, _ in answers for result in part]
+        return results, [result for _, part in answers for result in part]
 
     def end(self) -> None:
         """``Runs``"""
@@ -178,9 +178,9 @@ class ClusterRuns:
         """The results of all shards, in their order."""
         with large_messages():
             futures = [self._submit(index, name) for index in range(len(self.shards))]
-            found = [self._answer(index, name, future) for index, future in enumerate(futures)]
+            answers = [self._answer(index, name, future) for index, future in enumerate(futures)]
         self.sent = len(self.improved)
-        return found
+        return answers
 
     def _answer(self, index: int, name: str | None, future: Any) -> Any:
         """The result of a shard, whose runs begin again where a worker has lost them."""

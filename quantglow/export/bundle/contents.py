@@ -66,7 +66,7 @@ class Code(Concise):
         """The program that runs on every processor of the family."""
         return self.programs[-1]
 
-    def made(self, model: Model, placement: Placement) -> ProgramObject:
+    def build(self, model: Model, placement: Placement) -> ProgramObject:
         """The object, perhaps with parts.  Raises ``BackendError``."""
         if self.choice:
             return levels_object(
@@ -81,7 +81,7 @@ class Contents(Concise):
 
     model: Model
     target: Target
-    made: ProgramObject
+    program: ProgramObject
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     has_pool: bool = False
@@ -99,7 +99,7 @@ class Contents(Concise):
     @property
     def codes(self) -> tuple[bytes, ...]:
         """The objects."""
-        return (self.made.code, *self.made.parts.values())
+        return (self.program.code, *self.program.parts.values())
 
     @cached_property
     def facts(self) -> ObjectFacts:
@@ -117,22 +117,22 @@ class Contents(Concise):
     @cached_property
     def flash(self) -> Flash:
         """Bytes of the functions and of the weights."""
-        weights = self.made.weights
+        weights = self.program.weights
         inside = weights.nbytes if weights.placement is Placement.OBJECT else 0
-        called = ("level", "run_at") if self.made.parts else ("run",)
+        called = ("level", "run_at") if self.program.parts else ("run",)
         roots = [f"{self.name}_{function}" for function in called]
         return flash_of(self.codes, self.target, roots, weights.nbytes, inside)
 
     @property
     def has_weights(self) -> bool:
         """Whether a run takes the constants as an argument."""
-        return self.made.weights.placement is Placement.BIN
+        return self.program.weights.placement is Placement.BIN
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Files that a linker or compiler makes the model of."""
-        placed = self.made.weights.placement is Placement.C
-        parts = (f"{part}.o" for part in self.made.parts)
+        placed = self.program.weights.placement is Placement.C
+        parts = (f"{part}.o" for part in self.program.parts)
         codes = [f"{self.name}_weights.c"] if placed else []
         codes += [f"{self.name}_pool.c"] if self.has_pool else []
         return (f"{self.name}.o", *parts, *codes)
@@ -226,8 +226,8 @@ class Needs:
     compiler: tuple[str, ...]
 
     def __str__(self) -> str:
-        found = ", ".join((*self.libm, *self.system, *self.compiler))
-        return f"memcpy, memset; {found or 'no other function'}"
+        functions = ", ".join((*self.libm, *self.system, *self.compiler))
+        return f"memcpy, memset; {functions or 'no other function'}"
 
 
 def needs_of(undefined: Iterable[str], is_integer: bool) -> Needs:

@@ -127,24 +127,24 @@ def _is_integer(node: Node) -> bool:
 
 def with_quantized_inputs(graph: Graph) -> Graph:
     """The graph with the integers of its inputs.  Raises ``OptionError`` if all stay float."""
-    found = with_integer_inputs(graph)
-    if not any(node.type.quant for node in found.inputs):
+    integer_graph = with_integer_inputs(graph)
+    if not any(node.type.quant for node in integer_graph.inputs):
         raise OptionError(
             "quantize_input=True, but no input is rounded first: operators read its floats, or "
             "nothing is int8. Remedy: leave quantize_input out, or quantize these operators."
         )
-    return found
+    return integer_graph
 
 
 def with_quantized_outputs(graph: Graph) -> Graph:
     """The graph with the integers of its outputs.  Raises ``OptionError`` if all stay float."""
-    found = with_integer_outputs(graph)
-    if not any(node.type.quant for _, node in found.outputs):
+    integer_graph = with_integer_outputs(graph)
+    if not any(node.type.quant for _, node in integer_graph.outputs):
         raise OptionError(
             "quantize_output=True, but no output is made of int8 values. Remedy: quantize with "
             "quantize_output=True, too, which rounds the result of the last layer."
         )
-    return found
+    return integer_graph
 
 
 def bundle_target(name: str) -> Target:
@@ -172,7 +172,7 @@ def code_of(graph: Graph, target: str, schedule: str | None = None) -> Code:
     if not instance("target", target, str, "the name of a target").endswith(ALL):
         return Code((emitted(graph, target, schedule),))
     targets, decision = choice_of(target)
-    return Code(tuple(program_for(graph, found, schedule) for found in targets), decision)
+    return Code(tuple(program_for(graph, target, schedule) for target in targets), decision)
 
 
 def emitted(graph: Graph, target: str, schedule: str | None = None) -> EmittedProgram:
@@ -188,9 +188,9 @@ def program_for(graph: Graph, target: Target, schedule: str | None = None) -> Em
 
 def code_for(planned: PlannedProgram, target: Target) -> EmittedProgram:
     """A planned program's code, which clears what its kernels read before it is written."""
-    made = emit_program(planned.program, planned.plan, target)
+    emitted = emit_program(planned.program, planned.plan, target)
     unwritten = unwritten_blocks(planned.program, planned.plan, target.isa.slack_nbytes)
-    return replace(made, unwritten=unwritten)
+    return replace(emitted, unwritten=unwritten)
 
 
 def schedule_for(target: Target, schedule: str | None) -> str:

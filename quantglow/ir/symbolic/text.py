@@ -147,7 +147,7 @@ def read_guards(texts: Iterable[str], hints: Mapping[str, int]) -> tuple[Guard, 
     sizes, guards = symbols(hints)
     for text in texts:
         guards.record(_guard(text, sizes))
-    return tuple(guards.found)
+    return tuple(guards.recorded)
 
 
 def _guard(text: str, sizes: Mapping[str, int]) -> Guard:

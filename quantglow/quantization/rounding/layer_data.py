@@ -114,7 +114,7 @@ class LayerData:
         the sums that are wanted and the real values of the residual, if there is one.
         """
         node: Any = self.evaluator.counterpart(self.node, part[0])
-        arrays = self.evaluator.given(node, self.operands, part)
+        arrays = self.evaluator.arrays(node, self.operands, part)
         values = dict(zip(node.operands, arrays, strict=True))
         x = np.subtract(values[node.x], node.x.type.params.zero_point, dtype=np.float32)
         sums = self.target.stacked(part)

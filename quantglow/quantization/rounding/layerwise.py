@@ -107,7 +107,7 @@ def recover(
                 improved.operands[name] = _improved(task, name, runs, improved, per_channel)
                 runs.improve(name, improved.operands[name])
             is_whole = len(improved.operands) == len(layers) and not deadline.is_over
-            int8_ends, float_ends = runs.found() if is_whole else ((), ())
+            int8_ends, float_ends = runs.ends() if is_whole else ((), ())
         finally:
             runs.end()
     result = improved.graph()

@@ -70,7 +70,7 @@ class Runs(Protocol):
     def improve(self, name: str, operands: Operands) -> None:
         """Go on with these operands of the layer."""
 
-    def found(self) -> tuple[Ends, Ends]:
+    def ends(self) -> tuple[Ends, Ends]:
         """The ends in the int8 graph and in the float one, when all layers are improved."""
 
     def end(self) -> None:
@@ -166,7 +166,7 @@ class SampleRuns:
         """``Runs``"""
         self.improved.operands[name] = operands
 
-    def found(self) -> tuple[Ends, Ends]:
+    def ends(self) -> tuple[Ends, Ends]:
         """``Runs``"""
         task, count = self.task, range(len(self.samples))
         if not task.ends:

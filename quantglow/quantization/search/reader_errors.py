@@ -214,7 +214,7 @@ class ReaderErrors:
         """Some lines of the reader's result for one sample; ``changed``: lines of an operand."""
         variant = self.evaluator.counterpart(reader, sample)
         one = range(sample, sample + 1)
-        arrays = self.evaluator.given(variant, [operands[o] for o in reader.operands], one)
+        arrays = self.evaluator.arrays(variant, [operands[o] for o in reader.operands], one)
         pairs = zip(reader.operands, arrays, strict=True)
         parts = (changed[o] if o in changed else _part(array, lines) for o, array in pairs)
         with np.errstate(all="ignore"):

@@ -68,7 +68,7 @@ class Progress:
         names = self.names
         feeds = dict(zip(names.captured, self.captured, strict=True))
         pairs = zip(names.carried, self.carried, strict=True)
-        feeds |= {carry.given: array for carry, array in pairs if carry.given}
+        feeds |= {carry.inside: array for carry, array in pairs if carry.inside}
         if names.number:
             feeds[names.number] = np.full(names.dims, self.trips, np.int64)
         return feeds
@@ -171,7 +171,7 @@ class TripBlock(Concise):
         carried_kinds, runs, rows = [kinds], list[LlvmExecutable](), list[tuple[Kind, ...]]()
         for _ in range(count):
             pairs = zip(names.carried, carried_kinds[-1], strict=True)
-            shapes = {carry.given: kind[0] for carry, kind in pairs if carry.given}
+            shapes = {carry.inside: kind[0] for carry, kind in pairs if carry.inside}
             if names.number:
                 shapes[names.number] = names.dims
             run = program_at({**shapes, **captured})
@@ -247,7 +247,7 @@ class _Places:
     def _before(self, trip: int) -> dict[str, tuple[int, int]]:
         names, count = self.names, len(self.names.carried)
         places = {
-            carry.given: (2 * n + (trip % 2 if carry.after else 0), 0)
+            carry.inside: (2 * n + (trip % 2 if carry.after else 0), 0)
             for n, carry in enumerate(names.carried)
         }
         places |= {name: (2 * count + n, 0) for n, name in enumerate(names.captured)}

@@ -112,8 +112,8 @@ def load_kernels(program: Program, target: Target, check: Check) -> None:
     program with other constants.  ``check`` is called before each; it may raise.
     """
     steps, calls = zip(*kernel_calls(program, target), strict=True)
-    made = [checked(call, check) for call in calls]
-    library(target).load_calls(call_names(steps, made, target), made)
+    checked_calls = [checked(call, check) for call in calls]
+    library(target).load_calls(call_names(steps, checked_calls, target), checked_calls)
 
 
 def checked(call: KernelCall, check: Check) -> KernelCall:

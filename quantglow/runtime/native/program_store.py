@@ -127,12 +127,12 @@ class ProgramStore:
         programs, or if somebody looks at how they are made."""
         if debug.verifying() or debug.shows_stages():
             return None
-        found = self.cache.get(key)
-        if found is None:
+        entry = self.cache.get(key)
+        if entry is None:
             return None
-        end = found.find(b"\n")
+        end = entry.find(b"\n")
         with usable(key):
-            return dict(json.loads(found[:end])), memoryview(found)[end + 1 :]
+            return dict(json.loads(entry[:end])), memoryview(entry)[end + 1 :]
         return None
 
     def _loaded(
@@ -149,12 +149,12 @@ class ProgramStore:
         allocate = allocator(target)
         constants = Constants(allocate, target.isa.slack_nbytes, shared=True)
         kept = [self._constant(int(n), at, small, constants) for n, at in head["constants"]]
-        found = tuple(array for array in kept if array is not None)
-        if len(found) < len(kept):
+        arrays = tuple(array for array in kept if array is not None)
+        if len(arrays) < len(kept):
             return None
         functions = as_words(library(target).addresses_of(symbols))
         arenas = Arenas(allocate, growth)
-        return LoadedProgram(table, threads, symbols, functions, found, arenas, is_checked=True)
+        return LoadedProgram(table, threads, symbols, functions, arrays, arenas, is_checked=True)
 
     def _constant(
         self, nbytes: int, place: object, small: memoryview, constants: Constants
@@ -174,10 +174,10 @@ class ProgramStore:
             data = small[max(0, at) : at + nbytes]
         if len(data) != nbytes:
             raise ValueError(f"a constant has {len(data)} bytes instead of {nbytes}")
-        made = constants.copy(np.frombuffer(data, np.uint8), digest)
+        constant = constants.copy(np.frombuffer(data, np.uint8), digest)
         if digest is not None:
             drop_carried(constant_name(digest.hex()))
-        return made
+        return constant
 
 
 @contextmanager
@@ -320,9 +320,9 @@ def _end(data: Any, size: int) -> End:
     name, dtype, shape, strides, nbytes, is_state = data
     if is_state:
         raise ValueError("programs of states are not kept")
-    found = _positions(shape, size)
+    positions = _positions(shape, size)
     at = _positions([nbytes], size)[0]
-    return End(str(name), DType(dtype), found, _positions(strides, size, len(found)), at)
+    return End(str(name), DType(dtype), positions, _positions(strides, size, len(positions)), at)
 
 
 def _count(value: Any, most: int | None = None) -> int:
@@ -339,16 +339,16 @@ def _positions(data: Any, size: int, length: int | None = None) -> tuple[int, ..
 
 def _array(data: Any, size: int, length: int | None = None) -> Array:
     """The same as an array."""
-    found = np.array(data) if len(data) else np.zeros(0, np.int64)
-    if found.dtype != np.int64 or found.ndim != 1 or length not in (None, len(found)):
+    array = np.array(data) if len(data) else np.zeros(0, np.int64)
+    if array.dtype != np.int64 or array.ndim != 1 or length not in (None, len(array)):
         raise ValueError(f"{str(data)[:60]} is no list of {length} integers")
-    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
+    if len(array) and not 0 <= int(array.min()) <= int(array.max()) < size:
         raise ValueError(f"a position is not below {size}")
-    return found
+    return array
 
 
 def _floats(data: Sequence[Any], length: int) -> Array:
-    found = np.array(data, np.float64)
-    if found.shape != (length,) or not np.isfinite(found).all():
+    floats = np.array(data, np.float64)
+    if floats.shape != (length,) or not np.isfinite(floats).all():
         raise ValueError(f"{str(data)[:60]} is no list of {length} finite numbers")
-    return found
+    return floats

@@ -185,22 +185,22 @@ class Bindings(Concise):
 
     def unchecked(self, values: Values) -> Binding:
         """The binding as the table has it."""
-        found = self.table
-        numbers = found.numbers.always_at(values)
+        table = self.table
+        numbers = table.numbers.always_at(values)
         results = np.array(numbers, np.int64)
         buffers, arena_nbytes = self._plan(numbers)
-        items = results[found.items]
+        items = results[table.items]
         shapes = {at: tuple([numbers[i] for i in at]) for at in self._shapes}
         return Binding(
             numbers,
             arena_nbytes,
             buffers,
-            results[found.offsets],
+            results[table.offsets],
             items,
-            found.work_of_item * items,
-            tuple([(shapes[end.shape], end.dtype.numpy) for end in found.inputs]),
-            tuple([(shapes[end.shape], end.dtype.numpy) for end in found.outputs]),
-            tuple([numbers[i] for i in found.lengths]),
+            table.work_of_item * items,
+            tuple([(shapes[end.shape], end.dtype.numpy) for end in table.inputs]),
+            tuple([(shapes[end.shape], end.dtype.numpy) for end in table.outputs]),
+            tuple([numbers[i] for i in table.lengths]),
         )
 
     def _plan(self, numbers: Sequence[int]) -> tuple[Array, int]:
@@ -212,10 +212,10 @@ class Bindings(Concise):
         key = tuple(free.values())
         if (known := self._plans.get(key)) is not None:
             return known
-        made = self._planned(order, [free.get(i, numbers[i]) for i in self.table.buffers])
+        plan = self._planned(order, [free.get(i, numbers[i]) for i in self.table.buffers])
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
-        return self._plans.setdefault(key, made)
+        return self._plans.setdefault(key, plan)
 
     @staticmethod
     def _planned(order: ArenaOrder, nbytes: Sequence[int]) -> tuple[Array, int]:

@@ -241,8 +241,8 @@ class BatchedExecutable(Concise):
         for context in contexts:
             self.piece.give_back(context)
         self._idle.append(batch)
-        if found := next(filter(None, errors), None):
-            raise found
+        if error := next(filter(None, errors), None):
+            raise error
         return results
 
     def new_outputs(self) -> list[Array]:

@@ -40,14 +40,14 @@ current_processor = _find_processor()
 
 @dataclass
 class Placement:
-    """``workers``: the system's numbers of threads; ``seen``: on which processor each last ran.
+    """``workers``: the system's numbers of threads; ``processors``: on which each last ran.
 
     Workers are kept off the caller's processor only while it stays there itself: where the system
     moves threads about, it knows better.
     """
 
     workers: Sequence[int]
-    seen: Array
+    processors: Array
     together: int = 0
     forbidden: int | None = None
 
@@ -61,7 +61,7 @@ class Placement:
                 self.forbidden = None
                 self._allow([sorted(os.sched_getaffinity(0))] * len(self.workers))
             return
-        self.together = self.together + 1 if here in self.seen.tolist() else 0
+        self.together = self.together + 1 if here in self.processors.tolist() else 0
         if self.together >= PATIENCE:
             self.together, self.forbidden = 0, here
             others = sorted(os.sched_getaffinity(0) - {here})
@@ -70,10 +70,10 @@ class Placement:
 
     def _allow(self, processors: Sequence[Sequence[int]]) -> None:
         """For each worker the processors on which it may run."""
-        for worker, own in zip(self.workers, processors, strict=True):
+        for worker, processor in zip(self.workers, processors, strict=True):
             try:
-                if own:
-                    os.sched_setaffinity(worker, own)
+                if processor:
+                    os.sched_setaffinity(worker, processor)
             except OSError:  # these processors were taken from the process meanwhile
                 return
 

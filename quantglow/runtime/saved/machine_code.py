@@ -180,10 +180,10 @@ def compiled_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:
                 f"the code for {facts['target']!r} could not be made: {error}. Remedy: save the "
                 "model without include_code."
             ) from error
-        return dict(found_in(Path(folder)))
+        return dict(cache_entries(Path(folder)))
 
 
-def found_in(folder: Path) -> Iterator[tuple[str, bytes]]:
+def cache_entries(folder: Path) -> Iterator[tuple[str, bytes]]:
     """All entries of a cache."""
     for kind in KINDS:
         yield from ObjectCache(folder / kind).entries().items()

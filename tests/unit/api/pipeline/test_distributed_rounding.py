@@ -58,8 +58,8 @@ class Shards:
         for runs in self.runs:
             runs.improve(name, operands)
 
-    def found(self) -> tuple[Ends, Ends]:
-        pairs = [runs.found() for runs in self.runs]
+    def ends(self) -> tuple[Ends, Ends]:
+        pairs = [runs.ends() for runs in self.runs]
         found = [own for part, _ in pairs for own in part]
         return found, [own for _, part in pairs for own in part]
 
