@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule
 
 from quantglow.api.compile import compile
-from quantglow.importer.torch.graphs import Outputs, Split, onnx_of_graph
+from quantglow.importer.torch.graphs import GraphSplit, Outputs, onnx_of_graph
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.classes import cached_property
@@ -101,9 +101,9 @@ class GraphOnQuantglow:
         return outputs.gathered([like(node, array) for node, array in pairs], arguments)
 
     @cached_property
-    def interface(self) -> tuple[Split, Outputs]:
+    def interface(self) -> tuple[GraphSplit, Outputs]:
         """Arguments and outputs of the graph.  Raises ``ConversionError``."""
-        return Split.of(self.module.graph), Outputs.of(self.module.graph)
+        return GraphSplit.of(self.module.graph), Outputs.of(self.module.graph)
 
     def _compiled(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
         """The model for the weights among the arguments.  Raises ``QuantglowError``."""

@@ -27,7 +27,7 @@ from quantglow.evaluation.baselines.quantizers import (
 )
 from quantglow.evaluation.latencies import busy_note
 from quantglow.evaluation.layers import MAX_SAMPLES, accumulated_sums, values_by_name
-from quantglow.evaluation.metrics import Sums, class_like
+from quantglow.evaluation.metrics import ErrorSums, class_like
 from quantglow.evaluation.outputs import output_accuracy_of
 from quantglow.evaluation.outputs import with_logits as report_with_logits
 from quantglow.evaluation.report import Report
@@ -99,7 +99,7 @@ class Checked:
             return outputs
         accuracies = list(outputs)
         for rank, position in enumerate(self.logits, len(self.names)):
-            sums = sum(map(Sums.of, *self.pair(results, rank)), Sums())
+            sums = sum(map(ErrorSums.of, *self.pair(results, rank)), ErrorSums())
             accuracies[position] = replace(outputs[position], logits_db=sums.sqnr_db)
         return tuple(accuracies)
 
@@ -231,13 +231,13 @@ def with_our_logits(
     without it for other shapes than those of the graph."""
     if not isinstance(compiled, CompiledModel):
         return outputs
-    sums: dict[str, Sums] = {}
+    sums: dict[str, ErrorSums] = {}
     try:
         graph = family.fitting(samples[0])
         for feeds in samples[:MAX_SAMPLES]:
             exact = values_by_name(graph, feeds)
             for name, of_sample in accumulated_sums(compiled.graph, feeds, exact).items():
-                sums[name] = sums.get(name, Sums()) + of_sample
+                sums[name] = sums.get(name, ErrorSums()) + of_sample
     except (KeyError, QuantglowError):
         return outputs
     layers = [

@@ -29,7 +29,7 @@ from quantglow.runtime.programs.build import Compiler, thread_count
 from quantglow.runtime.saved import saving
 from quantglow.runtime.saved.archives import BODY, REST
 from quantglow.runtime.saved.machine_code import CODE_MODES
-from quantglow.runtime.saved.saving import Freedom, SavedModel, Tail
+from quantglow.runtime.saved.saving import Freedom, SavedModel, SavedTail
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
 from quantglow.runtime.shapes.specializations import (
     Fallback,
@@ -50,7 +50,7 @@ from quantglow.support.errors import (
     TypeRuleError,
 )
 from quantglow.support.options import (
-    Kind,
+    OptionKind,
     Options,
     argument,
     one_of,
@@ -60,7 +60,7 @@ from quantglow.support.options import (
 from quantglow.tuning.records import RECORDS, check_tune, with_records
 
 if TYPE_CHECKING:
-    from quantglow.api.models.families import Origin
+    from quantglow.api.models.families import FamilyOrigin
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +68,7 @@ class SavedFile(Options):
     """The file, which comes first and needs no name."""
 
     path: str | os.PathLike[str] = field(
-        metadata=argument("a file that ``save`` of a compiled model wrote", Kind(file_path))
+        metadata=argument("a file that ``save`` of a compiled model wrote", OptionKind(file_path))
     )
 
 
@@ -216,7 +216,7 @@ def is_whole(graph: Graph, signature: Signature) -> bool:
     return [name for name, _ in graph.outputs] == [port.name for port in signature.outputs]
 
 
-def with_tail(head: CompiledModel, tail: Tail, compiler: Compiler) -> PartlyCompiledModel:
+def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> PartlyCompiledModel:
     """A model in two parts.  Raises ``FileFormatError``."""
     # Only here: a process that runs a compiled model needs no onnx.
     from quantglow.api.models.parts import staged_tail
@@ -318,10 +318,10 @@ class Reopened:
         return Freedom(self.saved.free or {}, self.saved.source, self.saved.cases)
 
     @cached_property
-    def _origin(self) -> Origin:
-        from quantglow.api.models.families import Origin
+    def _origin(self) -> FamilyOrigin:
+        from quantglow.api.models.families import FamilyOrigin
 
-        return Origin.restored(self.saved)
+        return FamilyOrigin.restored(self.saved)
 
 
 def check_externals(graph: Graph) -> None:

@@ -21,7 +21,7 @@ from quantglow.api.pipeline.compilation import page_source
 from quantglow.api.pipeline.distributed_profiling import checked_for_model, profile_on
 from quantglow.api.pipeline.distributed_rounding import ClusterRuns
 from quantglow.api.pipeline.groupwise import graph_with_packed_weights
-from quantglow.api.pipeline.quantization import Quantized, prepared, quantized, timed_layers
+from quantglow.api.pipeline.quantization import QuantizedCases, prepared, quantized, timed_layers
 from quantglow.api.pipeline.request import QuantizationRequest, computing, imported
 from quantglow.api.pipeline.samples import profile_in
 from quantglow.evaluation import diagnosis
@@ -264,7 +264,7 @@ def diagnose(
         )
 
 
-def with_speed(diagnosed: Diagnosis, candidate: Quantized) -> Diagnosis:
+def with_speed(diagnosed: Diagnosis, candidate: QuantizedCases) -> Diagnosis:
     """The diagnosis with times of layers and a timeline, or a note why there are none."""
     try:
         speeds, trace = timed_layers(candidate, Compiler.of())
@@ -275,7 +275,7 @@ def with_speed(diagnosed: Diagnosis, candidate: Quantized) -> Diagnosis:
 
 
 def with_source(
-    diagnosed: Diagnosis, candidate: Quantized, trace: Mapping[str, Any] | None = None
+    diagnosed: Diagnosis, candidate: QuantizedCases, trace: Mapping[str, Any] | None = None
 ) -> Diagnosis:
     """The diagnosis with the name, histograms and options that its page shows."""
     return replace(diagnosed, source=page_source(candidate, trace))

@@ -47,7 +47,7 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report
 from quantglow.report.accuracy import is_close
 from quantglow.report.report import ReportView
-from quantglow.report.tables import Table
+from quantglow.report.tables import ReportTable
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.arrays import Array
@@ -244,13 +244,13 @@ def extremes(array: Array) -> tuple[str, str, str]:
     return f"{array.min():.6g}", f"{array.max():.6g}", str(int(array.argmax()))
 
 
-def outputs_table(outputs: Mapping[str, Array]) -> Table:
+def outputs_table(outputs: Mapping[str, Array]) -> ReportTable:
     rows = [
         (name, f"{array.dtype}{list(array.shape)}", *extremes(array))
         for name, array in outputs.items()
     ]
     numbers = ("smallest", "largest", "index of largest")
-    return Table("Outputs", ("name", "type", *numbers), rows, frozenset(numbers))
+    return ReportTable("Outputs", ("name", "type", *numbers), rows, frozenset(numbers))
 
 
 def next_step(report: Report, options: argparse.Namespace, output: str, good: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.api.pipeline.request import AccuracyContract
-from quantglow.cli.recipe_data import READERS, STEPS, Images, preprocess
+from quantglow.cli.recipe_data import READERS, STEPS, ImageSet, preprocess
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.support.arguments import choice, integer, number, shapes
 from quantglow.support.arrays import Array
@@ -111,7 +111,7 @@ def images_of(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array,
         )
     rows = _rows(len(arrays["images"]), data)
     arrays = {role: array[rows] for role, array in arrays.items()}
-    images = Images(arrays["images"], arrays, data.crops, data.seed)
+    images = ImageSet(arrays["images"], arrays, data.crops, data.seed)
     return preprocess(images, steps), arrays.get("labels")
 
 

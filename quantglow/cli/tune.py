@@ -20,7 +20,7 @@ from quantglow.cli.options import option_flags
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.machine import core_to_json
 from quantglow.evaluation.latencies import busy_note, medians
-from quantglow.report.tables import Table
+from quantglow.report.tables import ReportTable
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support.errors import OptionError
@@ -169,7 +169,7 @@ def told(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def choices_table(tuning: Tuning) -> Table:
+def choices_table(tuning: Tuning) -> ReportTable:
     """The choices that are faster than the default, the best first."""
     better = [record for record in tuning.records if record.choice is not None]
     better.sort(key=ratio)
@@ -184,7 +184,7 @@ def choices_table(tuning: Tuning) -> Table:
         for record in better
     ]
     columns = ("kernel", "choice", "time / default", "tried")
-    return Table("Faster choices", columns, rows, frozenset(columns[2:]))
+    return ReportTable("Faster choices", columns, rows, frozenset(columns[2:]))
 
 
 def ratio(record: Record) -> float:
@@ -203,12 +203,12 @@ def machine_json(core_fit: CoreFit) -> dict[str, object]:
     }
 
 
-def table_of(core_fit: CoreFit) -> Table:
+def table_of(core_fit: CoreFit) -> ReportTable:
     """The costs, before and now."""
     before, now = map(texts_of, (core_fit.listed, core_fit.core))
     rows = [(name, before[name], now[name]) for name in before]
     columns = ("cost", "before", "now")
-    return Table(f"Core of this machine ({core_fit.target.name})", columns, rows)
+    return ReportTable(f"Core of this machine ({core_fit.target.name})", columns, rows)
 
 
 def texts_of(core: Core) -> dict[str, str]:

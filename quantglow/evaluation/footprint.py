@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from quantglow.codegen.llvm.call_profile import name_of
 from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, Place
-from quantglow.export.bundle import Code, Model, contents_of
+from quantglow.export.bundle import BundleCode, BundledModel, contents_of
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.exporter import (
     bundle_target,
@@ -30,7 +30,7 @@ from quantglow.support.views import HasText
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerFootprint:
     """A kernel's call: bytes of the weights that it reads first, and bytes in use meanwhile."""
 
     name: str
@@ -53,7 +53,7 @@ class Footprint(Concise, HasText):
     arena_nbytes: int
     plan: MemoryPlan
     least_nbytes: int
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerFootprint, ...]
     map: MemoryMap
 
     @staticmethod
@@ -65,8 +65,8 @@ class Footprint(Concise, HasText):
         if schedule_for(bundle_isa, schedule) != MEMORY:
             planned = plan_program(graph, bundle_isa)
         emitted = code_for(planned, bundle_isa)
-        model = Model("model", graph.source_hash, is_integer(graph))
-        bundle = contents_of(model, Code((emitted,)), Placement.OBJECT)
+        model = BundledModel("model", graph.source_hash, is_integer(graph))
+        bundle = contents_of(model, BundleCode((emitted,)), Placement.OBJECT)
         return Footprint(
             bundle_isa.name,
             bundle.flash,
@@ -79,12 +79,12 @@ class Footprint(Concise, HasText):
         )
 
 
-def layers_of(program: Program, emitted: EmittedProgram) -> Iterator[Layer]:
+def layers_of(program: Program, emitted: EmittedProgram) -> Iterator[LayerFootprint]:
     """The calls of a program; a constant counts where it is read first."""
     live, counted = live_nbytes(program), set[int]()
     for call in emitted.calls:
         weights = sum(emitted.constants[i].nbytes for i in new_constants(call, counted))
-        yield Layer(name_of(call.step), call.step.mnemonic, weights, live[id(call.step)])
+        yield LayerFootprint(name_of(call.step), call.step.mnemonic, weights, live[id(call.step)])
 
 
 def new_constants(call: EmittedCall, counted: set[int]) -> Iterator[int]:
@@ -110,7 +110,7 @@ def live_nbytes(program: Program) -> Mapping[int, int]:
 
 
 @dataclass(frozen=True)
-class Block:
+class ArenaBlock:
     """A value in the arena: its bytes, and the first and the last kernel while it is there."""
 
     name: str
@@ -129,7 +129,7 @@ class Block:
 class MemoryMap(HasText):
     """The blocks of a plan, the largest first, over ``kernels`` kernels and ``nbytes`` bytes."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[ArenaBlock, ...]
     kernels: int
     nbytes: int
 
@@ -141,7 +141,7 @@ class MemoryMap(HasText):
             before.append(count)
             count += not isinstance(step, Alloc | Dealloc)
         blocks = [
-            Block(
+            ArenaBlock(
                 interval.buffer.name,
                 plan.offsets[interval.buffer],
                 interval.nbytes,

@@ -37,7 +37,7 @@ GROUPS = 16
 
 
 @dataclass(frozen=True)
-class Sums:
+class ErrorSums:
     """Energies of two signals, of their difference and of their product; they add up.
 
     An infinity or NaN that both have in one place does not count; any other is an infinite error.
@@ -50,32 +50,34 @@ class Sums:
     max_error: float = 0.0
 
     @staticmethod
-    def of(reference: Array, value: Array) -> Sums:
+    def of(reference: Array, value: Array) -> ErrorSums:
         """Sums over two arrays of one shape."""
         a, b = np.ravel(reference), np.ravel(value)
         starts = range(0, a.size, BLOCK)
-        return sum((Sums._block(a[i : i + BLOCK], b[i : i + BLOCK]) for i in starts), Sums())
+        return sum(
+            (ErrorSums._block(a[i : i + BLOCK], b[i : i + BLOCK]) for i in starts), ErrorSums()
+        )
 
     @staticmethod
-    def _block(reference: Array, value: Array) -> Sums:
+    def _block(reference: Array, value: Array) -> ErrorSums:
         a, b = reference.astype(np.float64), value.astype(np.float64)
         finite = np.isfinite(a) & np.isfinite(b)
         if not finite.all():
-            return Sums._block_with_infinities(a, b, finite)
+            return ErrorSums._block_with_infinities(a, b, finite)
         error = a - b
         largest = float(np.abs(error).max())
-        return Sums(float(a @ a), float(error @ error), float(b @ b), float(a @ b), largest)
+        return ErrorSums(float(a @ a), float(error @ error), float(b @ b), float(a @ b), largest)
 
     @staticmethod
-    def _block_with_infinities(a: Array, b: Array, finite: Array) -> Sums:
+    def _block_with_infinities(a: Array, b: Array, finite: Array) -> ErrorSums:
         left_out = ~finite & ((a == b) | (np.isnan(a) & np.isnan(b)))
-        block = Sums._block(np.where(finite, a, 0.0), np.where(finite, b, 0.0))
+        block = ErrorSums._block(np.where(finite, a, 0.0), np.where(finite, b, 0.0))
         if (finite | left_out).all():
             return block
-        return block + Sums(noise=math.inf, max_error=math.inf)
+        return block + ErrorSums(noise=math.inf, max_error=math.inf)
 
-    def __add__(self, more: Sums) -> Sums:
-        return Sums(
+    def __add__(self, more: ErrorSums) -> ErrorSums:
+        return ErrorSums(
             self.signal + more.signal,
             self.noise + more.noise,
             self.other + more.other,
@@ -100,12 +102,12 @@ class Sums:
 
 def sqnr_db(reference: Array, value: Array) -> float:
     """Signal to quantization noise ratio in dB, ``10 log10(sum(r**2) / sum((r - v)**2))``."""
-    return Sums.of(reference, value).sqnr_db
+    return ErrorSums.of(reference, value).sqnr_db
 
 
 def cosine(reference: Array, value: Array) -> float:
     """Cosine similarity."""
-    return Sums.of(reference, value).cosine
+    return ErrorSums.of(reference, value).cosine
 
 
 def class_like(kind: TensorType) -> bool:

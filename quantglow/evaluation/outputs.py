@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy
-from quantglow.evaluation.metrics import Sums, class_like, top1_agreement
+from quantglow.evaluation.metrics import ErrorSums, class_like, top1_agreement
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import declared_feeds
@@ -100,7 +100,7 @@ def output_accuracy_of(
     """The accuracy of an output over all samples; ``classes``: each row has a score for each, or
     holds their indices, the best first.
     """
-    sums = sum(map(Sums.of, expected, results), Sums())
+    sums = sum(map(ErrorSums.of, expected, results), ErrorSums())
     is_integer = any(array.dtype.kind in "iub" for array in expected)
     pairs = zip(expected, results, strict=True) if classes or is_integer else ()
     same = partial(equal_answers, classes=classes) if is_integer else top1_agreement

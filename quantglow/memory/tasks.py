@@ -32,7 +32,7 @@ from quantglow.transforms.program.sharing import replaceable, share_carried
 
 
 @dataclass(frozen=True)
-class Step:
+class TaskStep:
     """An instruction: the temporaries that it touches, in the order of its views.
 
     out       the buffer of its result, where that may take over another one
@@ -70,7 +70,7 @@ class Tasks(Concise):
 
     graph: Graph
     nodes: tuple[Node, ...]
-    steps: tuple[tuple[Step, ...], ...]
+    steps: tuple[tuple[TaskStep, ...], ...]
     before: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ def tasks_of(graph: Graph, generated: Generated) -> Tasks:
     """The tasks of the program of a graph."""
     shared = share_carried(generated.program).instructions
     steps = [step for step in shared if not isinstance(step, Alloc | Dealloc)]
-    nodes, groups = list[Node](), list[tuple[Step, ...]]()
+    nodes, groups = list[Node](), list[tuple[TaskStep, ...]]()
     position = 0
     for node, count in generated.counts.items():
         if count:
@@ -176,11 +176,11 @@ def members(tasks: int) -> list[int]:
     return groups
 
 
-def _step(step: Instruction) -> Step:
+def _step(step: Instruction) -> TaskStep:
     views = [view.buffer for view in step.views if view.buffer.kind is BufferKind.TEMP]
     touched = tuple(dict.fromkeys(views))
     replaces = tuple(replaceable(step)) if isinstance(step, Compute) else ()
-    return Step(touched, step.output.buffer if isinstance(step, Compute) else None, replaces)
+    return TaskStep(touched, step.output.buffer if isinstance(step, Compute) else None, replaces)
 
 
 def _before(graph: Graph, counts: Mapping[Node, int], nodes: Sequence[Node]) -> list[int]:
@@ -254,7 +254,7 @@ def lives(tasks: Tasks, order: Sequence[int]) -> list[Interval]:
     return [Interval(buffer, begins[buffer], end) for buffer, end in ends.items()]
 
 
-def _owners(steps: Sequence[Step]) -> dict[Buffer, Buffer]:
+def _owners(steps: Sequence[TaskStep]) -> dict[Buffer, Buffer]:
     """The buffers in which results lie that take over another one."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}

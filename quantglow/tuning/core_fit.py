@@ -31,7 +31,7 @@ from quantglow.runtime.native.peak import reading_rate
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
-from quantglow.tuning.measuring import Job, Measured, Measurer, Progress, Work, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, Measurer, Progress, Work, planned_tasks
 from quantglow.tuning.trials import FAR_NBYTES, Task
 
 PLAIN = "plain"
@@ -242,7 +242,7 @@ def timed_shapes(target: Target, progress: Progress) -> list[Timed]:
     return timed_tasks(tasks, measured)
 
 
-def timed_tasks(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[Timed]:
+def timed_tasks(tasks: Sequence[Task], measured: Sequence[Measurement]) -> list[Timed]:
     """The times of each task.  Raises ``BackendError`` if one has none."""
     timings = []
     for task in tasks:

@@ -97,7 +97,7 @@ def tasks_of(program: Program, target: Target) -> list[Task]:
 
 
 @dataclass
-class Trial:
+class KernelTrial:
     """Kernels of a task on random data.
 
     ``weights_nbytes``: bytes of weights read before the same ones are read again: those of the
@@ -158,7 +158,7 @@ def fill(memory: Array, view: View) -> None:
 class LoadedKernel:
     """One kernel with its operands in memory."""
 
-    trial: Trial
+    trial: KernelTrial
     call: KernelCall
     address: int
     _copies: list[Array] = field(default_factory=list)

@@ -22,7 +22,7 @@ from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning.g_bfs import GBFS
-from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, Work, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, Measurer, Measuring, Work, planned_tasks
 from quantglow.tuning.n_a2c import NA2C
 from quantglow.tuning.optuna_search import OptunaSearch
 from quantglow.tuning.random_search import Annealing, RandomSearch
@@ -73,7 +73,7 @@ class Tuned:
     searcher: Searcher
     places: dict[Choice, int]
     hinted: list[Choice] = field(default_factory=list)
-    measured: dict[Choice, Measured] = field(default_factory=dict)
+    measured: dict[Choice, Measurement] = field(default_factory=dict)
     is_done: bool = False
 
     @staticmethod
@@ -93,7 +93,7 @@ class Tuned:
         self.is_done = not states or len(self.measured) >= MOST_TRIED
         return [self.task.choices[state] for state in states]
 
-    def told(self, measured: Measured) -> None:
+    def told(self, measured: Measurement) -> None:
         """Note a measurement."""
         choice = measured.job.choice
         self.measured[choice] = measured
@@ -114,7 +114,7 @@ class Tuned:
         timed.sort(key=lambda m: m.ratio)
         return [m.job.choice for m in timed[:FINALISTS] if m.ratio < 1.0]
 
-    def record(self, finals: Sequence[Measured], host: str) -> Record:
+    def record(self, finals: Sequence[Measurement], host: str) -> Record:
         """The record of the best finalist; of none if no one is faster than the default."""
         better = [m for m in finals if m.seconds and is_faster(m)]
         best = min(better, key=lambda m: m.ratio, default=None)
@@ -125,7 +125,7 @@ class Tuned:
         return Record(self.task.key, host, best.job.choice, *times, tried=tried)
 
 
-def is_faster(measured: Measured) -> bool:
+def is_faster(measured: Measurement) -> bool:
     """Whether a choice is faster than the default in the median, and in most rounds."""
     ratios = np.divide(measured.seconds, measured.default_seconds)
     return float(np.median(ratios)) < FASTER and float(np.quantile(ratios, 0.75)) < 1.0
@@ -205,7 +205,7 @@ class Tuner:
         finals no time was left for."""
         jobs = [Job(s.task.key, choice, nbytes) for s in searches for choice in s.finalists]
         measurer = self.measuring(FINAL_SAMPLES, self.deadline)
-        finals: dict[str, list[Measured]] = {}
+        finals: dict[str, list[Measurement]] = {}
         for measured in measurer.run(jobs):
             finals.setdefault(measured.job.task, []).append(measured)
         self.say(f"{len(jobs)} of them compared once more")

@@ -149,7 +149,7 @@ class WholeModel:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class HeadAndTail:
     """The programs of a head, and its tail; ``names``: the outputs of both, ``suffix``: the
     operators of the tail that onnxruntime runs, if none of it is compiled."""
 
@@ -206,10 +206,10 @@ class ModelFallback:
 
     source: Source
     compiler: Compiler
-    settled: dict[Kind, tuple[Parts | None, tuple[str, ...]]] = field(default_factory=dict)
+    settled: dict[Kind, tuple[HeadAndTail | None, tuple[str, ...]]] = field(default_factory=dict)
     whole: dict[str, None] = field(default_factory=dict)
     _tried: dict[Kind, tuple[bool | None, frozenset[str]]] = field(default_factory=dict)
-    _cuts: dict[Kind, Parts] = field(default_factory=dict)
+    _cuts: dict[Kind, HeadAndTail] = field(default_factory=dict)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons.
@@ -249,7 +249,7 @@ class ModelFallback:
         """The ONNX model."""
         return self.source.serialized()
 
-    def _at(self, parts: Parts | None, reasons: tuple[str, ...], case: Case) -> Served:
+    def _at(self, parts: HeadAndTail | None, reasons: tuple[str, ...], case: Case) -> Served:
         if parts is not None:
             return parts.at(case)
         self.whole.update(dict.fromkeys(reasons))
@@ -285,21 +285,21 @@ class ModelFallback:
             return None
         return False
 
-    def _divided(self, cut: Split) -> Parts:
+    def _divided(self, cut: Split) -> HeadAndTail:
         """The parts, the same for equal cuts."""
         identity = identity_of(cut)
         if identity not in self._cuts:
             self._cuts.setdefault(identity, self._new_parts(cut))
         return self._cuts[identity]
 
-    def _new_parts(self, cut: Split) -> Parts:
+    def _new_parts(self, cut: Split) -> HeadAndTail:
         names = tuple(port.name for port in self.source.signature.outputs)
         head = model_programs(Source.of(cut.head), self.compiler)
         staged = staged_tail(cut.tail, cut.late, cut.reasons, self.compiler)
         if staged is None:
             tail = opened(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
-            return Parts(head, tail, names, tail_of(cut))
-        return Parts(head, staged, names, ())
+            return HeadAndTail(head, tail, names, tail_of(cut))
+        return HeadAndTail(head, staged, names, ())
 
     @cached_property
     def _whole(self) -> WholeModel:

@@ -177,7 +177,7 @@ def main_case(family: Family, profile: Profile) -> Case:
 
 
 @dataclass(frozen=True)
-class End:
+class LabelledOutput:
     """Shape and kind of an output."""
 
     shape: tuple[int, ...]
@@ -237,7 +237,10 @@ class Validation:
         of that output."""
         if not self.labels:
             return
-        ends = [End(node.type.shape, not node.type.dtype.is_float) for _, node in graph.outputs]
+        ends = [
+            LabelledOutput(node.type.shape, not node.type.dtype.is_float)
+            for _, node in graph.outputs
+        ]
         position = self.position(ends)
         if position is None:
             shapes = [end.shape for end in ends]
@@ -254,7 +257,7 @@ class Validation:
                 labels, ends[position].shape[-1], f"sample {index} of validation_data", name
             )
 
-    def position(self, ends: Sequence[End]) -> int | None:
+    def position(self, ends: Sequence[LabelledOutput]) -> int | None:
         """The first output with an answer for each label.
 
         That is scores of classes, the indices beside them if there are any of their shape (TopK),
@@ -275,7 +278,9 @@ class Validation:
         """Shares of the labels that both models find; None without labels."""
         if not self.labels or not expected:
             return None
-        position = self.position([End(a.shape, a.dtype.kind in "iu") for a in expected[0]])
+        position = self.position(
+            [LabelledOutput(a.shape, a.dtype.kind in "iu") for a in expected[0]]
+        )
         if position is None:
             return None
         labels = np.concatenate(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from quantglow.api.models.families import Built, programs_of
 from quantglow.api.models.parts import ModelFallback, WholeModel
-from quantglow.api.pipeline.quantization import Quantized
+from quantglow.api.pipeline.quantization import QuantizedCases
 from quantglow.evaluation import layers as verification
 from quantglow.evaluation.accuracy import NOTHING_QUANTIZED
 from quantglow.evaluation.baselines.latency import latency_beside_float
@@ -36,7 +36,7 @@ NO_SAMPLES = "the latency was not measured: there are no samples"
 NO_MODEL = "the latency was not measured: a graph is no ONNX model"
 
 
-def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
+def compiled(quantized: QuantizedCases, compiler: Compiler) -> CompiledModel:
     """The quantized model as a program, checked if the request asks for it."""
     calibrated, candidate = quantized.calibrated, quantized.main
     verify = quantized.prepared.request.verify
@@ -60,7 +60,7 @@ def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
     return model_of(quantized, build, compiler, report)
 
 
-def page_source(quantized: Quantized, trace: Mapping[str, Any] | None = None) -> PageSource:
+def page_source(quantized: QuantizedCases, trace: Mapping[str, Any] | None = None) -> PageSource:
     """Name, histograms and options of a quantized model, for its page."""
     prepared = quantized.prepared
     histograms = prepared.candidate.profile.histograms
@@ -68,7 +68,7 @@ def page_source(quantized: Quantized, trace: Mapping[str, Any] | None = None) ->
 
 
 def model_of(
-    quantized: Quantized, build: Build, compiler: Compiler, report: Report
+    quantized: QuantizedCases, build: Build, compiler: Compiler, report: Report
 ) -> CompiledModel:
     """The compiled model of a build of the quantized graph."""
     calibrated = quantized.calibrated
@@ -82,7 +82,7 @@ def model_of(
 
 
 def _verification(
-    quantized: Quantized, build: Build, expected: Reference, checked: Sequence[Feeds]
+    quantized: QuantizedCases, build: Build, expected: Reference, checked: Sequence[Feeds]
 ) -> Verification:
     main, calibrated = quantized.main, quantized.calibrated
     precisions, candidate = main.report, main.candidate

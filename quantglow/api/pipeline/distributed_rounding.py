@@ -28,7 +28,7 @@ from quantglow.api.pipeline.request import computing
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.options import ProfileWith
 from quantglow.quantization.rounding.moments import Moments
-from quantglow.quantization.rounding.sample_runs import Ends, SampleRuns, Task
+from quantglow.quantization.rounding.sample_runs import Ends, RoundingTask, SampleRuns
 from quantglow.quantization.rules import Operands
 from quantglow.support.errors import BackendError
 from quantglow.support.extras import awaited, dask, large_messages, received
@@ -84,7 +84,7 @@ _changing = threading.Lock()
 """Held while ``RUNS`` changes: a worker has several threads."""
 
 
-def answered(task: Task, order: Order) -> Reply:
+def answered(task: RoundingTask, order: Order) -> Reply:
     """In a worker: carry out an order."""
     worker = dask("distributed").get_worker().address
     held = RUNS.get(order.key)
@@ -125,7 +125,7 @@ class ClusterRuns:
 
     client: Any
     profile_with: ProfileWith
-    task: Task
+    task: RoundingTask
     samples: Sequence[Feeds]
     int8_samples: Sequence[Feeds]
     improved: dict[str, Operands] = field(default_factory=dict)

@@ -105,7 +105,7 @@ def for_another_case(config: QuantizationConfig, graph: Graph) -> QuantizationCo
 
 
 @dataclass(frozen=True)
-class Quantized:
+class QuantizedCases:
     """A quantized model.
 
     overrides  precisions that accuracy control chose
@@ -169,7 +169,7 @@ def quantized(
     progress: bool | str | None = None,
     converted: Converted | None = None,
     deadline: Deadline | None = None,
-) -> Quantized:
+) -> QuantizedCases:
     """Quantize, with accuracy recovery if there are samples.
 
     progress   None: as the request asks
@@ -190,7 +190,7 @@ def quantized(
     profile_with = prepared.config.profile_with
     with debug.timed("quantize", prepared.calibrated.seconds), computing(profile_with):
         candidate = quantizer.run()
-    return Quantized(prepared, overrides, candidate, end)
+    return QuantizedCases(prepared, overrides, candidate, end)
 
 
 def rounded_to_nearest(prepared: Prepared, config: QuantizationConfig) -> QuantizedGraph:
@@ -228,7 +228,7 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
 
 
 def timed_layers(
-    quantized: Quantized, compiler: Compiler
+    quantized: QuantizedCases, compiler: Compiler
 ) -> tuple[tuple[LayerSpeed, ...], dict[str, Any]]:
     """The times of all layers in float and as quantized, and the timeline of a run, in Chrome's
     format.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.export.bundle.constants import Weights
-from quantglow.export.bundle.contents import Contents, Tensor
+from quantglow.export.bundle.contents import BundleTensor, Contents
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.support.errors import OptionError
 
@@ -64,7 +64,7 @@ def example(bundle: Contents) -> str:
     )
 
 
-def arrays(tensors: Sequence[Tensor], word: str) -> list[str]:
+def arrays(tensors: Sequence[BundleTensor], word: str) -> list[str]:
     """Memory of inputs or outputs; C has no arrays without elements."""
     sizes = (f"{tensor.macro}_SIZE" if tensor.nbytes else "1" for tensor in tensors)
     return [
@@ -73,7 +73,7 @@ def arrays(tensors: Sequence[Tensor], word: str) -> list[str]:
     ]
 
 
-def pointers(tensors: Sequence[Tensor], word: str) -> str:
+def pointers(tensors: Sequence[BundleTensor], word: str) -> str:
     """The elements of an array of pointers."""
     return ", ".join(f"{word}{index}" for index in range(len(tensors))) or "0"
 

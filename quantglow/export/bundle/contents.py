@@ -53,7 +53,7 @@ SYSTEM = {"getauxval"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Code(Concise):
+class BundleCode(Concise):
     """The program of a model, or those of several levels, best first, and the choice between them
     at run time.
     """
@@ -66,7 +66,7 @@ class Code(Concise):
         """The program that runs on every processor of the family."""
         return self.programs[-1]
 
-    def build(self, model: Model, placement: Placement) -> ProgramObject:
+    def build(self, model: BundledModel, placement: Placement) -> ProgramObject:
         """The object, perhaps with parts.  Raises ``BackendError``."""
         if self.choice:
             return levels_object(
@@ -79,11 +79,11 @@ class Code(Concise):
 class Contents(Concise):
     """A model as an object, with its inputs and outputs; ``has_pool``: and with a thread pool."""
 
-    model: Model
+    model: BundledModel
     target: Target
     program: ProgramObject
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[BundleTensor, ...]
+    outputs: tuple[BundleTensor, ...]
     has_pool: bool = False
 
     @property
@@ -139,7 +139,7 @@ class Contents(Concise):
 
 
 @dataclass(frozen=True)
-class Model:
+class BundledModel:
     """Facts about a model that its program does not have.
 
     name         beginning of its symbols and files
@@ -154,7 +154,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class BundleTensor:
     """An input or output.
 
     name        in the model
@@ -188,23 +188,23 @@ class Tensor:
         }
 
 
-def inputs_of(name: str, program: EmittedProgram) -> tuple[Tensor, ...]:
+def inputs_of(name: str, program: EmittedProgram) -> tuple[BundleTensor, ...]:
     """The inputs of a bundle called ``name``, in their order."""
     return tuple(_tensors(f"{name}_INPUT", program.inputs))
 
 
-def outputs_of(name: str, program: EmittedProgram) -> tuple[Tensor, ...]:
+def outputs_of(name: str, program: EmittedProgram) -> tuple[BundleTensor, ...]:
     """The outputs, in their order."""
     return tuple(_tensors(f"{name}_OUTPUT", program.outputs))
 
 
-def _tensors(prefix: str, ports: Iterable[tuple[str, View]]) -> Iterable[Tensor]:
+def _tensors(prefix: str, ports: Iterable[tuple[str, View]]) -> Iterable[BundleTensor]:
     for index, (name, view) in enumerate(ports):
         kind, quant = view.type, per_tensor(view)
         scale, zero_point = (quant.scale, quant.zero_point) if quant else (None, None)
         macro = f"{prefix}{index}".upper()
         c_type = C_TYPES[kind.dtype]
-        yield Tensor(name, macro, c_type, kind.shape, kind.nbytes, scale, zero_point)
+        yield BundleTensor(name, macro, c_type, kind.shape, kind.nbytes, scale, zero_point)
 
 
 def is_identifier(name: str) -> bool:

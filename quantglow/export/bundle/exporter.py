@@ -12,7 +12,7 @@ from quantglow.codegen.llvm.emission import emit_program
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.targets import ALL, choice_of, level_target, resolve
-from quantglow.export.bundle import Code, Library, Limits, Model, write_bundle
+from quantglow.export.bundle import BundleCode, BundledModel, BundleLimits, Library, write_bundle
 from quantglow.export.bundle.c_files import check_pool
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.contents import is_identifier
@@ -87,7 +87,7 @@ class BundleOptions:
         """Whether there are files for loaders.  Raises ``OptionError``."""
         return Library(choice("library", self.library, list(Library)))
 
-    def check(self, folder: str | os.PathLike[str]) -> Limits:
+    def check(self, folder: str | os.PathLike[str]) -> BundleLimits:
         """The limits.  Raises ``OptionError`` or ``BackendError`` for what fails whatever the model
         is."""
         check_name(instance("name", self.name, str, "an identifier of C"))
@@ -98,7 +98,9 @@ class BundleOptions:
         if flag("threads", self.threads):
             check_pool(targets[-1])
         most = {"max_flash": self.max_flash, "max_ram": self.max_ram}
-        return Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
+        return BundleLimits(
+            *(None if n is None else integer(name, n, 1) for name, n in most.items())
+        )
 
 
 def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleOptions) -> None:
@@ -108,7 +110,7 @@ def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleO
         graph = with_quantized_inputs(graph)
     if flag("quantize_output", options.quantize_output):
         graph = with_quantized_outputs(graph)
-    model = Model(options.name, graph.source_hash, is_integer(graph))
+    model = BundledModel(options.name, graph.source_hash, is_integer(graph))
     code = code_of(graph, options.target, options.schedule)
     write_bundle(folder, model, code, options.placement, options.kind, limits, options.threads)
 
@@ -163,16 +165,16 @@ def targets_of(name: str) -> tuple[Target, ...]:
     return choice_of(name)[0] if is_choice else (bundle_target(name),)
 
 
-def code_of(graph: Graph, target: str, schedule: str | None = None) -> Code:
+def code_of(graph: Graph, target: str, schedule: str | None = None) -> BundleCode:
     """The programs of a graph for a target by name; ``x86-64:all`` has several.
 
     Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
     """
     check_own(graph)
     if not instance("target", target, str, "the name of a target").endswith(ALL):
-        return Code((emitted(graph, target, schedule),))
+        return BundleCode((emitted(graph, target, schedule),))
     targets, decision = choice_of(target)
-    return Code(tuple(program_for(graph, target, schedule) for target in targets), decision)
+    return BundleCode(tuple(program_for(graph, target, schedule) for target in targets), decision)
 
 
 def emitted(graph: Graph, target: str, schedule: str | None = None) -> EmittedProgram:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantglow.export.bundle.constants import ABI
-from quantglow.export.bundle.contents import Contents, Tensor
+from quantglow.export.bundle.contents import BundleTensor, Contents
 from quantglow.export.bundle.object_file import MOST_VLEN
 from quantglow.export.bundle.run_functions import (
     MISALIGNED,
@@ -143,7 +143,7 @@ def stack(upper: str, bundle: Contents) -> Iterator[str]:
     yield f"#define {upper}_STACK_NBYTES {upper}_STACK_NBYTES_AT(QUANTGLOW_VLEN)"
 
 
-def macros(tensor: Tensor) -> Iterator[str]:
+def macros(tensor: BundleTensor) -> Iterator[str]:
     """The facts of an input or output."""
     yield f"/* {comment(tensor.name)} */"
     yield f"#define {tensor.macro}_TYPE {tensor.c_type}"

@@ -21,7 +21,7 @@ from quantglow.codegen.llvm.builder import I64, Builder
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Choice, Requirement, Target
 from quantglow.export.bundle.constants import Facts, Placement, Weights, array, weights_of
-from quantglow.export.bundle.object_file import UNIT_NBYTES, Stack, object_file
+from quantglow.export.bundle.object_file import UNIT_NBYTES, StackUse, object_file
 from quantglow.export.bundle.run_functions import ARGUMENTS as PART
 from quantglow.export.bundle.run_functions import UNSUPPORTED, PartFunction, RunFunction
 from quantglow.export.bundle.shared_kernels import with_shared_kernels
@@ -35,7 +35,7 @@ BORDER_NBYTES = 4
 KERNEL = re.compile(r"@kernel\b")
 INNER = "_here"
 """End of the names of functions that run on processors with all features of a level only."""
-CALLS = Stack(64)
+CALLS = StackUse(64)
 """Stack for the return addresses of a run and of the kernel in it, and for what aligns them."""
 
 OBSERVER = "ptr %observer, ptr %user"
@@ -56,7 +56,7 @@ class ProgramObject(Concise):
 
     code: bytes
     weights: Weights
-    stack: Stack
+    stack: StackUse
     arena_nbytes: int
     kernels: tuple[str, ...]
     parts: Mapping[str, bytes] = field(default_factory=dict)
@@ -129,13 +129,13 @@ def guards(
         yield guarded(public, function, parameters, f"{name}_suits", needed, result)
 
 
-def deepest(frames: Mapping[str, Stack], levels: Sequence[set[str]]) -> Stack:
+def deepest(frames: Mapping[str, StackUse], levels: Sequence[set[str]]) -> StackUse:
     """The stack of functions that call each other: those of each level call those of the next ones,
     and some of all of them functions of their own."""
     total, left = CALLS, dict(frames)
     for level in levels:
-        total += Stack.most(left.pop(name) for name in level & left.keys())
-    return total + Stack.most(left.values())
+        total += StackUse.most(left.pop(name) for name in level & left.keys())
+    return total + StackUse.most(left.values())
 
 
 def kernel_functions(name: str, program: EmittedProgram) -> dict[str, str]:
@@ -231,7 +231,7 @@ def levels_object(
     runs = [f"{name}_{suffix}" for suffix in parameters]
     public = [f"{name}_level", *runs, *(f"{run}_at" for run in runs)]
     code = object_file(base.target, ["\n".join(lines)], public)
-    deepest = Stack.most(part.stack for part in parts)
+    deepest = StackUse.most(part.stack for part in parts)
     return replace(
         parts[-1],
         code=filled(code.code, weights),

@@ -201,13 +201,13 @@ def with_shared_kernels(program: EmittedProgram) -> EmittedProgram:
     for kernels, texts in grouped(list(pointers), sharing):
         shared = kernels.shared(pointers[texts[0]])
         reused.update(zip(texts, ((shared, words) for words in kernels.passed()), strict=True))
-    sizes = Sizes(len(program.constants))
+    sizes = CodeSizes(len(program.constants))
     rows = tuple(sizes.call(row, *reused[row.kernel.ir]) for row in program.rows)
     return replace(program, rows=rows, constants=(*program.constants, *sizes.constants))
 
 
 @dataclass
-class Sizes:
+class CodeSizes:
     """The operands of all calls, one after the other, as constant number ``index``."""
 
     index: int

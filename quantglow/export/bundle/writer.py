@@ -24,7 +24,13 @@ from quantglow.export.bundle.c_files import (
     pool_files,
 )
 from quantglow.export.bundle.constants import Placement
-from quantglow.export.bundle.contents import Code, Contents, Model, inputs_of, outputs_of
+from quantglow.export.bundle.contents import (
+    BundleCode,
+    BundledModel,
+    Contents,
+    inputs_of,
+    outputs_of,
+)
 from quantglow.export.bundle.header import header
 from quantglow.export.bundle.linking import Library, shared_library
 from quantglow.export.bundle.program_object import ProgramObject
@@ -47,7 +53,7 @@ comments of their language look."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class BundleLimits:
     """Maximum bytes of code and weights, and of arena and stack; None: any."""
 
     flash_nbytes: int | None = None
@@ -66,11 +72,11 @@ class Limits:
 
 def write_bundle(
     folder: str | os.PathLike[str],
-    model: Model,
-    code: Code,
+    model: BundledModel,
+    code: BundleCode,
     placement: Placement,
     library: Library,
-    limits: Limits,
+    limits: BundleLimits,
     has_pool: bool = False,
 ) -> None:
     """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by options, the weights and
@@ -130,7 +136,7 @@ def is_generated(path: Path, first_line: str) -> bool:
     return line.startswith(before) and line.endswith(after)
 
 
-def contents_of(model: Model, code: Code, placement: Placement) -> Contents:
+def contents_of(model: BundledModel, code: BundleCode, placement: Placement) -> Contents:
     """The object of a model, and what there is to know of it.  Raises ``BackendError``."""
     name, base = model.name, code.base
     program = code.build(model, placement)

@@ -31,7 +31,7 @@ Ends = Sequence[Sequence[Array]]
 
 
 @dataclass(frozen=True)
-class Task:
+class RoundingTask:
     """A float graph, the int8 graph made of it, and what is to be improved.
 
     ``rounded``: operands of layers that were recovered before; ``ends``: names of nodes of both
@@ -84,7 +84,7 @@ class Improved:
     ``nodes``: the nodes of the new graph, by those of the old one.
     """
 
-    task: Task
+    task: RoundingTask
     operands: dict[str, Operands] = field(default_factory=dict)
     nodes: dict[Node, Node] = field(default_factory=dict)
 
@@ -130,7 +130,7 @@ class SampleRuns:
     float results before activation and bounds, of layers that the int8 run has not reached yet.
     """
 
-    task: Task
+    task: RoundingTask
     samples: Sequence[Feeds]
     int8_samples: Sequence[Feeds]
     total: int | None = None

@@ -121,9 +121,9 @@ class StagedTail(Concise):
         # Only here: a process without tails needs no onnx.
         from quantglow.runtime.saved.tail_weights import whole_tail
 
-        return whole_tail(self.in_file(saving.Tail(self.whole, (), ())))
+        return whole_tail(self.in_file(saving.SavedTail(self.whole, (), ())))
 
-    def in_file(self, tail: saving.Tail) -> saving.Tail:
+    def in_file(self, tail: saving.SavedTail) -> saving.SavedTail:
         """A tail with all that its file has of this one."""
         suffix, body = self.suffix_file(), self.body_file()
         complete = replace(tail, late=tuple(sorted(self.late)), suffix=suffix, body=body)

@@ -18,7 +18,7 @@ from quantglow.ort.session import Session
 from quantglow.runtime.native.buffers import aligned_bytes, uninitialised
 from quantglow.runtime.native.executable import LONG_WORK, LlvmExecutable
 from quantglow.runtime.native.program_table import Kind
-from quantglow.runtime.native.sequences import Chain, Ends
+from quantglow.runtime.native.sequences import Ends, ExecutableChain
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError, InputError
@@ -142,7 +142,7 @@ class TripBlock(Concise):
     """
 
     names: Trips
-    chain: Chain
+    chain: ExecutableChain
     kinds: tuple[tuple[Kind, ...], ...]
     stacked: tuple[Kind, ...]
 
@@ -184,7 +184,7 @@ class TripBlock(Concise):
         (stacked,) = set(rows)
         places = _Places(names, stacked)
         ends = [places.ends(run, trip) for trip, run in enumerate(runs)]
-        return TripBlock(names, Chain.of(runs, ends), tuple(carried_kinds), stacked)
+        return TripBlock(names, ExecutableChain.of(runs, ends), tuple(carried_kinds), stacked)
 
     def run(self, buffers: Sequence[Array], progress: Progress, count: int) -> None:
         """Make so many trips, or fewer where the condition ends them.

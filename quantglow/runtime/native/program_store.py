@@ -29,7 +29,13 @@ from quantglow.memory.planner import ArenaOrder
 from quantglow.runtime.jit.library import library
 from quantglow.runtime.native.buffers import Constants
 from quantglow.runtime.native.loaded import Arenas, LoadedProgram, allocator, as_words
-from quantglow.runtime.native.program_table import OWN_BASES, End, Operands, Places, ProgramTable
+from quantglow.runtime.native.program_table import (
+    OWN_BASES,
+    CallOperands,
+    End,
+    Places,
+    ProgramTable,
+)
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 
@@ -270,17 +276,17 @@ def from_json(data: Any, target: Target) -> ProgramTable:
     )
 
 
-def _operands_to_json(operands: Operands) -> dict[str, Any]:
+def _operands_to_json(operands: CallOperands) -> dict[str, Any]:
     arrays = {name: getattr(operands, name).reshape(-1).tolist() for name in OPERAND_ARRAYS}
     return {"numbers": operands.numbers.to_json(), "rank": operands.axes.shape[1], **arrays}
 
 
-def _operands(data: Any, pointers: int, buffers: int) -> Operands:
+def _operands(data: Any, pointers: int, buffers: int) -> CallOperands:
     """The operands of a program of so many pointers and buffers."""
     numbers, rank = StraightLine.from_json(data["numbers"]), _count(data["rank"])
     size, at = len(numbers.results), _array(data["pointers"], pointers)
     count = len(at)
-    return Operands(
+    return CallOperands(
         numbers,
         at,
         _array(data["axes"], size, 2 * rank * count).reshape(2, rank, count),

@@ -69,7 +69,7 @@ class Places(Concise):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Operands(Concise):
+class CallOperands(Concise):
     """The operands of all kernels, for the check of plans (``plan_check``).
 
     numbers         of the operands, where all that the compiler decided holds
@@ -122,7 +122,7 @@ class ProgramTable(Concise):
     lengths: tuple[int, ...]
     indexed: tuple[str, ...]
     loops: tuple[tuple[int, float], ...]
-    operands: Operands
+    operands: CallOperands
     calls: tuple[CallFacts, ...]
     arena_nbytes: int
     buffers: tuple[int, ...] = ()

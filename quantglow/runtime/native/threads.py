@@ -39,7 +39,7 @@ current_processor = _find_processor()
 
 
 @dataclass
-class Placement:
+class WorkerPlacement:
     """``workers``: the system's numbers of threads; ``processors``: on which each last ran.
 
     Workers are kept off the caller's processor only while it stays there itself: where the system
@@ -101,7 +101,7 @@ class ThreadPool:
                 f"Remedy: num_threads={started + 1}, or look at the limits of the process."
             ) from error
         numbers = [worker.native_id or 0 for worker in self._workers]
-        self._placement = Placement(numbers, self._state[first + 1 :])
+        self._placement = WorkerPlacement(numbers, self._state[first + 1 :])
 
     def _started(self, tid: int) -> threading.Thread:
         """A worker.  Raises ``RuntimeError`` where the system has no thread for it."""

@@ -152,7 +152,7 @@ def _ticks(target: Target) -> Callable[[], int]:
 
 
 @dataclass(frozen=True)
-class Clock:
+class TickClock:
     """Ticks and seconds of one moment, and seconds for each tick."""
 
     read: Callable[[], int]
@@ -161,12 +161,12 @@ class Clock:
     period: float = 0.0
 
     @staticmethod
-    def start(read: Callable[[], int]) -> Clock:
-        return Clock(read, read(), time.perf_counter())
+    def start(read: Callable[[], int]) -> TickClock:
+        return TickClock(read, read(), time.perf_counter())
 
-    def ended(self) -> Clock:
+    def ended(self) -> TickClock:
         """The clock with its rate, which few processors state."""
-        now = Clock.start(self.read)
+        now = TickClock.start(self.read)
         spent = max(now.ticks - self.ticks, 1)
         return replace(self, period=(now.seconds - self.seconds) / spent)
 
@@ -175,9 +175,9 @@ class Clock:
         return self.seconds + (ticks - self.ticks) * self.period
 
 
-def clock_of(target: Target) -> Clock:
+def clock_of(target: Target) -> TickClock:
     """The clock of a target, started now."""
-    return Clock.start(_ticks(target))
+    return TickClock.start(_ticks(target))
 
 
 def with_waits(threads: Iterable[list[Event]]) -> Iterator[Event]:
@@ -211,7 +211,7 @@ class _RunLog:
 
     calls: Sequence[CallFacts]
     items: Sequence[int]
-    clock: Clock
+    clock: TickClock
     state: Array
     page: Array
     pages: list[Array] = field(default_factory=list)
@@ -307,7 +307,7 @@ class _EventLog:
 
     trace: weakref.ref[Trace]
     calls: Sequence[CallFacts]
-    clock: Clock
+    clock: TickClock
     array: Array
     pages: list[Array] = field(default_factory=list)
     finished: int = 0

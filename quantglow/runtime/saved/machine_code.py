@@ -32,7 +32,7 @@ from quantglow.ir.graph.signature import Shapes
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.saved.archives import CODE, CODE_TEXT
 from quantglow.support.errors import BackendError, OptionError
-from quantglow.support.pages import Content, Data, Parts
+from quantglow.support.pages import Content, Data, JoinedBytes
 from quantglow.support.processes.isolation import IsolationError, started
 
 NATIVE = "native"
@@ -67,7 +67,10 @@ class IncludedCode:
             "schedule": self.schedule,
             "entries": sizes,
         }
-        return {CODE_TEXT: json.dumps(text).encode(), CODE: Parts(tuple(self.entries.values()))}
+        return {
+            CODE_TEXT: json.dumps(text).encode(),
+            CODE: JoinedBytes(tuple(self.entries.values())),
+        }
 
     @staticmethod
     def of(text: bytes, content: bytes) -> IncludedCode:

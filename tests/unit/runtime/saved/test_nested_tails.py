@@ -18,7 +18,7 @@ from quantglow.runtime.saved import members as members_module
 from quantglow.runtime.saved import saving
 from quantglow.runtime.saved.archives import BODY, REST, TAIL, TAIL_WEIGHTS, newest_version
 from quantglow.runtime.saved.members import MOST_FILES
-from quantglow.runtime.saved.saving import Tail
+from quantglow.runtime.saved.saving import SavedTail
 from quantglow.runtime.saved.tail_weights import whole_tail
 from quantglow.support.pages import together
 from tests.support.cascade import picture
@@ -45,7 +45,7 @@ def detector(
     return model, compiled, path
 
 
-def tails_in(path: Path) -> Iterator[Tail]:
+def tails_in(path: Path) -> Iterator[SavedTail]:
     """The tails of a file, outer ones first."""
     tail = saving.load(path).tail
     while tail is not None:
