@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from quantglow.interpreter.branches import in_branches
-from quantglow.interpreter.executor import multiplied
+from quantglow.interpreter.executor import multiply
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Node
@@ -30,7 +30,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.loop import Loop
 from quantglow.ir.types import DType, ElementType
 from quantglow.profiling import Profile, Range
-from quantglow.profiling.specials import Specials, text_of
+from quantglow.profiling.specials import Specials, describe_specials
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.eligibility import (
     DIVISOR,
@@ -157,7 +157,9 @@ def make_plan(
     reasons |= {n: UNTAKEN for n in _untaken(graph, profile) if n not in reasons}
     special, masked = special_values(graph, profile), masked_values(graph, profile)
     for node in graph.compute_nodes():
-        masking = f"its values include {text_of(special[node])}" if node in special else ""
+        masking = (
+            f"its values include {describe_specials(special[node])}" if node in special else ""
+        )
         masking = masking or (MASKED if node in masked else "")
         reason = reasons.get(node) or masking or ineligibility(node)
         reason = reason or _range_ineligibility(node, ranges, special, masked)
@@ -204,7 +206,7 @@ def _range_ineligibility(
     for value in values:
         if value in special:
             kind = "constant" if isinstance(value, Constant) else "operand"
-            return f"its {kind} {value.name!r} includes {text_of(special[value])}"
+            return f"its {kind} {value.name!r} includes {describe_specials(special[value])}"
         if value in masked:
             return MASKED
         if value not in ranges and isinstance(value, Constant):
@@ -345,7 +347,7 @@ def with_bodies(plan: Plan, element_of: ElementOf, to_float: Mapping[str, str] =
 
 def body_plan(body: Graph, element_of: ElementOf, to_float: Mapping[str, str]) -> Plan:
     """The plan of one body."""
-    types = {x: element_of(x.name) for x in multiplied(body)}
+    types = {x: element_of(x.name) for x in multiply(body)}
     elements = {x: element for x, element in types.items() if element is not None}
     reasons = {
         node: reason
