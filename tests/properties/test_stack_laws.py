@@ -75,7 +75,7 @@ def test_values_are_the_same_in_every_layout(count: int, one: int, other: int, o
         np.testing.assert_array_equal(np.concatenate(values.arrays), rows)
         for sample, wanted in enumerate(samples):
             np.testing.assert_array_equal(values.of(sample), wanted)
-    np.testing.assert_array_equal(first.stacked(range(0, count, 2)), np.concatenate(samples[::2]))
+    np.testing.assert_array_equal(first.stack(range(0, count, 2)), np.concatenate(samples[::2]))
     doubled = first.mapped(np.add, second)
     np.testing.assert_array_equal(np.concatenate(doubled.arrays), 2 * rows)
 

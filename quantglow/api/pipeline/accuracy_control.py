@@ -95,7 +95,7 @@ class AccuracyControl:
         """
         calibrated, progress = self.calibrated, self.prepared.request.progress
         calibrated.require_samples("accuracy", "max_drop")
-        contract = self.contract.measured_by(self.minus_relative_error)
+        contract = self.contract.measure_by(self.minus_relative_error)
         plain = quantize_cases(self.prepared)
         exact = compile_float(calibrated.family, calibrated.float_graph, self.compiler)
         baseline = contract.figure(self.whole(exact))

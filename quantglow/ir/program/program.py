@@ -120,7 +120,7 @@ class View(Concise):
         strides = tuple(s * k for s, k in zip(self.strides, steps, strict=True))
         return View(self.buffer, self.type.with_shape(sizes), strides, offset, self.advance)
 
-    def permuted(self, perm: tuple[int, ...]) -> View:
+    def permute(self, perm: tuple[int, ...]) -> View:
         shape = tuple(self.shape[p] for p in perm)
         strides = tuple(self.strides[p] for p in perm)
         return replace(self, type=self.type.with_shape(shape), strides=strides)

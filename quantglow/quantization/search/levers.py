@@ -162,12 +162,12 @@ class NarrowRanges:
         """The proposal for a candidate that was judged before."""
         if not trials.chooses_ranges:
             return
-        ranged = self.applied(trials, base)
+        ranged = self.apply(trials, base)
         yield ranged
         if trials.best is base:
             self.refused = base, ranged.ranges
 
-    def applied(self, trials: Trials, base: Candidate) -> Candidate:
+    def apply(self, trials: Trials, base: Candidate) -> Candidate:
         """A candidate with ranges chosen for it."""
         if not trials.chooses_ranges:
             return base
@@ -206,7 +206,7 @@ class RescaleChannels:
                 yield from self.ranges.on(trials, equalized)
         if mixed.factors:
             both = _rescaled(trials.start, equal.only(trials.best.factors), mixed)
-            yield self.ranges.applied(trials, both)
+            yield self.ranges.apply(trials, both)
         if waiting is not None and (trials.best is waiting or trials.config.effort == BEST):
             yield from self.ranges.on(trials, waiting)
 

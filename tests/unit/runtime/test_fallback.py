@@ -234,7 +234,7 @@ def test_a_model_too_large_for_one_message_is_a_typed_error() -> None:
             raise ValueError("Message exceeds maximum size")
 
     with pytest.raises(qg.ModelError, match="2 GiB"):
-        Source(Huge()).serialized()  # type: ignore[arg-type]
+        Source(Huge()).serialize()  # type: ignore[arg-type]
 
 
 def test_a_rank_that_does_not_fit_is_an_input_error() -> None:

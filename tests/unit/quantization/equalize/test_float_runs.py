@@ -174,8 +174,8 @@ def test_the_profiling_run_serves_the_next_stage(calls: Calls) -> None:
     family = Family.of(graph)
     samples = Samples(samples_for(graph, 3), family)
     profile(family, samples, progress=False, run=samples.run)
-    runs = samples.taken_runs(family.fitting(samples.recent[-1]))
+    runs = samples.take_runs(family.fitting(samples.recent[-1]))
     assert runs is not None
     runs.collect(samples.kept, CollectedValues(graph))
     assert len(calls) == 3
-    assert samples.taken_runs(graph) is None
+    assert samples.take_runs(graph) is None

@@ -55,7 +55,7 @@ def read_back(store: ArrayStore) -> dict[int, Array]:
     written = forms.unpacked(contents.pop("constants/packed.bin", b""))
     large = forms.stored(store.numbers.values()) - written.keys()
     written |= {n: from_npy(contents[member_name(n)]) for n in large}
-    return forms.arrays({n: forms.widened(n, array) for n, array in written.items()})
+    return forms.arrays({n: forms.widen(n, array) for n, array in written.items()})
 
 
 @given(st.lists(ARRAYS, max_size=8))

@@ -62,7 +62,7 @@ class Gate:
         self.opened = threading.Event()
         self.error: Exception | None = None
         self.tries = 0
-        usual = FreeShapes.compiled_at
+        usual = FreeShapes.compile_at
 
         def held(programs: FreeShapes, feeds: Any) -> Any:
             if threading.current_thread().name == THREAD:
@@ -72,7 +72,7 @@ class Gate:
                 raise self.error
             return usual(programs, feeds)
 
-        monkeypatch.setattr(FreeShapes, "compiled_at", held)
+        monkeypatch.setattr(FreeShapes, "compile_at", held)
 
 
 @pytest.fixture

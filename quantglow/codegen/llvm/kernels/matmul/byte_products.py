@@ -39,7 +39,7 @@ class ByteProduct(IntegerProduct):
         x, y = self.op.x.type.dtype, self.op.y.type.dtype
         if x is not self.stored or y not in (DType.U8, DType.I8):
             return False
-        return not self.dot.widened
+        return not self.dot.widen
 
     @property
     def stored(self) -> DType:

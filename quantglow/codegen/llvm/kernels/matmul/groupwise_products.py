@@ -278,9 +278,9 @@ class IntegerProduct(GroupedProduct):
     @cached_property
     def dot(self) -> DotProduct:
         plain, isa = self.target.dot_product(DType.U8), self.target.isa
-        if self.op.bits <= NARROW and not plain.widened and not isa.unsigned_activations:
+        if self.op.bits <= NARROW and not plain.widen and not isa.unsigned_activations:
             return self.target.dot_product(DType.I8)  # Such codes are the same, signed or not.
-        if not plain.widened or self.op.bits > NARROW:
+        if not plain.widen or self.op.bits > NARROW:
             return plain
         return self.target.isa.pair_product(self.target.core) or plain
 

@@ -103,7 +103,7 @@ class EinsumContraction:
                 flat = self.reshape(moved, (*shape, n * n))
                 ends = (*(0 for _ in shape), 0)
                 steps = (*(1 for _ in shape), n + 1)
-                name = self.call.derived("diagonal")
+                name = self.call.derive("diagonal")
                 node = Slice(name=name, x=flat, starts=ends, sizes=(*shape, n), steps=steps)
                 value = Labelled(node, remaining + label)
         return value
@@ -113,7 +113,7 @@ class EinsumContraction:
         shape = tuple(sizes[label] for label in value.labels)
         if shape == value.node.type.shape:
             return value
-        wide = Expand(name=self.call.derived("wide"), x=value.node, shape=shape)
+        wide = Expand(name=self.call.derive("wide"), x=value.node, shape=shape)
         return Labelled(wide, value.labels)
 
     def sum_out(self, value: Labelled, needed: set[str]) -> Labelled:
@@ -121,7 +121,7 @@ class EinsumContraction:
         axes = tuple(i for i, label in enumerate(value.labels) if label not in needed)
         if not axes:
             return value
-        name = self.call.derived("sum")
+        name = self.call.derive("sum")
         node = ReduceSum(name=name, x=value.node, axes=axes, keepdims=False)
         return Labelled(node, "".join(label for label in value.labels if label in needed))
 
@@ -136,7 +136,7 @@ class EinsumContraction:
         each = [batch] if batch else []  # no axis before rows, which are then those of samples
         left = self.group(x, *each, rows, inner)
         right = self.group(y, *each, inner, columns)
-        name = self.call.derived("product")
+        name = self.call.derive("product")
         product = MatMul(name=name, x=left, y=right) if inner else Mul(name=name, x=left, y=right)
         shape = (*(x.size(c) for c in batch + rows), *(y.size(c) for c in columns))
         return Labelled(self.reshape(product, shape), batch + rows + columns)
@@ -151,16 +151,16 @@ class EinsumContraction:
         if value.labels == labels and not name:
             return value
         perm = tuple(value.labels.index(label) for label in labels)
-        name = name or self.call.derived("moved")
+        name = name or self.call.derive("moved")
         return Labelled(Transpose(name=name, x=value.node, perm=perm), labels)
 
     def transpose(self, x: Node, perm: Iterable[int]) -> Node:
-        return Transpose(name=self.call.derived("moved"), x=x, perm=tuple(perm))
+        return Transpose(name=self.call.derive("moved"), x=x, perm=tuple(perm))
 
     def reshape(self, x: Node, shape: tuple[int, ...]) -> Node:
         if x.type.shape == shape:
             return x
-        return Reshape(name=self.call.derived("as"), x=x, shape=shape)
+        return Reshape(name=self.call.derive("as"), x=x, shape=shape)
 
 
 @importer("Gemm")
@@ -177,7 +177,7 @@ def gemm(call: Call) -> Node:
     if has_row and call.is_known(1):
         w = kn_weights(call, alpha)
         return Gemm(name=call.result, x=x, w=w, b=row(call, w.type.shape[1], beta))
-    name = call.derived("product") if adds else call.result
+    name = call.derive("product") if adds else call.result
     if call.is_known(1):
         product: Node = Gemm(name=name, x=x, w=kn_weights(call, alpha))
     else:
@@ -223,19 +223,19 @@ def kn_weights(call: Call, alpha: float) -> Node:
         return call.weights(1, "kn", layout)
     value = call.value(1)
     if isinstance(value, Coded) and (times := value.laid_out(layout).times(alpha)) is not None:
-        return integer_node(times, call.derived("kn"), call.scope)
+        return integer_node(times, call.derive("kn"), call.scope)
     b = layout(call.array(1, "B"))
     return call.constant("kn", b * b.dtype.type(alpha))
 
 
 def transpose(call: Call, x: Node, flag: str, tag: str) -> Node:
-    return Transpose(name=call.derived(tag), x=x, perm=(1, 0)) if call.integer(flag, 0) else x
+    return Transpose(name=call.derive(tag), x=x, perm=(1, 0)) if call.integer(flag, 0) else x
 
 
 def scale(call: Call, x: Node, factor: float, tag: str) -> Node:
     if factor == 1:
         return x
-    return Mul(name=call.derived(tag), x=x, y=call.constant(f"{tag}-factor", np.array(factor)))
+    return Mul(name=call.derive(tag), x=x, y=call.constant(f"{tag}-factor", np.array(factor)))
 
 
 @importer("MatMul")
@@ -248,16 +248,16 @@ def matmul(call: Call) -> Node:
     if len(left) > 1 and len(right) > 1:
         return MatMul(name=call.result, x=x, y=y)
     if len(left) == 1:
-        x = Reshape(name=call.derived("row"), x=x, shape=(1, *left))
+        x = Reshape(name=call.derive("row"), x=x, shape=(1, *left))
     if len(right) == 1:
-        y = Reshape(name=call.derived("column"), x=y, shape=(*right, 1))
+        y = Reshape(name=call.derive("column"), x=y, shape=(*right, 1))
     product = MatMul(name=call.result, x=x, y=y)
     shape = list(product.type.shape)
     if len(left) == 1:
         del shape[-2]
     if len(right) == 1:
         del shape[-1]
-    return Reshape(name=call.derived("shape"), x=product, shape=tuple(shape))
+    return Reshape(name=call.derive("shape"), x=product, shape=tuple(shape))
 
 
 def product_with_weights(call: Call) -> Node:
@@ -265,7 +265,7 @@ def product_with_weights(call: Call) -> Node:
     x, right = call.node(0), call.shape(1)
     *batch, k = x.type.shape
     if len(batch) != 1:
-        x = Reshape(name=call.derived("rows"), x=x, shape=(math.prod(batch), k))
+        x = Reshape(name=call.derive("rows"), x=x, shape=(math.prod(batch), k))
     product: Node
     if (packed := stored_weights(call, 1.0, 0)) is not None:
         product = group(call, x, packed, None, call.result)
@@ -275,4 +275,4 @@ def product_with_weights(call: Call) -> Node:
     shape = (*batch, *right[1:])
     if shape == product.type.shape:
         return product
-    return Reshape(name=call.derived("shape"), x=product, shape=shape)
+    return Reshape(name=call.derive("shape"), x=product, shape=shape)
