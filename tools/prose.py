@@ -37,8 +37,8 @@ class Text:
 
 def files(paths: Sequence[Path]) -> list[Path]:
     """Files with prose below some paths, without generated ones."""
-    found = {f for p in paths for f in (p.rglob("*") if p.is_dir() else [p])}
-    return sorted(f for f in found if f.suffix in SUFFIXES and not is_generated(f))
+    actual = {f for p in paths for f in (p.rglob("*") if p.is_dir() else [p])}
+    return sorted(f for f in actual if f.suffix in SUFFIXES and not is_generated(f))
 
 
 def is_generated(path: Path) -> bool:
@@ -144,7 +144,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print ``file:line: sentence`` for each offender; 1 if there is one."""
     chosen = [path.resolve() for path in options.paths] or [ROOT]
-    found = [(path, *where) for path in files(chosen) for where in offenders(path)]
-    for path, line, sentence in found:
+    actual = [(path, *where) for path in files(chosen) for where in offenders(path)]
+    for path, line, sentence in actual:
         print(f"{path.relative_to(ROOT)}:{line}: {sentence}")
-    return int(bool(found))
+    return int(bool(actual))

@@ -33,8 +33,8 @@ def sqnr(reference: NDArray[Any], outputs: NDArray[Any], part: Signal = whole) -
     ``part`` selects the part of each output that counts.
     """
     noise = signal = 0.0
-    for wanted, got in zip(reference, outputs, strict=True):
-        exact = part(wanted.astype(np.float64))
+    for expected, got in zip(reference, outputs, strict=True):
+        exact = part(expected.astype(np.float64))
         noise += float(np.square(exact - part(got.astype(np.float64))).sum())
         signal += float(np.square(exact).sum())
     return float("inf") if noise == 0 else 10 * float(np.log10(signal / noise))

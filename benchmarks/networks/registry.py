@@ -106,7 +106,7 @@ def registry() -> dict[str, Network]:
         table.append(Network(topology.__name__, "input", photo, source, samples.imagenet_photos))
     table += ppocr_networks()
     table.append(Network("minilm", "ids", (samples.TOKENS,), minilm, samples.passages))
-    table += [made for n in table if n.name in ocr_lines.COUNTS for made in on_more_lines(n)]
+    table += [item for n in table if n.name in ocr_lines.COUNTS for item in on_more_lines(n)]
     table += [light_network(file) for file in sorted(LIGHT.glob("*.onnx"))]
     return {network.name: network for network in table}
 
@@ -116,7 +116,7 @@ TABLE = ("mnist", "ppocr_cls", "efficientnet_lite0", "mobilenet_v2", "resnet50")
 
 def network(name: str) -> Network:
     """The network of this name.  Raises ``ValueError``, which lists all names."""
-    found = registry().get(name)
-    if found is None:
+    actual = registry().get(name)
+    if actual is None:
         raise ValueError(f"no benchmark network {name!r}; there are {', '.join(registry())}")
-    return found
+    return actual

@@ -45,8 +45,8 @@ def shapes_of(example: Example) -> dict[str, tuple[int, ...]]:
 
 
 def accuracy(compiled: Any, example: Example) -> float:
-    found = [compiled(x[None]).argmax() for x in example.images[:TESTED]]
-    return float(np.mean(found == example.labels[:TESTED]))
+    actual = [compiled(x[None]).argmax() for x in example.images[:TESTED]]
+    return float(np.mean(actual == example.labels[:TESTED]))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

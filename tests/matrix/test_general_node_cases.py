@@ -70,8 +70,8 @@ def serves(case: node_cases.Case, are_shared: bool) -> bool:
         assert values is not None or resize is not RESIZES[0]
         if values is not None:
             served = LlvmExecutable.of(program.loaded, values).run(feeds)
-            own = models.compiler.compile(models.graph_at(Case.fitting(feeds)))
-            assert bytes_of(served) == bytes_of(own.executable.run(feeds)), (case.name, values)
+            ours = models.compiler.compile(models.graph_at(Case.fitting(feeds)))
+            assert bytes_of(served) == bytes_of(ours.executable.run(feeds)), (case.name, values)
             assert bytes_of(read_again(program, values).run(feeds)) == bytes_of(served)
     return True
 

@@ -61,10 +61,10 @@ def normalization(sizes: Sizes) -> Graph:
     """Rows of a fixed length; their number is free."""
     b = Builder()
     x, y = (b.input(sizes["N"], sizes["T"], 384) for _ in range(2))
-    made = b.make(
+    built = b.make(
         LayerNormalization, x=b.make(Add, x=x, y=y), gamma=b.drawn(384), beta=b.drawn(384)
     )
-    return b.graph(made)
+    return b.graph(built)
 
 
 def byte_normalization(sizes: Sizes) -> Graph:
@@ -77,11 +77,11 @@ def row_parts(sizes: Sizes) -> Graph:
     b = Builder()
     x, y = b.input(sizes["N"], sizes["T"], 24), b.input(sizes["N"], 24, sizes["T"])
     scale, shift = b.input(24), b.input(sizes["T"])
-    made: list[Node] = []
+    recorded: list[Node] = []
     for value, factor in ((x, scale), (y, shift)):
         factors = b.make(Sigmoid, x=b.make(Exp, x=factor))
-        made.append(b.make(Sigmoid, x=b.make(Mul, x=value, y=factors)))
-    return b.graph(*made)
+        recorded.append(b.make(Sigmoid, x=b.make(Mul, x=value, y=factors)))
+    return b.graph(*recorded)
 
 
 def byte_sums(sizes: Sizes) -> Graph:

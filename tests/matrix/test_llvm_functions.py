@@ -31,7 +31,7 @@ for name in ROW_FUNCTIONS:
 
 def signatures() -> list[tuple[str, str]]:
     """Every function with every combination of kinds that it takes."""
-    found = []
+    collected = []
     for name, arity in ARITIES.items():
         for kinds in np.ndindex(*(4,) * arity):
             letters = "".join("filb"[k] for k in kinds)
@@ -39,8 +39,8 @@ def signatures() -> list[tuple[str, str]]:
                 result_kind(name, tuple(letters))
             except TypeError:
                 continue
-            found.append((name, letters))
-    return found
+            collected.append((name, letters))
+    return collected
 
 
 def drawn(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:

@@ -74,7 +74,7 @@ def varied_type(rng: np.random.Generator, kind: TensorType) -> TensorType:
 @given(case=st.one_of(cases(wide=True), cases(), cases(depthwise=True)))
 def test_calls_of_one_name_have_one_text(target: str, case: Case) -> None:
     graph, _ = integers(replace(case, in_place=False))
-    found = texts(graph, target)
+    actual = texts(graph, target)
     for seed in range(4):
         for name, text in texts(varied(graph, case.seed + seed), target).items():
-            assert found.setdefault(name, text) == text
+            assert actual.setdefault(name, text) == text

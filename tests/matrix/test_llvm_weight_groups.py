@@ -71,10 +71,10 @@ def product(x: Node, group: int, dynamic: bool, operands: dict) -> Node:
     return GroupedMatMul(name="y", x=rows, **operands)
 
 
-def assert_same(found: Array, expected: Array, where: str = "") -> None:
+def assert_same(actual: Array, expected: Array, where: str = "") -> None:
     """Equal bits; any NaN is any other."""
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected), err_msg=where)
-    bits = [np.where(np.isnan(a), 0, a).view(np.int32) for a in (found, expected)]
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected), err_msg=where)
+    bits = [np.where(np.isnan(a), 0, a).view(np.int32) for a in (actual, expected)]
     np.testing.assert_array_equal(*bits, err_msg=where)
 
 

@@ -155,7 +155,7 @@ def map_bytes(nbytes: int) -> Array:
 class LargePages:
     """Allocates the memory of one program.  May be called from several threads."""
 
-    rest: Array = field(default_factory=lambda: np.empty(0, np.uint8))
+    unused: Array = field(default_factory=lambda: np.empty(0, np.uint8))
     _first_nbytes: int = 0
 
     def __call__(self, nbytes: int) -> Array:
@@ -166,8 +166,8 @@ class LargePages:
                 return aligned_bytes(nbytes)
             if nbytes >= PAGE_NBYTES:
                 return map_bytes(nbytes)
-            if nbytes > self.rest.size:
-                self.rest = map_bytes(CHUNK_NBYTES)
-            block = self.rest[:nbytes]
-            self.rest = self.rest[-(-nbytes // ALIGNMENT) * ALIGNMENT :]
+            if nbytes > self.unused.size:
+                self.unused = map_bytes(CHUNK_NBYTES)
+            block = self.unused[:nbytes]
+            self.unused = self.unused[-(-nbytes // ALIGNMENT) * ALIGNMENT :]
             return block

@@ -51,8 +51,8 @@ def linear(c: Chain) -> str:
 
 def gemm(c: Chain) -> str:
     flat = c.add("Reshape", c.value, c.constant(np.array([ROWS, WIDTH])))
-    made = c.add("Gemm", flat, c.weight(WIDTH, WIDTH), c.weight(WIDTH), transB=1)
-    return c.add("Reshape", made, c.constant(np.array([1, ROWS, WIDTH])))
+    built = c.add("Gemm", flat, c.weight(WIDTH, WIDTH), c.weight(WIDTH), transB=1)
+    return c.add("Reshape", built, c.constant(np.array([1, ROWS, WIDTH])))
 
 
 def convolution(c: Chain) -> str:

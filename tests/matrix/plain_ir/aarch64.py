@@ -55,13 +55,13 @@ def look_up(extended: bool) -> str:
     for name, a, b in (("%a", "%t0", "%t1"), ("%b", "%t2", "%t3")):
         text += f"  {name} = shufflevector {BYTES} {a}, {BYTES} {b}, <32 x i32> <{two}>\n"
     text += f"  %t = shufflevector <32 x i8> %a, <32 x i8> %b, <64 x i32> <{four}>\n"
-    found = "%before" if extended else "zeroinitializer"
+    actual = "%before" if extended else "zeroinitializer"
     for k in range(16):
         text += f"""  %i{k} = extractelement {BYTES} %i, i32 {k}
   %in{k} = icmp ult i8 %i{k}, 64
   %m{k} = and i8 %i{k}, 63
   %e{k} = extractelement <64 x i8> %t, i8 %m{k}
-  %o{k} = extractelement {BYTES} {found}, i32 {k}
+  %o{k} = extractelement {BYTES} {actual}, i32 {k}
   %n{k} = select i1 %in{k}, i8 %e{k}, i8 %o{k}
   %r{k} = insertelement {BYTES} {f"%r{k - 1}" if k else "poison"}, i8 %n{k}, i32 {k}
 """

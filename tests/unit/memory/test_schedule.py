@@ -139,15 +139,15 @@ def test_a_footprint_says_that_it_is_optimal(int8: Graph) -> None:
 
 @pytest.mark.parametrize("command", ["compile", "inspect", "bundle", "run", "quantize"])
 def test_commands_take_it(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, data, made = tmp_path / "m.onnx", tmp_path / "x.npz", tmp_path / "made"
+    model, data, built = tmp_path / "m.onnx", tmp_path / "x.npz", tmp_path / "made"
     onnx.save(branching_model(), model)
     np.savez(data, x=X)
     further = {
-        "compile": ["--output", f"{made}.qgm"],
+        "compile": ["--output", f"{built}.qgm"],
         "inspect": ["--stage", "memory"],
-        "bundle": ["--output", str(made)],
+        "bundle": ["--output", str(built)],
         "run": ["--inputs", str(data)],
-        "quantize": ["--calibration-data", str(data), "--output", f"{made}.qgm"],
+        "quantize": ["--calibration-data", str(data), "--output", f"{built}.qgm"],
     }
     assert main([command, str(model), "--schedule", "memory", *further[command]]) == 0
     assert capsys.readouterr().out

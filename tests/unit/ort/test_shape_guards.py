@@ -57,10 +57,10 @@ def model_of(case: str, *, is_declared: bool = False) -> onnx.ModelProto:
         for name, a in operands.items()
     ]
     known = [numpy_helper.from_array(array, name) for name, array in constants.items() if name]
-    made = helper.make_node(op, [*operands, *constants], ["y"], **stated)
+    built = helper.make_node(op, [*operands, *constants], ["y"], **stated)
     element = TensorProto.INT32 if op == "Multinomial" else TensorProto.FLOAT
     ends = [helper.make_tensor_value_info("y", element, None)]
-    graph = helper.make_graph([made], "g", inputs, ends, known)
+    graph = helper.make_graph([built], "g", inputs, ends, known)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
@@ -81,8 +81,8 @@ def test_operands_of_wrong_ranks_raise(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_operands_that_fit_give_the_same_results(case: str) -> None:
     operands = CASES[case][3]
-    (wanted,) = Session(model_of(case).SerializeToString()).run(operands)
-    np.testing.assert_array_equal(results([*operands.values()], case=case)[0], wanted)
+    (expected,) = Session(model_of(case).SerializeToString()).run(operands)
+    np.testing.assert_array_equal(results([*operands.values()], case=case)[0], expected)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -106,8 +106,8 @@ def test_ranks_that_a_model_only_declares_are_guarded() -> None:
     end = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
     graph = helper.make_graph([loop], "g", [x], [end], [trips])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    made = onnx.ModelProto.FromString(safe(model.SerializeToString()))
-    inside = made.graph.node[0].attribute[0].g.node
+    string = onnx.ModelProto.FromString(safe(model.SerializeToString()))
+    inside = string.graph.node[0].attribute[0].g.node
     assert [node.op_type for node in inside] == ["Transpose", "Resize", "Identity"]
 
 
@@ -169,5 +169,5 @@ def stacked_numbers(operands: list[Array], *, trips: int) -> list[Array]:
 @pytest.mark.parametrize("trips", [0, 3])
 def test_results_that_nothing_reads_need_no_name(trips: int) -> None:
     place, state = f"{__name__}:stacked_numbers", np.ones(2, np.float32)
-    (found,) = call_isolated(place, [state], {"trips": trips}, seconds=60)
-    np.testing.assert_array_equal(found, np.arange(trips))
+    (actual,) = call_isolated(place, [state], {"trips": trips}, seconds=60)
+    np.testing.assert_array_equal(actual, np.arange(trips))

@@ -30,8 +30,8 @@ NASTY = (
 
 def data_of(text: str) -> object:
     """The data that the scripts of a page read."""
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
-    return json.loads(found)
+    (actual,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    return json.loads(actual)
 
 
 @pytest.mark.parametrize("name", NASTY)

@@ -76,8 +76,8 @@ def test_outputs_of_networks_depend_on_written_bytes_only(
     feeds = chosen.feeds(4)
     compiled: Any = qg.quantize_and_compile(chosen.path, feeds, progress=False)
     program = program_of(compiled.graph, level, tmp_path, "object")
-    found = written(program, compiled.graph, feeds[:1], "heap", runner=VALGRIND)
-    assert found == interpreted(compiled.graph, feeds[:1])
+    actual = written(program, compiled.graph, feeds[:1], "heap", runner=VALGRIND)
+    assert actual == interpreted(compiled.graph, feeds[:1])
 
 
 @needs_compiler
@@ -136,9 +136,9 @@ def test_guard_pages_end_the_program_one_byte_too_far(tmp_path: Path) -> None:
     """An arena that is smaller than the header says."""
     graph, feeds = small_graph(), [{"x": small_samples()[0]}]
     program_of(graph, HERE[-1], tmp_path)
-    made: EmittedProgram = emit(graph, HERE[-1])
+    produced: EmittedProgram = emit(graph, HERE[-1])
     header = tmp_path / "net.h"
-    nbytes = program_object("net", made).arena_nbytes
+    nbytes = program_object("net", produced).arena_nbytes
     text = header.read_text().replace(f"ARENA_NBYTES {nbytes}", f"ARENA_NBYTES {nbytes - 128}")
     header.write_text(text)
     program = built(tmp_path, COMPILERS[0])

@@ -82,8 +82,8 @@ def program_of(graph: Graph, folder: Path, target: str, *options: str) -> Path:
     export_bundle(graph, folder, BundleOptions(name="net", target=target))
     source, program = folder / "parts.c", folder / "parts"
     source.write_text(MAIN)
-    own = (f"-I{folder}", "-pthread", *options)
-    command = [COMPILERS[0], *STRICT, "-g", "-O1", *own, source, *sorted(folder.glob("*.o"))]
+    ours = (f"-I{folder}", "-pthread", *options)
+    command = [COMPILERS[0], *STRICT, "-g", "-O1", *ours, source, *sorted(folder.glob("*.o"))]
     subprocess.run([*command, "-o", program], check=True)
     return program
 

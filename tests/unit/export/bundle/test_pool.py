@@ -90,9 +90,9 @@ def program_of(graph: Graph, folder: Path, compiler: str, target: str, *options:
     export_bundle(graph, folder, BundleOptions(name="net", target=target, threads=True))
     source = folder / "main_pool.c"
     source.write_text(MAIN)
-    own = (f"-I{folder}", "-pthread", "-g", "-O1", *options)
+    ours = (f"-I{folder}", "-pthread", "-g", "-O1", *options)
     files = [source, folder / "net_pool.c", *sorted(folder.glob("*.o"))]
-    command = [compiler, *STRICT, *own, *files]
+    command = [compiler, *STRICT, *ours, *files]
     subprocess.run([*command, "-o", folder / "pool"], check=True)
     return folder / "pool"
 

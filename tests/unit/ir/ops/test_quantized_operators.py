@@ -199,10 +199,10 @@ def test_quantize_per_axis_is_quantize_per_tensor_of_each_slice(
     x[0, :, 0] = np.nan, *x[0, 1:, 0]
     quant = QuantParams(tuple(s for s, _ in params), tuple(z for _, z in params), 1)
     node = Quantize(name="y", x=floats(x.shape), out=ElementType(DType.I8, quant))
-    found = node.evaluate(x)
+    actual = node.evaluate(x)
     for i, (s, z) in enumerate(params):
         one = Quantize(name="y", x=floats((3, 2)), out=element(s, z))
-        np.testing.assert_array_equal(found[:, i], one.evaluate(x[:, i]))
+        np.testing.assert_array_equal(actual[:, i], one.evaluate(x[:, i]))
 
 
 @moderate

@@ -153,8 +153,8 @@ def test_the_sizes_of_an_operator_stay_free(name: str, precision: str, tmp_path:
         compiled = qg.quantize_and_compile(model, samples, num_threads=1, progress=False)
     compiled.export_onnx(tmp_path / "m.onnx")
     exported = onnx.load(tmp_path / "m.onnx")
-    for given, written in zip(model.graph.input, exported.graph.input, strict=True):
-        dims = [info.type.tensor_type.shape.dim for info in (given, written)]
+    for value, written in zip(model.graph.input, exported.graph.input, strict=True):
+        dims = [info.type.tensor_type.shape.dim for info in (value, written)]
         assert [dim.dim_param for dim in dims[0]] == [dim.dim_param for dim in dims[1]]
     agree = assert_equal_runs if precision == "float" else assert_near_runs
     for sizes in SIZES:

@@ -46,9 +46,9 @@ def rounded(path: Path) -> int:
     return sum(node.op_type == "QuantizeLinear" for node in (*nodes, *inner))
 
 
-def assert_near(found: list[Array], wanted: list[Array], tolerance: float = 0.02) -> None:
+def assert_near(actual: list[Array], expected: list[Array], tolerance: float = 0.02) -> None:
     """Integers are equal; floats are a step apart at most, which is a share of their range."""
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         near = tolerance * float(np.abs(other).max(initial=0)) if other.dtype.kind == "f" else 0
         np.testing.assert_allclose(one, other, rtol=0, atol=near)

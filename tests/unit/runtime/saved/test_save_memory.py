@@ -65,8 +65,8 @@ def in_a_process(function: Callable[..., int], *arguments: Any) -> int:
 )
 def test_saving_needs_no_copy_of_the_weights(tmp_path: Path, kind: Any, is_run: bool) -> None:
     fill, path = random_weights(0), tmp_path / "decoder.onnx"
-    made = decoder_model(CONFIG, lambda shape: fill(shape).astype(kind).astype(np.float32))
-    path.write_bytes(made.SerializeToString())
+    built = decoder_model(CONFIG, lambda shape: fill(shape).astype(kind).astype(np.float32))
+    path.write_bytes(built.SerializeToString())
     grown = in_a_process(grown_nbytes, str(path), str(tmp_path / "decoder.qgm"), is_run)
     assert grown < MOST_SHARE * path.stat().st_size
 

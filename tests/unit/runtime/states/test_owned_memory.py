@@ -105,6 +105,6 @@ def test_pages_change_no_bit(
     opened: Open, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = decoder_model(CONFIG)
-    found = logits(opened(model, weights, tmp_path))
+    actual = logits(opened(model, weights, tmp_path))
     monkeypatch.setattr(pages, "LEAST_TOTAL_NBYTES", 2**40)
-    np.testing.assert_array_equal(found, logits(opened(model, weights, tmp_path)))
+    np.testing.assert_array_equal(actual, logits(opened(model, weights, tmp_path)))

@@ -33,9 +33,9 @@ def models() -> dict[bool, CompiledModel]:
 
 
 def compiled_of(config: Decoder, **options: str) -> CompiledModel:
-    found = qg.compile(decoder_model(config), num_threads=1, **options)
-    assert isinstance(found, CompiledModel)
-    return found
+    compiled = qg.compile(decoder_model(config), num_threads=1, **options)
+    assert isinstance(compiled, CompiledModel)
+    return compiled
 
 
 def prompt(batch: int, length: int) -> np.ndarray:
@@ -79,11 +79,11 @@ def test_a_prompt_may_come_in_parts(models: dict[bool, CompiledModel], fused: bo
     config, tokens = CONFIGS[fused], prompt(1, 30)
     whole, parts = (models[fused].new_state() for _ in range(2))
     (expected,) = whole.run(None, fed(config, tokens, 0))
-    found = [
+    actual = [
         parts.run(None, fed(config, tokens[:, begin:end], begin))[0]
         for begin, end in ((0, 9), (9, 20), (20, 30))
     ]
-    np.testing.assert_allclose(np.concatenate(found, axis=1), expected, atol=2e-5)
+    np.testing.assert_allclose(np.concatenate(actual, axis=1), expected, atol=2e-5)
 
 
 def test_rows_of_an_int8_decoder_stay_as_they_are() -> None:
@@ -142,8 +142,8 @@ def test_a_state_is_saved_and_restored(models: dict[bool, CompiledModel], tmp_pa
     other.restore(tmp_path / "state.npz")
     assert_equal(other, state.arrays)
     tokens = np.array([[3], [4]])
-    found, expected = (s.run(None, fed(config, tokens, 5))[0] for s in (other, state))
-    np.testing.assert_array_equal(found, expected)
+    actual, expected = (s.run(None, fed(config, tokens, 5))[0] for s in (other, state))
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(
@@ -241,11 +241,11 @@ def test_a_state_works_without_programs_in_place() -> None:
     """The reference backend has none: caches are copied."""
     config = CONFIGS[False]
     state = compiled_of(config, backend="reference").new_state(capacity=8)
-    own = compiled_of(config).new_state()
+    ours = compiled_of(config).new_state()
     for tokens in (prompt(1, 6), np.array([[3]]), np.array([[4]])):
-        found, expected = (s.run(None, fed(config, tokens, s.length))[0] for s in (state, own))
-        np.testing.assert_allclose(found, expected, atol=2e-5)
-    assert state.length == own.length == 8
+        actual, expected = (s.run(None, fed(config, tokens, s.length))[0] for s in (state, ours))
+        np.testing.assert_allclose(actual, expected, atol=2e-5)
+    assert state.length == ours.length == 8
 
 
 def test_an_int8_model_has_states(models: dict[bool, CompiledModel]) -> None:
@@ -311,7 +311,7 @@ def test_calls_at_once_take_one_place_among_the_growths(
 ) -> None:
     """A template is read before the lock is taken: here by both threads, before either has it."""
     config, model = CONFIGS[False], compiled_of(CONFIGS[False])
-    usual, made = state_programs.case_template, state_programs.Growth
+    usual, built = state_programs.case_template, state_programs.Growth
     together, growths, states = threading.Barrier(2, timeout=60), [], []
     callers = threading.local()
 
@@ -323,7 +323,7 @@ def test_calls_at_once_take_one_place_among_the_growths(
 
     def counted(*arguments: Any) -> Any:
         growths.append(arguments)
-        return made(*arguments)
+        return built(*arguments)
 
     def call() -> None:
         state = model.new_state()
@@ -359,8 +359,8 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(
         return usual(*arguments)
 
     def runs() -> bool:
-        own = state if is_same else model.new_state()
-        return len(own.run(None, feeds)) == 1 and own.length == 4
+        ours = state if is_same else model.new_state()
+        return len(ours.run(None, feeds)) == 1 and ours.length == 4
 
     monkeypatch.setattr(state_programs, "general_program", held)
     caller.start()

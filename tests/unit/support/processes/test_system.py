@@ -92,8 +92,8 @@ def _channel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("_channel")
 def test_children_return_raise_end_and_are_ended() -> None:
     place = f"{__name__}:double"
-    (found,) = call_isolated(place, [np.arange(3)], seconds=60)
-    np.testing.assert_array_equal(found, [0, 2, 4])
+    (actual,) = call_isolated(place, [np.arange(3)], seconds=60)
+    np.testing.assert_array_equal(actual, [0, 2, 4])
     with pytest.raises(RaisedInChild, match="no"):
         call_isolated(place, [], {"fail": True}, seconds=60)
     with pytest.raises(ChildDied, match="exit code 3"):
