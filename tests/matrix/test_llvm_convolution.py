@@ -93,8 +93,10 @@ def depthwise_case(kernel: tuple[int, int], channels: int, stride: int) -> Case:
     )
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
-@pytest.mark.parametrize(("stride", "channels"), covering([1, 2], [15, 16, 17, 32, 33, 48, 49, 65]))
+@pytest.mark.parametrize(
+    ("stride", "channels", "target"),
+    covering([1, 2], [15, 16, 17, 32, 33, 48, 49, 65], ["native", *TARGETS]),
+)
 def test_large_depthwise_windows_equal_the_interpreter(
     target: str, channels: int, stride: int
 ) -> None:
@@ -112,9 +114,9 @@ def test_large_depthwise_windows_equal_the_interpreter(
         assert_agree(*integers(case), target, threads=1 + channels % 2)
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
 @pytest.mark.parametrize(
-    ("kernel", "channels", "stride"), covering([(11, 10), (13, 7), (3, 31)], [3, 16, 37], [1, 2])
+    ("kernel", "channels", "stride", "target"),
+    covering([(11, 10), (13, 7), (3, 31)], [3, 16, 37], [1, 2], ["native", *TARGETS]),
 )
 def test_depthwise_windows_of_many_taps_equal_the_interpreter(
     target: str, kernel: tuple[int, int], channels: int, stride: int
@@ -125,12 +127,15 @@ def test_depthwise_windows_of_many_taps_equal_the_interpreter(
     assert_agree(*floats(case), target, threads=1 + stride % 2)
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
-@pytest.mark.parametrize(("size", "dilations"), [((17, 33), (12, 24)), ((40, 16), (6, 12))])
+@pytest.mark.parametrize(
+    ("window", "target"),
+    covering([((17, 33), (12, 24)), ((40, 16), (6, 12))], ["native", *TARGETS]),
+)
 def test_wide_dilations_equal_the_interpreter(
-    target: str, size: tuple[int, int], dilations: tuple[int, int]
+    target: str, window: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
     """Pieces of the image have the taps that see it."""
+    size, dilations = window
     for channels, residual in ((5, False), (32, True)):
         case = replace(
             depthwise_case((3, 3), channels, 1),
@@ -179,10 +184,9 @@ def test_pixels_that_share_a_vector_equal_the_interpreter(
         assert_agree(graph, feeds, target, threads=1 + channels % 2)
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
 @pytest.mark.parametrize(
-    ("stride", "window"),
-    covering([1, 2, 3], [(3, (3, 3)), (3, (7, 7)), (1, (2, 5)), (5, (4, 1))]),
+    ("stride", "window", "target"),
+    covering([1, 2, 3], [(3, (3, 3)), (3, (7, 7)), (1, (2, 5)), (5, (4, 1))], ["native", *TARGETS]),
 )
 def test_windows_of_few_channels_equal_the_interpreter(
     target: str, stride: int, window: tuple[int, tuple[int, int]]
