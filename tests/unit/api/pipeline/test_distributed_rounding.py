@@ -185,6 +185,7 @@ def keep_many() -> None:
     distributed_rounding.KEPT = 256
 
 
+@pytest.mark.slow
 def test_samples_that_kill_every_worker_are_named(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,15 @@ graphs = pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 )
 levels = pytest.mark.parametrize("level", HERE)
+IN_TURN = {(QUICK[place % len(QUICK)], level) for place, level in enumerate(HERE)}
+graphs_on_levels = pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        pytest.param(*case, marks=() if case in IN_TURN else pytest.mark.slow)
+        for case in itertools.product(NAMES, HERE)
+    ],
+)
+"""Every graph on every level; one of the quick graphs for each level by default."""
 
 
 def program_of(graph: Graph, level: str, folder: Path, weights: str = "bin") -> Path:
@@ -93,8 +103,7 @@ def test_valgrind_sees_what_is_not_cleared(tmp_path: Path, monkeypatch: pytest.M
 
 
 @needs_compiler
-@levels
-@graphs
+@graphs_on_levels
 def test_arrays_may_lie_between_guard_pages(name: str, level: str, tmp_path: Path) -> None:
     graph = pinned(name)
     feeds = feeds_of(graph, hashes()[name][0])
@@ -115,8 +124,7 @@ def test_integer_inputs_may_lie_between_guard_pages(level: str, tmp_path: Path) 
 
 
 @needs_compiler
-@levels
-@graphs
+@graphs_on_levels
 def test_no_output_depends_on_the_contents_of_the_arena(
     name: str, level: str, tmp_path: Path
 ) -> None:
