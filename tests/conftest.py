@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,44 @@ def pytest_configure(config: pytest.Config) -> None:
     if "QUANTGLOW_CACHE_DIR" not in os.environ:
         folder = os.environ["QUANTGLOW_CACHE_DIR"] = tempfile.mkdtemp(prefix="quantglow-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+QUICK = (
+    "golden",
+    "unit/interpreter",
+    "unit/ir",
+    "unit/profiling",
+    "unit/quantization/equalize",
+    "unit/quantization/rounding",
+    "unit/quantization/search",
+    "unit/report",
+    "unit/tools",
+    "unit/transforms",
+)
+"""Folders of tests that compile few kernels or none.  With the files of ``unit`` itself, which
+hold rules of the repository, they are ``pytest -m quick``."""
+LONGER = {"slow", "emulated", "frameworks", "browser"}
+"""Markers of tests that do not run by default, nor as quick ones."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files out that have no quick test, where only these are asked for."""
+    if config.option.markexpr == "quick" and collection_path.suffix == ".py":
+        return None if is_quick(collection_path) else True
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests."""
+    for item in items:
+        if is_quick(item.path) and not any(mark.name in LONGER for mark in item.iter_markers()):
+            item.add_marker(pytest.mark.quick)
+
+
+def is_quick(file: Path) -> bool:
+    """Whether the tests of a file are quick."""
+    folder = file.parent.relative_to(Path(__file__).parent).as_posix()
+    return folder == "unit" or any(f"{folder}/".startswith(f"{name}/") for name in QUICK)
 
 
 def pytest_collection_finish() -> None:

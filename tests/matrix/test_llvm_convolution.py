@@ -32,7 +32,7 @@ from tests.generators.quantized_graphs.convolutions import (
 )
 from tests.generators.values import activations
 from tests.matrix.harness import TARGETS, assert_agree, planned, run_backwards
-from tests.support.combinations import covering
+from tests.support.combinations import covering, mark_slow
 from tests.support.effort import expensive, moderate
 from tests.support.feeds import feeds_of
 
@@ -64,7 +64,7 @@ def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> No
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
+@pytest.mark.parametrize("target", mark_slow(["native", *TARGETS], TARGETS[::2]))
 @expensive
 @given(case=st.one_of(cases(), cases(depthwise=True)))
 def test_items_of_a_convolution_need_each_other_not(target: str, case: Case) -> None:
@@ -215,7 +215,7 @@ def test_windows_of_few_channels_equal_the_interpreter(
         assert_agree(*integers(case), target, threads=1 + width % 2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(case=cases(wide=True))
 def test_int16_conv_equals_the_interpreter(target: str, case: Case) -> None:
@@ -223,7 +223,7 @@ def test_int16_conv_equals_the_interpreter(target: str, case: Case) -> None:
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[1::2]))
 @moderate
 @given(case=cases(depthwise=True, wide=True))
 def test_int16_depthwise_equals_the_interpreter(target: str, case: Case) -> None:
@@ -231,7 +231,7 @@ def test_int16_depthwise_equals_the_interpreter(target: str, case: Case) -> None
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(case=cases())
 def test_float_conv_is_close_to_the_interpreter(target: str, case: Case) -> None:
@@ -239,7 +239,7 @@ def test_float_conv_is_close_to_the_interpreter(target: str, case: Case) -> None
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[1::2]))
 @moderate
 @given(case=cases(depthwise=True))
 def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) -> None:
@@ -247,7 +247,7 @@ def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) ->
     assert_agree(graph, feeds, target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(
     rows=st.integers(1, 20),

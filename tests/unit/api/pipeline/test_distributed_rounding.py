@@ -125,6 +125,7 @@ class Deadly(ClusterRuns):
         return super().statistics(name)
 
 
+@pytest.mark.slow
 def test_workers_that_die_lose_nothing(
     client: Any, wanted: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:

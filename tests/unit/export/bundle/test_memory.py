@@ -19,6 +19,7 @@ from quantglow.export.bundle.program_object import program_object
 from quantglow.ir.graph.graph import Graph
 from quantglow.quantization.converter import with_integer_inputs
 from tests.support.bundled import COMPILERS, built, interpreted, written
+from tests.support.combinations import covering
 from tests.support.embedded import MAKERS, network
 from tests.support.pinned import NAMES, feeds_of, hashes, pinned
 from tests.support.small_network import small_model, small_samples
@@ -64,8 +65,7 @@ def small_graph() -> Graph:
 
 @needs_compiler
 @needs_valgrind
-@pytest.mark.parametrize("level", KNOWN_TO_VALGRIND)
-@graphs
+@pytest.mark.parametrize(("name", "level"), covering([*QUICK], KNOWN_TO_VALGRIND))
 def test_outputs_depend_on_written_bytes_only(name: str, level: str, tmp_path: Path) -> None:
     """Valgrind follows each bit that nobody wrote to branches, addresses and outputs."""
     graph = pinned(name)

@@ -141,8 +141,8 @@ INT8 = (
     *("Resize to another map's size", "a pyramid", "CenterCropPad", "MeanVarianceNormalization"),
 )
 CASES = [*((name, "float") for name in MODELS), *((name, "int8") for name in INT8)]
-SLOW = {("GridSample bicubic", "float")}
-"""A sampler with large kernels; linear ones are quick."""
+SLOW = {("GridSample bicubic", "float"), *((name, "int8") for name in INT8[:1] + INT8[2:6])}
+"""A sampler with large kernels, and int8 operators that others stand for by default."""
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_the_first_ctrl_c_keeps_the_best(stage: str) -> None:
     assert CUT.get(stage, "") in out
 
 
-@pytest.mark.parametrize("stage", mark_slow(STAGES, {"ranges", "check"}))
+@pytest.mark.parametrize("stage", mark_slow(STAGES, {"check"}))
 def test_the_second_ctrl_c_aborts(stage: str) -> None:
     with child(*STAGES[stage]) as started:
         started.interrupt()
