@@ -69,8 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def is_quick(file: Path) -> bool:
     """Whether the tests of a file are quick."""
-    folder = file.parent.relative_to(Path(__file__).parent).as_posix()
-    return folder == "unit" or any(f"{folder}/".startswith(f"{name}/") for name in QUICK)
+    tests = Path(__file__).parent
+    folders = [tests / name for name in QUICK]
+    return file.parent == tests / "unit" or any(map(file.is_relative_to, folders))
 
 
 def pytest_collection_finish() -> None:
