@@ -185,7 +185,11 @@ def assert_as_good(
 
 
 @pytest.mark.parametrize(
-    ("name", "form"), [*(("mnist", form) for form in FORMS), ("ppocr_cls", "u8-s8")]
+    ("name", "form"),
+    [
+        *(("mnist", form) for form in FORMS),
+        pytest.param("ppocr_cls", "u8-s8", marks=pytest.mark.slow),
+    ],
 )
 def test_operators_and_networks_agree_with_onnxruntime(name: str, form: str) -> None:
     model = quantized(name, form)

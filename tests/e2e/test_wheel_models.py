@@ -16,6 +16,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.ir.types import DType
+from tests.support.combinations import covering, mark_slow
 from tools.downloads.silero_vad import CHUNKS, calls, model_file
 from tools.downloads.wheels import wheel_member
 
@@ -163,8 +164,9 @@ def waves(count: int) -> list[dict[str, np.ndarray]]:
     return collected
 
 
-@pytest.mark.parametrize("name", ["gigaam_v2", "kaldi", "nemo80", "whisper80"])
-@pytest.mark.parametrize("form", ["", "_conv"])
+@pytest.mark.parametrize(
+    ("name", "form"), covering(["gigaam_v2", "kaldi", "nemo80", "whisper80"], ["", "_conv"])
+)
 def test_spectra_are_those_of_onnxruntime(name: str, form: str) -> None:
     """The reference is its version with convolutions: its STFT of 400 samples is off by half in the
     logarithm near 0.
@@ -184,7 +186,7 @@ def test_spectra_need_no_onnxruntime(name: str) -> None:
     assert not compiled.report.fallback
 
 
-@pytest.mark.parametrize("name", ["nemo80_conv", "whisper80_conv"])
+@pytest.mark.parametrize("name", mark_slow(["nemo80_conv", "whisper80_conv"], {"nemo80_conv"}))
 def test_int8_does_not_flatten_logarithms(name: str) -> None:
     """Measured: 116 and 33 dB; 5 dB with the operands of logarithms in int8."""
     path = spectra(name)

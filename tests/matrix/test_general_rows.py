@@ -22,9 +22,10 @@ from quantglow.ir.ops import (
     Transpose,
 )
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
-from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
+from tests.matrix.general import Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS
 from tests.support.builder import Builder
+from tests.support.combinations import covering
 
 HINT = {"N": 3, "T": 37}
 OTHERS = [
@@ -99,8 +100,7 @@ def planes(sizes: Sizes) -> Graph:
 MAKERS = (softmax, byte_softmax, normalization, byte_normalization, row_parts, byte_sums, planes)
 
 
-@pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(("make", "target"), covering(MAKERS, TARGETS))
 def test_rows(make: Make, target: str) -> None:
     assert_serves(make, HINT, OTHERS, resolve(target))
 

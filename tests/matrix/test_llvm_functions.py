@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,6 +46,13 @@ def signatures() -> list[tuple[str, str]]:
     return collected
 
 
+def parameters() -> Iterator[Any]:
+    """All of them; slow but the first one of each function."""
+    quick = dict(reversed(signatures()))
+    for name, kinds in signatures():
+        yield pytest.param(name, kinds, marks=() if kinds == quick[name] else pytest.mark.slow)
+
+
 def drawn(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
     """Values of every magnitude, the extremes among them."""
     if dtype is DType.BOOL:
@@ -82,7 +92,7 @@ def assert_compiles(graph: Graph, seed: int) -> None:
         assert_targets_agree(graph, feeds, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "kinds"), signatures())
+@pytest.mark.parametrize(("name", "kinds"), [*parameters()])
 @expensive
 @given(size=st.sampled_from(CHANNELS), seed=st.integers(0, 999))
 def test_every_function_is_compiled_as_defined(name: str, kinds: str, size: int, seed: int) -> None:

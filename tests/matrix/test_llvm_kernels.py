@@ -6,7 +6,8 @@ Shapes lie around vector widths; operands are views of any strides; results lie 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,10 +253,15 @@ CASES: dict[Case, tuple[DType, ...]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("case", "dtype"),
-    [pytest.param(c, t, id=f"{c.__name__}-{t}") for c, types in CASES.items() for t in types],
-)
+def parameters() -> Iterator[Any]:
+    """Every case with every type; slow but one type for each case, another one for the next."""
+    for number, (case, types) in enumerate(CASES.items()):
+        for dtype in types:
+            marks = () if dtype is types[number % len(types)] else pytest.mark.slow
+            yield pytest.param(case, dtype, id=f"{case.__name__}-{dtype}", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "dtype"), [*parameters()])
 def test_targets_compute_what_the_reference_computes(case: Case, dtype: DType) -> None:
     @settings(expensive, database=None)
     @given(st.data())

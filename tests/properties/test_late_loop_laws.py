@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def int8() -> tuple[onnx.ModelProto, Any, Any]:
     return model, *built
 
 
+@pytest.mark.slow
 @given(trips=COUNTS.filter(bool), batch=st.integers(1, 3), start=st.integers(1, 20))
 @expensive
 def test_int8_is_equal_bit_for_bit_however_trips_run(trips: int, batch: int, start: int) -> None:

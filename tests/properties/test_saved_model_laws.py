@@ -23,6 +23,7 @@ from tests.generators.onnx_models.free_networks import (
     transformers,
 )
 from tests.generators.onnx_models.network_drawing import Network, Sample, Shape
+from tests.support.combinations import mark_slow
 from tests.support.effort import very_expensive
 
 Shapes = tuple[Shape, ...]
@@ -56,7 +57,7 @@ def feeds(model: Network, shape: Shapes) -> Sample:
     return model.sample(shape, 9)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", mark_slow(FAMILIES, {"transformer"}))
 @very_expensive
 @given(data=st.data())
 def test_a_loaded_model_is_the_built_one_at_every_shape(family: str, data: st.DataObject) -> None:

@@ -79,6 +79,11 @@ def models_of(page: str) -> tuple[str, ...]:
     return (ONE, OUTPUTS, BOTH) if special else (ONE, BOTH)
 
 
+def quick_models(page: str) -> tuple[str, ...]:
+    """The fewest of them that run every block."""
+    return (ONE, BOTH) if len(models_of(page)) > 2 else (ONE,)
+
+
 def parted(text: str) -> tuple[str, str]:
     """A page without its section for several inputs, and that section; empty if it has none."""
     title = SEVERAL.search(text)

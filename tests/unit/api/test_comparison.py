@@ -86,8 +86,10 @@ def test_the_command_prints_a_table_and_a_verdict(
     ("changes", "reason"),
     [
         ({"place": "no_such_package.module:quantized"}, "not installed: pip install onnxruntime"),
-        ({"place": "tests.unit.isolated_calls:crash"}, "SIGSEGV"),
-        ({"options": {"method": "Guess"}}, "KeyError"),
+        pytest.param(
+            {"place": "tests.unit.isolated_calls:crash"}, "SIGSEGV", marks=pytest.mark.slow
+        ),
+        pytest.param({"options": {"method": "Guess"}}, "KeyError", marks=pytest.mark.slow),
         ({"outputs": "tests.unit.isolated_calls:crash"}, "SIGSEGV"),
     ],
     ids=["missing", "crashing", "raising", "crashing while it runs"],

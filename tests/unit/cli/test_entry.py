@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.combinations import mark_slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 INTERRUPTED_AT = """
@@ -89,7 +91,7 @@ def test_nobody_needs_to_read_stdout() -> None:
     assert (output.returncode, output.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+@pytest.mark.parametrize("stream", mark_slow(["stdin", "stdout", "stderr"], {"stdout"}))
 def test_a_closed_stream_is_no_traceback(stream: str) -> None:
     closed = {"stdin": 0, "stdout": 1, "stderr": 2}[stream]
     setting = f"import os; os.close({closed}); sys.{stream} = None"

@@ -29,6 +29,7 @@ from quantglow.evaluation.latencies import measure_loaded, medians
 from quantglow.evaluation.metrics import sqnr_db
 from quantglow.report import Report
 from quantglow.runtime.shapes import background as meanwhile
+from tests.support.combinations import mark_slow
 from tests.support.free_network import free_model, image, wide_model
 from tests.support.small_network import small_model, small_samples
 
@@ -160,7 +161,12 @@ def test_quantize_writes_onnx_that_onnxruntime_runs(folder: Path) -> None:
     assert sqnr_db(expected, scores) > 25
 
 
-@pytest.mark.parametrize("stage", ["imported", "optimized", "int8", "lowered", "memory", "report"])
+@pytest.mark.parametrize(
+    "stage",
+    mark_slow(
+        ["imported", "optimized", "int8", "lowered", "memory", "report"], {"imported", "report"}
+    ),
+)
 def test_inspect_shows_models_that_come_quantized(
     folder: Path, stage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -619,7 +625,7 @@ REPORTING = (
 """Commands that print a report, on a model with two outputs and one with one."""
 
 
-@pytest.mark.parametrize("line", REPORTING)
+@pytest.mark.parametrize("line", mark_slow(REPORTING, {*REPORTING[:3], *REPORTING[6:9]}))
 def test_the_next_step_of_a_command_is_a_command(
     line: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,11 +31,11 @@ def first_layers(example: Example, change: Callable[[Array], Array]) -> list[str
 
 
 def warnings_about(images: Array) -> list[str]:
-    found = SampleChecks()
+    checks = SampleChecks()
     for image in images:
         feeds = {"x": image, "mask": np.float32(1)}
-        found.add(feeds, hash_feeds(feeds))
-    return found.warnings()
+        checks.add(feeds, hash_feeds(feeds))
+    return checks.warnings()
 
 
 @pytest.mark.parametrize("make", EXAMPLES)

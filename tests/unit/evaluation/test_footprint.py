@@ -10,6 +10,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.evaluation.footprint import Footprint
+from tests.support.combinations import mark_slow
 from tests.support.small_network import small_model, small_samples
 
 TARGETS = ("portable", "neon", "cortex-m4")
@@ -20,7 +21,7 @@ def compiled() -> Any:
     return qg.quantize_and_compile(small_model(), small_samples(), progress=False)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[:1]))
 def test_a_footprint_is_that_of_the_bundle(compiled: Any, tmp_path: Path, target: str) -> None:
     actual = Footprint.of(compiled.graph, target)
     compiled.export_bundle(tmp_path, name="net", target=target)

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantglow.ort.session import Session, opened, safe
 from quantglow.support.arrays import Array
+from quantglow.support.errors import FallbackError
 from quantglow.support.processes.isolation import RaisedInChild, call_isolated
 from tests.unit.importer.onnx.onnx_models import floats
 
@@ -70,12 +71,44 @@ def results(arrays: list[Array], *, case: str) -> list[Array]:
     return list(opened(model_of(case).SerializeToString()).run(feeds))
 
 
+def wrong_ranks(case: str) -> list[Array]:
+    """Operands of other ranks than the operator takes."""
+    far = {"Resize": 5, "Upsample": 5, "Multinomial": 1}.get(case.split("-")[0], 0)
+    return [np.ones((2,) * far, operand.dtype) for operand in CASES[case][3].values()]
+
+
+EMPTY = [
+    *(("LSTM-14", shape) for shape in ((4, 0, 3), (0, 0, 3), (4, 2, 0))),
+    *(("GRU-14", shape) for shape in ((4, 0, 3), (0, 2, 3), (0, 0, 3), (4, 2, 0))),
+]
+"""Cases, and shapes of sequences without elements."""
+
+
+def refusals(_: list[Array]) -> list[Array]:
+    """Whether each of all wrong operands, one after the other in this process, is an error."""
+    wrong = [(case, wrong_ranks(case)) for case in CASES]
+    wrong += [(case, [np.zeros(shape, np.float32)]) for case, shape in EMPTY]
+    return [np.array([is_refused(case, operands) for case, operands in wrong])]
+
+
+def is_refused(case: str, operands: list[Array]) -> bool:
+    try:
+        results(operands, case=case)
+    except FallbackError:
+        return True
+    return False
+
+
+def test_wrong_operands_raise_and_the_process_goes_on() -> None:
+    (refused,) = call_isolated(f"{__name__}:refusals", [], seconds=120)
+    assert refused.shape == (len(CASES) + len(EMPTY),) and refused.all()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_operands_of_wrong_ranks_raise(case: str) -> None:
-    far = {"Resize": 5, "Upsample": 5, "Multinomial": 1}.get(case.split("-")[0], 0)
-    wrong = [np.ones((2,) * far, operand.dtype) for operand in CASES[case][3].values()]
     with pytest.raises(RaisedInChild, match="FallbackError"):
-        call_isolated(f"{__name__}:results", wrong, {"case": case}, seconds=60)
+        call_isolated(f"{__name__}:results", wrong_ranks(case), {"case": case}, seconds=60)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -111,13 +144,8 @@ def test_ranks_that_a_model_only_declares_are_guarded() -> None:
     assert [node.op_type for node in inside] == ["Transpose", "Resize", "Identity"]
 
 
-@pytest.mark.parametrize(
-    ("case", "shape"),
-    [
-        *(("LSTM-14", shape) for shape in ((4, 0, 3), (0, 0, 3), (4, 2, 0))),
-        *(("GRU-14", shape) for shape in ((4, 0, 3), (0, 2, 3), (0, 0, 3), (4, 2, 0))),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "shape"), EMPTY)
 def test_empty_sequences_raise(case: str, shape: tuple[int, ...]) -> None:
     empty = np.zeros(shape, np.float32)
     with pytest.raises(RaisedInChild, match="FallbackError"):

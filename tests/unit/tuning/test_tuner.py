@@ -28,6 +28,7 @@ from quantglow.tuning.measuring import Job, Measurement, Measurer, plan_tasks
 from quantglow.tuning.networks import tune_network
 from quantglow.tuning.records import Record, keep_records, read_records
 from quantglow.tuning.tuner import FINAL_SAMPLES, Tuner, is_faster
+from tests.support.combinations import mark_slow
 from tests.support.free_network import free_model
 from tests.support.small_network import small_model, small_samples
 
@@ -60,7 +61,10 @@ def tuner(searcher: str = "model", deadline: Deadline = NEVER, lines: Any = None
     return Tuner(GRAPH, resolve("native"), 1, deadline, searcher, say=told)
 
 
-@pytest.mark.parametrize("searcher", ["model", "random", "annealing", "g-bfs", "n-a2c"])
+@pytest.mark.parametrize(
+    "searcher",
+    mark_slow(["model", "random", "annealing", "g-bfs", "n-a2c"], {"model", "g-bfs"}),
+)
 def test_every_searcher_finds_what_is_faster(
     searcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def test_an_array_may_be_filled_again_for_each_sample(client: Any) -> None:
     assert qg.profile(MNIST, refilled(), client=client) == qg.profile(MNIST, SAMPLES)
 
 
+@pytest.mark.slow
 def test_workers_that_die_lose_nothing(client: Any) -> None:
     done = threading.Event()
     deaths: list[int] = []

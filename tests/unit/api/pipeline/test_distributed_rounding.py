@@ -125,6 +125,7 @@ class Deadly(ClusterRuns):
         return super().statistics(name)
 
 
+@pytest.mark.slow
 def test_workers_that_die_lose_nothing(
     client: Any, expected_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +186,7 @@ def keep_many() -> None:
     distributed_rounding.KEPT = 256
 
 
+@pytest.mark.slow
 def test_samples_that_kill_every_worker_are_named(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from quantglow.export.bundle.exporter import emit
 from quantglow.runtime.native.buffers import aligned_bytes
 from quantglow.support.errors import BackendError
 from tests.support.bundled import built, each_compiler, interpreted, written
+from tests.support.combinations import mark_slow
 from tests.support.small_network import small_model, small_samples
 
 
@@ -147,7 +148,7 @@ def test_aarch64_asks_linux(compiled: Any, tmp_path: Path) -> None:
 
 @is_x86
 @each_compiler
-@pytest.mark.parametrize("weights", ["object", "c", "bin"])
+@pytest.mark.parametrize("weights", mark_slow(["object", "c", "bin"], {"bin"}))
 def test_all_levels_share_their_weights_wherever_they_lie(
     compiled: Any, tmp_path: Path, weights: str, compiler: str
 ) -> None:

@@ -106,6 +106,7 @@ def test_any_number_of_threads_computes_the_same(name: str, tmp_path: Path) -> N
 
 @is_x86
 @pytest.mark.usefixtures("shared")
+@pytest.mark.slow
 def test_thread_sanitizer_finds_nothing(tmp_path: Path) -> None:
     graph = pinned("residual")
     feeds = feeds_of(graph, hashes()["residual"][0])[:1]

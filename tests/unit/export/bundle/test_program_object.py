@@ -28,6 +28,7 @@ from quantglow.runtime.native.buffers import aligned_bytes
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support.arrays import Array
 from tests.generators.onnx_models import models
+from tests.support.combinations import mark_slow
 from tests.support.small_network import small_model, small_samples
 
 HERE = [level for level in LEVELS if runs_here(level)]
@@ -87,9 +88,10 @@ PLAIN = (0, 2, 3, 4, 7, 8)
 
 LOOPS = (1, 16, 78, 761)
 """Seeds of models with loops of known trips, ended by conditions, and two in a row."""
+SEEDS = mark_slow([*PLAIN, *LOOPS], {*PLAIN[:2], *LOOPS[:2]})
 
 
-@pytest.mark.parametrize("seed", [*PLAIN, *LOOPS])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_drawn_graphs_run_as_in_this_process(seed: int) -> None:
     case = models.drawn(seed)
     graph = qg.import_model(case.model)
@@ -112,7 +114,7 @@ def run_by_threads(graph: Graph, feeds: list[Array], count: int) -> list[Array]:
     return outputs
 
 
-@pytest.mark.parametrize("seed", [*PLAIN, *LOOPS])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_threads_share_runs_of_drawn_graphs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops and their conditions, too: no thread runs ahead."""
     monkeypatch.setattr(part_function, "LEAST_WORK", 0)
@@ -185,7 +187,9 @@ def test_the_stack_is_known(int8: Graph) -> None:
     assert 0 < object_file.stack.most_nbytes < 4096
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level", mark_slow(LEVELS, {"amx-int8", "i8mm", "rv64gcv", "wasm32", "cortex-m0plus"})
+)
 def test_each_target_has_objects(int8: Graph, level: str) -> None:
     object_file = program_object("net", emitted(int8, level))
     assert object_file.weights.marker not in object_file.code

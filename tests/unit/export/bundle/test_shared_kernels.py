@@ -20,6 +20,7 @@ from quantglow.export.bundle.shared_kernels import group, literals, with_shared_
 from quantglow.ir.graph.graph import Graph
 from quantglow.memory.planning import plan_program
 from quantglow.runtime.native.buffers import aligned_bytes
+from tests.support.combinations import covering
 from tools.pinned_graphs import quantized
 from tools.small_networks import NETWORKS, samples
 
@@ -108,8 +109,10 @@ def test_floats_are_passed_by_their_bits(text: str) -> None:
     assert word("float", text) == int(np.float32(value).view(np.uint32))
 
 
-@pytest.mark.parametrize("sharing", [Sharing.OUTER, Sharing.ALL])
-@pytest.mark.parametrize("name", ["depthwise", "residual", "squeeze_excite"])
+@pytest.mark.parametrize(
+    ("name", "sharing"),
+    covering(["depthwise", "residual", "squeeze_excite"], [Sharing.OUTER, Sharing.ALL]),
+)
 def test_shared_kernels_compute_the_interpreters_integers(name: str, sharing: Sharing) -> None:
     graph = quantized(name)
     program = emitted(graph, sharing)

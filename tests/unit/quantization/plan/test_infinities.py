@@ -16,7 +16,7 @@ from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Scatter
 from quantglow.ir.ops.indexing import REDUCTIONS
 from quantglow.profiling.specials import brought, node_specials
-from tests.support.combinations import covering
+from tests.support.combinations import covering, mark_slow
 from tests.unit.importer.onnx.onnx_models import Const, floats, single
 from tests.unit.quantization.masked_networks import (
     ATTENTIONS,
@@ -41,8 +41,8 @@ def samples(model: onnx.ModelProto, *lengths: int, hidden: bool = True) -> list[
     return [feeds(model, n, seed, hidden) for seed, n in enumerate(lengths * (8 // len(lengths)))]
 
 
-def reference_outputs(model: onnx.ModelProto, given: Feeds) -> Any:
-    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+def reference_outputs(model: onnx.ModelProto, inputs: Feeds) -> Any:
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
 
 
 def assert_close(model: onnx.ModelProto, compiled: Any, inputs: Feeds, share: float = 0.1) -> None:
@@ -80,7 +80,9 @@ def test_masked_attention_is_int8_at_every_length(
                 np.testing.assert_array_equal(one, two)
 
 
-@pytest.mark.parametrize("name", ["table", "causal", "causal choice", "chosen"])
+@pytest.mark.parametrize(
+    "name", mark_slow(["table", "causal", "causal choice", "chosen"], {"table", "causal"})
+)
 def test_a_mask_that_calibration_did_not_see_hides_all_the_same(name: str) -> None:
     """The hidden class of a table; all but the first place of a causal mask."""
     model = ATTENTIONS[name]()
@@ -134,7 +136,9 @@ def test_a_scaled_mask_that_calibration_did_not_see_hides_all_the_same(
         assert_close(model, compiled, feeds(model, length, 56), share=0.03)
 
 
-@pytest.mark.parametrize("name", ["table", "causal", "causal choice", "chosen", "padded"])
+@pytest.mark.parametrize(
+    "name", mark_slow(["table", "causal", "causal choice", "chosen", "padded"], {"chosen"})
+)
 def test_an_infinite_mask_decides_as_a_large_finite_one(name: str) -> None:
     def built(low: float) -> Any:
         model = ATTENTIONS[name](low)

@@ -141,9 +141,14 @@ INT8 = (
     *("Resize to another map's size", "a pyramid", "CenterCropPad", "MeanVarianceNormalization"),
 )
 CASES = [*((name, "float") for name in MODELS), *((name, "int8") for name in INT8)]
+SLOW = {("GridSample bicubic", "float"), *((name, "int8") for name in INT8[:1] + INT8[2:6])}
+"""A sampler with large kernels, and int8 operators that others stand for by default."""
 
 
-@pytest.mark.parametrize(("name", "precision"), CASES)
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [pytest.param(*case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES],
+)
 def test_the_sizes_of_an_operator_stay_free(name: str, precision: str, tmp_path: Path) -> None:
     model = model_of(name)
     if precision == "float":

@@ -289,7 +289,7 @@ def test_int8_is_near_float() -> None:
     [
         (None, "without validation_fn accuracy control measures the part before it"),
         (lambda model: float(not loop_of(model).is_int8), "in int8 the drop would be 1"),
-        (lambda model: 1.0, ""),
+        pytest.param(lambda model: 1.0, "", marks=pytest.mark.slow),
     ],
 )
 def test_a_contract_decides_on_the_body(

@@ -264,6 +264,7 @@ def test_threads_store_and_read_a_program_at_once(
     assert is_read()
 
 
+@pytest.mark.slow
 def test_processes_store_and_read_programs_at_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

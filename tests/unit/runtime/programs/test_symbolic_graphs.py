@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 import quantglow as qg
 from quantglow.ir.ops import Conv
 from quantglow.support.errors import FileFormatError
+from tests.support.combinations import mark_slow
 from tests.support.forged_file import forged
 from tests.support.free_network import free_model, image
 from tests.unit.importer.onnx.onnx_models import floats
@@ -94,7 +95,7 @@ def test_damaged_entries_are_refused(saved: Path, case: str) -> None:
         qg.load(repacked(saved, edit), num_threads=1)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", mark_slow([1, 2, 3], {2}))
 def test_a_condition_that_one_sample_divides_by_0_does_not_hold_for_it(
     compiled: Any, saved: Path, threads: int
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 import quantglow as qg
 from quantglow.runtime.saved.archives import TAIL, TAIL_TEXT, TAIL_WEIGHTS, TAIL_WEIGHTS_VERSION
 from tests.support.cascade import cascade, picture
+from tests.support.combinations import mark_slow
 from tests.support.int8_tail import chosen_rows, int8_tail_model
 from tests.unit.runtime.saved.test_saved_versions import manifest_of
 from tests.unit.runtime.saved.test_saving import repacked, resigned
@@ -78,7 +79,7 @@ with np.load(sys.argv[3]) as arrays:
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", mark_slow([1, 2, 3], {2}))
 def test_a_fresh_process_gives_the_same_numbers(
     compiled: Any, path: Path, threads: int, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 import quantglow as qg
 from quantglow.importer.onnx.operators.nn import attention
 from quantglow.runtime.compiled import CompiledModel
+from tests.support.combinations import mark_slow
 from tests.support.decoder import Decoder, decoder_model
 
 DECODER = Decoder()
@@ -67,7 +68,7 @@ def test_300_tokens_take_three_programs(session: onnxruntime.InferenceSession) -
     assert programs_of(compiled) == 3  # the prompt, and tokens behind short and long caches
 
 
-@pytest.mark.parametrize(("batch", "length"), [(3, 20), (2, 1)])
+@pytest.mark.parametrize(("batch", "length"), [(3, 20), pytest.param(2, 1, marks=pytest.mark.slow)])
 def test_batches_generate(batch: int, length: int, session: onnxruntime.InferenceSession) -> None:
     compiled = qg.compile(decoder_model(DECODER), num_threads=1)
     assert isinstance(compiled, CompiledModel)
@@ -75,7 +76,7 @@ def test_batches_generate(batch: int, length: int, session: onnxruntime.Inferenc
     assert programs_of(compiled) <= 4
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", mark_slow([1, 3], {3}))
 def test_decoders_of_onnxruntimes_operators_generate(batch: int) -> None:
     config = Decoder(fused=True)
     model = decoder_model(config)

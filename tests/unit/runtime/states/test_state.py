@@ -19,6 +19,7 @@ from quantglow.runtime.native.threads import run_table
 from quantglow.runtime.states import state_programs
 from quantglow.runtime.states.state import State
 from quantglow.support.errors import FileFormatError, InputError, OptionError, StateFullError
+from tests.support.combinations import covering
 from tests.support.decoder import Decoder, Feeds, decoder_model
 from tests.support.free_network import free_model
 from tests.unit.forking import exit_code_of_child
@@ -55,8 +56,7 @@ def assert_equal(state: State, cache: Feeds) -> None:
         np.testing.assert_array_equal(rows, cache[name])
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("fused", "batch"), covering([False, True], [1, 3]))
 def test_a_state_computes_what_plain_calls_compute(fused: bool, batch: int) -> None:
     """Bit for bit, while its capacity grows from 16 to 64 rows; few programs serve all."""
     config = CONFIGS[fused]
@@ -248,6 +248,7 @@ def test_a_state_works_without_programs_in_place() -> None:
     assert state.length == ours.length == 8
 
 
+@pytest.mark.slow
 def test_an_int8_model_has_states(models: dict[bool, CompiledModel]) -> None:
     """Its cache is quantized in every call, so it is copied: the same integers all the same."""
     config, samples = CONFIGS[False], []

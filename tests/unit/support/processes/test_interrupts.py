@@ -23,6 +23,7 @@ from quantglow.support.processes.interrupts import (
     is_interrupted,
     keeping_best,
 )
+from tests.support.combinations import mark_slow
 from tests.support.small_network import small_model, small_samples
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -135,7 +136,7 @@ CUT = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", mark_slow(STAGES, {"profiling", "recovery", "control"}))
 def test_the_first_ctrl_c_keeps_the_best(stage: str) -> None:
     with child(*STAGES[stage]) as started:
         started.interrupt()
@@ -145,10 +146,7 @@ def test_the_first_ctrl_c_keeps_the_best(stage: str) -> None:
     assert CUT.get(stage, "") in out
 
 
-@pytest.mark.parametrize(
-    "stage",
-    [pytest.param(s, marks=() if s in ("ranges", "check") else pytest.mark.slow) for s in STAGES],
-)
+@pytest.mark.parametrize("stage", mark_slow(STAGES, {"check"}))
 def test_the_second_ctrl_c_aborts(stage: str) -> None:
     with child(*STAGES[stage]) as started:
         started.interrupt()

@@ -19,6 +19,7 @@ from quantglow.support.processes.isolation import (
     RaisedInChild,
     call_isolated,
 )
+from tests.support.combinations import mark_slow
 
 WITHOUT = """
 import os, sys, mmap, signal, subprocess, tempfile, asyncio, socket, numpy, scipy, onnx, threading
@@ -53,7 +54,7 @@ print("ran")
 """A program on Linux without what only Linux, or only POSIX, has."""
 
 
-@pytest.mark.parametrize("platform", ["darwin", "win32"])
+@pytest.mark.parametrize("platform", mark_slow(["darwin", "win32"], {"win32"}))
 def test_models_are_calibrated_compiled_and_saved(tmp_path: Path, platform: str) -> None:
     environment = {
         "PATH": "",
