@@ -232,7 +232,8 @@ def session_of(model: bytes) -> Session:
     return opened(model)
 
 
-def outputs_of(model: bytes, arrays: tuple[Array, ...]) -> list[Array]:
-    """Every output of a model whose inputs are ``arrays``, in order."""
+def run_model(model: bytes, arrays: Sequence[Array]) -> list[Array]:
+    """Every output of a model whose inputs are ``arrays``, in order; the meaning of ``External``
+    nodes, which name this function."""
     session = session_of(model)
     return session.run(dict(zip(session.input_names, arrays, strict=True)))
