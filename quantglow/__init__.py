@@ -172,8 +172,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_PLACES[name]), name)
-    return found
+    value = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -106,8 +106,8 @@ def model_of(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> onnx.Mo
     graph = onnx.helper.make_graph([node], "node", infos, results)
     opsets = [onnx.helper.make_opsetid(node.domain, opset)]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
-    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)
-    return inferred(made, data_prop=True)
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)
+    return inferred(model, data_prop=True)
 
 
 is_compatible = QuantglowBackend.is_compatible

@@ -87,20 +87,20 @@ class Layout(Before, After):
     model: str | None = None
 
     def __post_init__(self) -> None:
-        own = self.inside
-        if sorted(own) != sorted(self.outside) or len(set(own)) != len(own):
+        inside = self.inside
+        if sorted(inside) != sorted(self.outside) or len(set(inside)) != len(inside):
             raise OptionError(
-                f"Layout {self.outside!r} has other axes than the model's {own!r}. "
+                f"Layout {self.outside!r} has other axes than the model's {inside!r}. "
                 "Remedy: write both with the same letters, each once."
             )
 
     @property
     def inside(self) -> str:
         """The layout of the model's own tensor."""
-        for given in (self.outside, self.model or "NC"):
-            if not isinstance(given, str) or not given or set(given) - set("NCDHW"):
+        for letters in (self.outside, self.model or "NC"):
+            if not isinstance(letters, str) or not letters or set(letters) - set("NCDHW"):
                 raise OptionError(
-                    f"Layout takes letters of 'NCDHW', as 'NHWC'; got {brief(given)}."
+                    f"Layout takes letters of 'NCDHW', as 'NHWC'; got {brief(letters)}."
                 )
         return self.model or LAYOUTS.get(len(self.outside), "")
 
@@ -218,48 +218,50 @@ def checked(option: str, value: Any, kind: type[Kind]) -> ByName[Kind]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        found = several(option, value, kind)
-        return {None: found} if found else {}
+        steps = several(option, value, kind)
+        return {None: steps} if steps else {}
     if not all(isinstance(name, str) for name in value):
         raise OptionError(f"{option} must map names to lists of steps, got {brief(value)}")
-    lists = {n: several(f"{option}[{n!r}]", own, kind) for n, own in value.items()}
-    return {name: own for name, own in lists.items() if own}
+    lists = {
+        n: several(f"{option}[{n!r}]", steps_of_name, kind) for n, steps_of_name in value.items()
+    }
+    return {name: steps_of_name for name, steps_of_name in lists.items() if steps_of_name}
 
 
 def several(option: str, value: Any, kind: type[Kind]) -> tuple[Kind, ...]:
     """A tuple of steps, the declarations among them at most once.  Raises ``OptionError``."""
-    given = (value,) if isinstance(value, Step) else value
-    wanted = f"steps of quantglow.steps, as {'Normalize' if kind is Before else 'Softmax'}"
-    if not is_series(given):
-        raise OptionError(f"{option} takes {wanted}; got {brief(value)}")
-    found = tuple(given)
-    for step in found:
+    steps_given = (value,) if isinstance(value, Step) else value
+    expected = f"steps of quantglow.steps, as {'Normalize' if kind is Before else 'Softmax'}"
+    if not is_series(steps_given):
+        raise OptionError(f"{option} takes {expected}; got {brief(value)}")
+    steps = tuple(steps_given)
+    for step in steps:
         if not isinstance(step, kind):
-            raise OptionError(f"{option} takes {wanted}; got {brief(step)}")
+            raise OptionError(f"{option} takes {expected}; got {brief(step)}")
     for single in (ElementType, Layout):
-        if sum(isinstance(step, single) for step in found) > 1:
+        if sum(isinstance(step, single) for step in steps) > 1:
             raise OptionError(f"{option} has more than one {single.__name__}. Remedy: keep one.")
-    return found
+    return steps
 
 
 # -- helpers
 
 
 def finite(option: str, value: Any) -> float:
-    found = number(option, value)
-    if not math.isfinite(found):
-        raise OptionError(f"{option} must be finite, got {found}")
-    return found
+    value_found = number(option, value)
+    if not math.isfinite(value_found):
+        raise OptionError(f"{option} must be finite, got {value_found}")
+    return value_found
 
 
 def numbers(option: str, value: Any) -> tuple[float, ...]:
     """One finite number, or several."""
     if isinstance(value, str | bytes | Mapping):
         raise OptionError(f"{option} takes numbers, got {brief(value)}")
-    found = tuple(finite(option, n) for n in (value if is_series(value) else [value]))
-    if not found:
+    values = tuple(finite(option, n) for n in (value if is_series(value) else [value]))
+    if not values:
         raise OptionError(f"{option} takes one number, or one for each channel; got none")
-    return found
+    return values
 
 
 def axis(step: str, value: Any) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule
 
 from quantglow.api.compile import compile
-from quantglow.importer.torch.graphs import Outputs, Split, onnx_of_graph
+from quantglow.importer.torch.graphs import GraphSplit, Outputs, onnx_of_graph
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.classes import cached_property
@@ -44,31 +44,31 @@ def compiled_graph(
     changes nothing.  Raises ``OptionError`` for other options.
     """
     package("onnxscript", "torch", "torch.compile")
-    given = dict(options or {})
-    if unknown := given.keys() - set(OPTIONS):
+    settings = dict(options or {})
+    if unknown := settings.keys() - set(OPTIONS):
         raise OptionError(
             f"options has {sorted(unknown)}; the backend takes {list(OPTIONS)}. "
             "Remedy: leave the others out."
         )
-    return GraphOnQuantglow(graph_module, given, needs_gradients(example_inputs))
+    return GraphOnQuantglow(graph_module, settings, needs_gradients(example_inputs))
 
 
 def needs_gradients(tensors: Sequence[Any]) -> bool:
     """Whether results of these tensors are to be differentiated."""
-    given = (tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    parameters = (tensor for tensor in tensors if isinstance(tensor, torch.Tensor))
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in parameters)
 
 
 class GraphOnQuantglow:
     """An FX graph that is compiled on its first call, and again where its weights change.
 
-    Thread-safe: ``lock`` is held while ``made``, ``conversions`` and ``eager`` change.
+    Thread-safe: ``lock`` is held while ``converted``, ``conversions`` and ``eager`` change.
     """
 
     def __init__(self, module: GraphModule, options: dict[str, Any], differentiates: bool) -> None:
         self.module, self.options = module, options
         self.lock = threading.Lock()
-        self.made: tuple[list[Any], CompiledModel | FallbackModel] | None = None
+        self.converted: tuple[list[Any], CompiledModel | FallbackModel] | None = None
         self.conversions = 0
         self.eager = False
         renewed_after_fork(self)
@@ -101,9 +101,9 @@ class GraphOnQuantglow:
         return outputs.gathered([like(node, array) for node, array in pairs], arguments)
 
     @cached_property
-    def interface(self) -> tuple[Split, Outputs]:
+    def interface(self) -> tuple[GraphSplit, Outputs]:
         """Arguments and outputs of the graph.  Raises ``ConversionError``."""
-        return Split.of(self.module.graph), Outputs.of(self.module.graph)
+        return GraphSplit.of(self.module.graph), Outputs.of(self.module.graph)
 
     def _compiled(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
         """The model for the weights among the arguments.  Raises ``QuantglowError``."""
@@ -112,25 +112,25 @@ class GraphOnQuantglow:
             if self.eager:
                 raise ConversionError("another call gave the graph up")
             weights = [state_of(arguments[i]) for i in split.frozen]
-            if self.made is None or self.made[0] != weights:
-                self.made = weights, self._converted(arguments)
-            return self.made[1]
+            if self.converted is None or self.converted[0] != weights:
+                self.converted = weights, self._converted(arguments)
+            return self.converted[1]
 
     def _converted(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
         """The graph compiled with these weights.  Raises ``QuantglowError``."""
         check_devices(arguments)
         if self.conversions == MOST_WEIGHTS:
             raise ConversionError("weights change from call to call")
-        made = compile(onnx_of_graph(self.module, arguments, *self.interface), **self.options)
+        model = compile(onnx_of_graph(self.module, arguments, *self.interface), **self.options)
         self.conversions += 1
-        return made
+        return model
 
     def _give_up(self, reason: str) -> None:
         """Run the graph as it is from now on, and say why, once."""
         with self.lock:
             if self.eager:
                 return
-            self.eager, self.made = True, None
+            self.eager, self.converted = True, None
         warn(
             f"quantglow: a graph of torch.compile runs uncompiled: {reason}",
             RuntimeWarning,

@@ -30,7 +30,7 @@ import numpy as np
 
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.export.bundle.exporter import emitted
-from quantglow.export.bundle.object_file import Stack
+from quantglow.export.bundle.object_file import StackUse
 from quantglow.export.bundle.program_object import program_object
 from quantglow.ir.graph.graph import Graph
 from quantglow.runtime.saved import saving
@@ -95,7 +95,7 @@ class Program:
     arena_nbytes: int
     inputs: tuple[int, ...]
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
-    stack: Stack
+    stack: StackUse
 
     @property
     def linked(self) -> Path:

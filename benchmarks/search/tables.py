@@ -23,7 +23,7 @@ from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.measuring import Job, Measured, Measurer, Work, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, Measurer, Work, planned_tasks
 from quantglow.tuning.searchers import Space
 from quantglow.tuning.trials import FAR_NBYTES, Task
 
@@ -119,20 +119,20 @@ def measured_tables() -> list[Table]:
 
 def measured(
     task: Task, measurer: Measurer, nbytes: int, seed: int, numbers: Sequence[int]
-) -> list[Measured]:
+) -> list[Measurement]:
     """Choices of a task by number, measured in random order, among those that are not."""
     order = np.random.default_rng(seed).permutation(np.array(numbers)).tolist()
     jobs = [Job(task.key, task.choices[number], nbytes) for number in order]
     by_choice = {found.job.choice: found for found in measurer.run(jobs)}
-    return [by_choice.get(c, Measured(Job(task.key, c, nbytes))) for c in task.choices]
+    return [by_choice.get(c, Measurement(Job(task.key, c, nbytes))) for c in task.choices]
 
 
-def fastest(found: Sequence[Measured]) -> list[int]:
+def fastest(found: Sequence[Measurement]) -> list[int]:
     """Numbers of the choices that are measured in all passes: the fastest, and the default."""
     return sorted({0, *np.argsort([each.ratio for each in found])[:FINALISTS].tolist()})
 
 
-def table_of(shape: Shape, task: Task, passes: Sequence[list[Measured]]) -> Table:
+def table_of(shape: Shape, task: Task, passes: Sequence[list[Measurement]]) -> Table:
     """The table of a task; choices that failed, or were left out in a pass, have infinite times."""
     kind = "float" if shape.dtype.is_float else "int8"
     name = f"{shape.window}x{shape.window} {shape.size}² {shape.channels}→{shape.results} {kind}"

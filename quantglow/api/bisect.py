@@ -103,24 +103,24 @@ def bisect(
     if feeds is None:
         raise CalibrationError("data holds no samples. Remedy: pass at least one.")
     feeds = declared_feeds(family.signature.inputs, feeds)
-    given = entering(family.signature.inputs, feeds)
-    judge = _Judge(given, tolerance)
+    entering_feeds = entering(family.signature.inputs, feeds)
+    judge = _Judge(entering_feeds, tolerance)
     start = model if source is None else source.at(family.case_of(feeds))
-    if source is not None and (found := judge.imported(source, start, feeds)) is not None:
-        return found
-    if (found := judge.passes(start)) is not None:
-        return found
+    if source is not None and (bisection := judge.imported(source, start, feeds)) is not None:
+        return bisection
+    if (bisection := judge.passes(start)) is not None:
+        return bisection
 
     def compiled(graph: Graph) -> list[Array]:
-        made = compile(graph, target, num_threads, backends=backends)
-        return made.run(None, leaving_inputs(graph, given))
+        model = compile(graph, target, num_threads, backends=backends)
+        return model.run(None, leaving_inputs(graph, entering_feeds))
 
     return judge.kernels(family.fitting(feeds), compiled) or Bisection()
 
 
-def leaving_inputs(graph: Graph, given: Feeds) -> Feeds:
+def leaving_inputs(graph: Graph, feeds: Feeds) -> Feeds:
     """Feeds in the types that a graph declares."""
-    arrays = leaving(graph.signature.inputs, [given[i.name] for i in graph.inputs])
+    arrays = leaving(graph.signature.inputs, [feeds[i.name] for i in graph.inputs])
     return dict(zip((i.name for i in graph.inputs), arrays, strict=True))
 
 
@@ -136,26 +136,26 @@ class _Judge:
     ) -> Bisection | None:
         """The import, if onnxruntime has other results; None also where it has none."""
         with suppress(IsolationError), running(source.serialized(), [feeds]) as answer:
-            found = leaving(graph.signature.outputs, interpret(graph, self.feeds))
-            return self.verdict(answer()[0][0], found, ("import", "", ""))
+            results = leaving(graph.signature.outputs, interpret(graph, self.feeds))
+            return self.verdict(answer()[0][0], results, ("import", "", ""))
         return None
 
     def passes(self, graph: Graph) -> Bisection | None:
         """The first pass of ``optimize`` and ``lower`` after which results differ."""
-        found: list[Bisection] = []
+        bisections: list[Bisection] = []
 
         def judged(name: str, before: Any, after: Any) -> None:
-            if not found and isinstance(after, Graph) and _is_whole(after, graph):
-                wanted, now = (interpret(g, self.feeds) for g in (before, after))
-                if self.verdict(wanted, now) is not None:
-                    found.append(self.single(name, before, wanted, now))
+            if not bisections and isinstance(after, Graph) and _is_whole(after, graph):
+                expected, now = (interpret(g, self.feeds) for g in (before, after))
+                if self.verdict(expected, now) is not None:
+                    bisections.append(self.single(name, before, expected, now))
 
         with watching(judged):
             lower(optimize(graph))
-        return found[0] if found else None
+        return bisections[0] if bisections else None
 
     def single(
-        self, name: str, before: Graph, wanted: Sequence[Array], now: Sequence[Array]
+        self, name: str, before: Graph, expected: Sequence[Array], now: Sequence[Array]
     ) -> Bisection:
         """The pass ``name``, or that among the passes that it consists of."""
         groups = [step for step in (*FLOAT_PASSES, *LOWERING_PASSES) if pass_name(step) == name]
@@ -163,10 +163,10 @@ class _Judge:
         for step in single_passes(groups):
             graph = step(graph)
             part = ("pass", pass_name(step), "")
-            found = self.verdict(wanted, interpret(graph, self.feeds), part)
-            if found is not None:
-                return found
-        return Bisection("pass", name, difference=max(map(difference, wanted, now)))
+            bisection = self.verdict(expected, interpret(graph, self.feeds), part)
+            if bisection is not None:
+                return bisection
+        return Bisection("pass", name, difference=max(map(difference, expected, now)))
 
     def kernels(self, graph: Graph, compiled: Callable[[Graph], list[Array]]) -> Bisection | None:
         """The first value that machine code computes wrongly."""
@@ -178,21 +178,21 @@ class _Judge:
             part = ("kernel", last.name, last.op)
             return self.verdict(interpret(cut, self.feeds), compiled(cut), part)
 
-        right, wrong, found = 0, len(nodes), verdict(len(nodes)) if nodes else None
-        while found is not None and wrong - right > 1:
+        right, wrong, bisection = 0, len(nodes), verdict(len(nodes)) if nodes else None
+        while bisection is not None and wrong - right > 1:
             middle = (right + wrong) // 2
             debug.log(1, f"bisect: {right} nodes are right, {wrong} are not; trying {middle}")
             if (here := verdict(middle)) is None:
                 right = middle
             else:
-                wrong, found = middle, here
-        return found
+                wrong, bisection = middle, here
+        return bisection
 
     def verdict(
-        self, wanted: Sequence[Array], found: Sequence[Array], part: Part = ("", "", "")
+        self, expected: Sequence[Array], results: Sequence[Array], part: Part = ("", "", "")
     ) -> Bisection | None:
         """The part, if anything differs."""
-        worst = max(map(difference, wanted, found), default=0.0)
+        worst = max(map(difference, expected, results), default=0.0)
         return Bisection(*part, worst) if worst > self.tolerance else None
 
 
@@ -211,10 +211,10 @@ def cut_after(graph: Graph, nodes: Sequence[Node]) -> Graph:
     return Graph(graph.inputs, tuple((node.name, node) for node in nodes if node in ends))
 
 
-def difference(wanted: Array, found: Array) -> float:
+def difference(expected: Array, results: Array) -> float:
     """The largest difference over the largest finite magnitude; infinite where integers, shapes or
     special numbers differ."""
-    a, b = np.asarray(wanted), np.asarray(found)
+    a, b = np.asarray(expected), np.asarray(results)
     if a.shape != b.shape:
         return np.inf
     if a.dtype.kind != "f":

@@ -27,7 +27,7 @@ from quantglow.evaluation.baselines.quantizers import (
 )
 from quantglow.evaluation.latencies import busy_note
 from quantglow.evaluation.layers import MAX_SAMPLES, accumulated_sums, values_by_name
-from quantglow.evaluation.metrics import Sums, class_like
+from quantglow.evaluation.metrics import ErrorSums, class_like
 from quantglow.evaluation.outputs import output_accuracy_of
 from quantglow.evaluation.outputs import with_logits as report_with_logits
 from quantglow.evaluation.report import Report
@@ -86,7 +86,7 @@ class Checked:
 
     samples: Sequence[Feeds]
     names: Sequence[str]
-    wanted: Outputs
+    expected: Outputs
     logits: Mapping[int, str]
 
     def outputs(self, results: Outputs) -> tuple[OutputAccuracy, ...]:
@@ -95,21 +95,21 @@ class Checked:
             output_accuracy_of(name, *self.pair(results, position), self.is_class_like(position))
             for position, name in enumerate(self.names)
         )
-        if len(results[0]) != len(self.wanted[0]):
+        if len(results[0]) != len(self.expected[0]):
             return outputs
         accuracies = list(outputs)
         for rank, position in enumerate(self.logits, len(self.names)):
-            sums = sum(map(Sums.of, *self.pair(results, rank)), Sums())
+            sums = sum(map(ErrorSums.of, *self.pair(results, rank)), ErrorSums())
             accuracies[position] = replace(outputs[position], logits_db=sums.sqnr_db)
         return tuple(accuracies)
 
     def pair(self, results: Outputs, position: int) -> tuple[list[Array], list[Array]]:
         """The float results of all samples at a position, and those of a model."""
-        return [each[position] for each in self.wanted], [each[position] for each in results]
+        return [each[position] for each in self.expected], [each[position] for each in results]
 
     def is_class_like(self, position: int) -> bool:
         """Whether an output has a score for each class."""
-        return class_like(TensorType(DType.F32, self.wanted[0][position].shape))
+        return class_like(TensorType(DType.F32, self.expected[0][position].shape))
 
 
 @options_named(quantize_and_compile)
@@ -231,13 +231,13 @@ def with_our_logits(
     without it for other shapes than those of the graph."""
     if not isinstance(compiled, CompiledModel):
         return outputs
-    sums: dict[str, Sums] = {}
+    sums: dict[str, ErrorSums] = {}
     try:
         graph = family.fitting(samples[0])
         for feeds in samples[:MAX_SAMPLES]:
             exact = values_by_name(graph, feeds)
             for name, of_sample in accumulated_sums(compiled.graph, feeds, exact).items():
-                sums[name] = sums.get(name, Sums()) + of_sample
+                sums[name] = sums.get(name, ErrorSums()) + of_sample
     except (KeyError, QuantglowError):
         return outputs
     layers = [
@@ -254,11 +254,11 @@ def peer_row(
     target = target_of(peer, source)
     try:
         spent = peer.quantize(source, target, samples, limit)
-        found = peer.run(target, checked.samples, limit)
-        figures = QuantizerFigures(peer.name, outputs=checked.outputs(found))
+        results = peer.run(target, checked.samples, limit)
+        figures = QuantizerFigures(peer.name, outputs=checked.outputs(results))
         if peer.exact_options is not None:
             exact = peer.run(target, checked.samples, limit, is_exact=True)
-            if not same(found, exact):
+            if not same(results, exact):
                 figures = replace(figures, exact_outputs=checked.outputs(exact))
     except IsolationError as error:
         return QuantizerFigures(peer.name, reason=reason_of(error, peer.packages))
@@ -292,12 +292,12 @@ def with_latencies(
         Contender(FLOAT, "onnxruntime", str(source)),
         *(Contender(peer.name, peer.runtime, str(target_of(peer, source))) for peer in ran),
     ]
-    run: Callable[[Any], object] = lambda given: compiled.run(None, given)  # noqa: E731
+    run: Callable[[Any], object] = lambda feeds: compiled.run(None, feeds)  # noqa: E731
     latencies = compared(run, feeds, contenders, compiled.num_threads, seconds)
     measured = {each.runtime: each for each in latencies}
     return [
-        replace(row, seconds=own.median if not own.reason else None, reason=own.reason)
-        if (own := measured.get(row.name))
+        replace(row, seconds=latency.median if not latency.reason else None, reason=latency.reason)
+        if (latency := measured.get(row.name))
         else row
         for row in rows
     ]

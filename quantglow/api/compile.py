@@ -111,7 +111,7 @@ def compile(options: CompileArguments) -> CompiledModel | FallbackModel:
     model = with_steps(model_as_onnx(options.model, options.samples), options.before, options.after)
     source = None if isinstance(model, Graph) else settled(open_model(model), model)
 
-    def made(compiler: Compiler) -> CompiledModel | FallbackModel:
+    def compiled_by(compiler: Compiler) -> CompiledModel | FallbackModel:
         if source is None:
             return compile_family(family_of(model), compiler)
         return ready_to_answer(compile_source(source, input_shapes, compiler))
@@ -120,9 +120,9 @@ def compile(options: CompileArguments) -> CompiledModel | FallbackModel:
         # Only here: most programs are compiled without it.
         from quantglow.tuning.networks import tune_network
 
-        found = tune_network(made(compiler), compiler, max_minutes, client=client)
-        return made(found.compiler)
-    return made(with_records(compiler) if tune else compiler)
+        tuning = tune_network(compiled_by(compiler), compiler, max_minutes, client=client)
+        return compiled_by(tuning.compiler)
+    return compiled_by(with_records(compiler) if tune else compiler)
 
 
 def compile_source(

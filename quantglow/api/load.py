@@ -29,7 +29,7 @@ from quantglow.runtime.programs.build import Compiler, thread_count
 from quantglow.runtime.saved import saving
 from quantglow.runtime.saved.archives import BODY, REST
 from quantglow.runtime.saved.machine_code import CODE_MODES
-from quantglow.runtime.saved.saving import Freedom, SavedModel, Tail
+from quantglow.runtime.saved.saving import Freedom, SavedModel, SavedTail
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
 from quantglow.runtime.shapes.specializations import (
     Fallback,
@@ -50,7 +50,7 @@ from quantglow.support.errors import (
     TypeRuleError,
 )
 from quantglow.support.options import (
-    Kind,
+    OptionKind,
     Options,
     argument,
     one_of,
@@ -60,7 +60,7 @@ from quantglow.support.options import (
 from quantglow.tuning.records import RECORDS, check_tune, with_records
 
 if TYPE_CHECKING:
-    from quantglow.api.models.families import Origin
+    from quantglow.api.models.families import FamilyOrigin
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +68,7 @@ class SavedFile(Options):
     """The file, which comes first and needs no name."""
 
     path: str | os.PathLike[str] = field(
-        metadata=argument("a file that ``save`` of a compiled model wrote", Kind(file_path))
+        metadata=argument("a file that ``save`` of a compiled model wrote", OptionKind(file_path))
     )
 
 
@@ -122,10 +122,10 @@ def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
 
 
 def carried_by(
-    saved: SavedModel, file: str, wanted: tuple[str, int, str], *, must_fit: bool
+    saved: SavedModel, file: str, names: tuple[str, int, str], *, must_fit: bool
 ) -> tuple[Carried | None, str]:
     """The code of a file, ready to be found, and the target that it is for; None and the target
-    that is ``wanted``, with threads and schedule, where none fits.
+    that is ``names``, with threads and schedule, where none fits.
 
     Raises ``FileFormatError`` if it ``must_fit``.
     """
@@ -133,7 +133,7 @@ def carried_by(
         if saved.code is None:
             raise BackendError("it was saved without include_code")
         brought = Carried(saved.code.entries)
-        return brought, saved.code.target_for(*wanted)
+        return brought, saved.code.target_for(*names)
     except BackendError as error:
         if must_fit:
             raise FileFormatError(
@@ -141,7 +141,7 @@ def carried_by(
                 "include_code for these settings, or load it with code='use', which compiles it."
             ) from None
         debug.log(1, f"code of {file}: {error}")
-        return None, wanted[0]
+        return None, names[0]
 
 
 def compile_saved(
@@ -216,7 +216,7 @@ def is_whole(graph: Graph, signature: Signature) -> bool:
     return [name for name, _ in graph.outputs] == [port.name for port in signature.outputs]
 
 
-def with_tail(head: CompiledModel, tail: Tail, compiler: Compiler) -> PartlyCompiledModel:
+def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> PartlyCompiledModel:
     """A model in two parts.  Raises ``FileFormatError``."""
     # Only here: a process that runs a compiled model needs no onnx.
     from quantglow.api.models.parts import staged_tail
@@ -224,8 +224,8 @@ def with_tail(head: CompiledModel, tail: Tail, compiler: Compiler) -> PartlyComp
     from quantglow.runtime.saved.tail_weights import whole_tail
 
     def int8(behind: object) -> tuple[AnyModel | str, AnyModel | str]:
-        body, rest = (inner(name) if name in tail.files else "" for name in (BODY, REST))
-        return body, rest
+        body, suffix = (inner(name) if name in tail.files else "" for name in (BODY, REST))
+        return body, suffix
 
     def inner(name: str) -> AnyModel:
         return model_of(tail.files[name], compiler)
@@ -318,17 +318,17 @@ class Reopened:
         return Freedom(self.saved.free or {}, self.saved.source, self.saved.cases)
 
     @cached_property
-    def _origin(self) -> Origin:
-        from quantglow.api.models.families import Origin
+    def _origin(self) -> FamilyOrigin:
+        from quantglow.api.models.families import FamilyOrigin
 
-        return Origin.restored(self.saved)
+        return FamilyOrigin.restored(self.saved)
 
 
 def check_externals(graph: Graph) -> None:
     """Check the ONNX nodes inside a graph from a file.  Raises ``FileFormatError``."""
-    if found := [node for node in graph.nodes if isinstance(node, External)]:
+    if externals := [node for node in graph.nodes if isinstance(node, External)]:
         # Only here: a process without nodes of the fallback needs no onnx.
         from quantglow.importer.onnx.resolvers.external import check_external
 
-        for node in found:
+        for node in externals:
             check_external(node)

@@ -21,7 +21,7 @@ from quantglow.support.options import (
     COUNT,
     PROGRESS,
     SHAPES,
-    Kind,
+    OptionKind,
     Options,
     argument,
     one_of,
@@ -35,10 +35,10 @@ InputShapes = Mapping[str, Sequence[int]]
 
 Progress = bool | Literal["auto"]
 
-TARGET = Kind(lambda name, value: instance(name, value, str, "the name of a target"))
-THREADS = Kind(lambda name, value: integer(name, value, 1, MAX_THREADS), {"type": int})
-GENERATORS = Kind(lambda name, value: code_generators(value), None)
-STEPS = Kind(ANY.check, {"nargs": "+", "metavar": "STEP"})
+TARGET = OptionKind(lambda name, value: instance(name, value, str, "the name of a target"))
+THREADS = OptionKind(lambda name, value: integer(name, value, 1, MAX_THREADS), {"type": int})
+GENERATORS = OptionKind(lambda name, value: code_generators(value), None)
+STEPS = OptionKind(ANY.check, {"nargs": "+", "metavar": "STEP"})
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -61,8 +61,8 @@ def quantize_and_compile(options: QuantizationArguments) -> CompiledModel | Fall
     model, samples = as_onnx(options.model, options.calibration_data)
     model = with_steps(model, options.before, options.after)
     with answering_afterwards(answers):
-        found = quantized_and_compiled(model, samples, QuantizationRequest.of(options), compiler)
-    return ready_to_answer(found)
+        compiled = quantized_and_compiled(model, samples, QuantizationRequest.of(options), compiler)
+    return ready_to_answer(compiled)
 
 
 @contextmanager
@@ -88,48 +88,53 @@ def quantized_and_compiled(
     except UnsupportedOpError as error:
         return fallback_model(open_model(model), error, compiler.num_threads)
     with keeping_best():
-        seen = calibrated(source, request)
-        ready = prepared(seen, request)
+        calibrated_model = calibrated(source, request)
+        ready = prepared(calibrated_model, request)
         if request.measure_speed:
             ready = without_slower(ready, compiler)
-        found = int8_model(ready, compiler)
-        if source.cut and request.verify and not isinstance(found, CompiledModel):
-            found = checked_whole(found, source.family.signature, seen.checks)
+        compiled = int8_model(ready, compiler)
+        if source.cut and request.verify and not isinstance(compiled, CompiledModel):
+            compiled = checked_whole(compiled, source.family.signature, calibrated_model.checks)
     if request.measure_latency:
-        return with_latency(found, model, seen.checks.feeds)
-    return found
+        return with_latency(compiled, model, calibrated_model.checks.feeds)
+    return compiled
 
 
 def tail_behind(
-    seen: Calibrated, request: QuantizationRequest, compiler: Compiler
+    calibrated: Calibrated, request: QuantizationRequest, compiler: Compiler
 ) -> StagedTail | None:
     """The part behind the compiled one as far as it is compiled, too; None for a whole model."""
-    cut, samples = seen.imported.cut, seen.samples.drawn_samples if seen.samples else []
+    cut, samples = (
+        calibrated.imported.cut,
+        calibrated.samples.drawn_samples if calibrated.samples else [],
+    )
     if cut is None:
         return None
 
-    def on_tail(model: Any, data: Any, own: QuantizationRequest) -> CompiledModel | FallbackModel:
-        return quantized_and_compiled(model, data, own, compiler)
+    def on_tail(
+        model: Any, data: Any, tail_request: QuantizationRequest
+    ) -> CompiledModel | FallbackModel:
+        return quantized_and_compiled(model, data, tail_request, compiler)
 
     return int8_tail(cut, samples, request, compiler, on_tail)
 
 
 def int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
     """The model quantized, compiled and checked, under the request's contract if it has one."""
-    seen, request = prepared.calibrated, prepared.request
-    cut, contract = seen.imported.cut, request.contract
-    tail = tail_behind(seen, request, compiler)
+    calibrated, request = prepared.calibrated, prepared.request
+    cut, contract = calibrated.imported.cut, request.contract
+    tail = tail_behind(calibrated, request, compiler)
     whole = whole_model(cut, tail)
     if contract is None:
         with kernels_ahead(compiler) as load_kernels:
-            found = quantized(prepared, converted=load_kernels)
-        return whole(compiled(found, compiler))
+            candidate = quantized(prepared, converted=load_kernels)
+        return whole(compiled(candidate, compiler))
     controlled = AccuracyControl(prepared, contract, compiler, whole).run()
     if tail is None:
         return whole(controlled.head)
     minutes = controlled.deadline.minutes_left
     plain = replace(request, max_drop=None, validation_fn=None, max_minutes=minutes)
-    in_int8 = partial(tail_behind, seen, plain, compiler)
+    in_int8 = partial(tail_behind, calibrated, plain, compiler)
     return under_contract(controlled, tail, in_int8, partial(whole_model, cut))
 
 
@@ -155,9 +160,9 @@ def quantized_under(
         raise OptionError("recipes are for int8 activations. Remedy: leave weights= out.")
     with keeping_best():
         ready = prepared(calibrated(imported(graph, samples), request), request)
-        made = int8_model(ready, compiler)
-        assert isinstance(made, CompiledModel)
-        return made
+        model = int8_model(ready, compiler)
+        assert isinstance(model, CompiledModel)
+        return model
 
 
 def whole_model(cut: Cut | None, tail: StagedTail | None = None) -> Whole:

@@ -21,7 +21,7 @@ from quantglow.api.pipeline.compilation import page_source
 from quantglow.api.pipeline.distributed_profiling import checked_for_model, profile_on
 from quantglow.api.pipeline.distributed_rounding import ClusterRuns
 from quantglow.api.pipeline.groupwise import graph_with_packed_weights
-from quantglow.api.pipeline.quantization import Quantized, prepared, quantized, timed_layers
+from quantglow.api.pipeline.quantization import QuantizedCases, prepared, quantized, timed_layers
 from quantglow.api.pipeline.request import QuantizationRequest, computing, imported
 from quantglow.api.pipeline.samples import profile_in
 from quantglow.evaluation import diagnosis
@@ -128,12 +128,14 @@ def profile(
         )
     model, calibration_data = as_onnx(model, calibration_data)
     model = with_steps(model, before, after)
-    given = shapes("input_shapes", input_shapes)
+    fixed_shapes = shapes("input_shapes", input_shapes)
     workers = None if client is None else checked_for_model(client, model)
-    source = imported(model, calibration_data, given)
+    source = imported(model, calibration_data, fixed_shapes)
     with keeping_best():
         if workers is not None:
-            return profile_on(workers, source, given or {}, subset_size, progress, profile_with)
+            return profile_on(
+                workers, source, fixed_shapes or {}, subset_size, progress, profile_with
+            )
         with computing(profile_with):
             return profiling.profile(
                 source.family, source.data, subset_size=subset_size, progress=progress
@@ -191,8 +193,8 @@ def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     """
     instance("graph", graph, Graph, "a Graph, as import_model gives it")
     ends = graph.signature
-    given = feeds_of(feeds, lambda: map(TensorInfo.of, ends.inputs))
-    return leaving(ends.outputs, interpreter.interpret(graph, entering(ends.inputs, given)))
+    input_feeds = feeds_of(feeds, lambda: map(TensorInfo.of, ends.inputs))
+    return leaving(ends.outputs, interpreter.interpret(graph, entering(ends.inputs, input_feeds)))
 
 
 @options_named()
@@ -241,40 +243,42 @@ def diagnose(
     model = with_steps(model, before, after)
     source = imported(model, calibration_data, shapes("input_shapes", input_shapes))
     with keeping_best():
-        seen = calibrated(source, request)
-        if not seen.checks.feeds:
+        calibration = calibrated(source, request)
+        if not calibration.checks.feeds:
             raise CalibrationError(
                 "a profile holds no samples to measure on. Remedy: pass the calibration samples."
             )
-        made = quantized(prepared(seen, request))
-        exact = made.main.candidate
+        candidate = quantized(prepared(calibration, request))
+        exact = candidate.main.candidate
         diagnosed = diagnosis.diagnose(
             exact.graph,
-            made.main.graph,
-            made.main.report,
-            seen.checks.feeds[:samples],
+            candidate.main.graph,
+            candidate.main.report,
+            calibration.checks.feeds[:samples],
             exact.profile,
             sensitivity=sensitivity,
             shown=worst,
         )
-        return with_speed(diagnosed, made) if measure_speed else with_source(diagnosed, made)
+        return (
+            with_speed(diagnosed, candidate) if measure_speed else with_source(diagnosed, candidate)
+        )
 
 
-def with_speed(diagnosed: Diagnosis, made: Quantized) -> Diagnosis:
+def with_speed(diagnosed: Diagnosis, candidate: QuantizedCases) -> Diagnosis:
     """The diagnosis with times of layers and a timeline, or a note why there are none."""
     try:
-        speeds, trace = timed_layers(made, Compiler.of())
+        speeds, trace = timed_layers(candidate, Compiler.of())
     except BackendError as error:
         note = f"the time of layers was not measured: {error}"
-        return with_source(replace(diagnosed, notes=(*diagnosed.notes, note)), made)
-    return with_source(replace(diagnosed, speeds=speeds), made, trace)
+        return with_source(replace(diagnosed, notes=(*diagnosed.notes, note)), candidate)
+    return with_source(replace(diagnosed, speeds=speeds), candidate, trace)
 
 
 def with_source(
-    diagnosed: Diagnosis, made: Quantized, trace: Mapping[str, Any] | None = None
+    diagnosed: Diagnosis, candidate: QuantizedCases, trace: Mapping[str, Any] | None = None
 ) -> Diagnosis:
     """The diagnosis with the name, histograms and options that its page shows."""
-    return replace(diagnosed, source=page_source(made, trace))
+    return replace(diagnosed, source=page_source(candidate, trace))
 
 
 def config_of(config: QuantizationConfig | None) -> QuantizationConfig:

@@ -78,9 +78,9 @@ def refuse_without_data(options: argparse.Namespace, *but: str) -> None:
     data_arguments(parser, required=False)
     option_flags(parser, [*QUANTIZATION, *DATA])
     usual = vars(parser.parse_args([]))
-    given = [name for name, value in usual.items() if getattr(options, name) != value]
-    no = {name: "no-" for name in given if usual[name] is True}
-    if flags := [f"--{no.get(n, '')}{n.replace('_', '-')}" for n in given if n not in but]:
+    changed = [name for name, value in usual.items() if getattr(options, name) != value]
+    no = {name: "no-" for name in changed if usual[name] is True}
+    if flags := [f"--{no.get(n, '')}{n.replace('_', '-')}" for n in changed if n not in but]:
         raise OptionError(
             f"{', '.join(flags)}: nothing is quantized without --calibration-data. Remedy: give "
             "samples, or leave the flags out."

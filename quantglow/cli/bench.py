@@ -118,10 +118,10 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.timeline:
         compiled.trace(with_batch(feeds, sizes[0]), options.timeline)
     if options.json:
-        found = {**rows[0].to_json(), "batches": [r.to_json() for r in rows], "busy": busy}
-        found |= {"layers": calls.to_json()} if calls else {}
-        found |= {"compared": beside.to_json()} if beside else {}
-        console.file.write(json.dumps(found) + "\n")
+        facts = {**rows[0].to_json(), "batches": [r.to_json() for r in rows], "busy": busy}
+        facts |= {"layers": calls.to_json()} if calls else {}
+        facts |= {"compared": beside.to_json()} if beside else {}
+        console.file.write(json.dumps(facts) + "\n")
         return
     console.print(repr(compiled), highlight=False, markup=False)
     if busy:
@@ -156,11 +156,11 @@ def beside_others(
     options: argparse.Namespace,
 ) -> LatencyComparison:
     """Latencies beside other runtimes, on the first batch size."""
-    own = with_batch(feeds, options.batch_sizes[0])
+    batch = with_batch(feeds, options.batch_sizes[0])
     with file_with_steps(source, options) as path:
         latencies = compared(
-            lambda given: compiled.run(None, given),
-            own,
+            lambda arrays: compiled.run(None, arrays),
+            batch,
             [Contender(name, name, path) for name in options.compare],
             compiled.num_threads,
             options.seconds,

@@ -35,7 +35,7 @@ from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.exporter import BundleOptions
 from quantglow.export.bundle.object_file import MOST_VLEN
 from quantglow.report.report import ReportView
-from quantglow.report.tables import Table, Tabular, nbytes_text, number
+from quantglow.report.tables import ReportTable, Tabular, nbytes_text, number
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 
@@ -83,11 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     """Write the bundle; print its flash and RAM, its files, its inputs and outputs."""
     check_folder(options.output)
-    given = {field.name: getattr(options, field.name) for field in fields(BundleOptions)}
-    BundleOptions(**given).check(options.output)
+    settings = {field.name: getattr(options, field.name) for field in fields(BundleOptions)}
+    BundleOptions(**settings).check(options.output)
     compiled = opened(options)
     shapes = shapes_of(options) if is_saved(options.model) else {}
-    compiled.export_bundle(options.output, input_shapes=shapes or None, **given)
+    compiled.export_bundle(options.output, input_shapes=shapes or None, **settings)
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))
     report = compiled.report
@@ -122,7 +122,7 @@ class BundleReport(Tabular):
         """The warnings."""
         yield from self.report.heading() if self.report else ()
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Files, inputs and outputs; the tables of the report."""
         yield from tables(self.manifest, self.facts)
         yield from self.report.tables() if self.report else ()
@@ -168,10 +168,10 @@ def verdict(folder: str, facts: Mapping[str, Any]) -> str:
     return f"{files}, {len(facts['files']) + 1} files\nflash {flash}\nRAM {ram}"
 
 
-def tables(manifest: str, facts: Mapping[str, Any]) -> Iterator[Table]:
+def tables(manifest: str, facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     """The files with their sizes, then inputs and outputs."""
-    rows = [(file, str(found["nbytes"])) for file, found in facts["files"].items()]
-    yield Table("Files", ("file", "bytes"), [*rows, (manifest, "")], frozenset({"bytes"}))
+    rows = [(file, str(listed["nbytes"])) for file, listed in facts["files"].items()]
+    yield ReportTable("Files", ("file", "bytes"), [*rows, (manifest, "")], frozenset({"bytes"}))
     columns = ("", "name", "type", "shape", "scale", "zero point")
     ends = [
         (
@@ -185,4 +185,4 @@ def tables(manifest: str, facts: Mapping[str, Any]) -> Iterator[Table]:
         for word in ("input", "output")
         for index, tensor in enumerate(facts[f"{word}s"])
     ]
-    yield Table("Inputs and outputs", columns, ends, frozenset({"scale", "zero point"}))
+    yield ReportTable("Inputs and outputs", columns, ends, frozenset({"scale", "zero point"}))

@@ -17,13 +17,13 @@ from quantglow.cli.files import check_writable
 from quantglow.cli.options import option_flags
 from quantglow.cli.recipe import Recipe, images_of, load_recipe
 from quantglow.cli.recipe_data import READERS, Reader, check_labels, same
-from quantglow.evaluation.metrics import Sums
+from quantglow.evaluation.metrics import ErrorSums
 from quantglow.evaluation.outputs import reference
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import declared_feeds
 from quantglow.profiling import Profile
 from quantglow.profiling.samples.feeds import Feeds, feeds_of
-from quantglow.report.tables import Table, number
+from quantglow.report.tables import ReportTable, number
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support.arrays import Array
@@ -37,7 +37,7 @@ PIECE = 64
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredAccuracy:
     """Metrics of int8 against float on the evaluation data; accuracies are None without labels."""
 
     samples: int
@@ -120,30 +120,32 @@ def feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
     return list[Feeds](feeds_of(images, graph.signature))
 
 
-def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader) -> Measured:
+def evaluate(
+    recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader
+) -> MeasuredAccuracy:
     """Evaluation of the compiled model against float; ``read`` gives the answers of outputs."""
     images, labels = images_of(recipe.evaluation, recipe.steps)
     check_labels(labels, recipe.answers, graph)
     feeds = feeds_of_images(graph, images)
-    sums = [Sums() for _ in graph.outputs]
-    wanted, got, names = list[Any](), list[Any](), set[str]()
+    sums = [ErrorSums() for _ in graph.outputs]
+    answers, got, names = list[Any](), list[Any](), set[str]()
     for start in range(0, len(feeds), PIECE):
         piece = feeds[start : start + PIECE]
         with reference(recipe.model, graph, piece) as waiting:
             expected = waiting()
         names.add(expected.name)
         for sample, exact in zip(piece, expected.outputs, strict=True):
-            found = compiled.run(None, declared_feeds(graph.signature.inputs, sample))
-            sums = [s + Sums.of(a, b) for s, a, b in zip(sums, exact, found, strict=True)]
-            wanted.append(read(exact[0]))
-            got.append(read(found[0]))
-    accuracies = [None if labels is None else same(a, list(labels)) for a in (wanted, got)]
+            results = compiled.run(None, declared_feeds(graph.signature.inputs, sample))
+            sums = [s + ErrorSums.of(a, b) for s, a, b in zip(sums, exact, results, strict=True)]
+            answers.append(read(exact[0]))
+            got.append(read(results[0]))
+    accuracies = [None if labels is None else same(a, list(labels)) for a in (answers, got)]
     worst = min(s.sqnr_db for s in sums)
     name = " and ".join(sorted(names))
-    return Measured(len(feeds), name, worst, same(wanted, got), *accuracies)
+    return MeasuredAccuracy(len(feeds), name, worst, same(answers, got), *accuracies)
 
 
-def gate_figures(recipe: Recipe, measured: Measured) -> Iterator[Figure]:
+def gate_figures(recipe: Recipe, measured: MeasuredAccuracy) -> Iterator[Figure]:
     """Each figure with its gate; a limit on a figure that cannot be measured is missed."""
     gate, known = recipe.gate, measured.accuracy is not None
     drop = (measured.float_accuracy or 0.0) - (measured.accuracy or 0.0) if known else None
@@ -181,13 +183,13 @@ def profile_figures(recipe: Recipe, profile: Profile) -> Iterator[Figure]:
     yield Figure(name, f"differs by {far:.2g}", limit, not far <= PROFILE_TOLERANCE)
 
 
-def deviation(recorded: Profile, found: Profile) -> float:
+def deviation(recorded: Profile, profile: Profile) -> float:
     """Largest deviation of an end of a range, as a share of the range; 1 if a range is missing."""
-    if recorded.histograms.keys() != found.histograms.keys():
+    if recorded.histograms.keys() != profile.histograms.keys():
         return 1.0
     distances = [0.0]
     for name, one in recorded.histograms.items():
-        other = found.histograms[name]
+        other = profile.histograms[name]
         ends = (abs(one.minimum - other.minimum), abs(one.maximum - other.maximum))
         if max(ends):
             width = max(abs(one.maximum), abs(one.minimum), one.maximum - one.minimum)
@@ -195,9 +197,11 @@ def deviation(recorded: Profile, found: Profile) -> float:
     return max(distances)
 
 
-def results_table(recipe: Recipe, measured: Measured, figures: tuple[Figure, ...]) -> Table:
+def results_table(
+    recipe: Recipe, measured: MeasuredAccuracy, figures: tuple[Figure, ...]
+) -> ReportTable:
     """All figures with their limits, and whether they hold."""
     title = f"{recipe.path.name}: {measured.samples} samples against {measured.compared_with}"
     verdicts = {False: "holds", True: "MISSED"}
     rows = [(f.name, f.value, f.limit, verdicts[f.missed] if f.limit else "") for f in figures]
-    return Table(title, ("figure", "int8", "gate", ""), rows, frozenset({"int8"}))
+    return ReportTable(title, ("figure", "int8", "gate", ""), rows, frozenset({"int8"}))

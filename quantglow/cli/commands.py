@@ -47,7 +47,7 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report
 from quantglow.report.accuracy import is_close
 from quantglow.report.report import ReportView
-from quantglow.report.tables import Table
+from quantglow.report.tables import ReportTable
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.arrays import Array
@@ -78,16 +78,16 @@ def profile(options: argparse.Namespace, console: Console) -> None:
     """Record a profile."""
     check_onnx(options.model)
     check_writable(options.output, ARRAYS, (options.model, options.calibration_data))
-    found = stages.profile(
+    result = stages.profile(
         options.model,
         samples_of(options),
         subset_size=options.subset_size,
         input_shapes=shapes_of(options),
         **steps_of(options),
     )
-    found.save(options.output)
+    result.save(options.output)
     console.print(
-        f"{options.output}: {len(found.histograms)} tensors over {found.samples} batches",
+        f"{options.output}: {len(result.histograms)} tensors over {result.samples} batches",
         highlight=False,
         markup=False,
     )
@@ -116,8 +116,8 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     if not options.calibration_data and not options.weights:
         raise OptionError("--calibration-data is missing. Remedy: give it, or --weights.")
     output = options.output or Path(options.model).stem + DEFAULT_ENDING
-    given = (options.model, options.calibration_data, options.validation_data)
-    check_writable(output, MODELS, [path for path in given if path], INT8_SHARE)
+    inputs = (options.model, options.calibration_data, options.validation_data)
+    check_writable(output, MODELS, [path for path in inputs if path], INT8_SHARE)
     check_include_code(output, options.include_code)
     if not options.output and not options.json:
         console.print(f"no --output: the model goes to {output}", highlight=False, markup=False)
@@ -143,9 +143,9 @@ def show(report: object, options: argparse.Namespace, output: str, console: Cons
     step = next_command(report, options, output)
     if options.json:
         summary = report.summary(step)
-        found = {"output": output, "nbytes": os.path.getsize(output), "report": report.to_json()}
-        found |= {"summary": summary.to_json() if summary else None}
-        console.file.write(json.dumps(found) + "\n")
+        facts = {"output": output, "nbytes": os.path.getsize(output), "report": report.to_json()}
+        facts |= {"summary": summary.to_json() if summary else None}
+        console.file.write(json.dumps(facts) + "\n")
         return
     console.print(ReportView(report, options.all_layers, step), highlight=False, crop=False)
 
@@ -155,9 +155,9 @@ def next_command(report: Report, options: argparse.Namespace, output: str) -> st
     is_file = os.path.basename(options.model) != "stdin.onnx"
     onnx = ["--onnx", options.model, *words_of(options)]
     beside = [*onnx, "--compare", "onnxruntime"] if is_file else []
-    own = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
+    flags = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
     saved = Path(output).suffix == SAVED
-    good = ["quantglow", "bench", output, *(beside if saved else own)]
+    good = ["quantglow", "bench", output, *(beside if saved else flags)]
     return next_step(report, options, output, good)
 
 
@@ -244,13 +244,13 @@ def extremes(array: Array) -> tuple[str, str, str]:
     return f"{array.min():.6g}", f"{array.max():.6g}", str(int(array.argmax()))
 
 
-def outputs_table(outputs: Mapping[str, Array]) -> Table:
+def outputs_table(outputs: Mapping[str, Array]) -> ReportTable:
     rows = [
         (name, f"{array.dtype}{list(array.shape)}", *extremes(array))
         for name, array in outputs.items()
     ]
     numbers = ("smallest", "largest", "index of largest")
-    return Table("Outputs", ("name", "type", *numbers), rows, frozenset(numbers))
+    return ReportTable("Outputs", ("name", "type", *numbers), rows, frozenset(numbers))
 
 
 def next_step(report: Report, options: argparse.Namespace, output: str, good: Sequence[str]) -> str:

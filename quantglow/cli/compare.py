@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     """Quantize with each, and print a table and a verdict."""
     check_onnx(options.model)
-    found = compare(
+    comparison = compare(
         options.model,
         samples_of(options),
         quantizers=options.quantizers,
@@ -63,6 +63,6 @@ def run(options: argparse.Namespace, console: Console) -> None:
         **option_values(options, [*QUANTIZATION, "subset_size", "input_shapes", *STEPS, *MACHINE]),
     )
     if options.json:
-        console.file.write(json.dumps(found.to_json()) + "\n")
+        console.file.write(json.dumps(comparison.to_json()) + "\n")
     else:
-        console.print(found, highlight=False, crop=False)
+        console.print(comparison, highlight=False, crop=False)

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     check_onnx(options.model)
     if options.output:
         check_writable(options.output, PAGES, (options.model, options.calibration_data))
-    found = stages.diagnose(
+    diagnosis = stages.diagnose(
         options.model,
         samples_of(options),
         config_of(options),
@@ -70,9 +70,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
         measure_speed=wants_speed(options),
         **steps_of(options),
     )
-    console.print(found, highlight=False, crop=False)
+    console.print(diagnosis, highlight=False, crop=False)
     if options.output:
-        write(found, options.output)
+        write(diagnosis, options.output)
 
 
 def wants_speed(options: argparse.Namespace) -> bool:
@@ -82,12 +82,12 @@ def wants_speed(options: argparse.Namespace) -> bool:
     return options.output is not None and Path(options.output).suffix == ".html"
 
 
-def write(found: Diagnosis, path: str) -> None:
+def write(diagnosis: Diagnosis, path: str) -> None:
     """The diagnosis as JSON, or as the page that explains the model."""
     if Path(path).suffix == ".json":
-        text = json.dumps(found.to_json(), indent=1, allow_nan=False)
+        text = json.dumps(diagnosis.to_json(), indent=1, allow_nan=False)
     else:
-        text = found.to_html()
+        text = diagnosis.to_html()
     with writing(path) as temporary:
         # Names of files may hold bytes that are no text.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -22,7 +22,7 @@ from quantglow.evaluation.outputs import Runner
 from quantglow.evaluation.report import Report
 from quantglow.ort.quantizer_input import quantizer_input
 from quantglow.ort.session import EXACT_SUMS, Session
-from quantglow.report.tables import Table, number
+from quantglow.report.tables import ReportTable, number
 from quantglow.runtime.programs.build import thread_count
 from quantglow.support.arrays import Array
 from quantglow.support.errors import QuantglowError
@@ -76,15 +76,15 @@ def prepared(example: Example, threads: int) -> tuple[dict[str, Runner], Report]
     return runners, int8.report
 
 
-def stages_table(report: Report) -> Table:
+def stages_table(report: Report) -> ReportTable:
     """Time of each stage of ``quantize_and_compile``."""
     rows = [(stage, f"{seconds * 1e3:.0f} ms") for stage, seconds in report.seconds.items()]
-    return Table("From ONNX to checked int8 machine code", ("stage", "time"), rows, _TIME)
+    return ReportTable("From ONNX to checked int8 machine code", ("stage", "time"), rows, _TIME)
 
 
 def results_table(
     example: Example, runners: dict[str, Runner], threads: int, seconds: float = 0.35
-) -> Table:
+) -> ReportTable:
     """Accuracy on the labeled images, latency of one image measured for ``seconds`` each."""
     one = {example.input_name: example.images[:1]}
     calls = {name: lambda run=run: run(one) for name, run in runners.items()}
@@ -101,13 +101,13 @@ def results_table(
     ]
     numbers = ("accuracy", "latency", f"speed against {PEER} float")
     title = f"{len(example.labels)} labelled images, {threads} thread(s), batch 1"
-    return Table(title, ("runtime", *numbers), rows, frozenset(numbers))
+    return ReportTable(title, ("runtime", *numbers), rows, frozenset(numbers))
 
 
 def accuracy(run: Runner, example: Example) -> float:
     """Share of the labeled images whose largest score is the label."""
-    found = [int(run({example.input_name: image[None]})[0].argmax()) for image in example.images]
-    return float(np.mean(np.array(found) == example.labels))
+    classes = [int(run({example.input_name: image[None]})[0].argmax()) for image in example.images]
+    return float(np.mean(np.array(classes) == example.labels))
 
 
 def operators_line(report: Report) -> str:

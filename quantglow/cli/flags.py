@@ -55,21 +55,23 @@ def with_config(words: Sequence[str], commands: dict[str, argparse.ArgumentParse
     command = next((word for word in words if word in commands), None)
     if command is None or not any(word.partition("=")[0] == FLAG for word in words):
         return list(words)
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_argument(FLAG, action="append", default=[])
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(FLAG, action="append", default=[])
     place = list(words).index(command)
-    found, rest = own.parse_known_args(list(words[place + 1 :]))
-    given = [word for path in found.config for word in words_of(path, command, commands[command])]
-    return [*words[: place + 1], *rest_behind(rest, given)]
+    parsed, remainder = parser.parse_known_args(list(words[place + 1 :]))
+    config_words = [
+        word for path in parsed.config for word in words_of(path, command, commands[command])
+    ]
+    return [*words[: place + 1], *rest_behind(remainder, config_words)]
 
 
-def rest_behind(rest: Sequence[str], given: Sequence[str]) -> list[str]:
+def rest_behind(remainder: Sequence[str], words: Sequence[str]) -> list[str]:
     """Positional arguments, then the file's flags, then those that were typed.
 
     A flag with several values would take a positional argument behind it.
     """
-    first = next((at for at, word in enumerate(rest) if word.startswith("--")), len(rest))
-    return [*rest[:first], *given, *rest[first:]]
+    first = next((at for at, word in enumerate(remainder) if word.startswith("--")), len(remainder))
+    return [*remainder[:first], *words, *remainder[first:]]
 
 
 def words_of(path: str, command: str, parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -203,10 +203,10 @@ def lines_about(text: str, pattern: str) -> str:
     ``OptionError`` if no name fits.
     """
     lines = text.splitlines()
-    found = [line for line in lines if any(fits(name, pattern) for name in names_in(line))]
-    if not found:
+    matching = [line for line in lines if any(fits(name, pattern) for name in names_in(line))]
+    if not matching:
         raise OptionError(no_layer(pattern, [n for line in lines for n in names_in(line)]))
-    return "\n".join(map(shortened, found))
+    return "\n".join(map(shortened, matching))
 
 
 def names_in(line: str) -> list[str]:
@@ -222,8 +222,8 @@ def fits(name: str, pattern: str) -> bool:
 def shortened(line: str) -> str:
     """The line with the first two numbers of long tuples, and how many there are."""
 
-    def cut(found: re.Match[str]) -> str:
-        return f"({found[1]}, … {found[0].count(',') + 1} in all)"
+    def cut(match: re.Match[str]) -> str:
+        return f"({match[1]}, … {match[0].count(',') + 1} in all)"
 
     return NUMBERS.sub(cut, line)
 

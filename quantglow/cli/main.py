@@ -207,10 +207,10 @@ def width() -> int | None:
     of the terminal, whatever its size becomes.
     """
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    given = os.environ.get("COLUMNS")
-    if given is None:
+    columns = os.environ.get("COLUMNS")
+    if columns is None:
         return None if is_terminal else WIDE
-    has_columns = given.isdecimal() and int(given) > 0
+    has_columns = columns.isdecimal() and int(columns) > 0
     return shutil.get_terminal_size().columns if has_columns or is_terminal else WIDE
 
 
@@ -233,17 +233,19 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"quantglow {__version__}")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        made = subparsers.add_parser(
+        command_parser = subparsers.add_parser(
             name,
             help=command.summary,
             description=command.summary,
             epilog=f"example:\n  {command.example}",
             **_RAW,
         )
-        command.add_arguments(made)
-        if any(action.option_strings != ["-h", "--help"] for action in made._actions):
-            made.add_argument(FLAG, metavar="FILE", help="TOML file with flags of this command")
-        made.usage = usage(made)
+        command.add_arguments(command_parser)
+        if any(action.option_strings != ["-h", "--help"] for action in command_parser._actions):
+            command_parser.add_argument(
+                FLAG, metavar="FILE", help="TOML file with flags of this command"
+            )
+        command_parser.usage = usage(command_parser)
     return top
 
 
@@ -265,10 +267,10 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but report an unknown flag before a missing argument."""
-        given = list(sys.argv[1:] if args is None else args)
+        words = list(sys.argv[1:] if args is None else args)
         if self._subparsers is not None:  # Flags behind the command belong to the command.
-            given = list(takewhile(_is_flag, given))
-        for flag in filter(_is_flag, takewhile(lambda word: word != "--", given)):
+            words = list(takewhile(_is_flag, words))
+        for flag in filter(_is_flag, takewhile(lambda word: word != "--", words)):
             if (name := flag.partition("=")[0]) not in self._option_string_actions:
                 self.error(unknown_flag(name, list(self._option_string_actions)))
         return super().parse_known_args(args, namespace)

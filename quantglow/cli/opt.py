@@ -56,10 +56,10 @@ def chosen(names: Iterable[str], passes: dict[str, Step], others: Iterable[str])
     """The passes of these names.  Raises ``OptionError``, with a near name; ``others`` are names of
     passes over the other representation.
     """
-    return [found(name, passes, others) for name in names]
+    return [pass_named(name, passes, others) for name in names]
 
 
-def found(name: str, passes: dict[str, Step], others: Iterable[str]) -> Step:
+def pass_named(name: str, passes: dict[str, Step], others: Iterable[str]) -> Step:
     if name in passes:
         return passes[name]
     if name in others:
@@ -182,8 +182,8 @@ def optimized_graph(graph: Graph, names: Iterable[str], most: int, verify: bool)
     passes = chosen(names, GRAPH_PASSES, NAMED_PROGRAM_PASSES)
     if verify:
         graph.verify()
-    made = run_in_order(graph, passes, Graph.verify, always=verify)
-    return print_with_arrays(made, most)
+    optimized = run_in_order(graph, passes, Graph.verify, always=verify)
+    return print_with_arrays(optimized, most)
 
 
 def optimized_program(text: str, names: Iterable[str], most: int) -> str:

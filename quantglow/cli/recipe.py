@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.api.pipeline.request import AccuracyContract
-from quantglow.cli.recipe_data import READERS, STEPS, Images, preprocess
+from quantglow.cli.recipe_data import READERS, STEPS, ImageSet, preprocess
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.support.arguments import choice, integer, number, shapes
 from quantglow.support.arrays import Array
@@ -111,7 +111,7 @@ def images_of(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array,
         )
     rows = _rows(len(arrays["images"]), data)
     arrays = {role: array[rows] for role, array in arrays.items()}
-    images = Images(arrays["images"], arrays, data.crops, data.seed)
+    images = ImageSet(arrays["images"], arrays, data.crops, data.seed)
     return preprocess(images, steps), arrays.get("labels")
 
 
@@ -162,20 +162,20 @@ def repository(file: Path) -> Path:
 
 def _inside(file: Path, text: str) -> Path:
     root = repository(file)
-    found = Path(os.path.realpath(Path(os.path.realpath(file)).parent / text))
-    if Path(text).is_absolute() or not found.is_relative_to(root):
+    path = Path(os.path.realpath(Path(os.path.realpath(file)).parent / text))
+    if Path(text).is_absolute() or not path.is_relative_to(root):
         raise OptionError(
             f"path {text!r} leaves the folder {str(root)!r}. "
             "Remedy: write it relative to the recipe, to a file of the repository"
         )
-    return found
+    return path
 
 
 def _table(data: Mapping[str, Any], name: str, prefix: str) -> dict[str, Any]:
-    found = data.get(name, {})
-    if not isinstance(found, dict):
+    table = data.get(name, {})
+    if not isinstance(table, dict):
         raise OptionError(f"{prefix}{name} must be a table")
-    return found
+    return table
 
 
 def _refuse(table: Mapping[str, Any], name: str, known: tuple[str, ...]) -> None:
@@ -205,13 +205,13 @@ def _data_set(file: Path, tables: Mapping[str, Any], name: str) -> DataSet:
 
 
 def _steps(steps: Any) -> tuple[tuple[str, Any], ...]:
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for step in steps if isinstance(steps, list) else [steps]:
         if not isinstance(step, dict) or len(step) != 1:
             raise OptionError(f"a step is a table with one entry as {{ divide = 255 }}: {step!r}")
         ((name, argument),) = step.items()
-        found.append((choice("step", name, STEPS), argument))
-    return tuple(found)
+        pairs.append((choice("step", name, STEPS), argument))
+    return tuple(pairs)
 
 
 def _config(table: dict[str, Any]) -> QuantizationConfig:

@@ -34,7 +34,7 @@ LABELS = {"class": ("iu", "the index of a class, an integer,"), "text": ("U", "o
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageSet:
     """Images with the arrays of their data set, by role, and the kind of crops."""
 
     values: Array
@@ -42,11 +42,11 @@ class Images:
     crops: str = "centre"
     seed: int = 0
 
-    def with_values(self, values: Array) -> Images:
-        return Images(values, self.arrays, self.crops, self.seed)
+    def with_values(self, values: Array) -> ImageSet:
+        return ImageSet(values, self.arrays, self.crops, self.seed)
 
 
-def divide(images: Images, by: Any) -> Array:
+def divide(images: ImageSet, by: Any) -> Array:
     """``x / by``; a list has one number for each channel."""
     divisors = _numbers("divide", by, images)
     if not divisors.all():
@@ -54,12 +54,12 @@ def divide(images: Images, by: Any) -> Array:
     return _float(images) / divisors
 
 
-def subtract(images: Images, what: Any) -> Array:
+def subtract(images: ImageSet, what: Any) -> Array:
     """``x - what``; a list has one number for each channel."""
     return _float(images) - _numbers("subtract", what, images)
 
 
-def crop(images: Images, side: Any) -> Array:
+def crop(images: ImageSet, side: Any) -> Array:
     """Squares of ``side``: the center, or random crops by the seed, half of them mirrored."""
     height, width = images.values.shape[1:3]
     if type(side) is not int or not 0 < side <= min(height, width):
@@ -68,15 +68,15 @@ def crop(images: Images, side: Any) -> Array:
         top, left = (height - side) // 2, (width - side) // 2
         return images.values[:, top : top + side, left : left + side]
     rng = np.random.default_rng(images.seed)
-    found = []
+    crops = []
     for image in images.values:
         top, left = rng.integers(0, height - side + 1), rng.integers(0, width - side + 1)
         part = image[top : top + side, left : left + side]
-        found.append(part[:, ::-1] if rng.random() < 0.5 else part)
-    return np.stack(found)
+        crops.append(part[:, ::-1] if rng.random() < 0.5 else part)
+    return np.stack(crops)
 
 
-def zero_right_of(images: Images, role: Any) -> Array:
+def zero_right_of(images: ImageSet, role: Any) -> Array:
     """0 in every column from an image's width on; ``role`` names the array of widths."""
     widths = images.arrays.get(str(role))
     if widths is None or widths.shape != images.values.shape[:1]:
@@ -86,21 +86,21 @@ def zero_right_of(images: Images, role: Any) -> Array:
     return np.where(inside, _float(images), np.float32(0))
 
 
-def channels(images: Images, count: Any) -> Array:
+def channels(images: ImageSet, count: Any) -> Array:
     """Gray images as ``count`` equal channels."""
     if images.values.ndim != 3 or type(count) is not int or not 1 <= count <= 64:
         raise OptionError(f"channels takes gray images and a small number, got {count!r}")
     return np.repeat(images.values[..., None], count, axis=3)
 
 
-def channels_first(images: Images, wanted: Any) -> Array:
+def channels_first(images: ImageSet, layout: Any) -> Array:
     """[N, H, W, C] -> [N, C, H, W]."""
-    if wanted is not True or images.values.ndim != 4:
+    if layout is not True or images.values.ndim != 4:
         raise OptionError("channels_first = true takes images with channels")
     return np.ascontiguousarray(images.values.transpose(0, 3, 1, 2))
 
 
-STEPS: dict[str, Callable[[Images, Any], Array]] = {
+STEPS: dict[str, Callable[[ImageSet, Any], Array]] = {
     "channels": channels,
     "channels_first": channels_first,
     "crop": crop,
@@ -110,20 +110,20 @@ STEPS: dict[str, Callable[[Images, Any], Array]] = {
 }
 
 
-def preprocess(images: Images, steps: Sequence[tuple[str, Any]]) -> Array:
+def preprocess(images: ImageSet, steps: Sequence[tuple[str, Any]]) -> Array:
     """The images after all steps, float32.  Raises ``OptionError``."""
     for name, argument in steps:
         images = images.with_values(STEPS[name](images, argument))
     return _float(images)
 
 
-def _float(images: Images) -> Array:
+def _float(images: ImageSet) -> Array:
     return images.values.astype(np.float32, copy=False)
 
 
-def _numbers(step: str, value: Any, images: Images) -> Array:
-    found = value if isinstance(value, list) else [value]
-    if not found or not all(type(n) in (int, float) and abs(n) <= LARGEST for n in found):
+def _numbers(step: str, value: Any, images: ImageSet) -> Array:
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or not all(type(n) in (int, float) and abs(n) <= LARGEST for n in numbers):
         raise OptionError(f"{step} takes a number, or a list of numbers, got {value!r}")
     if isinstance(value, list) and images.values.shape[-1] != len(value):
         raise OptionError(
@@ -172,11 +172,11 @@ READERS: dict[str, Callable[[Path], Reader]] = {"class": largest, "text": text}
 def check_labels(labels: Array | None, answers: str, graph: Graph) -> None:
     """Raise ``CalibrationError`` for labels that can never be equal to such answers of the graph's
     first output."""
-    kinds, wanted = LABELS[answers]
+    kinds, dimensions = LABELS[answers]
     if labels is not None and (labels.dtype.kind not in kinds or labels.ndim != 1):
         raise CalibrationError(
             f"labels of {labels.dtype} and shape {labels.shape} are never equal to answers of kind "
-            f"{answers!r}. Remedy: {wanted} for each image."
+            f"{answers!r}. Remedy: {dimensions} for each image."
         )
     if labels is not None and answers == "class":
         name, scores = graph.outputs[0]

@@ -31,8 +31,8 @@ def steps_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def words_of(options: argparse.Namespace) -> list[str]:
     """The flags of steps as they were given."""
-    given = (("--before", options.before), ("--after", options.after))
-    return [word for flag, own in given if own for word in (flag, *own)]
+    options_by_flag = (("--before", options.before), ("--after", options.after))
+    return [word for flag, words in options_by_flag if words for word in (flag, *words)]
 
 
 def listed(option: str, words: Sequence[str] | None) -> Any:

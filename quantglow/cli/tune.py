@@ -20,7 +20,7 @@ from quantglow.cli.options import option_flags
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.machine import core_to_json
 from quantglow.evaluation.latencies import busy_note, medians
-from quantglow.report.tables import Table
+from quantglow.report.tables import ReportTable
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support.errors import OptionError
@@ -87,17 +87,17 @@ def run(options: argparse.Namespace, console: Console) -> None:
     minutes = check_minutes(options.max_minutes, "measure")
     if (busy := busy_note()) and not options.json:
         console.print(f"warning: {busy}", highlight=False)
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if options.machine:
         fit = stored(measure_core(lambda done: told(f"{done} tiles timed")))
-        found["machine"] = machine_json(fit)
+        facts["machine"] = machine_json(fit)
         if not options.json:
             console.print(summary(fit), highlight=False, markup=False)
             console.print(table_of(fit).rich())
     if options.model is not None:
-        found |= tune_model(options, minutes, console)
+        facts |= tune_model(options, minutes, console)
     if options.json:
-        console.file.write(json.dumps(found) + "\n")
+        console.file.write(json.dumps(facts) + "\n")
 
 
 def tune_model(
@@ -110,25 +110,25 @@ def tune_model(
     around = (time.monotonic() - start + 2 * COMPARED_SECONDS) / 60
     with client_of(options.scheduler) as client, step("kernels are measured"):
         time_left = time_for_kernels(minutes, around)
-        made = tune_network(compiled, compiler, time_left, options.searcher, told, client)
+        tuning = tune_network(compiled, compiler, time_left, options.searcher, told, client)
     assert isinstance(compiled, CompiledModel)
-    tuned = made.compiler.compile(compiled.graph).executable
+    tuned = tuning.compiler.compile(compiled.graph).executable
     plain, feeds = compiled.build.executable, drawn_feeds(compiled, {})
     times = medians(
         {"before": lambda: plain.run(feeds), "after": lambda: tuned.run(feeds)}, COMPARED_SECONDS
     )
     if not options.json:
-        faster = sum(record.choice is not None for record in made.records)
+        faster = sum(record.choice is not None for record in tuning.records)
         console.print(
-            f"{len(made.records)} kernels measured, {faster} of them are faster now. One call "
+            f"{len(tuning.records)} kernels measured, {faster} of them are faster now. One call "
             f"takes {times['after'] * 1e3:.3f} ms, before {times['before'] * 1e3:.3f} ms. "
-            + advice(made, faster),
+            + advice(tuning, faster),
             highlight=False,
         )
         if faster:
-            console.print(choices_table(made).rich())
-    records = [json.loads(record.line()) for record in made.records]
-    return {"records": records, "seconds": times, "kept": made.is_kept}
+            console.print(choices_table(tuning).rich())
+    records = [json.loads(record.line()) for record in tuning.records]
+    return {"records": records, "seconds": times, "kept": tuning.is_kept}
 
 
 def time_for_kernels(minutes: float | None, around: float) -> float | None:
@@ -136,13 +136,13 @@ def time_for_kernels(minutes: float | None, around: float) -> float | None:
     return None if minutes is None else max(minutes - around, MIN_SHARE * minutes)
 
 
-def advice(made: Tuning, faster: int) -> str:
+def advice(tuning: Tuning, faster: int) -> str:
     """The use of a tuning with so many faster kernels."""
-    if not made.records:
+    if not tuning.records:
         return MEASURED_BEFORE + KEPT
     if not faster:
         return NO_GAIN
-    return KEPT if made.is_kept else LOST
+    return KEPT if tuning.is_kept else LOST
 
 
 @contextmanager
@@ -169,14 +169,14 @@ def told(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def choices_table(made: Tuning) -> Table:
+def choices_table(tuning: Tuning) -> ReportTable:
     """The choices that are faster than the default, the best first."""
-    better = [record for record in made.records if record.choice is not None]
+    better = [record for record in tuning.records if record.choice is not None]
     better.sort(key=ratio)
     rows = [
         (
             # A task of another processor is not known here.
-            made.shapes.get(record.task, record.task[:8]),
+            tuning.shapes.get(record.task, record.task[:8]),
             str(record.choice),
             f"{ratio(record):.2f}",
             str(record.tried),
@@ -184,7 +184,7 @@ def choices_table(made: Tuning) -> Table:
         for record in better
     ]
     columns = ("kernel", "choice", "time / default", "tried")
-    return Table("Faster choices", columns, rows, frozenset(columns[2:]))
+    return ReportTable("Faster choices", columns, rows, frozenset(columns[2:]))
 
 
 def ratio(record: Record) -> float:
@@ -192,23 +192,23 @@ def ratio(record: Record) -> float:
     return float(np.median(np.divide(record.seconds, record.default_seconds)))
 
 
-def machine_json(found: CoreFit) -> dict[str, object]:
+def machine_json(core_fit: CoreFit) -> dict[str, object]:
     """The figures in types that ``json`` writes."""
     return {
-        "path": str(found.path),
-        "points": found.points,
-        "listed_loss": found.listed_loss,
-        "fitted_loss": found.fitted_loss,
-        "core": core_to_json(found.core),
+        "path": str(core_fit.path),
+        "points": core_fit.points,
+        "listed_loss": core_fit.listed_loss,
+        "fitted_loss": core_fit.fitted_loss,
+        "core": core_to_json(core_fit.core),
     }
 
 
-def table_of(found: CoreFit) -> Table:
+def table_of(core_fit: CoreFit) -> ReportTable:
     """The costs, before and now."""
-    before, now = map(texts_of, (found.listed, found.core))
+    before, now = map(texts_of, (core_fit.listed, core_fit.core))
     rows = [(name, before[name], now[name]) for name in before]
     columns = ("cost", "before", "now")
-    return Table(f"Core of this machine ({found.target.name})", columns, rows)
+    return ReportTable(f"Core of this machine ({core_fit.target.name})", columns, rows)
 
 
 def texts_of(core: Core) -> dict[str, str]:
@@ -216,11 +216,12 @@ def texts_of(core: Core) -> dict[str, str]:
     return {name: str(value) for name, value in core_to_json(core).items()}
 
 
-def summary(found: CoreFit) -> str:
+def summary(core_fit: CoreFit) -> str:
     """The time that chosen tiles lose, before and now."""
-    kept = "now used" if found.is_kept else "not better, so the costs before stay"
+    kept = "now used" if core_fit.is_kept else "not better, so the costs before stay"
     return (
-        f"On shapes that had no part in the fit, chosen tiles take {found.listed_loss:.1%} longer "
-        f"than the best one with the costs before, {found.fitted_loss:.1%} with those measured "
-        f"({kept}; {found.points} tiles timed).\n{found.path}"
+        "On shapes that had no part in the fit, chosen tiles take "
+        f"{core_fit.listed_loss:.1%} longer than the best one with the costs before, "
+        f"{core_fit.fitted_loss:.1%} with those measured "
+        f"({kept}; {core_fit.points} tiles timed).\n{core_fit.path}"
     )

@@ -57,8 +57,8 @@ class OutputAccuracy:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> OutputAccuracy:
-        rest = {key: value for key, value in data.items() if key != "is_integer"}
-        return OutputAccuracy(**_figures(rest), is_integer=bool(data.get("is_integer", False)))
+        fields = {key: value for key, value in data.items() if key != "is_integer"}
+        return OutputAccuracy(**_figures(fields), is_integer=bool(data.get("is_integer", False)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,9 +100,9 @@ class LayerAccuracy(Concise):
     def from_json(data: Mapping[str, Any]) -> LayerAccuracy:
         """The object from the result of ``asdict`` and ``plain``."""
         codes = data.get("codes")
-        rest = {key: value for key, value in data.items() if key not in ("codes", "moves")}
+        fields = {key: value for key, value in data.items() if key not in ("codes", "moves")}
         use = None if codes is None else _code_use(codes)
-        return LayerAccuracy(**_figures(rest), codes=use, moves=bool(data.get("moves", False)))
+        return LayerAccuracy(**_figures(fields), codes=use, moves=bool(data.get("moves", False)))
 
 
 def worst_sqnr_db(outputs: Sequence[OutputAccuracy]) -> float | None:
@@ -157,8 +157,8 @@ def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _code_use(data: Mapping[str, Any]) -> CodeUse:
     whole = {key: int(data[key]) for key in ("levels", "used")}
     shares = tuple(map(float, data["shares"]))
-    rest = {key: value for key, value in data.items() if key not in {*whole, "shares"}}
-    return CodeUse(**_figures(rest), **whole, shares=shares)
+    fields = {key: value for key, value in data.items() if key not in {*whole, "shares"}}
+    return CodeUse(**_figures(fields), **whole, shares=shares)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from quantglow.codegen.llvm.call_profile import name_of
 from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, Place
-from quantglow.export.bundle import Code, Model, contents_of
+from quantglow.export.bundle import BundleCode, BundledModel, contents_of
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.exporter import (
     bundle_target,
@@ -30,7 +30,7 @@ from quantglow.support.views import HasText
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerFootprint:
     """A kernel's call: bytes of the weights that it reads first, and bytes in use meanwhile."""
 
     name: str
@@ -53,25 +53,25 @@ class Footprint(Concise, HasText):
     arena_nbytes: int
     plan: MemoryPlan
     least_nbytes: int
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerFootprint, ...]
     map: MemoryMap
 
     @staticmethod
     def of(graph: Graph, target: str, schedule: str | None = None) -> Footprint:
         """The footprint of a graph.  Raises ``BackendError``, as a bundle of it would."""
         check_own(graph)
-        found = bundle_target(target)
-        least = planned = plan_program(graph, found, schedule=MEMORY)
-        if schedule_for(found, schedule) != MEMORY:
-            planned = plan_program(graph, found)
-        emitted = code_for(planned, found)
-        model = Model("model", graph.source_hash, is_integer(graph))
-        bundle = contents_of(model, Code((emitted,)), Placement.OBJECT)
+        bundle_isa = bundle_target(target)
+        least = planned = plan_program(graph, bundle_isa, schedule=MEMORY)
+        if schedule_for(bundle_isa, schedule) != MEMORY:
+            planned = plan_program(graph, bundle_isa)
+        emitted = code_for(planned, bundle_isa)
+        model = BundledModel("model", graph.source_hash, is_integer(graph))
+        bundle = contents_of(model, BundleCode((emitted,)), Placement.OBJECT)
         return Footprint(
-            found.name,
+            bundle_isa.name,
             bundle.flash,
-            bundle.made.stack.most_nbytes,
-            bundle.made.arena_nbytes,
+            bundle.program.stack.most_nbytes,
+            bundle.program.arena_nbytes,
             replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
             least.plan.peak_nbytes,
             tuple(layers_of(planned.program, emitted)),
@@ -79,20 +79,20 @@ class Footprint(Concise, HasText):
         )
 
 
-def layers_of(program: Program, emitted: EmittedProgram) -> Iterator[Layer]:
+def layers_of(program: Program, emitted: EmittedProgram) -> Iterator[LayerFootprint]:
     """The calls of a program; a constant counts where it is read first."""
-    live, seen = live_nbytes(program), set[int]()
+    live, counted = live_nbytes(program), set[int]()
     for call in emitted.calls:
-        weights = sum(emitted.constants[i].nbytes for i in new_constants(call, seen))
-        yield Layer(name_of(call.step), call.step.mnemonic, weights, live[id(call.step)])
+        weights = sum(emitted.constants[i].nbytes for i in new_constants(call, counted))
+        yield LayerFootprint(name_of(call.step), call.step.mnemonic, weights, live[id(call.step)])
 
 
-def new_constants(call: EmittedCall, seen: set[int]) -> Iterator[int]:
+def new_constants(call: EmittedCall, counted: set[int]) -> Iterator[int]:
     """Numbers of the constants that no call before read."""
     for inner in call.nested():
         for pointer in inner.pointers:
-            if pointer.place is Place.CONSTANT and pointer.index not in seen:
-                seen.add(pointer.index)
+            if pointer.place is Place.CONSTANT and pointer.index not in counted:
+                counted.add(pointer.index)
                 yield pointer.index
 
 
@@ -102,15 +102,15 @@ def live_nbytes(program: Program) -> Mapping[int, int]:
     for interval in lifetimes(program):
         changes[interval.begin] += interval.nbytes
         changes[interval.end] -= interval.nbytes
-    found, live = dict[int, int](), 0
+    peaks, live = dict[int, int](), 0
     for step, change in zip(program.instructions, changes, strict=False):
         live += change
-        found[id(step)] = live
-    return found
+        peaks[id(step)] = live
+    return peaks
 
 
 @dataclass(frozen=True)
-class Block:
+class ArenaBlock:
     """A value in the arena: its bytes, and the first and the last kernel while it is there."""
 
     name: str
@@ -129,7 +129,7 @@ class Block:
 class MemoryMap(HasText):
     """The blocks of a plan, the largest first, over ``kernels`` kernels and ``nbytes`` bytes."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[ArenaBlock, ...]
     kernels: int
     nbytes: int
 
@@ -141,7 +141,7 @@ class MemoryMap(HasText):
             before.append(count)
             count += not isinstance(step, Alloc | Dealloc)
         blocks = [
-            Block(
+            ArenaBlock(
                 interval.buffer.name,
                 plan.offsets[interval.buffer],
                 interval.nbytes,

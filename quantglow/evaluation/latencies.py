@@ -33,12 +33,12 @@ def call_latencies(run: Callable[[], object], seconds: float) -> list[float]:
     """Seconds of each call, one after the other, for about ``seconds``, after the first two."""
     for _ in range(WARMUPS):
         run()
-    found, end = list[float](), time.perf_counter() + seconds
-    while not found or time.perf_counter() < end:
+    latencies, end = list[float](), time.perf_counter() + seconds
+    while not latencies or time.perf_counter() < end:
         start = time.perf_counter()
         run()
-        found.append(time.perf_counter() - start)
-    return found
+        latencies.append(time.perf_counter() - start)
+    return latencies
 
 
 def medians(runs: Mapping[str, Callable[[], object]], seconds: float = 1.0) -> dict[str, float]:
@@ -59,7 +59,7 @@ def medians(runs: Mapping[str, Callable[[], object]], seconds: float = 1.0) -> d
             break
         for name, run in runs.items():
             times[name].append(_spent(run, counts[name]) / counts[name])
-    return {name: float(np.median(found)) for name, found in times.items()}
+    return {name: float(np.median(seconds)) for name, seconds in times.items()}
 
 
 def _spent(run: Callable[[], object], count: int) -> float:
@@ -76,11 +76,11 @@ def loaded_latencies(
 
     Raises the first error of a call.
     """
-    room, found, errors = threading.Semaphore(in_flight), list[float](), list[BaseException]()
+    room, latencies, errors = threading.Semaphore(in_flight), list[float](), list[BaseException]()
 
     def noting(start: float) -> Callable[[Future[Any]], None]:
         def done(future: Future[Any]) -> None:
-            found.append(time.perf_counter() - start)
+            latencies.append(time.perf_counter() - start)
             if (error := future.exception()) is not None:
                 errors.append(error)
             room.release()
@@ -88,7 +88,7 @@ def loaded_latencies(
         return done
 
     begin = time.perf_counter()
-    while not errors and (not found or time.perf_counter() < begin + seconds):
+    while not errors and (not latencies or time.perf_counter() < begin + seconds):
         room.acquire()
         start = time.perf_counter()
         submit().add_done_callback(noting(start))
@@ -96,4 +96,4 @@ def loaded_latencies(
         room.acquire()
     if errors:
         raise errors[0]
-    return found, time.perf_counter() - begin
+    return latencies, time.perf_counter() - begin

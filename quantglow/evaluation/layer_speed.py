@@ -64,14 +64,14 @@ class LayerSpeed:
 
 def layer_milliseconds(calls: Iterable[CallTime], layers: Iterable[str]) -> dict[str, float]:
     """The time of each layer's kernels; helpers are named ``layer:what``."""
-    found = dict.fromkeys(layers, 0.0)
+    milliseconds = dict.fromkeys(layers, 0.0)
     for call in calls:
         name = call.name
-        while name not in found and ":" in name:
+        while name not in milliseconds and ":" in name:
             name = name.rpartition(":")[0]
-        if name in found:
-            found[name] += 1e3 * call.seconds
-    return found
+        if name in milliseconds:
+            milliseconds[name] += 1e3 * call.seconds
+    return milliseconds
 
 
 def layer_speeds(
@@ -148,9 +148,9 @@ class SpeedSearch:
         """The program with ``group`` in float if it is faster than the best so far, else that."""
         if not group or group == self.kept or self.deadline.ends("measuring speed"):
             return best
-        found = self.build(group)
+        candidate = self.build(group)
         # Twice, so that a disturbance of the machine counts less.
-        if any(self.ratio(found, best) > 1 - LEAST_GAIN for _ in range(2)):
+        if any(self.ratio(candidate, best) > 1 - LEAST_GAIN for _ in range(2)):
             return best
         self.kept = group
-        return found
+        return candidate

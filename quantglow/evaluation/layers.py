@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy, RightAnswers
-from quantglow.evaluation.metrics import CodeCounter, Sums
+from quantglow.evaluation.metrics import CodeCounter, ErrorSums
 from quantglow.evaluation.outputs import Feeds, Reference, Runner, output_accuracy, with_logits
 from quantglow.interpreter import Listener, interpret, value_of
 from quantglow.interpreter.executor import Execution
@@ -48,7 +48,7 @@ Counter = Callable[[Sequence[Sequence[Array]], Sequence[Sequence[Array]]], Right
 [samples][outputs]."""
 
 
-def no_labels(wanted: object, found: object) -> None:
+def no_labels(expected: object, results: object) -> None:
     """None: the right answers are not known."""
 
 
@@ -84,18 +84,18 @@ def verify(
 
     def compared() -> Verification:
         expected = reference()
-        found = list(map(run, samples))
-        outputs = output_accuracy(graph, found, expected.outputs)
-        shares = right(expected.outputs, found)
+        results = list(map(run, samples))
+        outputs = output_accuracy(graph, results, expected.outputs)
+        shares = right(expected.outputs, results)
         return Verification(outputs, (), expected.name, len(samples), expected.notes, shares)
 
     def by_layer() -> Verification:
         affordable = LAYER_ELEMENTS // sum(node.type.size for node in float_graph.nodes)
         few = samples[: min(max(1, affordable), MAX_SAMPLES)]
-        found = layer_accuracy(
+        accuracies = layer_accuracy(
             float_graph, graph, decisions, until_interrupted(few), profile.histograms
         )
-        return Verification(layers=found)
+        return Verification(layers=accuracies)
 
     outputs = attempted(compared, Verification(), "the outputs were not compared")
     layers = attempted(by_layer, unverified(decisions), "the layers were not compared")
@@ -147,8 +147,8 @@ def layer_accuracy(
 
     ``histograms`` of the profile give the share of each range that is used.
     """
-    local: dict[str, Sums] = {}
-    accumulated: dict[str, Sums] = {}
+    local: dict[str, ErrorSums] = {}
+    accumulated: dict[str, ErrorSums] = {}
     counter = CodeCounter()
     for feeds in samples:
         exact = values_by_name(float_graph, feeds)
@@ -177,24 +177,24 @@ def values_by_name(graph: Graph, feeds: Feeds) -> dict[str, Array]:
 
 def accumulated_sums(
     graph: Graph, feeds: Feeds, exact: Mapping[str, Array], *listeners: Listener
-) -> dict[str, Sums]:
+) -> dict[str, ErrorSums]:
     """Each value of the int8 graph's own run against the exact value of its name.
 
     ``listeners`` see the run, too.
     """
-    sums: dict[str, Sums] = {}
+    sums: dict[str, ErrorSums] = {}
 
     def compare(node: Node, value: Array) -> None:
         if comparable(node, exact):
-            sums[node.name] = Sums.of(exact[node.name], real(value, node.type))
+            sums[node.name] = ErrorSums.of(exact[node.name], real(value, node.type))
 
     interpret(graph, feeds, [compare, *listeners])
     return sums
 
 
-def local_sums(graph: Graph, exact: Mapping[str, Array]) -> dict[str, Sums]:
+def local_sums(graph: Graph, exact: Mapping[str, Array]) -> dict[str, ErrorSums]:
     """Each node of the int8 graph, on exact operands, against the exact value of its name."""
-    return {node.name: Sums.of(exact[node.name], v) for node, v in local_values(graph, exact)}
+    return {node.name: ErrorSums.of(exact[node.name], v) for node, v in local_values(graph, exact)}
 
 
 def local_values(graph: Graph, exact: Mapping[str, Array]) -> Iterator[tuple[Node, Array]]:
@@ -241,12 +241,12 @@ def rounded(value: Array, kind: TensorType) -> Array:
     return value if kind.quant is None else quantize(value, kind.element)
 
 
-def _add(totals: dict[str, Sums], more: Mapping[str, Sums]) -> None:
+def _add(totals: dict[str, ErrorSums], more: Mapping[str, ErrorSums]) -> None:
     for name, sums in more.items():
-        totals[name] = totals.get(name, Sums()) + sums
+        totals[name] = totals.get(name, ErrorSums()) + sums
 
 
-def _db(sums: Sums | None) -> float | None:
+def _db(sums: ErrorSums | None) -> float | None:
     return None if sums is None else sums.sqnr_db
 
 
@@ -285,30 +285,30 @@ def _totals(
     names: Iterable[str],
     samples: Sequence[Feeds],
     deadline: Deadline = NEVER,
-) -> dict[str, list[Sums]]:
-    wanted = frozenset(names)
-    totals: dict[str, list[Sums]] = {}
+) -> dict[str, list[ErrorSums]]:
+    layers = frozenset(names)
+    totals: dict[str, list[ErrorSums]] = {}
     for feeds in samples:
-        for name, sums in _of_sample(float_graph, int8_graph, wanted, feeds):
+        for name, sums in _of_sample(float_graph, int8_graph, layers, feeds):
             if deadline.is_over:
                 return totals
-            before = totals.get(name, [Sums()] * len(sums))
+            before = totals.get(name, [ErrorSums()] * len(sums))
             totals[name] = [a + b for a, b in zip(before, sums, strict=True)]
     return totals
 
 
 def _of_sample(
-    float_graph: Graph, int8_graph: Graph, wanted: frozenset[str], feeds: Feeds
-) -> Iterable[tuple[str, list[Sums]]]:
+    float_graph: Graph, int8_graph: Graph, layers: frozenset[str], feeds: Feeds
+) -> Iterable[tuple[str, list[ErrorSums]]]:
     exact: dict[Node, Array] = {}
     interpret(float_graph, feeds, [exact.__setitem__])
     by_name = {node.name: value for node, value in exact.items()}
     outputs = logit_outputs(float_graph)
     for node, value in local_values(int8_graph, by_name):
-        if node.name in wanted:
+        if node.name in layers:
             layer = float_graph.by_name(node.name)
-            found = consequences(float_graph, exact, layer, value, outputs)
-            yield node.name, [Sums.of(exact[o], v) for o, v in zip(outputs, found, strict=True)]
+            ends = consequences(float_graph, exact, layer, value, outputs)
+            yield node.name, [ErrorSums.of(exact[o], v) for o, v in zip(outputs, ends, strict=True)]
 
 
 def consequences(
@@ -328,7 +328,10 @@ def consequences(
         if all(operand is None for operand in operands):
             return None
         pairs = zip(operands, node.operands, strict=True)
-        return node.evaluate(*(exact[o] if given is None else given for given, o in pairs))
+        return node.evaluate(*(exact[o] if changed is None else changed for changed, o in pairs))
 
-    found = Execution(graph, ends, evaluate, only=()).run()
-    return [exact[end] if given is None else given for given, end in zip(found, ends, strict=True)]
+    values = Execution(graph, ends, evaluate, only=()).run()
+    return [
+        exact[end] if changed is None else changed
+        for changed, end in zip(values, ends, strict=True)
+    ]

@@ -37,7 +37,7 @@ GROUPS = 16
 
 
 @dataclass(frozen=True)
-class Sums:
+class ErrorSums:
     """Energies of two signals, of their difference and of their product; they add up.
 
     An infinity or NaN that both have in one place does not count; any other is an infinite error.
@@ -50,32 +50,34 @@ class Sums:
     max_error: float = 0.0
 
     @staticmethod
-    def of(reference: Array, value: Array) -> Sums:
+    def of(reference: Array, value: Array) -> ErrorSums:
         """Sums over two arrays of one shape."""
         a, b = np.ravel(reference), np.ravel(value)
         starts = range(0, a.size, BLOCK)
-        return sum((Sums._block(a[i : i + BLOCK], b[i : i + BLOCK]) for i in starts), Sums())
+        return sum(
+            (ErrorSums._block(a[i : i + BLOCK], b[i : i + BLOCK]) for i in starts), ErrorSums()
+        )
 
     @staticmethod
-    def _block(reference: Array, value: Array) -> Sums:
+    def _block(reference: Array, value: Array) -> ErrorSums:
         a, b = reference.astype(np.float64), value.astype(np.float64)
         finite = np.isfinite(a) & np.isfinite(b)
         if not finite.all():
-            return Sums._block_with_infinities(a, b, finite)
+            return ErrorSums._block_with_infinities(a, b, finite)
         error = a - b
         largest = float(np.abs(error).max())
-        return Sums(float(a @ a), float(error @ error), float(b @ b), float(a @ b), largest)
+        return ErrorSums(float(a @ a), float(error @ error), float(b @ b), float(a @ b), largest)
 
     @staticmethod
-    def _block_with_infinities(a: Array, b: Array, finite: Array) -> Sums:
+    def _block_with_infinities(a: Array, b: Array, finite: Array) -> ErrorSums:
         left_out = ~finite & ((a == b) | (np.isnan(a) & np.isnan(b)))
-        rest = Sums._block(np.where(finite, a, 0.0), np.where(finite, b, 0.0))
+        block = ErrorSums._block(np.where(finite, a, 0.0), np.where(finite, b, 0.0))
         if (finite | left_out).all():
-            return rest
-        return rest + Sums(noise=math.inf, max_error=math.inf)
+            return block
+        return block + ErrorSums(noise=math.inf, max_error=math.inf)
 
-    def __add__(self, more: Sums) -> Sums:
-        return Sums(
+    def __add__(self, more: ErrorSums) -> ErrorSums:
+        return ErrorSums(
             self.signal + more.signal,
             self.noise + more.noise,
             self.other + more.other,
@@ -100,12 +102,12 @@ class Sums:
 
 def sqnr_db(reference: Array, value: Array) -> float:
     """Signal to quantization noise ratio in dB, ``10 log10(sum(r**2) / sum((r - v)**2))``."""
-    return Sums.of(reference, value).sqnr_db
+    return ErrorSums.of(reference, value).sqnr_db
 
 
 def cosine(reference: Array, value: Array) -> float:
     """Cosine similarity."""
-    return Sums.of(reference, value).cosine
+    return ErrorSums.of(reference, value).cosine
 
 
 def class_like(kind: TensorType) -> bool:
@@ -119,8 +121,8 @@ def top1_agreement(reference: Array, value: Array) -> float:
     """
     absent, missing = np.isnan(reference), np.isnan(value)
     best = np.where(absent, -np.inf, reference).argmax(-1)
-    found = np.where(missing, -np.inf, value).argmax(-1)
-    return float(np.mean((best == found) & (absent == missing).all(-1)))
+    top = np.where(missing, -np.inf, value).argmax(-1)
+    return float(np.mean((best == top) & (absent == missing).all(-1)))
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,8 @@ class CodeCounter:
         if isinstance(node, Constant) or not small or not value.size:
             return
         low, high = kind.dtype.limits
-        found = np.bincount(value.ravel().astype(np.intp) - low, minlength=high - low + 1)
-        self.counts[node.name] = self.counts.get(node.name, 0) + found
+        counts = np.bincount(value.ravel().astype(np.intp) - low, minlength=high - low + 1)
+        self.counts[node.name] = self.counts.get(node.name, 0) + counts
         self.types[node.name] = kind
 
     def uses(self, histograms: Mapping[str, Histogram]) -> dict[str, CodeUse]:
@@ -187,12 +189,12 @@ def code_use(kind: TensorType, counts: Array, histogram: Histogram | None = None
         used=int(np.count_nonzero(counts)),
         saturation=saturated / total,
         shares=tuple(round(float(share), 4) for share in groups / total),
-        seen=_taken(low, high, histogram, "minmax"),
-        core=_taken(low, high, histogram, "percentile"),
+        seen=_range_share(low, high, histogram, "minmax"),
+        core=_range_share(low, high, histogram, "percentile"),
     )
 
 
-def _taken(low: float, high: float, histogram: Histogram | None, method: str) -> float | None:
+def _range_share(low: float, high: float, histogram: Histogram | None, method: str) -> float | None:
     """Share of ``[low, high]`` that a range chosen from the histogram takes."""
     if histogram is None or not histogram.count:
         return None
@@ -201,12 +203,12 @@ def _taken(low: float, high: float, histogram: Histogram | None, method: str) ->
 
 def ranges_of(graph: Graph) -> dict[str, Range]:
     """The range of each quantized value; that of a conversion counts for the value in its name."""
-    found: dict[str, Range] = {}
+    ranges: dict[str, Range] = {}
     for node in graph.nodes:
         if (stored := stored_range(node.type)) is not None:
-            found[node.name] = stored
-            found.setdefault(node.name.rpartition(":")[0], stored)
-    return found
+            ranges[node.name] = stored
+            ranges.setdefault(node.name.rpartition(":")[0], stored)
+    return ranges
 
 
 def stored_range(kind: TensorType) -> Range | None:

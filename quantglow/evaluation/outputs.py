@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy
-from quantglow.evaluation.metrics import Sums, class_like, top1_agreement
+from quantglow.evaluation.metrics import ErrorSums, class_like, top1_agreement
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import declared_feeds
@@ -81,26 +81,28 @@ def failed(cause: str) -> str:
     return f"compared with {INTERPRETER}, because onnxruntime did not run the model: {cause}"
 
 
-def output_accuracy(graph: Graph, found: Outputs, expected: Outputs) -> tuple[OutputAccuracy, ...]:
-    """Each output ``found`` of ``graph`` against ``expected``, over all samples."""
-    pairs = list(zip(expected, found, strict=True))
+def output_accuracy(
+    graph: Graph, results: Outputs, expected: Outputs
+) -> tuple[OutputAccuracy, ...]:
+    """Each output ``results`` of ``graph`` against ``expected``, over all samples."""
+    pairs = list(zip(expected, results, strict=True))
     entries = []
     for position, (name, node) in enumerate(graph.outputs):
-        wanted = [reference[position] for reference, _ in pairs]
-        own = [np.reshape(values[position], node.type.shape) for _, values in pairs]
-        entries.append(output_accuracy_of(name, wanted, own, class_like(node.type)))
+        references = [reference[position] for reference, _ in pairs]
+        values = [np.reshape(values[position], node.type.shape) for _, values in pairs]
+        entries.append(output_accuracy_of(name, references, values, class_like(node.type)))
     return tuple(entries)
 
 
 def output_accuracy_of(
-    name: str, wanted: Sequence[Array], found: Sequence[Array], classes: bool
+    name: str, expected: Sequence[Array], results: Sequence[Array], classes: bool
 ) -> OutputAccuracy:
     """The accuracy of an output over all samples; ``classes``: each row has a score for each, or
     holds their indices, the best first.
     """
-    sums = sum(map(Sums.of, wanted, found), Sums())
-    is_integer = any(array.dtype.kind in "iub" for array in wanted)
-    pairs = zip(wanted, found, strict=True) if classes or is_integer else ()
+    sums = sum(map(ErrorSums.of, expected, results), ErrorSums())
+    is_integer = any(array.dtype.kind in "iub" for array in expected)
+    pairs = zip(expected, results, strict=True) if classes or is_integer else ()
     same = partial(equal_answers, classes=classes) if is_integer else top1_agreement
     hits = [same(_rows(w), _rows(f)) for w, f in pairs if w.size]
     agreement = float(np.mean(hits)) if hits else None
@@ -122,8 +124,8 @@ def with_logits(
 
 def equal_answers(reference: Array, value: Array, classes: bool) -> float:
     """Share of integers that are equal; with ``classes`` only the first of each row counts."""
-    own, other = (reference[:, :1], value[:, :1]) if classes else (reference, value)
-    return float(np.mean(own == other))
+    answers, other = (reference[:, :1], value[:, :1]) if classes else (reference, value)
+    return float(np.mean(answers == other))
 
 
 def _rows(array: Array) -> Array:

@@ -214,9 +214,9 @@ def report_of(build: Build, seconds: Mapping[str, float]) -> Report:
         target=build.target,
         num_threads=build.num_threads,
         memory=MemoryFigures(
-            sum(found.peak_nbytes for found in figures),
-            sum(found.lower_bound_nbytes for found in figures),
-            sum(found.constant_nbytes for found in figures),
+            sum(figure.peak_nbytes for figure in figures),
+            sum(figure.lower_bound_nbytes for figure in figures),
+            sum(figure.constant_nbytes for figure in figures),
         ),
         seconds={**seconds, **build.seconds},
         fallback=build.fallback,
@@ -225,8 +225,8 @@ def report_of(build: Build, seconds: Mapping[str, float]) -> Report:
 
 def without_page(report: Any) -> dict[str, Any]:
     """The fields of a report in types that ``json`` writes, but ``graph`` and ``source``."""
-    found = dict(plain(asdict(replace(report, graph=None, source=None))))
-    return {key: value for key, value in found.items() if key not in ("graph", "source")}
+    facts = dict(plain(asdict(replace(report, graph=None, source=None))))
+    return {key: value for key, value in facts.items() if key not in ("graph", "source")}
 
 
 def _from_json(data: Mapping[str, Any]) -> Report:

@@ -69,7 +69,7 @@ BYTE = 255.0
 
 
 @dataclass
-class Seen:
+class SampleChecks:
     """Numbers of all samples and of constant ones, and the digests of different ones."""
 
     count: int = 0
@@ -84,22 +84,22 @@ class Seen:
 
     def warnings(self) -> list[str]:
         """Warnings about the samples."""
-        found, distinct = [], len(self.digests)
+        warnings, distinct = [], len(self.digests)
         if self.constant > MAX_SHARE * self.count:
-            found.append(
+            warnings.append(
                 f"{self.constant} of {self.count} samples are constant: every input has the same "
                 "value everywhere. The figures say nothing about real data."
             )
         if self.count - distinct > MAX_SHARE * self.count:
-            found.append(
+            warnings.append(
                 f"only {distinct} of {self.count} samples are different: the others repeat them."
             )
         if distinct < FEWEST_SAMPLES:
-            found.append(
+            warnings.append(
                 f"{distinct} different sample(s) are few: 100 to 300 are usual, and with "
                 f"{FEWEST_SAMPLES} or more some are kept for the check."
             )
-        return found
+        return warnings
 
 
 def is_constant(feeds: Mapping[str, Array]) -> bool:
@@ -207,7 +207,7 @@ def out_of_scale(graph: Graph, samples: Sequence[Mapping[str, Array]]) -> list[s
 
 def _layers(graph: Graph) -> list[Conv | ConvTranspose | Gemm]:
     """The first layers with constant weights and biases, of enough channels."""
-    found = [
+    layers = [
         node
         for node in graph.compute_nodes()
         if isinstance(node, Conv | ConvTranspose | Gemm)
@@ -216,7 +216,7 @@ def _layers(graph: Graph) -> list[Conv | ConvTranspose | Gemm]:
         and node.b.value.any()
         and node.b.type.size >= MIN_CHANNELS
     ]
-    return found[:LAYERS]
+    return layers[:LAYERS]
 
 
 def _reads_inputs(node: Node) -> bool:

@@ -22,10 +22,10 @@ Listener = Callable[[Node, Array], None]
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """The nodes that no output needs unless ``condition`` is ``taken``."""
+    """The nodes that no output needs unless ``condition`` is ``outcome``."""
 
     condition: Node
-    taken: bool
+    outcome: bool
     nodes: frozenset[Node]
 
 
@@ -91,7 +91,7 @@ class _Taken:
         not.
         """
         around = self.around.get(node, [])
-        if any(self.values.get(b.condition, b.taken) != b.taken for b in around):
+        if any(self.values.get(b.condition, b.outcome) != b.outcome for b in around):
             return
         if all(branch.condition in self.values for branch in around):
             self.listener(node, value)

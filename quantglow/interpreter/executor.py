@@ -36,7 +36,7 @@ Listener = Callable[[Node, Array], None]
 
 
 @dataclass(frozen=True)
-class State(Generic[Value]):
+class ExecutionState(Generic[Value]):
     """The start of a run: the position of the next node, and the values it and later ones read."""
 
     position: int
@@ -59,7 +59,7 @@ class Execution(Generic[Value]):
     graph: Graph
     ends: Sequence[Node]
     evaluate: Evaluate[Value]
-    start: InitVar[State[Value] | None] = None
+    start: InitVar[ExecutionState[Value] | None] = None
     only: InitVar[Iterable[Node] | None] = None
     position: int = field(default=0, init=False)
     live: dict[Node, Value] = field(default_factory=dict, init=False)
@@ -69,7 +69,9 @@ class Execution(Generic[Value]):
     reads: dict[Node, int] = field(default_factory=dict, init=False)
     """How often the nodes that are left read a value; ends count once more."""
 
-    def __post_init__(self, start: State[Value] | None, only: Iterable[Node] | None) -> None:
+    def __post_init__(
+        self, start: ExecutionState[Value] | None, only: Iterable[Node] | None
+    ) -> None:
         nodes = self.graph.nodes
         needed = nodes if only is None else ancestors(chain(only, self.ends))
         self.idle = set() if only is None else {*nodes} - {*needed}
@@ -81,7 +83,7 @@ class Execution(Generic[Value]):
         if start is not None:
             self._begin(start)
 
-    def _begin(self, start: State[Value]) -> None:
+    def _begin(self, start: ExecutionState[Value]) -> None:
         self.position, self.live = start.position, dict(start.values)
         before = [n for n in self.graph.nodes[: start.position] if n not in self.idle]
         for operand in chain.from_iterable(node.operands for node in before):
@@ -117,10 +119,10 @@ class Execution(Generic[Value]):
         return [self.live[node] for node in self.ends]
 
     @property
-    def state(self) -> State[Value]:
+    def state(self) -> ExecutionState[Value]:
         """The values that are alive now, but for Constants."""
         values = {node: v for node, v in self.live.items() if not isinstance(node, Constant)}
-        return State(self.position, values)
+        return ExecutionState(self.position, values)
 
 
 def peak_nbytes(graph: Graph) -> int:

@@ -40,7 +40,7 @@ GROUP_NBYTES = 2**26
 """Maximum size of the values of a group, in bytes, unless it is a single sample."""
 
 
-class Layout:
+class StackLayout:
     """Consecutive samples in parts, each of which is one array."""
 
     def __init__(self, parts: Sequence[range]) -> None:
@@ -59,7 +59,7 @@ class Stacks:
     """
 
     arrays: Sequence[Array]
-    layout: Layout | None = None
+    layout: StackLayout | None = None
 
     @staticmethod
     def shared(value: Array) -> Stacks:
@@ -98,7 +98,7 @@ class Stacks:
             return self.arrays[index]
         return np.concatenate([self.of(sample) for sample in samples])
 
-    def parts(self, layout: Layout) -> list[Array]:
+    def parts(self, layout: StackLayout) -> list[Array]:
         """The arrays of another layout."""
         if self.layout is layout:
             return list(self.arrays)
@@ -134,7 +134,7 @@ class Evaluator:
         constants: Mapping[Node, Array] | None = None,
     ) -> None:
         self.samples, self.constants = samples, constants or {}
-        self.layouts: dict[int, Layout] = {}
+        self.layouts: dict[int, StackLayout] = {}
 
     def counterpart(self, node: Node, sample: int) -> Node:
         """The node at the shapes of a sample."""
@@ -158,14 +158,14 @@ class Evaluator:
         """Number of samples of a node to stack."""
         return together_of(node)
 
-    def layout(self, together: int) -> Layout:
+    def layout(self, together: int) -> StackLayout:
         """All samples in parts of equal shapes, of ``together`` at most."""
         if together not in self.layouts:
             count = len(self.samples)
             parts = -(-count // together)
             if parts > 1:  # An even number keeps two cores equally busy.
                 together = -(-count // (parts + parts % 2))
-            self.layouts[together] = Layout(self.parts(range(count), together))
+            self.layouts[together] = StackLayout(self.parts(range(count), together))
         return self.layouts[together]
 
     def parts(self, samples: range, together: int) -> list[range]:
@@ -186,9 +186,9 @@ class Evaluator:
         if stacked is None:  # It does not mix samples at the shapes of ``node``, but at these.
             apart = (part[index : index + 1] for index in range(len(part)))
             return np.concatenate([self._computed(node, operands, one) for one in apart])
-        return stacked.evaluate(*self.given(counterpart, operands, part))
+        return stacked.evaluate(*self.arrays(counterpart, operands, part))
 
-    def given(
+    def arrays(
         self, counterpart: Node, operands: Sequence[Stackable], part: range
     ) -> Iterator[Array]:
         """The operands of a ``counterpart`` for some samples.

@@ -44,10 +44,10 @@ class BestOrder:
 def best_order(tasks: Tasks, known_peak: int, max_runs: int = MAX_RUNS) -> BestOrder:
     """The order of tasks with the smallest peak, if running so many tasks finds it; else one below
     ``known_peak``, the peak of an order that is known, if there is one."""
-    found = _Search(tasks, max_runs, peak_bound(tasks)).result()
-    if found.order is not None:
-        return found
-    return _bisected(tasks, known_peak, found.bound, max_runs)
+    order = _Search(tasks, max_runs, peak_bound(tasks)).result()
+    if order.order is not None:
+        return order
+    return _bisected(tasks, known_peak, order.bound, max_runs)
 
 
 def _bisected(tasks: Tasks, known_peak: int, bound: int, max_runs: int) -> BestOrder:
@@ -59,12 +59,12 @@ def _bisected(tasks: Tasks, known_peak: int, bound: int, max_runs: int) -> BestO
         level = (low + high) // 2
         if level <= low:
             break
-        found = _Search(tasks, max_runs // MAX_TRIALS, level).result()
-        if found.bound > level:
-            bound = max(bound, found.bound)
-        peak = tasks.peak(found.order) if found.order else high
+        order = _Search(tasks, max_runs // MAX_TRIALS, level).result()
+        if order.bound > level:
+            bound = max(bound, order.bound)
+        peak = tasks.peak(order.order) if order.order else high
         if peak < high:
-            best, high = found.order, peak
+            best, high = order.order, peak
         else:
             low = level
         low = max(low, bound)
@@ -91,11 +91,11 @@ def peak_bound(tasks: Tasks) -> int:
 def _least_peak(tasks: Tasks, task: int, earlier: int, later: int) -> int:
     """Least bytes alive while a task runs, between tasks that come earlier and later in all
     orders."""
-    own = {buffer for step in tasks.steps[task] for buffer in step.touched}
+    touched = {buffer for step in tasks.steps[task] for buffer in step.touched}
     held = sum(
         nbytes
         for buffer, nbytes in tasks.nbytes.items()
-        if tasks.users[buffer] & earlier and tasks.users[buffer] & later and buffer not in own
+        if tasks.users[buffer] & earlier and tasks.users[buffer] & later and buffer not in touched
     )
     most = 0
     for step, moment in zip(tasks.steps[task], tasks.moments[task], strict=True):
@@ -194,8 +194,8 @@ class _Search:
 
 def _order(trace: Trace) -> tuple[int, ...]:
     """The tasks in their order."""
-    found: list[int] = []
+    order: list[int] = []
     while trace is not None:
         trace, task = trace
-        found.append(task)
-    return tuple(reversed(found))
+        order.append(task)
+    return tuple(reversed(order))

@@ -72,22 +72,22 @@ class Genetic:
         ``goal``: a cost below which no candidate gets; one of it ends the search.
         """
         drawn = Random(self.seed)
-        found = sorted((Best(cost(keys), keys) for keys in starts), key=_cost)
-        missing = max(self.population - len(found), 0)
+        population = sorted((Best(cost(keys), keys) for keys in starts), key=_cost)
+        missing = max(self.population - len(population), 0)
         new = [_drawn(drawn, length) for _ in range(missing)]
-        while found[0].cost > goal and evaluations > 0:
+        while population[0].cost > goal and evaluations > 0:
             for keys in new[:evaluations]:
-                found.append(Best(cost(keys), keys))
-                if found[-1].cost <= goal:
-                    return found[-1]
+                population.append(Best(cost(keys), keys))
+                if population[-1].cost <= goal:
+                    return population[-1]
             evaluations -= len(new)
-            found = sorted(found, key=_cost)[: self.population]
-            new = self._children(drawn, found, length)
-            del found[self.elite :]
-        return found[0]
+            population = sorted(population, key=_cost)[: self.population]
+            new = self._children(drawn, population, length)
+            del population[self.elite :]
+        return population[0]
 
-    def _children(self, drawn: Random, found: Sequence[Best], length: int) -> list[Keys]:
-        elite, others = found[: self.elite], found[self.elite :] or found
+    def _children(self, drawn: Random, population: Sequence[Best], length: int) -> list[Keys]:
+        elite, others = population[: self.elite], population[self.elite :] or population
         pairs = [
             (drawn.choice(elite).keys, drawn.choice(others).keys)
             for _ in range(self.population - self.elite - self.mutants)
@@ -138,8 +138,8 @@ def searched_order(
         return planned
 
     evaluations = runs // len(tasks)
-    found = Genetic().search(len(tasks), cost, list(map(keys_of, starts)), evaluations, goal)
-    return order_of(tasks, found.keys)
+    fittest = Genetic().search(len(tasks), cost, list(map(keys_of, starts)), evaluations, goal)
+    return order_of(tasks, fittest.keys)
 
 
 def order_of(tasks: Tasks, keys: Keys) -> tuple[int, ...]:

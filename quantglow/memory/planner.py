@@ -125,13 +125,13 @@ def peak_of(intervals: Sequence[Interval], offsets: Sequence[int]) -> int:
 def lifetimes(program: Program) -> list[Interval]:
     """The life of each temporary, from its alloc to its dealloc."""
     begins: dict[Buffer, int] = {}
-    found: list[Interval] = []
+    intervals: list[Interval] = []
     for index, step in enumerate(program.instructions):
         if isinstance(step, Alloc):
             begins[step.buffer] = index
         elif isinstance(step, Dealloc):
-            found.append(Interval(step.buffer, begins[step.buffer], index))
-    return found
+            intervals.append(Interval(step.buffer, begins[step.buffer], index))
+    return intervals
 
 
 def lower_bound(intervals: Sequence[Interval]) -> int:
@@ -157,7 +157,7 @@ _ORDERS: tuple[Callable[[Interval], tuple[int, int]], ...] = (
 
 def alive_together(intervals: Sequence[Interval]) -> list[list[int]] | None:
     """For each interval the others that are alive with it, None if these are too many pairs."""
-    found: list[list[int]] = [[] for _ in intervals]
+    together: list[list[int]] = [[] for _ in intervals]
     live: dict[int, None] = {}
     ends: list[tuple[int, int]] = []
     pairs = 0
@@ -166,12 +166,12 @@ def alive_together(intervals: Sequence[Interval]) -> list[list[int]] | None:
             del live[heapq.heappop(ends)[1]]
         if (pairs := pairs + len(live)) > MOST_PAIRS:
             return None
-        found[index].extend(live)
+        together[index].extend(live)
         for other in live:
-            found[other].append(index)
+            together[other].append(index)
         live[index] = None
         heapq.heappush(ends, (intervals[index].end, index))
-    return found
+    return together
 
 
 def first_fit(
@@ -182,16 +182,16 @@ def first_fit(
     """
     offsets, ends = [-1] * len(intervals), [0] * len(intervals)
     for index in order:
-        taken = sorted([(offsets[o], ends[o]) for o in together[index] if offsets[o] >= 0])
+        occupied = sorted([(offsets[o], ends[o]) for o in together[index] if offsets[o] >= 0])
         nbytes = intervals[index].nbytes
-        offsets[index] = at = _smallest_gap(taken, nbytes)
+        offsets[index] = at = _smallest_gap(occupied, nbytes)
         ends[index] = at + nbytes
     return offsets
 
 
-def _smallest_gap(taken: Sequence[tuple[int, int]], nbytes: int) -> int:
+def _smallest_gap(occupied: Sequence[tuple[int, int]], nbytes: int) -> int:
     best, best_room, top = -1, -1, 0
-    for low, high in taken:
+    for low, high in occupied:
         room = low - top
         if room >= nbytes and (best < 0 or room < best_room):
             best, best_room = top, room
@@ -208,15 +208,15 @@ class ArenaOrder(Concise):
     def offsets(self, nbytes: Sequence[int]) -> tuple[list[int], int]:
         """The offset of each buffer, and the size of the arena, where they have these sizes."""
         ends: list[int] = []
-        found: list[int] = []
+        offsets: list[int] = []
         for size, below in zip(nbytes, self.below, strict=True):
             at = 0
             for other in below:
                 if ends[other] > at:
                     at = ends[other]
-            found.append(at)
+            offsets.append(at)
             ends.append(at + size)
-        return found, max(ends, default=0)
+        return offsets, max(ends, default=0)
 
 
 @dataclass
@@ -317,8 +317,8 @@ class OrderedPlan(Concise):
 
 def _next_below(below: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     """For each the ones that are below it and below no other of these."""
-    found = []
+    indices = []
     for others in below:
         covered = {lower for other in others for lower in below[other]}
-        found.append(tuple(other for other in others if other not in covered))
-    return tuple(found)
+        indices.append(tuple(other for other in others if other not in covered))
+    return tuple(indices)

@@ -46,12 +46,12 @@ def plan_program(
         generated = partial(
             generate_by_node, lowered, slack_nbytes=slack_nbytes, donations=donations
         )
-        made = arranged(lowered, generated, schedule)
+        arrangement = arranged(lowered, generated, schedule)
         if debug.verifying():
-            verify_program(made.program)
-    debug.dump_ir("program", made.program)
-    debug.log(1, str(made.plan))
-    return PlannedProgram(lowered, made.program, made.plan)
+            verify_program(arrangement.program)
+    debug.dump_ir("program", arrangement.program)
+    debug.log(1, str(arrangement.plan))
+    return PlannedProgram(lowered, arrangement.program, arrangement.plan)
 
 
 def piece_of(graph: Graph, planned: PlannedProgram, threads: int) -> tuple[Graph, int]:

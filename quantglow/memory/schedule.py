@@ -62,15 +62,15 @@ def arranged(graph: Graph, make: Maker, way: str = FAST) -> Arranged:
 def _smallest(tasks: Tasks, make: Maker, best: Arranged) -> Arranged:
     """The arrangement with the smallest arena that was found; ``best`` is that of the tasks as
     they are."""
-    given = tuple(range(len(tasks)))
-    found = best_order(tasks, tasks.peak(given))
-    orders = [given] if found.order is None else [found.order, given]
+    original = tuple(range(len(tasks)))
+    smallest = best_order(tasks, tasks.peak(original))
+    orders = [original] if smallest.order is None else [smallest.order, original]
     for order in orders:
-        best = _better(tasks, order, make, best, found.bound)
-    if best.plan.peak_nbytes > found.bound:
-        order = searched_order(tasks, orders, found.bound)
-        best = _better(tasks, order, make, best, found.bound)
-    return replace(best, plan=replace(best.plan, every_order_nbytes=found.bound))
+        best = _better(tasks, order, make, best, smallest.bound)
+    if best.plan.peak_nbytes > smallest.bound:
+        order = searched_order(tasks, orders, smallest.bound)
+        best = _better(tasks, order, make, best, smallest.bound)
+    return replace(best, plan=replace(best.plan, every_order_nbytes=smallest.bound))
 
 
 def _better(

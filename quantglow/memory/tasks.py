@@ -32,7 +32,7 @@ from quantglow.transforms.program.sharing import replaceable, share_carried
 
 
 @dataclass(frozen=True)
-class Step:
+class TaskStep:
     """An instruction: the temporaries that it touches, in the order of its views.
 
     out       the buffer of its result, where that may take over another one
@@ -70,7 +70,7 @@ class Tasks(Concise):
 
     graph: Graph
     nodes: tuple[Node, ...]
-    steps: tuple[tuple[Step, ...], ...]
+    steps: tuple[tuple[TaskStep, ...], ...]
     before: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -90,21 +90,21 @@ class Tasks(Concise):
     @cached_property
     def users(self) -> Mapping[Buffer, int]:
         """For each buffer the set of tasks that touch it."""
-        found: dict[Buffer, int] = defaultdict(int)
+        users: dict[Buffer, int] = defaultdict(int)
         for task, steps in enumerate(self.steps):
             for step in steps:
                 for buffer in step.touched:
-                    found[buffer] |= 1 << task
-        return found
+                    users[buffer] |= 1 << task
+        return users
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
         """For each task those that need it."""
-        found: list[list[int]] = [[] for _ in self.before]
+        successors: list[list[int]] = [[] for _ in self.before]
         for task, needed in enumerate(self.before):
             for other in members(needed):
-                found[other].append(task)
-        return tuple(map(tuple, found))
+                successors[other].append(task)
+        return tuple(map(tuple, successors))
 
     @cached_property
     def moments(self) -> tuple[tuple[Moment, ...], ...]:
@@ -154,7 +154,7 @@ def tasks_of(graph: Graph, generated: Generated) -> Tasks:
     """The tasks of the program of a graph."""
     shared = share_carried(generated.program).instructions
     steps = [step for step in shared if not isinstance(step, Alloc | Dealloc)]
-    nodes, groups = list[Node](), list[tuple[Step, ...]]()
+    nodes, groups = list[Node](), list[tuple[TaskStep, ...]]()
     position = 0
     for node, count in generated.counts.items():
         if count:
@@ -168,19 +168,19 @@ def tasks_of(graph: Graph, generated: Generated) -> Tasks:
 
 def members(tasks: int) -> list[int]:
     """The tasks of a set."""
-    found = []
+    groups = []
     while tasks:
         low = tasks & -tasks
-        found.append(low.bit_length() - 1)
+        groups.append(low.bit_length() - 1)
         tasks ^= low
-    return found
+    return groups
 
 
-def _step(step: Instruction) -> Step:
+def _step(step: Instruction) -> TaskStep:
     views = [view.buffer for view in step.views if view.buffer.kind is BufferKind.TEMP]
     touched = tuple(dict.fromkeys(views))
     replaces = tuple(replaceable(step)) if isinstance(step, Compute) else ()
-    return Step(touched, step.output.buffer if isinstance(step, Compute) else None, replaces)
+    return TaskStep(touched, step.output.buffer if isinstance(step, Compute) else None, replaces)
 
 
 def _before(graph: Graph, counts: Mapping[Node, int], nodes: Sequence[Node]) -> list[int]:
@@ -189,21 +189,21 @@ def _before(graph: Graph, counts: Mapping[Node, int], nodes: Sequence[Node]) -> 
     The first of several Pads of a value, or results of a loop, computes what all of them need.
     """
     numbers = {node: task for task, node in enumerate(nodes)}
-    made: dict[Node, int] = {}
-    found: list[int] = []
+    producers: dict[Node, int] = {}
+    masks: list[int] = []
     leaders: dict[object, Node] = {}
     for node in counts:
         needed = 0
         for operand in node.operands:
-            needed |= made[operand]
+            needed |= producers[operand]
         leader = leaders.setdefault(_group(graph, node), node)
         if leader is not node:
-            needed |= made[leader]
+            needed |= producers[leader]
         if node in numbers:
-            found.append(needed)
+            masks.append(needed)
             needed = 1 << numbers[node]
-        made[node] = needed
-    return found
+        producers[node] = needed
+    return masks
 
 
 def _group(graph: Graph, node: Node) -> object:
@@ -217,15 +217,15 @@ def _group(graph: Graph, node: Node) -> object:
 
 def _moments(tasks: Tasks, task: int) -> tuple[Moment, ...]:
     """The moments of a task."""
-    steps, own, nbytes = tasks.steps[task], 1 << task, tasks.nbytes
+    steps, bit, nbytes = tasks.steps[task], 1 << task, tasks.nbytes
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for at, step in enumerate(steps):
         for buffer in step.touched:
             first.setdefault(buffer, at)
             last[buffer] = at
-    others = {buffer: tasks.users[buffer] & ~own for buffer in first}
-    found = []
+    others = {buffer: tasks.users[buffer] & ~bit for buffer in first}
+    moments = []
     for at, step in enumerate(steps):
         out = step.out
         opens = [(others[b], nbytes[b]) for b in step.touched if first[b] == at]
@@ -235,8 +235,8 @@ def _moments(tasks: Tasks, task: int) -> tuple[Moment, ...]:
             for b in step.replaces
             if out is not None and first[out] == at and last[b] == at
         ]
-        found.append(Moment(tuple(opens), tuple(takes), tuple(closes)))
-    return tuple(found)
+        moments.append(Moment(tuple(opens), tuple(takes), tuple(closes)))
+    return tuple(moments)
 
 
 def lives(tasks: Tasks, order: Sequence[int]) -> list[Interval]:
@@ -254,7 +254,7 @@ def lives(tasks: Tasks, order: Sequence[int]) -> list[Interval]:
     return [Interval(buffer, begins[buffer], end) for buffer, end in ends.items()]
 
 
-def _owners(steps: Sequence[Step]) -> dict[Buffer, Buffer]:
+def _owners(steps: Sequence[TaskStep]) -> dict[Buffer, Buffer]:
     """The buffers in which results lie that take over another one."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
@@ -262,14 +262,14 @@ def _owners(steps: Sequence[Step]) -> dict[Buffer, Buffer]:
         for buffer in step.touched:
             first.setdefault(buffer, at)
             last[buffer] = at
-    found: dict[Buffer, Buffer] = {}
+    owners: dict[Buffer, Buffer] = {}
     for at, step in enumerate(steps):
         if step.out is None or first.get(step.out) != at:
             continue
         dying = next((buffer for buffer in step.replaces if last[buffer] == at), None)
         if dying is not None:
-            found[step.out] = found.get(dying, dying)
-    return found
+            owners[step.out] = owners.get(dying, dying)
+    return owners
 
 
 def _numbered(

@@ -36,8 +36,8 @@ def unwritten_blocks(program: Program, plan: MemoryPlan, slack_nbytes: int) -> B
     nbytes = _aligned(plan.peak_nbytes + slack_nbytes)
     walk = _Walk(plan, slack_nbytes, np.zeros(nbytes, bool), np.zeros(nbytes, bool))
     walk.follow(program.instructions)
-    found = walk.found.reshape(-1, ALIGNMENT).any(axis=1)
-    borders = np.flatnonzero(np.diff(found, prepend=False, append=False))
+    blocks = walk.unwritten.reshape(-1, ALIGNMENT).any(axis=1)
+    borders = np.flatnonzero(np.diff(blocks, prepend=False, append=False))
     return tuple((int(first), int(end)) for first, end in borders.reshape(-1, 2))
 
 
@@ -45,20 +45,22 @@ class _Walk:
     """A run of a program that keeps for each byte whether it is ``written``, and whether it is
     ``found``: read before."""
 
-    def __init__(self, plan: MemoryPlan, slack_nbytes: int, written: Array, found: Array) -> None:
+    def __init__(
+        self, plan: MemoryPlan, slack_nbytes: int, written: Array, unwritten: Array
+    ) -> None:
         self.plan, self.slack_nbytes = plan, slack_nbytes
-        self.written, self.found = written, found
+        self.written, self.unwritten = written, unwritten
 
     def follow(self, steps: Sequence[Instruction]) -> None:
         """Read and write as instructions do; a loop may make no trip, so it writes nothing."""
         for step in steps:
             if isinstance(step, Repeat):
-                inside = _Walk(self.plan, self.slack_nbytes, self.written.copy(), self.found)
+                inside = _Walk(self.plan, self.slack_nbytes, self.written.copy(), self.unwritten)
                 inside.follow(step.body)
                 continue
             for view in overread(step):
                 begin, end = self._read(view)
-                self.found[begin:end] |= ~self.written[begin:end]
+                self.unwritten[begin:end] |= ~self.written[begin:end]
             for view in written_views(step):
                 self._write(view)
 
@@ -67,7 +69,7 @@ class _Walk:
         of its buffer."""
         first, last = (0, view.buffer.nbytes) if view.advance else view.extent_bytes()
         at = self.plan.offsets[view.buffer]
-        return at + first, min(at + last + self.slack_nbytes, self.found.size)
+        return at + first, min(at + last + self.slack_nbytes, self.unwritten.size)
 
     def _write(self, view: View) -> None:
         """Mark the bytes of a view; one that moves is left unwritten."""

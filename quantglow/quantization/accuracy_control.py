@@ -121,7 +121,7 @@ class Trial(Generic[Override]):
 
 
 @dataclass
-class Search(Generic[Model, Override]):
+class AccuracySearch(Generic[Model, Override]):
     """The search for the fewest steps.
 
     ``build(steps)`` makes a model.  ``rank`` gives all steps, best first, as far as their order is

@@ -44,7 +44,7 @@ class Converter:
     names: Names = field(default_factory=Names)
 
     def __post_init__(self) -> None:
-        self.names.taken |= Names.of(self.plan.graph).taken
+        self.names.used |= Names.of(self.plan.graph).used
 
     def run(self) -> Graph:
         graph = self.plan.graph

@@ -68,7 +68,7 @@ def importance_of(moments: Array, depth: int, shape: tuple[int, int]) -> Array:
 
 
 @dataclass(frozen=True)
-class Grid:
+class WeightGrid:
     """``real = (code - zero_point) * scale`` for each group.
 
     scales float32 [N, G] and zero points float32 [N, G], whole numbers; codes in
@@ -93,7 +93,7 @@ class Grid:
 
 def searched_grid(
     groups: Array, bits: int, symmetric: bool, importance: Array | None = None
-) -> Grid:
+) -> WeightGrid:
     """The grid for weights [N, G, group] whose rounded weights have the least squared error.
 
     ``importance`` [G, group]: weight of each input's error.  Without it an error counts in
@@ -114,10 +114,10 @@ def searched_grid(
         scales[rows], points[rows] = grid.scales, grid.zero_points
 
     each(search, range(0, len(groups), ROWS_AT_ONCE))
-    return Grid(scales, points, bits)
+    return WeightGrid(scales, points, bits)
 
 
-def _best(groups: Array, bits: int, symmetric: bool, importance: Array) -> Grid:
+def _best(groups: Array, bits: int, symmetric: bool, importance: Array) -> WeightGrid:
     """The best of the candidates and of their refinements, for each group; ``importance`` has the
     weight of each error, [N, G, group].
     """
@@ -131,12 +131,12 @@ def _best(groups: Array, bits: int, symmetric: bool, importance: Array) -> Grid:
             better = errors < least
             least = np.where(better, errors, least)
             scales = np.where(better, tried.scales, best.scales)
-            best = Grid(scales, np.where(better, tried.zero_points, best.zero_points), bits)
+            best = WeightGrid(scales, np.where(better, tried.zero_points, best.zero_points), bits)
     assert best is not None
     return best
 
 
-def _candidates(groups: Array, bits: int, symmetric: bool) -> Iterator[Grid]:
+def _candidates(groups: Array, bits: int, symmetric: bool) -> Iterator[WeightGrid]:
     """Grids that span shares of the ranges; the first one clips nothing."""
     top, middle = 2**bits - 1, 2 ** (bits - 1)
     low = np.minimum(groups.min(axis=2), 0)
@@ -145,11 +145,11 @@ def _candidates(groups: Array, bits: int, symmetric: bool) -> Iterator[Grid]:
         if symmetric:
             extreme = np.where(-low > high, low, high)
             points = np.full(low.shape, middle, np.float32)
-            yield Grid(_usable(extreme * np.float32(-share / middle)), points, bits)
+            yield WeightGrid(_usable(extreme * np.float32(-share / middle)), points, bits)
         else:
             scales = _usable((high - low) * np.float32(share / top))
             points = np.clip(np.rint(-low * np.float32(share) / scales), 0, top)
-            yield Grid(scales, points.astype(np.float32), bits)
+            yield WeightGrid(scales, points.astype(np.float32), bits)
 
 
 def _usable(scales: Array) -> Array:
@@ -158,16 +158,16 @@ def _usable(scales: Array) -> Array:
     return divisors.astype(np.float32)
 
 
-def _refined(grid: Grid, groups: Array, importance: Array) -> Grid:
+def _refined(grid: WeightGrid, groups: Array, importance: Array) -> WeightGrid:
     """The scales of least squares for the codes that a grid gives."""
     centered = grid.codes(groups) - grid.zero_points[..., None]
     products = np.einsum("ngk,ngk,ngk->ng", centered, groups, importance)
     squares = np.einsum("ngk,ngk,ngk->ng", centered, centered, importance)
     scales = np.divide(products, squares, out=grid.scales.copy(), where=squares > 0)
-    return Grid(_usable(scales), grid.zero_points, grid.bits)
+    return WeightGrid(_usable(scales), grid.zero_points, grid.bits)
 
 
-def _errors(grid: Grid, groups: Array, importance: Array) -> Array:
+def _errors(grid: WeightGrid, groups: Array, importance: Array) -> Array:
     """Squared errors of groups [N, G]."""
     errors = grid.reals(grid.codes(groups))
     errors -= groups
@@ -222,7 +222,7 @@ def batches(depths: Mapping[str, int]) -> Iterator[list[str]]:
         yield names
 
 
-def rounded_by_moments(groups: Array, grid: Grid, moments: Array) -> Array:
+def rounded_by_moments(groups: Array, grid: WeightGrid, moments: Array) -> Array:
     """Codes of weights [N, G, group] for second moments [K, K] of their inputs; the nearest ones
     in channels where these have the smaller error, and where the inputs were zeros.
     """
@@ -244,7 +244,7 @@ def _rounding_errors(differences: Array, metric: Array) -> Array:
     return np.asarray(np.einsum("nk,nk->n", flat @ metric, flat))
 
 
-def _in_order(groups: Array, grid: Grid, passed: Feedback) -> Array:
+def _in_order(groups: Array, grid: WeightGrid, passed: Feedback) -> Array:
     """Codes [N, K], rounded in the order of the feedback."""
     rows, _, group = groups.shape
     order, transposed = passed.order[0, :, 0], passed.factors[0].T

@@ -14,7 +14,7 @@ from quantglow.support.options import (
     NAMES,
     NATURAL,
     SWITCH,
-    Kind,
+    OptionKind,
     Options,
     by_position,
     declarations,
@@ -136,11 +136,11 @@ class IgnoredScope(Concise):
         )
 
 
-RANGES = Kind(lambda name, value: method_name(value), {"choices": METHODS})
-SCOPE = Kind(lambda name, value: IgnoredScope.of(value), {"nargs": "+"})
+RANGES = OptionKind(lambda name, value: method_name(value), {"choices": METHODS})
+SCOPE = OptionKind(lambda name, value: IgnoredScope.of(value), {"nargs": "+"})
 
 
-def techniques(allowed: Iterable[str]) -> Kind:
+def techniques(allowed: Iterable[str]) -> OptionKind:
     """Names of techniques, or "auto"; a command line says "none" for no technique."""
     words = tuple(allowed)
     choices = [AUTO, NONE, *words]
@@ -150,7 +150,7 @@ def techniques(allowed: Iterable[str]) -> Kind:
             return AUTO
         return tuple(choice(name, word, words) for word in strings(value, name))
 
-    return Kind(check, {"nargs": "+", "choices": choices, "metavar": "TECHNIQUE"})
+    return OptionKind(check, {"nargs": "+", "choices": choices, "metavar": "TECHNIQUE"})
 
 
 def share(name: str, value: Any) -> float:
@@ -190,7 +190,7 @@ class QuantizationConfig(Options):
     )
     percentile: float = option(
         99.999,
-        Kind(share, {"type": float}),
+        OptionKind(share, {"type": float}),
         'share of the values that the method "percentile" keeps, in percent',
     )
     per_channel: bool = option(
@@ -259,7 +259,9 @@ class QuantizationConfig(Options):
         "no calibration data, and rounds better with samples",
     )
     group_size: int = option(
-        64, Kind(size_of_group, {"type": int, "choices": GROUP_SIZES}), "weights that share a scale"
+        64,
+        OptionKind(size_of_group, {"type": int, "choices": GROUP_SIZES}),
+        "weights that share a scale",
     )
     activations: ActivationType = option(
         "dynamic",

@@ -105,7 +105,7 @@ class Quantizer:
         report = report_of(result.plan)
         return QuantizedGraph(result.graph, report, decisions, candidate, result.plan, result.notes)
 
-    def best(self) -> Made:
+    def best(self) -> Int8Candidate:
         """The int8 graph; with int16 activations chosen by trial, the less noisy one of both."""
         config, profile, plan = self.config, self.candidate.profile, self.plan()
         samples, floats = self.candidate.fitting(self.rounding_samples)
@@ -118,8 +118,8 @@ class Quantizer:
         return result
 
     def with_int16(
-        self, plain: Made, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]
-    ) -> Made:
+        self, plain: Int8Candidate, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]
+    ) -> Int8Candidate:
         """The graph with int16 where it helps most, if its outputs are less noisy, else ``plain``.
 
         The choice takes half of the time at most; the rest is for recovery.
@@ -153,13 +153,15 @@ class Quantizer:
         plan = with_bodies(plan, partial(element_of, profile, self.config))
         return with_named_int16(plan, profile, self.config, strict=not to_float)
 
-    def convert(self, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]) -> Made:
+    def convert(
+        self, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]
+    ) -> Int8Candidate:
         """The int8 graph of a plan, its weights rounded against the samples; ``floats``: these
         with the float graphs for their shapes."""
         config, result = self.config, Converter(plan, self.config.per_channel).run()
         graph, is_compared = self.candidate.graph, config.int16_activations == AUTO
         if not samples or not (config.recovery or is_compared):
-            return Made(result, plan)
+            return Int8Candidate(result, plan)
         if config.recovery and self.converted is not None:
             self.converted(result)
         variants = enumerate(self._integers(result, plan, samples))
@@ -180,7 +182,7 @@ class Quantizer:
         pairs = zip(rounded.int8_ends, rounded.float_ends, strict=True)
         ends_of_samples = dict(zip(fitting, pairs, strict=bool(rounded.int8_ends)))
         notes = (rounded.note,) if rounded.note else ()
-        return Made(rounded.graph, plan, ends_of_samples, notes)
+        return Int8Candidate(rounded.graph, plan, ends_of_samples, notes)
 
     def _integers(self, int8: Graph, plan: Plan, samples: Sequence[Feeds]) -> list[Feeds | None]:
         """The samples with the int8 graphs for their shapes; None for one unlike ``int8``."""
@@ -191,7 +193,7 @@ class Quantizer:
 
 
 @dataclass(frozen=True)
-class Made:
+class Int8Candidate:
     """An int8 graph and its plan.  ``ends``: place of a sample -> the values by which outputs are
     compared (``fake_quantization.compared_nodes``), in this graph and in the float one.  ``notes``:
     what the deadline cut short.
@@ -208,7 +210,7 @@ class Made:
         return noise_to_signal(graph, [int8 for int8, _ in pairs], [exact for _, exact in pairs])
 
 
-def better(graph: Graph, plain: Made, other: Made) -> Made:
+def better(graph: Graph, plain: Int8Candidate, other: Int8Candidate) -> Int8Candidate:
     """The other one if its outputs are less noisy, on the samples that both can run."""
     places = sorted(plain.ends.keys() & other.ends.keys())
     if not places:  # A deadline ended the runs.

@@ -57,7 +57,7 @@ def with_smoothing_scales(graph: Graph, names: Collection[str] | None = None) ->
         results[node] = node.with_operands(tuple(operands))
         readers = _products(graph, node) if isinstance(node, LayerNormalization) else frozenset()
         name = node.name + SUFFIX
-        is_possible = (names is None or name in names) and name not in new_names.taken
+        is_possible = (names is None or name in names) and name not in new_names.used
         if is_possible and readers and len(readers) < len(set(graph.users[node])):
             scales[node], scaled_readers[node] = _smoothing_scale(results[node], new_names), readers
     return graph.with_outputs(results[node] for _, node in graph.outputs) if scales else graph

@@ -25,7 +25,7 @@ from quantglow.evaluation.accuracy import (
     worst_sqnr_db,
 )
 from quantglow.evaluation.metrics import CodeUse
-from quantglow.report.tables import Column, Table, number
+from quantglow.report.tables import Column, ReportTable, number
 
 MAX_DB = 100.0
 """SQNR in dB above which the figure of an output says no more."""
@@ -118,11 +118,11 @@ CODES: tuple[Column[LayerCodes], ...] = (
 """Columns of the codes of layers."""
 
 
-def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> Table:
+def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> ReportTable:
     """Table of the outputs, with their logits if they are known."""
     name, sqnr, *others = OUTPUTS
     logits = [LOGITS] if any(output.logits_db is not None for output in outputs) else []
-    return Table.of(title, (name, sqnr, *logits, *others), outputs)
+    return ReportTable.of(title, (name, sqnr, *logits, *others), outputs)
 
 
 def errors_of(layers: Sequence[LayerAccuracy]) -> Iterator[Column[LayerAccuracy]]:
@@ -132,27 +132,27 @@ def errors_of(layers: Sequence[LayerAccuracy]) -> Iterator[Column[LayerAccuracy]
     yield from (LOCAL, ACCUMULATED)
 
 
-def layers_table(layers: Sequence[LayerAccuracy]) -> Table:
+def layers_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
     """Table of all operators, with the reason of float ones, and sensitivities if they are
     known.
     """
     counts = Counter(layer.precision for layer in layers)
     title = "Layers: " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-    return Table.of(title, (NAME, OP, PRECISION, *errors_of(layers), REASON), layers)
+    return ReportTable.of(title, (NAME, OP, PRECISION, *errors_of(layers), REASON), layers)
 
 
-def float_table(layers: Sequence[LayerAccuracy]) -> Table:
+def float_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
     """Table of operators that stayed float, and why."""
-    return Table.of(f"Layers kept in float: {len(layers)}", (NAME, OP, REASON), layers)
+    return ReportTable.of(f"Layers kept in float: {len(layers)}", (NAME, OP, REASON), layers)
 
 
-def worst_tables(layers: Sequence[LayerAccuracy]) -> tuple[Table, Table]:
+def worst_tables(layers: Sequence[LayerAccuracy]) -> tuple[ReportTable, ReportTable]:
     """Table of some layers with all that is known of them: their errors, and their codes."""
     errors = (NAME, OP, *errors_of(layers))
     uses = [LayerCodes(layer.name, layer.codes) for layer in layers if layer.codes]
     return (
-        Table.of(f"Worst int8 layers: {len(layers)}", errors, layers),
-        Table.of("Their codes", CODES, uses),
+        ReportTable.of(f"Worst int8 layers: {len(layers)}", errors, layers),
+        ReportTable.of("Their codes", CODES, uses),
     )
 
 

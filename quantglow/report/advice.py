@@ -60,19 +60,19 @@ def advice(
 
     ``clipped``: the share of each layer's values outside of its range.
     """
-    found = []
+    lines = []
     for layer in significant(layers):
         outside = (clipped or {}).get(layer.name, 0.0)
         effects = tuple(alone(layer, layers, speeds))
-        found.append(Advice(layer.name, *diagnosed(layer, outside, effects)))
-    return found
+        lines.append(Advice(layer.name, *diagnosed(layer, outside, effects)))
+    return lines
 
 
 def significant(layers: Sequence[LayerAccuracy]) -> list[LayerAccuracy]:
     """The worst layers whose error is large, and near that of the worst one."""
-    found = worst(layers, SHOWN)
-    near = min((layer.error_db for layer in found), default=0.0) + NEAR_DB
-    return [layer for layer in found if layer.error_db < min(near, good_db(layer))]
+    layers_shown = worst(layers, SHOWN)
+    near = min((layer.error_db for layer in layers_shown), default=0.0) + NEAR_DB
+    return [layer for layer in layers_shown if layer.error_db < min(near, good_db(layer))]
 
 
 def good_db(layer: LayerAccuracy) -> float:

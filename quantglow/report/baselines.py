@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quantglow.evaluation.baselines.latency import OURS
 from quantglow.evaluation.baselines.quantizers import QuantizerComparison, QuantizerFigures
 from quantglow.report.speed import milliseconds
-from quantglow.report.tables import Bar, Column, Table, Tabular, nbytes_text, text_bar
+from quantglow.report.tables import Bar, Column, ReportTable, Tabular, nbytes_text, text_bar
 
 EQUAL = 0.01
 """Difference of two figures, as a share, below which they are called equal."""
@@ -35,7 +35,7 @@ class QuantizerComparisonView(Tabular):
         """The notes of the comparison."""
         return self.comparison.notes
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """A row for each quantizer, with a bar as long as its latency."""
         figures, rows = self.comparison, self.comparison.rows
         longest = max((row.seconds for row in rows if row.seconds is not None), default=1.0)
@@ -46,7 +46,7 @@ class QuantizerComparisonView(Tabular):
         logits = any(o.logits_db is not None for row in rows for o in row.outputs)
         title = f"int8 beside float, {figures.samples} sample(s) {figures.origin}"
         title += f", {figures.num_threads} thread(s){', decibels of logits, too' if logits else ''}"
-        yield Table.of(title, (*QUANTIZERS, Column("", bar)), rows)
+        yield ReportTable.of(title, (*QUANTIZERS, Column("", bar)), rows)
 
     def opening(self) -> Iterator[str]:
         """The verdict."""

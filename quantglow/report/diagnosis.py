@@ -17,7 +17,7 @@ from quantglow.report.accuracy import (
 )
 from quantglow.report.page import Figures, page_of
 from quantglow.report.speed import speed_table
-from quantglow.report.tables import Table, Tabular
+from quantglow.report.tables import ReportTable, Tabular
 from quantglow.report.webpage import Page
 
 
@@ -45,7 +45,7 @@ class DiagnosisView(Tabular):
         if suspects := self.diagnosis.worst(SUSPECTS):
             yield f"Look at these layers: {', '.join(map(with_figure, suspects))}."
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Tables: outputs, the worst layers in detail, all layers, the codes of each, a
         glossary.
         """
@@ -57,7 +57,7 @@ class DiagnosisView(Tabular):
         yield layers_table(figures.layers)
         if figures.speeds:
             yield speed_table(figures.speeds)
-        yield Table("What the figures mean", ("figure", "meaning"), _MEANINGS)
+        yield ReportTable("What the figures mean", ("figure", "meaning"), _MEANINGS)
 
     def page(self) -> Page:
         """The page that explains the model."""

@@ -80,8 +80,8 @@ def blocks(names: Sequence[str]) -> list[Path]:
     A part that its block alone has adds nothing, and is left out.
     """
     paths = [prefixes(name, separator_of(names)) for name in names]
-    counts = Counter(prefix for found in paths for prefix in found)
-    return [tuple(kept(found, counts, len(names))) for found in paths]
+    counts = Counter(prefix for prefixes in paths for prefix in prefixes)
+    return [tuple(kept(prefixes, counts, len(names))) for prefixes in paths]
 
 
 def separator_of(names: Sequence[str]) -> str:
@@ -98,10 +98,10 @@ def prefixes(name: str, separator: str) -> list[Path]:
     return [tuple(parts[:end]) for end in range(1, len(parts))]
 
 
-def kept(found: Sequence[Path], counts: Counter[Path], whole: int) -> list[str]:
+def kept(prefixes: Sequence[Path], counts: Counter[Path], whole: int) -> list[str]:
     """The last part of each block that has two nodes or more, and fewer than the block around."""
     parts, around = [], whole
-    for prefix in found:
+    for prefix in prefixes:
         if 1 < counts[prefix] < around:
             parts.append(prefix[-1])
             around = counts[prefix]

@@ -7,9 +7,9 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quantglow.evaluation.footprint import Block, Footprint, Layer, MemoryMap
+from quantglow.evaluation.footprint import ArenaBlock, Footprint, LayerFootprint, MemoryMap
 from quantglow.evaluation.weight_sizes import WeightSizes
-from quantglow.report.tables import Bar, Column, Table, nbytes_text
+from quantglow.report.tables import Bar, Column, ReportTable, nbytes_text
 
 
 def weights_text(sizes: WeightSizes) -> str:
@@ -27,7 +27,7 @@ def weights_bars(sizes: WeightSizes) -> Sequence[Bar]:
     return [Bar(n, size / longest, nbytes_text(size), n == "weights") for n, size in pairs]
 
 
-LAYERS: tuple[Column[Layer], ...] = (
+LAYERS: tuple[Column[LayerFootprint], ...] = (
     Column("layer", lambda layer: layer.name),
     Column("operator", lambda layer: layer.operator),
     Column("weights", lambda layer: layer.weights_nbytes, "{:,}"),
@@ -47,7 +47,7 @@ def footprint_text(footprint: Footprint) -> str:
             str(footprint.plan),
             *smaller_arena(footprint),
             f"{footprint.map}\n",
-            str(Table.of("Layers, in bytes", LAYERS, footprint.layers)),
+            str(ReportTable.of("Layers, in bytes", LAYERS, footprint.layers)),
         ]
     )
 
@@ -130,7 +130,7 @@ class MemoryPicture:
             f"{rectangles}\n{''.join(self.axes())}\n</svg>\n"
         )
 
-    def rectangle(self, block: Block, hue: int) -> str:
+    def rectangle(self, block: ArenaBlock, hue: int) -> str:
         """A value, higher addresses above."""
         across, up = self.scales()
         x, width = MARGIN + block.begin * across, (block.end + 1 - block.begin) * across

@@ -73,22 +73,22 @@ def trace_in(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     file = file_path("trace", path)
     try:
         with open(file, encoding="utf-8") as opened:
-            found = json.load(opened)
-        timeline(found)
+            trace = json.load(opened)
+        timeline(trace)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(
             f"{file!r} is no timeline in Chrome's format: {error!r}. "
             "Remedy: write one with compiled.trace(feeds, path)."
         ) from error
-    return dict(found)
+    return dict(trace)
 
 
 def timeline(trace: Mapping[str, Any]) -> dict[str, Any]:
     """Names of threads, and their events."""
     numbers: dict[Any, int] = {}
     events = [
-        (numbers.setdefault(thread, len(numbers)), *rest)
-        for thread, *rest in rows(trace)[:MAX_EVENTS]
+        (numbers.setdefault(thread, len(numbers)), *fields)
+        for thread, *fields in rows(trace)[:MAX_EVENTS]
     ]
     named = dict(named_threads(trace))
     return {"threads": [named.get(n, f"thread {n}") for n in numbers], "events": events}
@@ -131,7 +131,7 @@ def layer_columns(speeds: Sequence[LayerSpeed]) -> dict[str, Column[LayerAccurac
     """
     ms = {speed.name: speed.milliseconds for speed in speeds}
     float_ms = {speed.name: speed.float_ms for speed in speeds}
-    seen = "share of the range between the smallest and the largest profiled value"
+    range_help = "share of the range between the smallest and the largest profiled value"
     core = "share of the range that 99.9 % of the profiled values need; small: outliers"
     limits = "share of the values on the lowest or highest code (0 does not count)"
     program = "time of its kernels in the float program"
@@ -146,7 +146,7 @@ def layer_columns(speeds: Sequence[LayerSpeed]) -> dict[str, Column[LayerAccurac
         "float_ms": timed("float ms", float_ms, program),
         "limits": of_codes("limits %", lambda use: percent(use.saturation), 1, limits),
         "codes": of_codes("codes", lambda use: use.used, 0, "codes that occurred"),
-        "seen": of_codes("range seen %", lambda use: percent(use.seen), 0, seen),
+        "seen": of_codes("range seen %", lambda use: percent(use.seen), 0, range_help),
         "core": of_codes("99.9 % in %", lambda use: percent(use.core), 0, core),
         "reason": REASON,
     }

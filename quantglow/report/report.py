@@ -22,7 +22,7 @@ from quantglow.report.accuracy import (
 from quantglow.report.page import Figures, page_of
 from quantglow.report.sections import Summary, fallback_table, overrides_table, programs_table
 from quantglow.report.speed import speed_table
-from quantglow.report.tables import Table, Tabular, nbytes_text, paragraph
+from quantglow.report.tables import ReportTable, Tabular, nbytes_text, paragraph
 from quantglow.report.webpage import Page
 
 SHOWN = 5
@@ -100,12 +100,12 @@ class ReportView(Tabular):
         if (summary := self.summary()) is not None:
             yield summary.step
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """All tables, or those that matter."""
         is_short = self.report.layers and not self.all_layers
         return self._short_tables() if is_short else self._all_tables()
 
-    def _short_tables(self) -> Iterator[Table]:
+    def _short_tables(self) -> Iterator[ReportTable]:
         report = self.report
         if report.outputs:
             yield self._outputs_table()
@@ -120,12 +120,12 @@ class ReportView(Tabular):
         if report.fallback:
             yield fallback_table(report.fallback).cut(SHOWN)
 
-    def _outputs_table(self) -> Table:
+    def _outputs_table(self) -> ReportTable:
         report = self.report
         title = f"Outputs against {report.compared_with}, {report.samples} sample(s)"
         return outputs_table(f"{title} {report.origin}".rstrip(), report.outputs)
 
-    def _all_tables(self) -> Iterator[Table]:
+    def _all_tables(self) -> Iterator[ReportTable]:
         report = self.report
         if report.outputs:
             yield self._outputs_table()
@@ -141,7 +141,7 @@ class ReportView(Tabular):
             yield fallback_table(report.fallback)
         if report.programs:
             yield programs_table(report.programs)
-        yield Table("Compilation", ("what", "figure"), list(compilation_rows(report)))
+        yield ReportTable("Compilation", ("what", "figure"), list(compilation_rows(report)))
 
     def _repr_html_(self) -> str:
         """The summary with bars, warnings and notes; tables that unfold."""

@@ -17,7 +17,7 @@ from quantglow.evaluation.report import PrecisionOverride
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.report.memory import weights_bars
 from quantglow.report.speed import latency_bars
-from quantglow.report.tables import Bar, Column, Table, html_bars, paragraph
+from quantglow.report.tables import Bar, Column, ReportTable, html_bars, paragraph
 
 if TYPE_CHECKING:
     from quantglow.ort.fallback import FallbackNode
@@ -121,22 +121,22 @@ OVERRIDES: tuple[Column[PrecisionOverride], ...] = (
 )
 
 
-def fallback_table(nodes: Sequence[FallbackNode]) -> Table:
+def fallback_table(nodes: Sequence[FallbackNode]) -> ReportTable:
     """A row for each operator that quantglow's own code generators do not run."""
     counts = Counter(node.backend for node in nodes)
     title = "Fallback: " + ", ".join(f"{count} to {name}" for name, count in counts.items())
-    return Table.of(title, FALLBACK, nodes)
+    return ReportTable.of(title, FALLBACK, nodes)
 
 
-def programs_table(programs: Sequence[ServedShapes]) -> Table:
+def programs_table(programs: Sequence[ServedShapes]) -> ReportTable:
     """A row for each program."""
-    return Table.of(f"Programs: {len(programs)} for the shapes so far", PROGRAMS, programs)
+    return ReportTable.of(f"Programs: {len(programs)} for the shapes so far", PROGRAMS, programs)
 
 
-def overrides_table(overrides: Sequence[PrecisionOverride]) -> Table:
+def overrides_table(overrides: Sequence[PrecisionOverride]) -> ReportTable:
     """A row for each override, in the order of their benefit for the cost."""
     counts = Counter(override.precision for override in overrides)
     kinds = ", ".join(f"{count} to {precision}" for precision, count in sorted(counts.items()))
     total = 1e6 * sum(override.seconds for override in overrides)
     title = f"Precision overrides by accuracy control: {kinds}; about {total:.3g} µs on one core"
-    return Table.of(title, OVERRIDES, overrides)
+    return ReportTable.of(title, OVERRIDES, overrides)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quantglow.evaluation.baselines.latency import OURS, Latency, MeasuredLatency
 from quantglow.evaluation.call_times import CallReport, CallSum
 from quantglow.evaluation.layer_speed import LayerSpeed
-from quantglow.report.tables import Bar, Column, Table, text_bar
+from quantglow.report.tables import Bar, Column, ReportTable, text_bar
 
 if TYPE_CHECKING:
     from quantglow.runtime.native.peak import Peak
@@ -25,10 +25,10 @@ LAYERS: tuple[Column[LayerSpeed], ...] = (
 """Columns of layers in float and in int8."""
 
 
-def speed_table(speeds: Sequence[LayerSpeed]) -> Table:
+def speed_table(speeds: Sequence[LayerSpeed]) -> ReportTable:
     """A row for each layer, the smallest gain of int8 first."""
     rows = sorted(speeds, key=lambda speed: speed.ratio)
-    return Table.of("Speed of layers, measured", LAYERS, rows)
+    return ReportTable.of("Speed of layers, measured", LAYERS, rows)
 
 
 CALL = Column[CallSum]("value", lambda calls: calls.name)
@@ -56,15 +56,15 @@ def peak_text(peak: Peak) -> str:
     )
 
 
-def calls_table(report: CallReport) -> Table:
+def calls_table(report: CallReport) -> ReportTable:
     """A row for each kernel call, and the sum."""
     title = f"Kernel calls, {peak_text(report.peak)}"
-    return Table.of(title, (CALL, OP, KERNEL, *FIGURES), [*report.each, report.whole])
+    return ReportTable.of(title, (CALL, OP, KERNEL, *FIGURES), [*report.each, report.whole])
 
 
-def kernels_table(report: CallReport) -> Table:
+def kernels_table(report: CallReport) -> ReportTable:
     """A row for each kind of kernel, the one with the largest loss first."""
-    return Table.of("By kernel", (OP, KERNEL, COUNT, *FIGURES, LOSS), report.by_kernel)
+    return ReportTable.of("By kernel", (OP, KERNEL, COUNT, *FIGURES, LOSS), report.by_kernel)
 
 
 def milliseconds(seconds: float) -> str:
@@ -119,7 +119,7 @@ class LatencyComparison:
             return f"{OURS} is {ratio:.2f} times as fast as {best.runtime}"
         return f"{best.runtime} is {1 / ratio:.2f} times as fast as {OURS}"
 
-    def table(self) -> Table:
+    def table(self) -> ReportTable:
         """A row for each runtime, with a bar as long as its median, or the reason for none."""
         ours = self.latencies[0].median
         longest = max(each.median for each in self.latencies if not each.reason)
@@ -133,7 +133,7 @@ class LatencyComparison:
 
         columns = ("runtime", "median ms", "p99 ms", f"of {OURS}", "")
         rows = list(map(cells, self.latencies))
-        return Table("Latency", columns, rows, frozenset(columns[1:4]))
+        return ReportTable("Latency", columns, rows, frozenset(columns[1:4]))
 
     def to_json(self) -> dict[str, Any]:
         """The figures in types that ``json`` writes."""

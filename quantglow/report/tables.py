@@ -66,7 +66,7 @@ class Column(Generic[Row]):
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table of texts; columns named in ``numbers`` are aligned to the right."""
 
     title: str
@@ -75,21 +75,21 @@ class Table:
     numbers: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(title: str, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
+    def of(title: str, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> ReportTable:
         """The table of some rows."""
-        return Table(
+        return ReportTable(
             title,
             tuple(column.title for column in columns),
             [[column.cell(row) for column in columns] for row in rows],
             frozenset(column.title for column in columns if column.is_number),
         )
 
-    def cut(self, count: int) -> Table:
+    def cut(self, count: int) -> ReportTable:
         """The table with as many rows, and the number of those that are not shown."""
         if len(self.rows) <= count:
             return self
-        rest = (f"and {len(self.rows) - count} more", *[""] * (len(self.columns) - 1))
-        return replace(self, rows=[*self.rows[:count], rest])
+        last_row = (f"and {len(self.rows) - count} more", *[""] * (len(self.columns) - 1))
+        return replace(self, rows=[*self.rows[:count], last_row])
 
     def rich(self) -> rich.table.Table:
         """The table for a rich console."""
@@ -142,7 +142,7 @@ class Tabular:
 
     notes: tuple[str, ...]
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """The figures as tables."""
         raise NotImplementedError
 
@@ -181,7 +181,7 @@ class Tabular:
         return as_text(self)
 
     def _repr_html_(self) -> str:
-        notes = Table("Notes", ("note",), [(note,) for note in self.notes])
+        notes = ReportTable("Notes", ("note",), [(note,) for note in self.notes])
         tables = [*self.tables(), *([notes] if self.notes else [])]
         heading = map(paragraph, (*self.opening(), *self.heading()))
         parts = "\n".join([*heading, *(table.html() for table in tables)])

@@ -15,13 +15,13 @@ from quantglow.runtime.exports.onnx_models import whole_model, write
 from quantglow.runtime.programs.answers import Answers
 from quantglow.runtime.programs.build import MAX_THREADS, Build
 from quantglow.runtime.programs.feeds import TensorInfo, chosen_outputs, feeds_by_name, feeds_of
-from quantglow.runtime.saved.saving import Freedom, Tail, save
+from quantglow.runtime.saved.saving import Freedom, SavedTail, save
 from quantglow.runtime.serving.infer_queue import InferQueue
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specializations import ModelPrograms, ServedShapes, served_meanwhile
 from quantglow.runtime.states.caches import Caches, pairs_of
 from quantglow.runtime.states.state import State
-from quantglow.runtime.states.state_programs import Pair, StatePrograms
+from quantglow.runtime.states.state_programs import CachePair, StatePrograms
 from quantglow.support.arguments import file_path, flag, integer, items, options_named, strings
 from quantglow.support.arguments import shapes as shapes_of
 from quantglow.support.arrays import Array
@@ -40,7 +40,7 @@ PAIR = 2
 DEFAULT_CAPACITY = 256
 """Rows of a new state that have memory."""
 
-Contents = tuple[Graph, Mapping[str, Any], Freedom | None, Tail | None]
+Contents = tuple[Graph, Mapping[str, Any], Freedom | None, SavedTail | None]
 """Arguments of ``saving.save``."""
 
 
@@ -258,7 +258,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         return State(self, shared, caches)
 
     @cached_property
-    def _states(self) -> dict[tuple[Pair, ...], StatePrograms]:
+    def _states(self) -> dict[tuple[CachePair, ...], StatePrograms]:
         """The programs of states, by their pairs."""
         return {}
 

@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Kind:
+class OptionKind:
     """The values of an option.
 
     check  name and value -> the value in its one type; raises ``OptionError``
@@ -59,28 +59,28 @@ class Kind:
     check: Callable[[str, Any], Any]
     flag: Mapping[str, Any] | None = field(default_factory=dict)
 
-    def or_none(self) -> Kind:
+    def or_none(self) -> OptionKind:
         """The same values, and None."""
-        return Kind(
+        return OptionKind(
             lambda name, value: value if value is None else self.check(name, value), self.flag
         )
 
 
-ANY = Kind(lambda name, value: value)
-SWITCH = Kind(flag, {"type": bool})
-COUNT = Kind(count, {"type": int})
-NATURAL = Kind(integer, {"type": int})
-NUMBER = Kind(number, {"type": float})
-POSITIVE = Kind(positive, {"type": float})
-NAMES = Kind(lambda name, value: strings(value, name), {"nargs": "+"})
-SHAPES = Kind(shapes, {"nargs": "+"})
-PROGRESS = Kind(progress_mode, {"type": bool})
+ANY = OptionKind(lambda name, value: value)
+SWITCH = OptionKind(flag, {"type": bool})
+COUNT = OptionKind(count, {"type": int})
+NATURAL = OptionKind(integer, {"type": int})
+NUMBER = OptionKind(number, {"type": float})
+POSITIVE = OptionKind(positive, {"type": float})
+NAMES = OptionKind(lambda name, value: strings(value, name), {"nargs": "+"})
+SHAPES = OptionKind(shapes, {"nargs": "+"})
+PROGRESS = OptionKind(progress_mode, {"type": bool})
 
 
-def one_of(allowed: Iterable[str]) -> Kind:
+def one_of(allowed: Iterable[str]) -> OptionKind:
     """One of some words."""
     words = tuple(allowed)
-    return Kind(lambda name, value: choice(name, value, words), {"choices": words})
+    return OptionKind(lambda name, value: choice(name, value, words), {"choices": words})
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ class Declaration:
     """
 
     help: str
-    kind: Kind = ANY
+    kind: OptionKind = ANY
     flag: Mapping[str, Any] | None = None
 
 
-def option(default: Any, kind: Kind, help: str, **flag: Any) -> Any:
+def option(default: Any, kind: OptionKind, help: str, **flag: Any) -> Any:
     """A field with a default; ``flag``: keywords of argparse beside those of its kind."""
     words = None if kind.flag is None else {**kind.flag, **flag}
     return field(default=default, metadata=argument(help, kind, words))
@@ -110,7 +110,7 @@ def same_option(kind: type[Any], name: str) -> Any:
 
 
 def argument(
-    help: str, kind: Kind = ANY, flag: Mapping[str, Any] | None = None
+    help: str, kind: OptionKind = ANY, flag: Mapping[str, Any] | None = None
 ) -> Mapping[str, Declaration]:
     """The metadata of a field without a default, ``field(metadata=argument(...))``: type checkers
     take the result of any other function for a default."""

@@ -39,7 +39,7 @@ class Sliced(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
+class JoinedBytes:
     """Bytes one behind the other, which are nowhere together."""
 
     parts: tuple[Data | Sliced, ...]
@@ -55,7 +55,7 @@ class Parts:
         return b"".join(pieces)
 
 
-Content = Data | Parts
+Content = Data | JoinedBytes
 """Bytes of a file or of a member of one."""
 
 LEAST_NBYTES = 1 << 16
@@ -104,7 +104,7 @@ def paged_pieces(pieces: Iterable[Data]) -> Data | None:
 
 def together(content: Content) -> Data:
     """Bytes in one piece; those of large parts in pages, if there is room."""
-    if not isinstance(content, Parts):
+    if not isinstance(content, JoinedBytes):
         return content
     paged = paged_pieces(pieces_of(content)) if is_worth_paging(map(len, content.parts)) else None
     return b"".join(pieces_of(content)) if paged is None else paged
@@ -112,7 +112,7 @@ def together(content: Content) -> Data:
 
 def pieces_of(content: Content) -> Iterator[Data]:
     """The bytes in pieces of ``PIECE_NBYTES``; pages are given back behind each part."""
-    for part in content.parts if isinstance(content, Parts) else (content,):
+    for part in content.parts if isinstance(content, JoinedBytes) else (content,):
         for start in range(0, len(part), PIECE_NBYTES):
             yield part[start : start + PIECE_NBYTES]
         if len(part) >= LEAST_NBYTES:

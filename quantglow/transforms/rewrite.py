@@ -162,7 +162,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:
 
 
 @dataclass(frozen=True)
-class Repeat:
+class RepeatedPass:
     """``passes`` in order until nothing changes.  Local passes in a row share their traversals.
 
     If readers want one value in several layouts, its Transposes may go round in a circle; the
@@ -217,13 +217,13 @@ def single_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
     singles = (
         step
         for entry in passes
-        for step in (entry.passes if isinstance(entry, Repeat) else (entry,))
+        for step in (entry.passes if isinstance(entry, RepeatedPass) else (entry,))
     )
     return tuple(dict.fromkeys(singles))
 
 
-def repeat(name: str, *passes: Pass) -> Repeat:
-    return Repeat(name, passes)
+def repeat(name: str, *passes: Pass) -> RepeatedPass:
+    return RepeatedPass(name, passes)
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,8 @@ class OptimizeBodies:
             new = self.optimize(body)
 
             def renamed(node: Node) -> Node:
-                stays = node.name in originals or node.name not in names.taken
-                names.taken.add(node.name)
+                stays = node.name in originals or node.name not in names.used
+                names.used.add(node.name)
                 return node if stays else replace(node, name=names.fresh(node.name))
 
             return new.rebuild(renamed)

@@ -39,7 +39,7 @@ from quantglow.support.extras import (
 )
 from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.support.processes.system import LOOK_SECONDS, idle_ticks, processors
-from quantglow.tuning.measuring import Job, Measured, Measurer, Work
+from quantglow.tuning.measuring import Job, Measurement, Measurer, Work
 from quantglow.tuning.records import Record, hints, of_machine, this_host
 from quantglow.tuning.tuner import Say, Tuner
 from quantglow.version import __version__
@@ -82,7 +82,7 @@ def measured(work: Work, core: Mapping[str, Any], jobs: Sequence[Job], samples: 
     """The measurements of jobs, in order, on one core of this machine with such costs."""
     user = getattr(os, "getuid", int)()
     with locked(Path(tempfile.gettempdir()) / f"quantglow-lease-{user}"), pinned():
-        return list[Measured](Measurer(replace(work, core=core), samples).run(jobs))
+        return list[Measurement](Measurer(replace(work, core=core), samples).run(jobs))
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def open_cluster(client: Any, tuner: Tuner) -> Iterator[Cluster]:
             client.cancel([sent])
 
 
-class Batch(NamedTuple):
+class TrialBatch(NamedTuple):
     """Jobs that a worker measures, by its address; ``place``: its machine."""
 
     jobs: Sequence[Job]
@@ -230,11 +230,11 @@ class ClusterMeasurer:
     samples: int
     deadline: Deadline = NEVER
 
-    def run(self, jobs: Sequence[Job]) -> list[Measured]:
+    def run(self, jobs: Sequence[Job]) -> list[Measurement]:
         """The measurements of jobs, in order; those for which no time was left are missing."""
         waiting = deque(jobs[first : first + BATCH] for first in range(0, len(jobs), BATCH))
-        running: dict[Any, Batch] = {}
-        outcomes: dict[Job, Measured] = {}
+        running: dict[Any, TrialBatch] = {}
+        outcomes: dict[Job, Measurement] = {}
         attendance = Attendance(self.cluster.client)
         try:
             while running or (waiting and not self.deadline.is_over):
@@ -245,7 +245,7 @@ class ClusterMeasurer:
                 for address, facts in machines.items():
                     is_busy = any(batch.place == facts.place for batch in running.values())
                     if waiting and not is_busy and not self.deadline.is_over:
-                        batch = Batch(waiting.popleft(), address, facts.place)
+                        batch = TrialBatch(waiting.popleft(), address, facts.place)
                         running[self._submit(batch, facts)] = batch
                 for task in self._ended(running):
                     tried, results = running.pop(task).jobs, self._results(task)
@@ -253,20 +253,20 @@ class ClusterMeasurer:
                         middle = len(tried) // 2
                         waiting.extendleft((tried[middle:], tried[:middle]))
                         continue
-                    for each in results or [Measured(tried[0], failure=DIED)]:
+                    for each in results or [Measurement(tried[0], failure=DIED)]:
                         outcomes[each.job] = each
         finally:
             self.cluster.client.cancel(list(running))
         return [outcomes[job] for job in jobs if job in outcomes]
 
-    def _submit(self, batch: Batch, facts: Machine) -> Any:
+    def _submit(self, batch: TrialBatch, facts: Machine) -> Any:
         """A task that measures a batch."""
         arguments = (self.cluster.work, facts.core, list(batch.jobs), self.samples)
         return self.cluster.client.submit(
             measured, *arguments, workers=[batch.address], pure=False, retries=0
         )
 
-    def _ended(self, running: Mapping[Any, Batch]) -> list[Any]:
+    def _ended(self, running: Mapping[Any, TrialBatch]) -> list[Any]:
         """The tasks that are done, and those whose workers died."""
         if not running:
             time.sleep(POLL_SECONDS / 10)
@@ -278,7 +278,7 @@ class ClusterMeasurer:
         alive = self.cluster.client.nthreads()
         return [t for t, batch in running.items() if t.done() or batch.address not in alive]
 
-    def _results(self, task: Any) -> list[Measured] | None:
+    def _results(self, task: Any) -> list[Measurement] | None:
         """The measurements of a task that ended; None where its worker died."""
         if not task.done():
             task.cancel()

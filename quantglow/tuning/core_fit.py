@@ -31,7 +31,7 @@ from quantglow.runtime.native.peak import reading_rate
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
-from quantglow.tuning.measuring import Job, Measured, Measurer, Progress, Work, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, Measurer, Progress, Work, planned_tasks
 from quantglow.tuning.trials import FAR_NBYTES, Task
 
 PLAIN = "plain"
@@ -101,9 +101,9 @@ SHAPES = (
 
 def graph_of(shapes: Sequence[Shape]) -> Graph:
     """A graph of all these convolutions, each with an input of its own."""
-    made = [convolution(shape, f"{number}") for number, shape in enumerate(shapes)]
-    inputs = tuple(conv.x for conv in made if isinstance(conv.x, Input))
-    return Graph(inputs, tuple((conv.name, conv) for conv in made))
+    convolutions = [convolution(shape, f"{number}") for number, shape in enumerate(shapes)]
+    inputs = tuple(conv.x for conv in convolutions if isinstance(conv.x, Input))
+    return Graph(inputs, tuple((conv.name, conv) for conv in convolutions))
 
 
 def convolution(shape: Shape, name: str) -> Conv:
@@ -190,9 +190,9 @@ def measure_core(progress: Progress) -> CoreFit:
     Raises ``BackendError`` if nothing could be measured.
     """
     target = replace(resolve("native"), choices=Choices())
-    found = timed_shapes(target, progress)
-    fitting = [each for i, each in enumerate(found) if i % HELD_OUT]
-    judging = found[::HELD_OUT]
+    timed_kernels = timed_shapes(target, progress)
+    fitting = [each for i, each in enumerate(timed_kernels) if i % HELD_OUT]
+    judging = timed_kernels[::HELD_OUT]
     core = fit(fitting, (target.core, *KNOWN_CORES))
     core = replace(
         core,
@@ -200,19 +200,19 @@ def measure_core(progress: Progress) -> CoreFit:
         large_pages=target.core.large_pages or prefers_large_pages(target),
     )
     losses = [float(np.mean([each.regret(c) for each in judging])) for c in (target.core, core)]
-    points = sum(len(each.ratios) for each in found)
+    points = sum(len(each.ratios) for each in timed_kernels)
     return CoreFit(target, target.core, core, losses[0], losses[1], points)
 
 
-def stored(found: CoreFit) -> CoreFit:
+def stored(core_fit: CoreFit) -> CoreFit:
     """The fit, kept for all later processes.  Raises ``BackendError``."""
     facts = {
-        "points": found.points,
-        "listed_loss": found.listed_loss,
-        "fitted_loss": found.fitted_loss,
+        "points": core_fit.points,
+        "listed_loss": core_fit.listed_loss,
+        "fitted_loss": core_fit.fitted_loss,
     }
     try:
-        path = keep_core(found.target.name, found.core, facts)
+        path = keep_core(core_fit.target.name, core_fit.core, facts)
     except OSError as error:
         raise BackendError(f"the costs of this machine cannot be stored: {error}") from error
     if path is None:
@@ -221,7 +221,7 @@ def stored(found: CoreFit) -> CoreFit:
             "system does not name its processor. Remedy: set QUANTGLOW_CACHE_DIR to a folder."
         )
     resolve.cache_clear()
-    return replace(found, path=path)
+    return replace(core_fit, path=path)
 
 
 def timed_shapes(target: Target, progress: Progress) -> list[Timed]:
@@ -242,31 +242,31 @@ def timed_shapes(target: Target, progress: Progress) -> list[Timed]:
     return timed_tasks(tasks, measured)
 
 
-def timed_tasks(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[Timed]:
+def timed_tasks(tasks: Sequence[Task], measured: Sequence[Measurement]) -> list[Timed]:
     """The times of each task.  Raises ``BackendError`` if one has none."""
-    found = []
+    timings = []
     for task in tasks:
         kernel = kernel_of(task.step, task.target, Choice(PLAIN))
         assert kernel is not None
-        own = [m for m in measured if m.job.task == task.key]
-        timed = [(m.job.choice.tile, m.ratio) for m in own if m.seconds]
+        measurements = [m for m in measured if m.job.task == task.key]
+        timed = [(m.job.choice.tile, m.ratio) for m in measurements if m.seconds]
         ratios = {Tile(*tile): ratio for tile, ratio in timed if tile is not None}
         if not ratios:
-            reasons = "; ".join(sorted({m.failure for m in own}))
+            reasons = "; ".join(sorted({m.failure for m in measurements}))
             raise BackendError(f"no tile of {task.shape} could be measured: {reasons}")
         work = (*kernel.image_size, kernel.vectors, kernel.total_steps)
-        found.append(Timed(work, kernel.dot.cost, ratios))
-    return found
+        timings.append(Timed(work, kernel.dot.cost, ratios))
+    return timings
 
 
-def loss(found: Sequence[Timed], core: Core) -> float:
+def loss(timed: Sequence[Timed], core: Core) -> float:
     """Mean time lost by chosen tiles, and the error of the logarithms of modeled times.
 
     The choice is softened, so that the loss has slopes: a tile is chosen with a probability that
     falls with its modeled cycles above the least ones.  Errors of fast tiles count most.
     """
     lost, errors, weights = [], [], []
-    for each in found:
+    for each in timed:
         cycles, slower = np.maximum(each.cycles(core), 1.0), each.slower
         likely = np.exp(-(cycles / cycles.min() - 1) / SOFTNESS)
         lost.append(float(likely @ slower / likely.sum()))
@@ -278,21 +278,21 @@ def loss(found: Sequence[Timed], core: Core) -> float:
     return mean_error + LOST_WEIGHT * float(np.mean(lost))
 
 
-def fit(found: Sequence[Timed], starts: Sequence[Core]) -> Core:
+def fit(timed: Sequence[Timed], starts: Sequence[Core]) -> Core:
     """Costs with the least ``loss`` near those of a known core, by a search in one cost after the
     other from each of them."""
-    ends = [_descended(found, start) for start in dict.fromkeys(starts)]
+    ends = [_descended(timed, start) for start in dict.fromkeys(starts)]
     return min(ends, key=lambda pair: pair[0])[1]
 
 
-def _descended(found: Sequence[Timed], start: Core) -> tuple[float, Core]:
+def _descended(timed: Sequence[Timed], start: Core) -> tuple[float, Core]:
     if not np.isfinite(start.issue):
         start = replace(start, issue=FREE_ISSUE)
     core, origin = start, np.log(np.maximum(_costs(start), LEAST))
 
     def value(tried: Core) -> float:
         moved = float(np.mean(np.abs(np.log(np.maximum(_costs(tried), LEAST)) - origin)))
-        return loss(found, tried) + MOVED_WEIGHT * moved
+        return loss(timed, tried) + MOVED_WEIGHT * moved
 
     best = value(core)
     for _ in range(ROUNDS):
@@ -331,8 +331,11 @@ def prefers_even(target: Target) -> bool:
         tile = (kernel.tile.rows, kernel.tile.columns, kernel.tile.vectors)
         choices = [Choice(PLAIN, tile, True, None, how) for how in (EARLY, EVEN)]
         jobs += [Job(task.key, choice, FAR_NBYTES) for choice in choices]
-    found = Measurer(Work.of(graph, target), samples=9).run(jobs)
-    pairs = [(early.ratio, even.ratio) for early, even in zip(found[::2], found[1::2], strict=True)]
+    measurements = Measurer(Work.of(graph, target), samples=9).run(jobs)
+    pairs = [
+        (early.ratio, even.ratio)
+        for early, even in zip(measurements[::2], measurements[1::2], strict=True)
+    ]
     ratios = [even / early for early, even in pairs if np.isfinite((early, even)).all()]
     return bool(ratios) and float(np.median(ratios)) < FASTER
 

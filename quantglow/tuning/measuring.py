@@ -27,7 +27,7 @@ from quantglow.runtime.programs.build import ProgramBackend
 from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.support.processes.isolation import IsolationError, called
-from quantglow.tuning.trials import LoadedKernel, Task, Trial, tasks_of, timed
+from quantglow.tuning.trials import KernelTrial, LoadedKernel, Task, tasks_of, timed
 
 CHILD = "quantglow.tuning.measuring:measured_here"
 START_SECONDS = 60.0
@@ -63,7 +63,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """The seconds of a choice, and of the default in the same rounds: none if it failed, for the
     reason ``failure``."""
 
@@ -84,7 +84,7 @@ class Measured:
 class Measuring(Protocol):
     """Measures choices of the tasks of a graph's program."""
 
-    def run(self, jobs: Sequence[Job]) -> list[Measured]:
+    def run(self, jobs: Sequence[Job]) -> list[Measurement]:
         """The measurements of jobs, in order; those for which no time was left are missing."""
 
 
@@ -130,9 +130,9 @@ class Measurer:
     samples: int = 5
     deadline: Deadline = NEVER
 
-    def run(self, jobs: Sequence[Job], progress: Progress = lambda done: None) -> list[Measured]:
+    def run(self, jobs: Sequence[Job], progress: Progress = lambda done: None) -> list[Measurement]:
         """The measurements of jobs, in order; those for which no time was left are missing."""
-        outcomes: list[Measured] = []
+        outcomes: list[Measurement] = []
         for first in range(0, len(jobs), MOST_IN_CHILD):
             if self.deadline.is_over:
                 break
@@ -140,18 +140,18 @@ class Measurer:
             progress(len(outcomes))
         return outcomes
 
-    def _by_halves(self, jobs: list[Job]) -> list[Measured]:
+    def _by_halves(self, jobs: list[Job]) -> list[Measurement]:
         try:
             return self._by_child(jobs)
         except IsolationError as error:
             if self.deadline.is_over:
                 return []
             if len(jobs) == 1:
-                return [Measured(jobs[0], failure=str(error))]
+                return [Measurement(jobs[0], failure=str(error))]
             middle = len(jobs) // 2
             return [*self._by_halves(jobs[:middle]), *self._by_halves(jobs[middle:])]
 
-    def _by_child(self, jobs: list[Job]) -> list[Measured]:
+    def _by_child(self, jobs: list[Job]) -> list[Measurement]:
         """All that were begun before the deadline.  Raises ``IsolationError``."""
         left = self.deadline.minutes_left
         seconds = math.inf if left is None else 60 * left
@@ -165,9 +165,9 @@ class Measurer:
         times, defaults, states = called(CHILD, self.work.arrays, facts, seconds=limit)
         rows = zip(jobs, times.tolist(), defaults.tolist(), states.tolist(), strict=True)
         return [
-            Measured(job, tuple(choice), tuple(default))
+            Measurement(job, tuple(choice), tuple(default))
             if state == TIMED
-            else Measured(job, failure=FAILURES[state])
+            else Measurement(job, failure=FAILURES[state])
             for job, choice, default, state in rows
             if state != LATE
         ]
@@ -201,7 +201,7 @@ def measured_here(
     for (key, nbytes), group in groupby(numbered, key=lambda pair: (pair[1][0], pair[1][2])):
         if key not in tasks:
             continue
-        trial, chosen = Trial(tasks[key], nbytes), list(group)
+        trial, chosen = KernelTrial(tasks[key], nbytes), list(group)
         for first in range(0, len(chosen), TOGETHER):
             if until is not None and TIMED in states and time.time() > until:
                 states[[number for number, _ in chosen[first:]]] = LATE

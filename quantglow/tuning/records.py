@@ -77,8 +77,8 @@ class Record:
         if data["v"] != VERSION:
             raise ValueError(f"version {data['v']!r}")
         seconds, default = (tuple(map(float, data[k])) for k in ("seconds", "default_seconds"))
-        found = data["choice"]
-        choice = None if found is None else Choice.of(found)
+        stored_choice = data["choice"]
+        choice = None if stored_choice is None else Choice.of(stored_choice)
         names = (data["task"], data["host"], data["date"], data["quantglow"])
         if not all(isinstance(name, str) for name in names):
             raise TypeError("names are no texts")
@@ -99,13 +99,13 @@ def read_records() -> list[Record]:
     if len(content) > MOST_NBYTES:
         debug.log(1, f"tuning: {folder / NAME} is too large to be read")
         return []
-    found = []
+    records = []
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            found.append(Record.of(line))
+            records.append(Record.of(line))
         except DAMAGED as error:
             debug.log(1, f"tuning: line {number} of {folder / NAME} is damaged: {error}")
-    return found
+    return records
 
 
 def keep_records(records: Sequence[Record]) -> bool:
@@ -134,17 +134,19 @@ def of_machine(records: Iterable[Record], host: str) -> dict[str, Record]:
 
 def hints(records: Iterable[Record], host: str) -> dict[str, list[Choice]]:
     """Choices that other machines than ``host`` found for each task."""
-    found: dict[str, dict[Choice, None]] = {}
+    choices: dict[str, dict[Choice, None]] = {}
     for record in records:
         if record.host != host and record.choice is not None:
-            found.setdefault(record.task, {})[record.choice] = None
-    return {task: list(choices) for task, choices in found.items()}
+            choices.setdefault(record.task, {})[record.choice] = None
+    return {task: list(choices) for task, choices in choices.items()}
 
 
 def tuned_target(target: Target, records: Iterable[Record]) -> Target:
     """A target with the choices that were measured on this machine."""
-    own = of_machine(records, this_host())
-    chosen = {task: record.choice for task, record in own.items() if record.choice is not None}
+    own_records = of_machine(records, this_host())
+    chosen = {
+        task: record.choice for task, record in own_records.items() if record.choice is not None
+    }
     return replace(target, choices=Choices(chosen))
 
 

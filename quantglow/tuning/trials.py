@@ -56,9 +56,9 @@ class Task:
         return sorted(self.forms.choices(self.step, self.target), key=self._rank)
 
     def _rank(self, choice: Choice) -> tuple[bool, float, int]:
-        own = (choice.panels_outer, choice.unroll, choice.prefetch)
+        rank = (choice.panels_outer, choice.unroll, choice.prefetch)
         usual = (self.default.panels_outer, self.default.unroll, self.default.prefetch)
-        others = sum(a != b for a, b in zip(own, usual, strict=True))
+        others = sum(a != b for a, b in zip(rank, usual, strict=True))
         return choice != self.default, self.cycles(choice), others
 
     def cycles(self, choice: Choice) -> float:
@@ -80,7 +80,7 @@ class Task:
 def tasks_of(program: Program, target: Target) -> list[Task]:
     """The distinct tasks of a program, in the order of execution."""
     target = replace(target, choices=Choices())
-    found: dict[str, Task] = {}
+    tasks: dict[str, Task] = {}
     uses: Counter[str] = Counter()
     waiting: list[Instruction] = list(reversed(program.instructions))
     while waiting:
@@ -92,12 +92,12 @@ def tasks_of(program: Program, target: Target) -> list[Task]:
             continue
         key = task_of(step, target)
         uses[key] += 1
-        found.setdefault(key, Task(key, step, target, forms, default))
-    return [replace(task, uses=uses[key]) for key, task in found.items()]
+        tasks.setdefault(key, Task(key, step, target, forms, default))
+    return [replace(task, uses=uses[key]) for key, task in tasks.items()]
 
 
 @dataclass
-class Trial:
+class KernelTrial:
     """Kernels of a task on random data.
 
     ``weights_nbytes``: bytes of weights read before the same ones are read again: those of the
@@ -130,17 +130,17 @@ class Trial:
     @cached_property
     def expected(self) -> bytes:
         """The results of the default."""
-        found = self.loaded(self.task.default)
-        assert found is not None
-        return found.results()
+        kernel = self.loaded(self.task.default)
+        assert kernel is not None
+        return kernel.results()
 
     def memory(self, view: View) -> Array:
         """The memory of a view's buffer, filled with random values of its type."""
         buffer = view.buffer
         if buffer not in self._memory:
-            made = self.arena(buffer.nbytes + self.task.target.isa.slack_nbytes)
-            fill(made, view)
-            self._memory[buffer] = made
+            array = self.arena(buffer.nbytes + self.task.target.isa.slack_nbytes)
+            fill(array, view)
+            self._memory[buffer] = array
         return self._memory[buffer]
 
 
@@ -158,7 +158,7 @@ def fill(memory: Array, view: View) -> None:
 class LoadedKernel:
     """One kernel with its operands in memory."""
 
-    trial: Trial
+    trial: KernelTrial
     call: KernelCall
     address: int
     _copies: list[Array] = field(default_factory=list)
@@ -189,9 +189,9 @@ class LoadedKernel:
     def table(self) -> Array:
         """A row for each copy of the constants."""
         arrays = [pointer for pointer in self.call.pointers if not isinstance(pointer, View)]
-        own = max(1, sum(array.nbytes for array in arrays))
+        nbytes = max(1, sum(array.nbytes for array in arrays))
         spread = min(self.trial.weights_nbytes, FAR_NBYTES)
-        copies = 1 if spread < NEAR_NBYTES else min(-(-spread // own), MOST_COPIES)
+        copies = 1 if spread < NEAR_NBYTES else min(-(-spread // nbytes), MOST_COPIES)
         rows = [self._pointers() for _ in range(copies)]
         self._kept = np.array(rows, np.uint64)
         addresses = self._kept.ctypes.data + np.arange(copies) * self._kept.strides[0]
@@ -230,10 +230,10 @@ class LoadedKernel:
 
 def timed(kernels: Sequence[LoadedKernel], samples: int) -> Array:
     """Seconds [kernels, samples]: in each round a sample of each, after a run that is not timed."""
-    found = np.empty((len(kernels), samples))
+    seconds = np.empty((len(kernels), samples))
     for kernel in kernels:
         run_table(kernel.trial.task.target, 1, kernel.table)
     for column in range(samples):
         for row, kernel in enumerate(kernels):
-            found[row, column] = kernel.seconds()
-    return found
+            seconds[row, column] = kernel.seconds()
+    return seconds

@@ -22,7 +22,7 @@ from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning.g_bfs import GBFS
-from quantglow.tuning.measuring import Job, Measured, Measurer, Measuring, Work, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, Measurer, Measuring, Work, planned_tasks
 from quantglow.tuning.n_a2c import NA2C
 from quantglow.tuning.optuna_search import OptunaSearch
 from quantglow.tuning.random_search import Annealing, RandomSearch
@@ -73,7 +73,7 @@ class Tuned:
     searcher: Searcher
     places: dict[Choice, int]
     hinted: list[Choice] = field(default_factory=list)
-    found: dict[Choice, Measured] = field(default_factory=dict)
+    measured: dict[Choice, Measurement] = field(default_factory=dict)
     is_done: bool = False
 
     @staticmethod
@@ -90,40 +90,42 @@ class Tuned:
             hinted, self.hinted = self.hinted, []
             return [self.task.default, *(c for c in hinted if c != self.task.default)]
         states = self.searcher.ask(ASKED)
-        self.is_done = not states or len(self.found) >= MOST_TRIED
+        self.is_done = not states or len(self.measured) >= MOST_TRIED
         return [self.task.choices[state] for state in states]
 
-    def told(self, measured: Measured) -> None:
+    def told(self, measured: Measurement) -> None:
         """Note a measurement."""
         choice = measured.job.choice
-        self.found[choice] = measured
+        self.measured[choice] = measured
         self.searcher.tell(self.places[choice], measured.ratio)
 
     @property
     def share(self) -> float:
         """Seconds that the network spends in the default of this task."""
-        least = [min(m.default_seconds) for m in self.found.values() if m.default_seconds]
+        least = [min(m.default_seconds) for m in self.measured.values() if m.default_seconds]
         return self.task.uses * min(least, default=math.inf)
 
     @property
     def finalists(self) -> list[Choice]:
         """The fastest choices, the default left out."""
-        timed = [m for m in self.found.values() if m.seconds and m.job.choice != self.task.default]
+        timed = [
+            m for m in self.measured.values() if m.seconds and m.job.choice != self.task.default
+        ]
         timed.sort(key=lambda m: m.ratio)
         return [m.job.choice for m in timed[:FINALISTS] if m.ratio < 1.0]
 
-    def record(self, finals: Sequence[Measured], host: str) -> Record:
+    def record(self, finals: Sequence[Measurement], host: str) -> Record:
         """The record of the best finalist; of none if no one is faster than the default."""
         better = [m for m in finals if m.seconds and is_faster(m)]
         best = min(better, key=lambda m: m.ratio, default=None)
-        tried = len(self.found)
+        tried = len(self.measured)
         if best is None:
             return Record(self.task.key, host, None, tried=tried)
         times = (best.seconds, best.default_seconds)
         return Record(self.task.key, host, best.job.choice, *times, tried=tried)
 
 
-def is_faster(measured: Measured) -> bool:
+def is_faster(measured: Measurement) -> bool:
     """Whether a choice is faster than the default in the median, and in most rounds."""
     ratios = np.divide(measured.seconds, measured.default_seconds)
     return float(np.median(ratios)) < FASTER and float(np.quantile(ratios, 0.75)) < 1.0
@@ -168,9 +170,9 @@ class Tuner:
             for number, task in enumerate(task for task in tasks if task.key not in known)
         ]
         self._search(searches, nbytes)
-        measured = [search for search in searches if search.found]
-        if searches and not any(m.seconds for s in measured for m in s.found.values()):
-            reasons = {m.failure for s in measured for m in s.found.values()}
+        measured = [search for search in searches if search.measured]
+        if searches and not any(m.seconds for s in measured for m in s.measured.values()):
+            reasons = {m.failure for s in measured for m in s.measured.values()}
             why = "; ".join(sorted(reasons)) or "no time was left"
             raise BackendError(
                 f"none of {len(searches)} kernels could be measured: {why}. Remedy: a larger "
@@ -185,7 +187,7 @@ class Tuner:
         measurer = self.measuring(SEARCH_SAMPLES, deadline)
         while not deadline.is_over:
             going = [search for search in searches if not search.is_done]
-            going.sort(key=lambda search: len(search.found) / search.share)
+            going.sort(key=lambda search: len(search.measured) / search.share)
             jobs = [
                 Job(search.task.key, choice, nbytes)
                 for search in going[:TASKS_TOGETHER]
@@ -195,7 +197,7 @@ class Tuner:
                 return
             for measured in measurer.run(jobs):
                 by_task[measured.job.task].told(measured)
-            tried = sum(len(search.found) for search in searches)
+            tried = sum(len(search.measured) for search in searches)
             self.say(f"{tried} choices measured for {len(searches)} kernels")
 
     def _records(self, searches: Sequence[Tuned], nbytes: int) -> list[Record]:
@@ -203,7 +205,7 @@ class Tuner:
         finals no time was left for."""
         jobs = [Job(s.task.key, choice, nbytes) for s in searches for choice in s.finalists]
         measurer = self.measuring(FINAL_SAMPLES, self.deadline)
-        finals: dict[str, list[Measured]] = {}
+        finals: dict[str, list[Measurement]] = {}
         for measured in measurer.run(jobs):
             finals.setdefault(measured.job.task, []).append(measured)
         self.say(f"{len(jobs)} of them compared once more")

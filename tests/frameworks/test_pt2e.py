@@ -160,8 +160,8 @@ def test_torch_compile_runs_quantized_modules(monkeypatch: pytest.MonkeyPatch) -
         found, wanted = torch.compile(module, backend="quantglow")(image), module(image)
     assert float((found - wanted).abs().max()) < 0.01 * float(wanted.abs().max())
     (graph,) = made
-    assert graph.made is not None
-    nodes = graph.made[1].graph.nodes
+    assert graph.converted is not None
+    nodes = graph.converted[1].graph.nodes
     assert sum(isinstance(n, Conv | Gemm) and n.x.type.quant is not None for n in nodes) == 4
 
 

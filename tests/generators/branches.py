@@ -9,7 +9,7 @@ from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.ops import Add, Concat, MaxPool, Relu
 from quantglow.ir.program.program import Buffer, BufferKind
 from quantglow.ir.types import f32
-from quantglow.memory.tasks import Step, Tasks
+from quantglow.memory.tasks import Tasks, TaskStep
 from tests.support.builder import Builder
 
 CHANNELS = (1, 4, 16, 64)
@@ -46,7 +46,7 @@ def task_sets(draw: st.DrawFn, most: int = 7) -> Tasks:
     """Up to ``most`` tasks before the last; each writes a buffer, its own or one that another task
     writes a part of, and reads those of earlier tasks, of which it may take one over.
     """
-    steps: list[tuple[Step, ...]] = []
+    steps: list[tuple[TaskStep, ...]] = []
     written: list[Buffer] = []
     before: list[int] = []
     for task in range(draw(st.integers(1, most))):
@@ -60,17 +60,17 @@ def task_sets(draw: st.DrawFn, most: int = 7) -> Tasks:
         steps.append(_drawn_steps(draw, operands, written[-1], replaced))
         before.append(sum(1 << task for task in read))
     ends = draw(st.sets(st.sampled_from(written)))
-    last = Step(tuple(b for b in dict.fromkeys(written) if b in ends))
+    last = TaskStep(tuple(b for b in dict.fromkeys(written) if b in ends))
     nodes = tuple(Input(name=f"n{task}", tensor=f32(1)) for task in range(len(steps)))
     return Tasks(Graph((), ()), nodes, (*steps, (last,)), (*before, (1 << len(steps)) - 1))
 
 
 def _drawn_steps(
     draw: st.DrawFn, operands: list[Buffer], out: Buffer, replaced: tuple[Buffer, ...]
-) -> tuple[Step, ...]:
+) -> tuple[TaskStep, ...]:
     """A step, and where operands are copied first, two."""
     if not draw(st.booleans()) or not operands:
-        return (Step((*operands, out), out, replaced),)
+        return (TaskStep((*operands, out), out, replaced),)
     copy = Buffer("copy", BufferKind.TEMP, operands[0].nbytes)
     kept = tuple(b for b in replaced if b is not operands[0])
-    return (Step((operands[0], copy)), Step((copy, *operands[1:], out), out, kept))
+    return (TaskStep((operands[0], copy)), TaskStep((copy, *operands[1:], out), out, kept))

@@ -78,7 +78,7 @@ def assert_serves(
     """The program made at ``hint`` serves all ``others``, with the bytes of their own programs."""
     program = general(make, hint, target, threads, caution)
     loaded = replace(program.loaded, arenas=Arenas(guarded_bytes))
-    found = program.lowered.guards.found.items()
+    found = program.lowered.guards.recorded.items()
     fixed = [f"{g} ({place})" for g, place in found if g.relation is Relation.EQUAL]
     assert not fixed, fixed
     random = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def guarded_bytes(nbytes: int) -> np.ndarray:
 
 def not_held(program: GeneralProgram, sizes: Sizes) -> list[str]:
     """The guards that do not hold, with the places that needed them."""
-    found = program.lowered.guards.found.items()
+    found = program.lowered.guards.recorded.items()
     return [f"{guard} ({place})" for guard, place in found if not guard.holds(sizes)]
 
 

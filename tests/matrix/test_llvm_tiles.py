@@ -176,7 +176,7 @@ def test_code_for_a_free_batch_serves_batches_of_any_size(batch: int) -> None:
     program, guards = made.planned.program, made.guards
     emitted = emit_free_program(program, made.order, target, guards, np.ascontiguousarray)
     assert any("prefetch" in row.kernel.ir for row in emitted.rows)
-    assert not [str(guard) for guard in guards.found if guard.relation is Relation.EQUAL]
+    assert not [str(guard) for guard in guards.recorded if guard.relation is Relation.EQUAL]
 
 
 @needs_avx512

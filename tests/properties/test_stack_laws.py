@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from quantglow.interpreter import interpret, stacks
 from quantglow.interpreter.executor import Execution
-from quantglow.interpreter.stacks import Evaluator, Layout, Stacks, in_groups, joined, together_of
+from quantglow.interpreter.stacks import (
+    Evaluator,
+    StackLayout,
+    Stacks,
+    in_groups,
+    joined,
+    together_of,
+)
 from quantglow.ir import ops
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
@@ -59,7 +66,7 @@ def test_values_are_the_same_in_every_layout(count: int, one: int, other: int, o
     evaluator = Evaluator([{} for _ in range(count)])
     rows = np.arange(2 * own * count).reshape(-1, 2)
     samples = np.split(rows, count)
-    layouts: list[Layout] = [evaluator.layout(one), evaluator.layout(other)]
+    layouts: list[StackLayout] = [evaluator.layout(one), evaluator.layout(other)]
     first = Stacks(
         [np.concatenate(samples[p.start : p.stop]) for p in layouts[0].parts], layouts[0]
     )

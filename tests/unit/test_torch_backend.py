@@ -158,4 +158,4 @@ def test_a_call_beside_one_that_gives_up_has_its_result(
     (own,) = graph(weight, X)
     fails[0].join()
     np.testing.assert_array_equal(own, 2 * X)
-    assert (found[0][0], graph.eager, graph.made) == ("eager", True, None)
+    assert (found[0][0], graph.eager, graph.converted) == ("eager", True, None)

@@ -43,9 +43,9 @@ def compiled_on_use(programs: ModelPrograms, known: tuple[str, ...]) -> Compiled
         if programs.is_empty:
             empty = Report(programs.target, programs.num_threads, MemoryFigures(), {})
             return replace(empty, notes=(ON_USE, *known))
-        found = programs.first
-        notes = (ON_USE, FIRST, *known, *float_notes(found.graph))
-        return replace(report_of(found.build, {}), notes=notes)
+        build = programs.first
+        notes = (ON_USE, FIRST, *known, *float_notes(build.graph))
+        return replace(report_of(build.build, {}), notes=notes)
 
     return CompiledModel(programs, report)
 
@@ -73,19 +73,19 @@ def fallback_model(source: Source, error: QuantglowError, threads: int) -> Fallb
         notes=(NOTHING_COMPILED,),
         fallback=whole_model(known),
     )
-    found = FallbackModel(source.serialized(), known, threads, lambda: report)
+    fallback = FallbackModel(source.serialized(), known, threads, lambda: report)
     try:
-        return loaded(found)
+        return loaded(fallback)
     except FallbackError as refusal:
         raise error from refusal
 
 
 def all_reasons(source: Source, error: QuantglowError) -> tuple[str, ...]:
     """Reasons of the error, and of nodes that would run in onnxruntime anyway."""
-    found = list(error.reasons)
+    every = list(error.reasons)
     with suppress(ModelError):
-        found += reasons(source) if isinstance(error, UnsupportedOpError) else ()
-    return tuple(dict.fromkeys(found))
+        every += reasons(source) if isinstance(error, UnsupportedOpError) else ()
+    return tuple(dict.fromkeys(every))
 
 
 def partly_compiled(
@@ -129,7 +129,7 @@ def partly_compiled(
 
 def sizes_in(staged: StagedTail | None) -> WeightSizes | None:
     """The sizes of weights in the int8 part of a tail."""
-    report = staged.rest.report if staged and staged.is_int8 and staged.rest else None
+    report = staged.suffix.report if staged and staged.is_int8 and staged.suffix else None
     return report.weights if isinstance(report, Report) else None
 
 

@@ -159,19 +159,19 @@ DecidedByValues = Mapping[CaseValues, Decided]
 
 
 @dataclass(frozen=True)
-class Origin:
+class FamilyOrigin:
     """An ONNX model, and the decisions of the quantizer if it is quantized by us."""
 
     family: Family
     decided: DecidedByValues | None = None
 
     @staticmethod
-    def restored(saved: SavedModel) -> Origin:
+    def restored(saved: SavedModel) -> FamilyOrigin:
         """The origin of a saved model.  Raises ``FileFormatError`` and ``ModelError``."""
         free = saved.free or {}
         source = source_of(saved)
         if free.get("decisions") is None:
-            return Origin(family_of(source))
+            return FamilyOrigin(family_of(source))
         try:
             entries = [free, *free.get("cases", [])]
             graphs = (saved.graph, *saved.cases)
@@ -181,7 +181,7 @@ class Origin:
                 f"the decisions of the quantizer are damaged: {error!r}. "
                 "Remedy: save the model again."
             ) from error
-        return Origin(float_family(source), decided)
+        return FamilyOrigin(float_family(source), decided)
 
     def graph_at(self, case: Case) -> Graph:
         """The graph to compile for a case."""
@@ -204,13 +204,15 @@ class Built:
         return self.origin.graph_at(case)
 
     @cached_property
-    def origin(self) -> Origin:
+    def origin(self) -> FamilyOrigin:
         """The family itself; of an int8 model, that of its file."""
-        return Origin(float_family(self.source), self.decided) if self.decided else self._exact
+        return (
+            FamilyOrigin(float_family(self.source), self.decided) if self.decided else self._exact
+        )
 
     @property
-    def _exact(self) -> Origin:
-        return Origin(self.family, self.decided)
+    def _exact(self) -> FamilyOrigin:
+        return FamilyOrigin(self.family, self.decided)
 
     @cached_property
     def source(self) -> Source:
@@ -221,15 +223,15 @@ class Built:
     @cached_property
     def _stored(self) -> tuple[Content, importer.Places]:
         """The model of an int8 file, and where its weights are."""
-        graphs = [found.graph for found in (self.decided or {}).values()]
+        graphs = [decided.graph for decided in (self.decided or {}).values()]
         return importer.stored(self._opened, self._constants, self.is_same, graphs)
 
     @property
     def _opened(self) -> Source:
         """The model that the graphs are made of."""
-        found = self.family.source
-        assert isinstance(found, Source), "families with free dimensions come from a model"
-        return found
+        source = self.family.source
+        assert isinstance(source, Source), "families with free dimensions come from a model"
+        return source
 
     @property
     def _constants(self) -> list[Constant]:
@@ -243,20 +245,20 @@ class Built:
         if not self.decided:
             source, places = importer.stored(self._opened, constant_nodes(graph), None)
             free |= {"weights": places, "decisions": None}
-            return Freedom(free, source, check=Origin.restored)
+            return Freedom(free, source, check=FamilyOrigin.restored)
         source, free["weights"] = self._stored
         main, *others = self.decided.items()
         free["decisions"] = to_json(main[1].decisions)
         free["cases"] = [
-            {"values": dict(values or ()), "decisions": to_json(found.decisions)}
-            for values, found in others
+            {"values": dict(values or ()), "decisions": to_json(decided.decisions)}
+            for values, decided in others
         ]
-        graphs = tuple(found.graph for _, found in others)
-        return Freedom(free, source, graphs, Origin.restored)
+        graphs = tuple(decided.graph for _, decided in others)
+        return Freedom(free, source, graphs, FamilyOrigin.restored)
 
     def is_same(self, source: Source) -> bool:
         """Whether another model gives the main one of the int8 graphs that were decided on."""
-        other = Origin(float_family(source), self.decided)
+        other = FamilyOrigin(float_family(source), self.decided)
         (values, main), *_ = (self.decided or {}).items()
         try:
             return is_alike(other.graph_at(case_of(main.graph, values)), main.graph)
@@ -327,8 +329,8 @@ def source_of(saved: SavedModel) -> Source:
     free = saved.free or {}
     places = free.get("weights", {})
     try:
-        found = importer.restored(saved.source, places, constant_nodes(saved.graph))
-        return replace(found, unrolls=not free.get(LOOPS))
+        restored = importer.restored(saved.source, places, constant_nodes(saved.graph))
+        return replace(restored, unrolls=not free.get(LOOPS))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FileFormatError(
             f"the weights of the model are damaged: {error!r}. Remedy: save the model again."

@@ -72,13 +72,13 @@ SMALL = 256
 def other_sizes(signature: Signature, case: Case) -> Case:
     """The case with other sizes of free dimensions, but for those of 0 and 1."""
     shapes = case.shape_map
-    made = {}
+    builds = {}
     for port in signature.inputs:
         sizes = shapes[port.name]
         dims = port.dims or (None,) * len(sizes)
         pairs = zip(sizes, dims, strict=True)
-        made[port.name] = tuple(n if isinstance(d, int) else other_size(n) for n, d in pairs)
-    return replace(Case.of(made), values=case.values)
+        builds[port.name] = tuple(n if isinstance(d, int) else other_size(n) for n, d in pairs)
+    return replace(Case.of(builds), values=case.values)
 
 
 def other_size(size: int) -> int:
@@ -98,11 +98,11 @@ def identity_of(cut: Split) -> Kind:
 
 def declared_by(session: Tail, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Values of float32 in the types that a session takes."""
-    found = dict(feeds)
+    declared = dict(feeds)
     for info in map(TensorInfo.of_node, session.inputs):
-        if info.name in found and is_float(found[info.name].dtype):
-            found[info.name] = found[info.name].astype(info.dtype, copy=False)
-    return found
+        if info.name in declared and is_float(declared[info.name].dtype):
+            declared[info.name] = declared[info.name].astype(info.dtype, copy=False)
+    return declared
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class WholeModel:
         ports = self.source.signature.inputs
         inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
         executable = WholeExecutable(self._session)
-        rest, threads = whole_model(reasons), self.num_threads
-        build = Build(executable, (), NAME, threads, rest=rest, is_part=True)
+        whole, threads = whole_model(reasons), self.num_threads
+        build = Build(executable, (), NAME, threads, suffix=whole, is_part=True)
         return Specialisation(Graph(tuple(inputs), ()), build, case)
 
     @cached_property
@@ -149,14 +149,14 @@ class WholeModel:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """The programs of a head, and its tail; ``names``: the outputs of both, ``rest``: the operators
-    of the tail that onnxruntime runs, if none of it is compiled."""
+class HeadAndTail:
+    """The programs of a head, and its tail; ``names``: the outputs of both, ``suffix``: the
+    operators of the tail that onnxruntime runs, if none of it is compiled."""
 
     head: FreeShapes
     tail: Tail
     names: tuple[str, ...]
-    rest: tuple[FallbackNode, ...]
+    suffix: tuple[FallbackNode, ...]
 
     @cached_property
     def known(self) -> tuple[str, ...]:
@@ -165,21 +165,21 @@ class Parts:
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order."""
-        given = self.head.at(feeds).run(feeds)
-        values = {**feeds, **dict(zip(self.known, given, strict=True))}
+        reads_of_head = self.head.at(feeds).run(feeds)
+        values = {**feeds, **dict(zip(self.known, reads_of_head, strict=True))}
         late = [name for name in self.names if name not in values]
         reads = {name: values[name] for name in self.tail.input_names}
-        found = self.tail.run(declared_by(self.tail, reads), late)
-        values.update(zip(late, found, strict=True))
+        results = self.tail.run(declared_by(self.tail, reads), late)
+        values.update(zip(late, results, strict=True))
         return [values[name] for name in self.names]
 
     def at(self, case: Case) -> Served:
         """The program of the head at a case, which runs both parts."""
-        found = self.head.prepare(case)
+        prepared = self.head.prepare(case)
         build = replace(
-            found.build, executable=self, rest=self.rest, later=self.later, is_part=True
+            prepared.build, executable=self, suffix=self.suffix, later=self.later, is_part=True
         )
-        return replace(found, build=build)
+        return replace(prepared, build=build)
 
     def later(self) -> tuple[FallbackNode, ...]:
         """The operators that onnxruntime runs in a tail that is compiled in part, as far as they
@@ -189,8 +189,10 @@ class Parts:
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of the head with what the tail leaves to onnxruntime, and of the tail."""
         staged = self.tail if isinstance(self.tail, StagedTail) else None
-        rest, late = (self.rest, ()) if staged is None else (staged.own_fallback, staged.served)
-        return (*(with_elsewhere(program, rest) for program in self.head.served()), *late)
+        fallback, late = (
+            (self.suffix, ()) if staged is None else (staged.own_fallback, staged.served)
+        )
+        return (*(with_elsewhere(program, fallback) for program in self.head.served()), *late)
 
 
 @dataclass(frozen=True)
@@ -204,10 +206,10 @@ class ModelFallback:
 
     source: Source
     compiler: Compiler
-    settled: dict[Kind, tuple[Parts | None, tuple[str, ...]]] = field(default_factory=dict)
+    settled: dict[Kind, tuple[HeadAndTail | None, tuple[str, ...]]] = field(default_factory=dict)
     whole: dict[str, None] = field(default_factory=dict)
     _tried: dict[Kind, tuple[bool | None, frozenset[str]]] = field(default_factory=dict)
-    _cuts: dict[Kind, Parts] = field(default_factory=dict)
+    _cuts: dict[Kind, HeadAndTail] = field(default_factory=dict)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
         """The program for a case that cannot be compiled, for these reasons.
@@ -226,8 +228,8 @@ class ModelFallback:
 
     def known(self, case: Case) -> Served | None:
         """The program for a case of a kind that is settled; None for other cases."""
-        found = self.settled.get(kind_of(case))
-        return None if found is None else self._at(*found, case)
+        settled = self.settled.get(kind_of(case))
+        return None if settled is None else self._at(*settled, case)
 
     def meanwhile(self, case: Case) -> Served:
         """The whole model in onnxruntime, for a case whose program is not ready.  Raises
@@ -247,7 +249,7 @@ class ModelFallback:
         """The ONNX model."""
         return self.source.serialized()
 
-    def _at(self, parts: Parts | None, reasons: tuple[str, ...], case: Case) -> Served:
+    def _at(self, parts: HeadAndTail | None, reasons: tuple[str, ...], case: Case) -> Served:
         if parts is not None:
             return parts.at(case)
         self.whole.update(dict.fromkeys(reasons))
@@ -283,21 +285,21 @@ class ModelFallback:
             return None
         return False
 
-    def _divided(self, cut: Split) -> Parts:
+    def _divided(self, cut: Split) -> HeadAndTail:
         """The parts, the same for equal cuts."""
         identity = identity_of(cut)
         if identity not in self._cuts:
             self._cuts.setdefault(identity, self._new_parts(cut))
         return self._cuts[identity]
 
-    def _new_parts(self, cut: Split) -> Parts:
+    def _new_parts(self, cut: Split) -> HeadAndTail:
         names = tuple(port.name for port in self.source.signature.outputs)
         head = model_programs(Source.of(cut.head), self.compiler)
         staged = staged_tail(cut.tail, cut.late, cut.reasons, self.compiler)
         if staged is None:
             tail = opened(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
-            return Parts(head, tail, names, tail_of(cut))
-        return Parts(head, staged, names, ())
+            return HeadAndTail(head, tail, names, tail_of(cut))
+        return HeadAndTail(head, staged, names, ())
 
     @cached_property
     def _whole(self) -> WholeModel:
@@ -337,33 +339,33 @@ def staged_tail(
         threads = compiler.num_threads
         session = opened(bytes(behind.first.SerializeToString()), threads)
         nodes = nodes_in(behind.first.graph.node, reasons)
-        body, rest = int8(behind)
+        body, suffix = int8(behind)
         loop = None
         if behind.loop is not None:
             loop = compiled_loop(behind.loop, session, compiler, body)
         whole, names = bytes(tail.SerializeToString()), frozenset(late)
-        made = partial(StagedTail, loop or session, whole=whole, nodes=nodes, num_threads=threads)
-        made = partial(made, rounded=rounded_weights(behind, loop, not isinstance(rest, str)))
-        if not behind.rest.graph.output:
-            return made(rest=None, late=names)
-        if not isinstance(rest, str):
-            return made(rest=rest, late=names, is_int8=True)
-        on_use = compiled_on_use(float_programs(behind.rest, compiler), ())
-        return made(rest=on_use, late=names, why=rest)
+        staged = partial(StagedTail, loop or session, whole=whole, nodes=nodes, num_threads=threads)
+        staged = partial(staged, rounded=rounded_weights(behind, loop, not isinstance(suffix, str)))
+        if not behind.suffix.graph.output:
+            return staged(suffix=None, late=names)
+        if not isinstance(suffix, str):
+            return staged(suffix=suffix, late=names, is_int8=True)
+        on_use = compiled_on_use(float_programs(behind.suffix, compiler), ())
+        return staged(suffix=on_use, late=names, why=suffix)
     return None
 
 
 def rounded_weights(behind: Behind, loop: CompiledLoop | None, is_int8: bool) -> frozenset[str]:
     """Weights that only int8 parts of a tail read: the body of its loop, and its rest if that
     ``is_int8``."""
-    found, exact = set[str](), set[str]()
-    (found if is_int8 else exact).update(names_of_weights(behind.rest))
+    rounded, exact = set[str](), set[str]()
+    (rounded if is_int8 else exact).update(names_of_weights(behind.suffix))
     if behind.loop is not None and loop is not None and loop.is_int8:
-        found.update(names_of_weights(behind.loop.body))
+        rounded.update(names_of_weights(behind.loop.body))
         exact.update(names_of_weights(behind.loop.operands))
     else:
         exact.update(names_of_weights(behind.first))
-    return frozenset(found - exact)
+    return frozenset(rounded - exact)
 
 
 def compiled_loop(
@@ -378,15 +380,17 @@ def compiled_loop(
         return free_programs(Built(family_of(source)), compiler, None, most_values=0)
 
     operands = bytes(loop.operands.SerializeToString())
-    given = opened(operands, threads) if loop.operands.graph.output else None
+    operand_session = opened(operands, threads) if loop.operands.graph.output else None
     body = bytes(loop.body.SerializeToString())
     trip = TripSession(lambda: opened(body, threads))
     if not isinstance(int8, str | CompiledModel):
         int8 = "onnxruntime computes a part of it"
     if isinstance(int8, str):
-        return CompiledLoop(loop.names, session, given, trip, Bodies(programs), not_int8=int8)
+        return CompiledLoop(
+            loop.names, session, operand_session, trip, Bodies(programs), not_int8=int8
+        )
     bodies = Bodies(None, int8.specialisations)
-    return CompiledLoop(loop.names, session, given, trip, bodies, int8)
+    return CompiledLoop(loop.names, session, operand_session, trip, bodies, int8)
 
 
 def float_programs(model: Any, compiler: Compiler) -> FreeShapes:

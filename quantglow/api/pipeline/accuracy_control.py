@@ -10,18 +10,18 @@ from typing import Any
 from quantglow import interpreter
 from quantglow.api.pipeline.calibration import Calibrated
 from quantglow.api.pipeline.compilation import compiled, compiled_float, model_of
-from quantglow.api.pipeline.quantization import Prepared, Quantized, quantized
+from quantglow.api.pipeline.quantization import Prepared, QuantizedCases, quantized
 from quantglow.api.pipeline.request import AccuracyContract
 from quantglow.evaluation.layers import MAX_SAMPLES, noise_of_each
-from quantglow.evaluation.metrics import Sums
+from quantglow.evaluation.metrics import ErrorSums
 from quantglow.evaluation.report import PrecisionOverride, Report, report_of
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.accuracy_control import (
     FLOAT,
     INT16,
+    AccuracySearch,
     Contract,
     PrecisionOverrides,
-    Search,
     Step,
     Trial,
     float_steps,
@@ -74,14 +74,14 @@ class Controlled:
 class AccuracyControl:
     """Search for the fewest operators that leave int8 until the contract holds.
 
-    ``made``: of the models tried the last one and the best so far, by their steps.
+    ``built``: of the models tried the last one and the best so far, by their steps.
     """
 
     prepared: Prepared
     contract: AccuracyContract
     compiler: Compiler
     whole: Whole
-    made: dict[tuple[Step, ...], Quantized] = field(default_factory=dict)
+    built: dict[tuple[Step, ...], QuantizedCases] = field(default_factory=dict)
 
     @property
     def calibrated(self) -> Calibrated:
@@ -99,44 +99,46 @@ class AccuracyControl:
         plain = quantized(self.prepared)
         exact = compiled_float(calibrated.family, calibrated.float_graph, self.compiler)
         baseline = contract.figure(self.whole(exact))
-        search = Search[Any, Step](
+        search = AccuracySearch[Any, Step](
             contract,
             baseline,
             lambda deadline: self.ranking(plain, deadline),
             lambda steps: self.trial(tuple(steps), search),
         )
         with debug.timed("accuracy control", calibrated.seconds):
-            found = search.run(progress)
-        made = compiled(self.made[found.steps], self.compiler)
-        report = with_steps(made.report, found.steps, noted(search, found) + self.measured_on)
-        head = replace(made, reporter=lambda: report)
+            best = search.run(progress)
+        model = compiled(self.built[best.steps], self.compiler)
+        report = with_steps(model.report, best.steps, noted(search, best) + self.measured_on)
+        head = replace(model, reporter=lambda: report)
         is_whole = not self.measured_on
         return Controlled(head, report, contract, baseline, is_whole, search.deadline)
 
-    def quantized(self, steps: Sequence[Step], deadline: Deadline) -> Quantized:
+    def quantized(self, steps: Sequence[Step], deadline: Deadline) -> QuantizedCases:
         """The model after these steps; the deadline cuts its recovery short."""
         overrides = PrecisionOverrides.by(steps)
         return quantized(self.prepared, overrides, progress=False, deadline=deadline)
 
-    def trial(self, steps: tuple[Step, ...], search: Search[Any, Step]) -> Any:
+    def trial(self, steps: tuple[Step, ...], search: AccuracySearch[Any, Step]) -> Any:
         """A model after these steps, not checked."""
-        found = self.quantized(steps, search.deadline)
-        self.keep(steps, found, search.found)
-        build = self.compiler.compile(found.main.graph)
-        report = replace(report_of(build, {}), notes=found.notes)
+        candidate = self.quantized(steps, search.deadline)
+        self.keep(steps, candidate, search.found)
+        build = self.compiler.compile(candidate.main.graph)
+        report = replace(report_of(build, {}), notes=candidate.notes)
         report = with_steps(report, steps, shown_steps(steps))
-        return self.whole(model_of(found, build, self.compiler, report))
+        return self.whole(model_of(candidate, build, self.compiler, report))
 
-    def keep(self, steps: tuple[Step, ...], found: Quantized, best: Trial[Step] | None) -> None:
+    def keep(
+        self, steps: tuple[Step, ...], candidate: QuantizedCases, best: Trial[Step] | None
+    ) -> None:
         """Store a model, and forget others than the best before it.
 
         A model made once more would be another if its deadline came at another step of it.
         """
-        for other in self.made.keys() - ({best.steps} if best else set()):
-            del self.made[other]
-        self.made[steps] = found
+        for other in self.built.keys() - ({best.steps} if best else set()):
+            del self.built[other]
+        self.built[steps] = candidate
 
-    def ranking(self, plain: Quantized, deadline: Deadline) -> list[Step]:
+    def ranking(self, plain: QuantizedCases, deadline: Deadline) -> list[Step]:
         """All steps.  The worth of float is measured where all values that can be int16 are.
 
         Steps that the deadline leaves no time for come last, or are not offered as int16.
@@ -156,10 +158,12 @@ class AccuracyControl:
         in two parts the outputs of the compiled one.
         """
         compiled = model.head if isinstance(model, PartlyCompiledModel) else model
-        totals = [Sums()] * len(self.calibrated.float_graph.outputs)
-        for feeds, wanted in zip(self.samples, self.wanted, strict=True):
-            pairs = zip(totals, wanted, compiled.specialisations.at(feeds).run(feeds), strict=True)
-            totals = [t + Sums.of(w, g) for t, w, g in pairs]
+        totals = [ErrorSums()] * len(self.calibrated.float_graph.outputs)
+        for feeds, expected in zip(self.samples, self.expected, strict=True):
+            pairs = zip(
+                totals, expected, compiled.specialisations.at(feeds).run(feeds), strict=True
+            )
+            totals = [t + ErrorSums.of(w, g) for t, w, g in pairs]
         ends = self.calibrated.float_graph.outputs
         numbers = [t for t, (_, o) in zip(totals, ends, strict=True) if o.type.dtype.is_float]
         return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in numbers or totals))
@@ -171,7 +175,7 @@ class AccuracyControl:
         return "" if is_whole else "; measured on the outputs of the part before the cut"
 
     @cached_property
-    def wanted(self) -> list[list[Array]]:
+    def expected(self) -> list[list[Array]]:
         """The float outputs on each of the samples."""
         return [interpreter.interpret(self.calibrated.float_graph, feeds) for feeds in self.samples]
 
@@ -181,11 +185,11 @@ class AccuracyControl:
         return self.calibrated.checks.feeds[:MAX_SAMPLES]
 
 
-def noted(search: Search[Any, Step], found: Trial[Step]) -> str:
+def noted(search: AccuracySearch[Any, Step], trial: Trial[Step]) -> str:
     """A note on the search, and on its early end."""
-    drop = f"drop {found.drop:.4g}, allowed {search.contract.max_drop:.4g}"
+    drop = f"drop {trial.drop:.4g}, allowed {search.contract.max_drop:.4g}"
     tried = f"{len(search.trials)} model(s) tried" + (search.cut_short and f", {search.cut_short}")
-    return f"accuracy control: {drop}; {tried}; {shown_steps(found.steps)}"
+    return f"accuracy control: {drop}; {tried}; {shown_steps(trial.steps)}"
 
 
 def shown_steps(steps: Sequence[Step]) -> str:

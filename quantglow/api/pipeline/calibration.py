@@ -89,13 +89,13 @@ class Calibrated:
 
 def calibrated(imported: Imported, request: QuantizationRequest) -> Calibrated:
     """Profile the model on the request's samples, or take the profile that they are."""
-    family, given = imported.family, imported.data
+    family, data = imported.family, imported.data
     validation = None
     if request.validation_data is not None:
         validation = Validation.of(request.validation_data, family.signature)
-    known = profile_in(given)
+    known = profile_in(data)
     samples = Samples(
-        given,
+        data,
         family,
         request.subset_size,
         holds_out=request.holds_out and validation is None,
@@ -148,15 +148,15 @@ def data_warnings(
 
     ``graph``: the optimized graph of the case.
     """
-    found, fitting = samples.seen.warnings(), samples.fitting(case)[1]
+    warnings, fitting = samples.checks.warnings(), samples.fitting(case)[1]
     unlike: list[str] = []
     if not isinstance(model, Graph):
         unlike = unlike_training(open_model(model).at(case), fitting)
-    found += unlike or out_of_scale(graph, fitting)
+    warnings += unlike or out_of_scale(graph, fitting)
     if is_shown(progress):
-        for warning in found:
+        for warning in warnings:
             say(f"warning: {warning}")
-    return tuple(found)
+    return tuple(warnings)
 
 
 def main_case(family: Family, profile: Profile) -> Case:
@@ -177,7 +177,7 @@ def main_case(family: Family, profile: Profile) -> Case:
 
 
 @dataclass(frozen=True)
-class End:
+class LabelledOutput:
     """Shape and kind of an output."""
 
     shape: tuple[int, ...]
@@ -201,16 +201,16 @@ class Validation:
         """Samples as calibration takes them; those with labels have the index of the right class
         for each row, see ``quantglow.profiling.samples.files``.  Raises ``CalibrationError``.
         """
-        given = list[Any]()
+        labels = list[Any]()
         names = [port.name for port in signature.inputs]
         samples, owners = list[Feeds](), list[int]()
         called = name_of(data, "the validation data")
-        for feeds in feeds_of(_unlabelled(data, names, given), signature, called):
+        for feeds in feeds_of(_unlabelled(data, names, labels), signature, called):
             samples.append(feeds)
-            owners.append(len(given) - 1)
+            owners.append(len(labels) - 1)
         if not samples:
             raise CalibrationError("validation_data holds no samples. Remedy: pass at least one.")
-        labelled = [labels is not None for labels in given]
+        labelled = [labels is not None for labels in labels]
         if any(labelled) != all(labelled):
             raise CalibrationError(
                 f"sample {labelled.index(False)} of validation_data has no 'labels', others "
@@ -218,9 +218,9 @@ class Validation:
             )
         if not any(labelled):
             return Validation(samples)
-        counts = [owners.count(index) for index in range(len(given))]
-        cut = [_cut(labels, n, i) for i, (labels, n) in enumerate(zip(given, counts, strict=True))]
-        return Validation(samples, [labels for own in cut for labels in own])
+        counts = [owners.count(index) for index in range(len(labels))]
+        cut = [_cut(labels, n, i) for i, (labels, n) in enumerate(zip(labels, counts, strict=True))]
+        return Validation(samples, [labels for sample_labels in cut for labels in sample_labels])
 
     def at(self, case: Case, family: Family) -> Validation:
         """The samples of a case."""
@@ -237,7 +237,10 @@ class Validation:
         of that output."""
         if not self.labels:
             return
-        ends = [End(node.type.shape, not node.type.dtype.is_float) for _, node in graph.outputs]
+        ends = [
+            LabelledOutput(node.type.shape, not node.type.dtype.is_float)
+            for _, node in graph.outputs
+        ]
         position = self.position(ends)
         if position is None:
             shapes = [end.shape for end in ends]
@@ -254,7 +257,7 @@ class Validation:
                 labels, ends[position].shape[-1], f"sample {index} of validation_data", name
             )
 
-    def position(self, ends: Sequence[End]) -> int | None:
+    def position(self, ends: Sequence[LabelledOutput]) -> int | None:
         """The first output with an answer for each label.
 
         That is scores of classes, the indices beside them if there are any of their shape (TopK),
@@ -270,18 +273,22 @@ class Validation:
         return next(iter(indices), None)
 
     def right(
-        self, wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]
+        self, expected: Sequence[Sequence[Array]], results: Sequence[Sequence[Array]]
     ) -> RightAnswers | None:
         """Shares of the labels that both models find; None without labels."""
-        if not self.labels or not wanted:
+        if not self.labels or not expected:
             return None
-        position = self.position([End(a.shape, a.dtype.kind in "iu") for a in wanted[0]])
+        position = self.position(
+            [LabelledOutput(a.shape, a.dtype.kind in "iu") for a in expected[0]]
+        )
         if position is None:
             return None
-        labels = np.concatenate([own.reshape(-1) for own in self.labels[: len(wanted)]])
+        labels = np.concatenate(
+            [sample_labels.reshape(-1) for sample_labels in self.labels[: len(expected)]]
+        )
         shares = [
             float(np.mean(np.concatenate([_answers(r[position]) for r in results]) == labels))
-            for results in (wanted, found)
+            for results in (expected, results)
         ]
         return RightAnswers(labels.size, *shares)
 
@@ -307,13 +314,13 @@ def _answers(output: Array) -> Array:
 def _unlabelled(data: Any, names: Sequence[str], labels: list[Any]) -> Any:
     """The data without labels, which go to ``labels``, None for a sample that has none."""
 
-    def taken() -> Iterator[Any]:
+    def samples() -> Iterator[Any]:
         for sample in samples_in(data, names):
-            rest, own = without_labels(sample, names)
-            labels.append(None if own is None else _labels(own, len(labels)))
-            yield rest
+            inputs, answers = without_labels(sample, names)
+            labels.append(None if answers is None else _labels(answers, len(labels)))
+            yield inputs
 
-    return next(iter(taken())) if is_one(data) else taken()
+    return next(iter(samples())) if is_one(data) else samples()
 
 
 def _labels(value: Any, index: int) -> Array:
@@ -334,8 +341,8 @@ def _cut(labels: Array, batches: int, index: int) -> list[Array]:
     return np.split(labels, batches)
 
 
-def _wrong_labels(index: int, found: str) -> CalibrationError:
+def _wrong_labels(index: int, actual: str) -> CalibrationError:
     return CalibrationError(
-        f"the labels of sample {index} of validation_data do not fit: {found}. "
+        f"the labels of sample {index} of validation_data do not fit: {actual}. "
         "Remedy: give integers, one class index for each row of the inputs."
     )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from quantglow.api.models.families import Built, programs_of
 from quantglow.api.models.parts import ModelFallback, WholeModel
-from quantglow.api.pipeline.quantization import Quantized
+from quantglow.api.pipeline.quantization import QuantizedCases
 from quantglow.evaluation import layers as verification
 from quantglow.evaluation.accuracy import NOTHING_QUANTIZED
 from quantglow.evaluation.baselines.latency import latency_beside_float
@@ -36,16 +36,16 @@ NO_SAMPLES = "the latency was not measured: there are no samples"
 NO_MODEL = "the latency was not measured: a graph is no ONNX model"
 
 
-def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
+def compiled(quantized: QuantizedCases, compiler: Compiler) -> CompiledModel:
     """The quantized model as a program, checked if the request asks for it."""
-    calibrated, found = quantized.calibrated, quantized.main
+    calibrated, candidate = quantized.calibrated, quantized.main
     verify = quantized.prepared.request.verify
     checked = list(until_interrupted(calibrated.checks.feeds if verify else ()))
-    with reference(calibrated.imported.model, found.candidate.graph, checked) as wanted:
-        build = compiler.compile(found.graph)
+    with reference(calibrated.imported.model, candidate.candidate.graph, checked) as expected:
+        build = compiler.compile(candidate.graph)
         seconds = {**calibrated.seconds, **build.seconds}
         with debug.timed("verify", seconds):
-            result = _verification(quantized, build, wanted, checked)
+            result = _verification(quantized, build, expected, checked)
     profile = calibrated.profile
     report = replace(
         checked_report(build, seconds, result),
@@ -54,13 +54,13 @@ def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
         origin=calibrated.checks.origin if result.samples else "",
         profile={"samples": profile.samples, "tensors": len(profile.histograms)},
         speeds=quantized.prepared.speeds,
-        weights=WeightSizes.of(calibrated.float_graph, found.graph),
+        weights=WeightSizes.of(calibrated.float_graph, candidate.graph),
         source=page_source(quantized),
     )
     return model_of(quantized, build, compiler, report)
 
 
-def page_source(quantized: Quantized, trace: Mapping[str, Any] | None = None) -> PageSource:
+def page_source(quantized: QuantizedCases, trace: Mapping[str, Any] | None = None) -> PageSource:
     """Name, histograms and options of a quantized model, for its page."""
     prepared = quantized.prepared
     histograms = prepared.candidate.profile.histograms
@@ -68,7 +68,7 @@ def page_source(quantized: Quantized, trace: Mapping[str, Any] | None = None) ->
 
 
 def model_of(
-    quantized: Quantized, build: Build, compiler: Compiler, report: Report
+    quantized: QuantizedCases, build: Build, compiler: Compiler, report: Report
 ) -> CompiledModel:
     """The compiled model of a build of the quantized graph."""
     calibrated = quantized.calibrated
@@ -82,23 +82,23 @@ def model_of(
 
 
 def _verification(
-    quantized: Quantized, build: Build, wanted: Reference, checked: Sequence[Feeds]
+    quantized: QuantizedCases, build: Build, expected: Reference, checked: Sequence[Feeds]
 ) -> Verification:
-    found, calibrated = quantized.main, quantized.calibrated
-    precisions, candidate = found.report, found.candidate
-    is_float = all(node.type.quant is None for node in found.graph.every_node())
+    main, calibrated = quantized.main, quantized.calibrated
+    precisions, candidate = main.report, main.candidate
+    is_float = all(node.type.quant is None for node in main.graph.every_node())
     notes = (*calibrated.family.notes, *((NOTHING_QUANTIZED,) if is_float else ()))
     if not quantized.prepared.request.verify:
         return verification.unverified(precisions, *notes)
-    ends = found.graph.signature.outputs
+    ends = main.graph.signature.outputs
 
     def run(feeds: Mapping[str, Array]) -> list[Array]:
         return leaving(ends, build.executable.run(feeds))
 
-    graphs = (candidate.graph, found.graph, precisions)
+    graphs = (candidate.graph, main.graph, precisions)
     validation = calibrated.checks.validation
     right = validation.right if validation else no_labels
-    result = verification.verify(wanted, *graphs, run, checked, candidate.profile, right)
+    result = verification.verify(expected, *graphs, run, checked, candidate.profile, right)
     return replace(result, notes=(*result.notes, *notes))
 
 
@@ -109,16 +109,18 @@ def compiled_float(family: Family, graph: Graph, compiler: Compiler) -> Compiled
     return CompiledModel(programs, lambda: report_of(build, {}))
 
 
-def checked_report(build: Build, seconds: Mapping[str, float], found: Verification) -> Report:
+def checked_report(
+    build: Build, seconds: Mapping[str, float], verification: Verification
+) -> Report:
     """The report of a build that was compared with the float model."""
     return replace(
         report_of(build, seconds),
-        outputs=found.outputs,
-        layers=found.layers,
-        compared_with=found.compared_with,
-        samples=found.samples,
-        right=found.right,
-        notes=found.notes,
+        outputs=verification.outputs,
+        layers=verification.layers,
+        compared_with=verification.compared_with,
+        samples=verification.samples,
+        right=verification.right,
+        notes=verification.notes,
     )
 
 
@@ -135,10 +137,12 @@ def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Arr
     feeds = declared_feeds(part.specialisations.signature.inputs, samples[0])
     threads = part.num_threads
     try:
-        found = latency_beside_float(lambda given: compiled.run(None, given), feeds, model, threads)
+        latencies = latency_beside_float(
+            lambda feeds_of_run: compiled.run(None, feeds_of_run), feeds, model, threads
+        )
     except Exception as error:  # noqa: BLE001 - no figure costs the model that it is about
         return reporting(compiled, notes=(f"the latency was not measured: {error}",))
-    return reporting(compiled, latency=found)
+    return reporting(compiled, latency=latencies)
 
 
 def reporting(compiled: Model, notes: tuple[str, ...] = (), **facts: Any) -> Model:

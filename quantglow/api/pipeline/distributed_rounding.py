@@ -28,7 +28,7 @@ from quantglow.api.pipeline.request import computing
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.options import ProfileWith
 from quantglow.quantization.rounding.moments import Moments
-from quantglow.quantization.rounding.sample_runs import Ends, SampleRuns, Task
+from quantglow.quantization.rounding.sample_runs import Ends, RoundingTask, SampleRuns
 from quantglow.quantization.rules import Operands
 from quantglow.support.errors import BackendError
 from quantglow.support.extras import awaited, dask, large_messages, received
@@ -84,7 +84,7 @@ _changing = threading.Lock()
 """Held while ``RUNS`` changes: a worker has several threads."""
 
 
-def answered(task: Task, order: Order) -> Reply:
+def answered(task: RoundingTask, order: Order) -> Reply:
     """In a worker: carry out an order."""
     worker = dask("distributed").get_worker().address
     held = RUNS.get(order.key)
@@ -104,7 +104,7 @@ def answered(task: Task, order: Order) -> Reply:
             return Reply(None, worker, environment())
         for name, operands in order.improved.items():
             runs.improve(name, operands)
-        result: Any = runs.found() if order.name is None else runs.statistics(order.name)
+        result: Any = runs.ends() if order.name is None else runs.statistics(order.name)
     return Reply(result, worker, environment())
 
 
@@ -125,7 +125,7 @@ class ClusterRuns:
 
     client: Any
     profile_with: ProfileWith
-    task: Task
+    task: RoundingTask
     samples: Sequence[Feeds]
     int8_samples: Sequence[Feeds]
     improved: dict[str, Operands] = field(default_factory=dict)
@@ -150,8 +150,8 @@ class ClusterRuns:
 
     def statistics(self, name: str) -> tuple[Moments, ...]:
         """``Runs``"""
-        found: list[tuple[Moments, ...]] = self._answers(name)
-        return tuple(reduce(add, parts) for parts in zip(*found, strict=True))
+        moments: list[tuple[Moments, ...]] = self._answers(name)
+        return tuple(reduce(add, parts) for parts in zip(*moments, strict=True))
 
     def prefetch(self) -> None:
         """``Runs``; the workers wait for the layer."""
@@ -160,13 +160,13 @@ class ClusterRuns:
         """``Runs``"""
         self.improved[name] = operands
 
-    def found(self) -> tuple[Ends, Ends]:
+    def ends(self) -> tuple[Ends, Ends]:
         """``Runs``"""
         if not self.task.ends:
             return (), ()
         answers: list[tuple[Ends, Ends]] = self._answers(None)
-        found = [own for part, _ in answers for own in part]
-        return found, [own for _, part in answers for own in part]
+        results = [result for part, _ in answers for result in part]
+        return results, [result for _, part in answers for result in part]
 
     def end(self) -> None:
         """``Runs``"""
@@ -178,9 +178,9 @@ class ClusterRuns:
         """The results of all shards, in their order."""
         with large_messages():
             futures = [self._submit(index, name) for index in range(len(self.shards))]
-            found = [self._answer(index, name, future) for index, future in enumerate(futures)]
+            answers = [self._answer(index, name, future) for index, future in enumerate(futures)]
         self.sent = len(self.improved)
-        return found
+        return answers
 
     def _answer(self, index: int, name: str | None, future: Any) -> Any:
         """The result of a shard, whose runs begin again where a worker has lost them."""

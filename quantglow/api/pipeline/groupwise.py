@@ -93,20 +93,20 @@ def compiled_with_packed_weights(
     if isinstance(compiled, FallbackModel):
         return compiled
     checks = [feeds for feeds in calibration.checks if request.verify]
-    found = compared(source, family, compiled, checks) if checks else NOT_COMPARED
+    accuracy = compared(source, family, compiled, checks) if checks else NOT_COMPARED
     notes = () if calibration.samples else (NO_SAMPLES,)
     facts: dict[str, Any] = {
-        **found,
+        **accuracy,
         "layers": layers_of(packed.weights, request.config),
         "samples": len(checks),
         "origin": calibration.origin if checks else "",
         "weights": packed.sizes,
-        "notes": (*notes, *found["notes"], *(() if packed.weights else (NOTHING,))),
+        "notes": (*notes, *accuracy["notes"], *(() if packed.weights else (NOTHING,))),
     }
-    made = CompiledModel(compiled.specialisations, reporter(compiled, facts, packed.seconds))
+    reported = CompiledModel(compiled.specialisations, reporter(compiled, facts, packed.seconds))
     if request.measure_latency:
-        return with_latency(made, model, checks)
-    return made
+        return with_latency(reported, model, checks)
+    return reported
 
 
 def reporter(
@@ -115,10 +115,12 @@ def reporter(
     """The report of a compiled model with these facts.  It keeps no float weights alive."""
 
     def report() -> Report:
-        own = compiled.report
-        assert isinstance(own, Report)
-        notes = (*own.notes, *facts["notes"])
-        return replace(own, **{**facts, "seconds": {**seconds, **own.seconds}, "notes": notes})
+        report = compiled.report
+        assert isinstance(report, Report)
+        notes = (*report.notes, *facts["notes"])
+        return replace(
+            report, **{**facts, "seconds": {**seconds, **report.seconds}, "notes": notes}
+        )
 
     return report
 
@@ -171,10 +173,10 @@ def with_packed_weights(
     with debug.timed("quantize", seconds), side_by_side():
         packed = rounded(chosen, family, samples, config)
         pairs = ((weights, packed[weights.result]) for weights in chosen)
-        made = importer.with_packed_weights(source, pairs, config.activations)
+        replaced = importer.with_packed_weights(source, pairs, config.activations)
     before = sum(float_array(weights).nbytes for weights in chosen)
     after = sum(arrays_nbytes(arrays) for arrays in packed.values())
-    return Packed(made, tuple(chosen), WeightSizes(before, after), seconds)
+    return Packed(replaced, tuple(chosen), WeightSizes(before, after), seconds)
 
 
 def float_array(weights: Weights) -> Array:
@@ -198,11 +200,11 @@ def fitting(source: Source, config: QuantizationConfig) -> Iterator[Weights]:
 
 def not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
     """The fitting products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
-    found = list(fitting(source, config))
+    weights = list(fitting(source, config))
     by_result = {name: origin for origin in source.origins for name in origin.results}
-    origins = {weights.result: Origins((by_result[weights.result],)) for weights in found}
+    origins = {weights.result: Origins((by_result[weights.result],)) for weights in weights}
     out = excluded(origins, source.origins, config)
-    return [weights for weights in found if weights.result not in out]
+    return [weights for weights in weights if weights.result not in out]
 
 
 def rounded(
@@ -212,13 +214,13 @@ def rounded(
     config: QuantizationConfig,
 ) -> Mapping[str, PackedWeights]:
     """Packed weights, by the results of those who read them."""
-    found: dict[str, PackedWeights] = {}
+    packed: dict[str, PackedWeights] = {}
 
     def add(weights: Weights, moments: Array | None) -> None:
         form = (config.weight_bits, config.group_size, config.symmetric_weights)
         array = float_array(weights)
         matrix = array if isinstance(weights, WeightProduct) else array.T
-        found[weights.result] = packed_weights(matrix, *form, moments)
+        packed[weights.result] = packed_weights(matrix, *form, moments)
 
     products = [weights for weights in chosen if isinstance(weights, WeightProduct)]
     if samples:
@@ -228,9 +230,9 @@ def rounded(
                 if product.x in moments:
                     add(product, moments[product.x])
     for weights in chosen:
-        if weights.result not in found:
+        if weights.result not in packed:
             add(weights, None)
-    return found
+    return packed
 
 
 def compared(
@@ -239,10 +241,10 @@ def compared(
     """Fields of the report: the outputs against the float model, who computed that, and notes."""
     graph = family.fitting(checks[0])
     ports = graph.signature.inputs
-    with reference(source.serialized(), graph, checks) as wanted:
-        found = [compiled.run(None, declared_feeds(ports, feeds)) for feeds in checks]
-        expected = wanted()
-    outputs = output_accuracy(graph, found, expected.outputs)
+    with reference(source.serialized(), graph, checks) as references:
+        results = [compiled.run(None, declared_feeds(ports, feeds)) for feeds in checks]
+        expected = references()
+    outputs = output_accuracy(graph, results, expected.outputs)
     return {"outputs": outputs, "compared_with": expected.name, "notes": expected.notes}
 
 
@@ -251,12 +253,12 @@ def op_type_of(weights: Weights) -> str:
     return weights.op_type if isinstance(weights, WeightProduct) else "Gather"
 
 
-def layers_of(found: Sequence[Weights], config: QuantizationConfig) -> tuple[LayerAccuracy, ...]:
+def layers_of(weights: Sequence[Weights], config: QuantizationConfig) -> tuple[LayerAccuracy, ...]:
     """Products and tables, and what they compute with."""
     kind = "dynamic int8" if config.activations == "dynamic" else "float"
     precision = {True: f"{config.weights} weights, {kind} activations"}
     precision[False] = f"{config.weights} weights"
     return tuple(
         LayerAccuracy(w.result, op_type_of(w), precision[isinstance(w, WeightProduct)])
-        for w in found
+        for w in weights
     )

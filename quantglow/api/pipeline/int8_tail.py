@@ -84,7 +84,7 @@ def int8_tail(
     quantize: Quantize,
 ) -> StagedTail | None:
     """The tail of a model, int8 where it can be; None where nothing of it is compiled."""
-    own = replace(
+    tail_request = replace(
         request,
         input_shapes=None,
         validation_data=None,
@@ -97,23 +97,25 @@ def int8_tail(
     )
 
     def part(model: Any, reached: list[dict[str, Array]]) -> AnyModel | str:
-        if own.depth > MOST_DEPTH:
+        if tail_request.depth > MOST_DEPTH:
             return TOO_DEEP
-        return quantized_part(model, reached, own, quantize) if reached else UNREACHED
+        return quantized_part(model, reached, tail_request, quantize) if reached else UNREACHED
 
     def int8(behind: Behind) -> tuple[AnyModel | str, AnyModel | str]:
         if request.contract is not None:
             return UNDER_CONTRACT, UNDER_CONTRACT
-        found = list(reaching(cut.split, behind, samples, compiler.num_threads))
+        reached = list(reaching(cut.split, behind, samples, compiler.num_threads))
         body: AnyModel | str = UNREACHED
         if behind.loop is not None:
-            trips = list(trips_of(behind, found, compiler))
+            trips = list(trips_of(behind, reached, compiler))
             shapes = [{name: array.shape for name, array in trip.items()} for trip in trips]
             body = part(behind.loop.body_for(shapes), trips) if trips else UNREACHED
-        names = [info.name for info in behind.rest.graph.input]
-        given = ({name: values[name] for name in names} for values in found)
-        rest = [feeds for feeds in given if all(array.size for array in feeds.values())]
-        return body, part(behind.rest, rest) if behind.rest.graph.output else UNREACHED
+        names = [info.name for info in behind.suffix.graph.input]
+        tail_feeds = ({name: values[name] for name in names} for values in reached)
+        filled_feeds = [
+            feeds for feeds in tail_feeds if all(array.size for array in feeds.values())
+        ]
+        return body, part(behind.suffix, filled_feeds) if behind.suffix.graph.output else UNREACHED
 
     split = cut.split
     staged = staged_tail(split.tail, split.late, split.reasons, compiler, int8)
@@ -125,7 +127,7 @@ def as_saved(staged: StagedTail | None, split: Split, compiler: Compiler) -> Sta
     the loop where that body does not.  Other tails as they are."""
     if staged is None or staged.loop is None or staged.loop.int8 is None:
         return staged
-    parts = staged.loop.int8, (staged.rest if staged.is_int8 else None) or staged.why
+    parts = staged.loop.int8, (staged.suffix if staged.is_int8 else None) or staged.why
     whole = open_model(staged.restored).whole
     again = staged_tail(whole, split.late, split.reasons, compiler, lambda behind: parts)
     return again and replace(again, is_restored=True)
@@ -141,14 +143,14 @@ def quantized_part(
     would make a program.
     """
     try:
-        found = quantize(model, samples, request)
+        part_model = quantize(model, samples, request)
     except QuantglowError as error:
         return str(error)
-    if not isinstance(found, CompiledModel | PartlyCompiledModel):
+    if not isinstance(part_model, CompiledModel | PartlyCompiledModel):
         return "nothing of it is compiled with its int8 form"
-    programs = found.specialisations
+    programs = part_model.specialisations
     decides = isinstance(programs, FreeShapes) and bool(programs.deciding)
-    return "its shapes depend on values of its inputs" if decides else found
+    return "its shapes depend on values of its inputs" if decides else part_model
 
 
 def trips_of(
@@ -164,9 +166,9 @@ def trips_of(
         feeds = declared_by(session, {name: sample[name] for name in session.input_names})
         progress = loop.begun(feeds)
         count = trips_in(progress.copy(), loop.trip) if loop.names.holds else progress.limit or 0
-        wanted = positions(count, each, number)
+        trips = positions(count, each, number)
         while progress.goes_on and progress.trips < count:
-            if progress.trips in wanted and progress.has_elements:
+            if progress.trips in trips and progress.has_elements:
                 yield progress.feeds
             loop.trip.step(progress)
 
@@ -195,8 +197,8 @@ def reaching(
         values = dict(sample)
         for stage in stages:
             reads = {name: values[name] for name in stage.input_names}
-            given = stage.run(declared_by(stage, reads))
-            values |= dict(zip([info.name for info in stage.outputs], given, strict=True))
+            head_values = stage.run(declared_by(stage, reads))
+            values |= dict(zip([info.name for info in stage.outputs], head_values, strict=True))
         yield values
 
 
@@ -218,8 +220,8 @@ def under_contract(
     tail = int8()
     if tail is None or not tail.has_int8:
         return whole(tail or in_float)(head)
-    made = whole(tail)(head)
-    drop = contract.drop(controlled.baseline, contract.figure(made))
+    joined = whole(tail)(head)
+    drop = contract.drop(controlled.baseline, contract.figure(joined))
     if drop > contract.max_drop:
         return whole(in_float.because(f"in int8 the drop would be {drop:.4g}"))(head)
     note = f"accuracy control: with the part behind the cut in int8 the drop is {drop:.4g}"
@@ -264,16 +266,16 @@ def _compared(
         return Verification(notes=(NO_NUMBERS,))
     declared = [declared_feeds(signature.inputs, feeds) for feeds in samples]
     with running(model.model, declared, names) as answer:
-        found: Outputs = [model.run(names, feeds) for feeds in samples]
-        wanted, notes = answer()
+        results: Outputs = [model.run(names, feeds) for feeds in samples]
+        expected, notes = answer()
     outputs = list[OutputAccuracy]()
     for position, name in enumerate(names):
-        pairs = [(w[position], f[position]) for w, f in zip(wanted, found, strict=True)]
+        pairs = [(w[position], f[position]) for w, f in zip(expected, results, strict=True)]
         fitting = [(w, f) for w, f in pairs if w.shape == f.shape]
         outputs += [_accuracy(name, fitting)] if fitting else []
         if missing := len(pairs) - len(fitting):
             notes = (*notes, _of_other_shapes(name, missing, len(pairs)))
-    right = _right(checks, wanted, found)
+    right = _right(checks, expected, results)
     if checks.validation and checks.validation.labels and right is None:
         notes = (*notes, NO_RIGHT_ANSWERS)
     return Verification(tuple(outputs), (), ONNXRUNTIME, len(samples), notes, right)
@@ -285,13 +287,13 @@ def _numbers(model: PartlyCompiledModel) -> list[str]:
     return [n for n, kind in kinds.items() if kind.startswith("tensor(") and "string" not in kind]
 
 
-def _right(checks: CheckSamples, wanted: Outputs, found: Outputs) -> RightAnswers | None:
+def _right(checks: CheckSamples, expected: Outputs, results: Outputs) -> RightAnswers | None:
     """The shares of right answers; None where outputs of a sample have other shapes, or fit no
     labels."""
-    shapes = ([[array.shape for array in row] for row in rows] for rows in (wanted, found))
+    shapes = ([[array.shape for array in row] for row in rows] for rows in (expected, results))
     if checks.validation is None or next(shapes) != next(shapes):
         return None
-    return checks.validation.right(wanted, found)
+    return checks.validation.right(expected, results)
 
 
 def _accuracy(name: str, pairs: Sequence[tuple[Array, Array]]) -> OutputAccuracy:

@@ -70,7 +70,7 @@ def prepared(calibrated: Calibrated, request: QuantizationRequest) -> Prepared:
     graph, samples = calibrated.float_graph, calibrated.samples
     profile_with = request.config.profile_with
     with debug.timed("prepare", calibrated.seconds), computing(profile_with):
-        found = prepare(
+        preparation = prepare(
             graph,
             calibrated.profile,
             request.config,
@@ -79,7 +79,7 @@ def prepared(calibrated: Calibrated, request: QuantizationRequest) -> Prepared:
             deadline=deadline.halfway,
             runs=samples.taken_runs(graph) if samples else None,
         )
-    return Prepared(calibrated, request, request.config, found, deadline)
+    return Prepared(calibrated, request, request.config, preparation, deadline)
 
 
 def excluding(config: QuantizationConfig, names: Sequence[str]) -> QuantizationConfig:
@@ -105,7 +105,7 @@ def for_another_case(config: QuantizationConfig, graph: Graph) -> QuantizationCo
 
 
 @dataclass(frozen=True)
-class Quantized:
+class QuantizedCases:
     """A quantized model.
 
     overrides  precisions that accuracy control chose
@@ -127,26 +127,30 @@ class Quantized:
     def decisions(self) -> DecidedByValues:
         """Decisions for each combination of deciding values in the data."""
         cases = self.cases.items()
-        return {values: Decided(made.decisions, made.graph) for values, made in cases}
+        return {
+            values: Decided(candidate.decisions, candidate.graph) for values, candidate in cases
+        }
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on the stages that the deadline cut short, in any of the cases."""
-        return tuple(dict.fromkeys(note for made in self.cases.values() for note in made.notes))
+        return tuple(
+            dict.fromkeys(note for candidate in self.cases.values() for note in candidate.notes)
+        )
 
     @cached_property
     def cases(self) -> dict[CaseValues, QuantizedGraph]:
         """The int8 graph for each combination of deciding values in the data."""
         calibrated = self.calibrated
-        found = {calibrated.case.values: self.main}
+        cases = {calibrated.case.values: self.main}
         for case in calibrated.profile.main_cases if calibrated.case.values else ():
-            if case.values in found:
+            if case.values in cases:
                 continue
             profile_with = self.prepared.config.profile_with
             with debug.timed("quantize", calibrated.seconds), computing(profile_with):
                 graph = calibrated.family.at(case.shape_map, case.value_map)
                 samples = calibrated.samples
-                found[case.values] = quantize_for_all_shapes(
+                cases[case.values] = quantize_for_all_shapes(
                     graph,
                     calibrated.profile,
                     for_another_case(self.prepared.config, graph),
@@ -155,7 +159,7 @@ class Quantized:
                     overrides=self.overrides,
                     deadline=self.deadline,
                 )
-        return found
+        return cases
 
 
 def quantized(
@@ -165,7 +169,7 @@ def quantized(
     progress: bool | str | None = None,
     converted: Converted | None = None,
     deadline: Deadline | None = None,
-) -> Quantized:
+) -> QuantizedCases:
     """Quantize, with accuracy recovery if there are samples.
 
     progress   None: as the request asks
@@ -185,8 +189,8 @@ def quantized(
     )
     profile_with = prepared.config.profile_with
     with debug.timed("quantize", prepared.calibrated.seconds), computing(profile_with):
-        found = quantizer.run()
-    return Quantized(prepared, overrides, found, end)
+        candidate = quantizer.run()
+    return QuantizedCases(prepared, overrides, candidate, end)
 
 
 def rounded_to_nearest(prepared: Prepared, config: QuantizationConfig) -> QuantizedGraph:
@@ -224,21 +228,21 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
 
 
 def timed_layers(
-    quantized: Quantized, compiler: Compiler
+    quantized: QuantizedCases, compiler: Compiler
 ) -> tuple[tuple[LayerSpeed, ...], dict[str, Any]]:
     """The times of all layers in float and as quantized, and the timeline of a run, in Chrome's
     format.
 
     Raises ``BackendError`` where a graph has no program of kernels.
     """
-    calibrated, found = quantized.calibrated, quantized.main
+    calibrated, candidate = quantized.calibrated, quantized.main
     feeds = calibrated.checks.feeds[0]
     floats, integers = (
         compiler.compile(graph, skip_branches=False)
-        for graph in (calibrated.float_graph, found.graph)
+        for graph in (calibrated.float_graph, candidate.graph)
     )
     speeds = layer_speeds(
-        found.report.nodes, timed_calls(floats, feeds), timed_calls(integers, feeds)
+        candidate.report.nodes, timed_calls(floats, feeds), timed_calls(integers, feeds)
     )
     with recording() as trace:
         integers.executable.run(feeds)

@@ -29,7 +29,7 @@ from quantglow.support.options import (
     NUMBER,
     POSITIVE,
     SWITCH,
-    Kind,
+    OptionKind,
     Options,
     one_of,
     option,
@@ -64,7 +64,7 @@ class AccuracyContract:
         return Contract(self.max_drop, metric, self.drop_type, self.max_minutes)
 
 
-METRIC = Kind(lambda name, value: value, None)
+METRIC = OptionKind(lambda name, value: value, None)
 """A function of a model; ``AccuracyContract`` checks it."""
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from quantglow.evaluation.accuracy import EVERY, FEWEST_SAMPLES
 from quantglow.evaluation.layers import MAX_SAMPLES
-from quantglow.evaluation.sample_checks import Seen
+from quantglow.evaluation.sample_checks import SampleChecks
 from quantglow.interpreter import Listener
 from quantglow.interpreter.stacks import MOST
 from quantglow.ir.graph.family import Case, Family
@@ -74,21 +74,21 @@ class Samples:
     runs: FloatRuns | None = None
     held: HeldOut | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
-    seen: Seen = field(default_factory=Seen)
+    checks: SampleChecks = field(default_factory=SampleChecks)
 
     def __iter__(self) -> Iterator[Located]:
-        for own in self._split() if self.holds_out else self._read():
+        for feeds in self._split() if self.holds_out else self._read():
             if len(self.kept) < MAX_SAMPLES:
-                self.kept.append(own)
+                self.kept.append(feeds)
             if self.drawn is None:
-                self.drawn = Reservoir(self._capacity(own), self.seed)
-            self.drawn.add(own)
-            self.recent.append(own)
-            yield own
+                self.drawn = Reservoir(self._capacity(feeds), self.seed)
+            self.drawn.add(feeds)
+            self.recent.append(feeds)
+            yield feeds
 
     def _read(self) -> Iterator[Located]:
         for feeds in feeds_of(self.data, self.family.signature):
-            self.seen.add(feeds, digest_of(feeds))
+            self.checks.add(feeds, digest_of(feeds))
             yield feeds
 
     def _split(self) -> Iterator[Located]:
@@ -110,8 +110,8 @@ class Samples:
         with self.lock:  # Several groups may run side by side.
             self.runs = self.runs or FloatRuns(graph)
         if self.runs.graph is graph:
-            own = {sample.place: sample for sample in self.recent}
-            self.runs.run([own.get(feeds.place, feeds) for feeds in batches], listeners)
+            by_place = {sample.place: sample for sample in self.recent}
+            self.runs.run([by_place.get(feeds.place, feeds) for feeds in batches], listeners)
         else:
             interpreted(graph, batches, listeners)
 
@@ -150,17 +150,17 @@ class Samples:
         cases = [Case.fitting(feeds, self.family.deciding) for feeds in self.drawn_samples]
         others = Counter(other for other in cases if other.values == case.values)
         left = MAX_NBYTES - others.pop(case, 0) * sample_nbytes(graph)
-        found: list[Feeds] = []
+        fitting: list[Feeds] = []
         for other, _ in others.most_common(OTHER_CASES):
-            own = self.family.at(other.shape_map, other.value_map)
-            if not are_alike(graph, own):
+            member = self.family.at(other.shape_map, other.value_map)
+            if not are_alike(graph, member):
                 continue
-            own, nbytes = sharing(own, graph), sample_nbytes(own)
+            member, nbytes = sharing(member, graph), sample_nbytes(member)
             for feeds, its in zip(self.drawn_samples, cases, strict=True):
                 if its == other and left > nbytes:
-                    found.append(ShapeVariant(feeds, own))
+                    fitting.append(ShapeVariant(feeds, member))
                     left -= nbytes
-        return found
+        return fitting
 
     @property
     def drawn_samples(self) -> list[Feeds]:
@@ -177,7 +177,7 @@ class HeldOut:
     capacity: int
     waiting: dict[bytes, list[Located]] = field(default_factory=dict)
     beyond: list[Located] = field(default_factory=list)
-    seen: set[bytes] = field(default_factory=set)
+    digests: set[bytes] = field(default_factory=set)
 
     @staticmethod
     def fitting(feeds: Feeds) -> HeldOut:
@@ -195,21 +195,21 @@ class HeldOut:
         digest = digest_of(feeds)
         if digest in self.waiting:
             self.waiting[digest].append(self.waiting[digest][0])
-        elif digest in self.seen:
+        elif digest in self.digests:
             yield feeds
         else:
-            self.seen.add(digest)
+            self.digests.add(digest)
             self.waiting[digest] = [feeds]
             yield from self._released(self.capacity)
 
     def end(self, beyond: Iterable[Located]) -> Iterator[Located]:
         """Give the rest to calibrate on; ``beyond``: samples that are not to be calibrated on."""
         for feeds in beyond:
-            if (digest := digest_of(feeds)) not in self.seen:
-                self.seen.add(digest)
+            if (digest := digest_of(feeds)) not in self.digests:
+                self.digests.add(digest)
                 self.beyond.append(feeds)
-        wanted = len(self.seen) // EVERY if len(self.seen) >= FEWEST_SAMPLES else 0
-        yield from self._released(max(0, min(wanted, self.capacity) - len(self.beyond)))
+        count = len(self.digests) // EVERY if len(self.digests) >= FEWEST_SAMPLES else 0
+        yield from self._released(max(0, min(count, self.capacity) - len(self.beyond)))
 
     def _released(self, room: int) -> Iterator[Located]:
         """All but the ``room`` samples with the lowest digests, in the order of the data."""
@@ -222,8 +222,8 @@ class HeldOut:
 
 def digest_of(feeds: Feeds) -> bytes:
     """A digest of names, types and contents."""
-    found = hashlib.blake2b(b"held out", digest_size=16)
+    digest = hashlib.blake2b(b"held out", digest_size=16)
     for name, array in sorted(feeds.items()):
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
-        found.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
-    return found.digest()
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return digest.digest()

@@ -93,8 +93,8 @@ def measure(peer: Latency, runtime: str, arrays: Sequence[Array], facts: Mapping
     """Add a round of a runtime, or the reason why it does not run."""
     limit = LOADING_SECONDS + facts["seconds"]
     try:
-        (found,) = called(PLACES[runtime], arrays, facts, seconds=limit)
-        peer.seconds += found.tolist()
+        (times,) = called(PLACES[runtime], arrays, facts, seconds=limit)
+        peer.seconds += times.tolist()
     except IsolationError as error:
         peer.reason = reason_of(error, runtime)
 

@@ -26,8 +26,8 @@ def quantize_file(
         options["preset"] = nncf.QuantizationPreset[options["preset"]]
     model = openvino.Core().read_model(source)
     dataset = nncf.Dataset([dict(feeds) for feeds in samples])
-    made = nncf.quantize(model, dataset, subset_size=len(samples), **options)
-    openvino.save_model(made, target, compress_to_fp16=False)
+    quantized = nncf.quantize(model, dataset, subset_size=len(samples), **options)
+    openvino.save_model(quantized, target, compress_to_fp16=False)
 
 
 def quantized(
@@ -53,11 +53,11 @@ def outputs(arrays: Sequence[Array], path: str, names: Sequence[str]) -> list[Ar
     hidden = [behind(result.input_value(0), made_by) for result in model.get_results()]
     model.add_results([openvino.opset13.result(value) for value in hidden if value is not None])
     request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
-    found = []
+    answers = []
     for feeds in feeds_from(arrays, names):
         results = request.infer(feeds)
-        found += [np.array(results[index]) for index in range(len(results))]
-    return found
+        answers += [np.array(results[index]) for index in range(len(results))]
+    return answers
 
 
 def made_by(value: Any) -> tuple[str, Any] | None:

@@ -95,7 +95,8 @@ NNCF = PeerQuantizer(
 )
 
 PEER_QUANTIZERS = {
-    found.name: found for found in (*map(by_onnxruntime, ("MinMax", "Percentile", "Entropy")), NNCF)
+    quantizer.name: quantizer
+    for quantizer in (*map(by_onnxruntime, ("MinMax", "Percentile", "Entropy")), NNCF)
 }
 
 

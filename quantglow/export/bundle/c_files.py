@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.export.bundle.constants import Weights
-from quantglow.export.bundle.contents import Contents, Tensor
+from quantglow.export.bundle.contents import BundleTensor, Contents
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.support.errors import OptionError
 
@@ -30,7 +30,7 @@ def example(bundle: Contents) -> str:
     name, upper = bundle.name, bundle.upper
     inputs, outputs = arrays(bundle.inputs, "input"), arrays(bundle.outputs, "output")
     weights = "weights, " if bundle.has_weights else ""
-    run = f"{name}_run_at({name}_level(), " if bundle.made.parts else f"{name}_run("
+    run = f"{name}_run_at({name}_level(), " if bundle.program.parts else f"{name}_run("
     return "\n".join(
         [
             EXAMPLE_FIRST_LINE.format(name),
@@ -64,7 +64,7 @@ def example(bundle: Contents) -> str:
     )
 
 
-def arrays(tensors: Sequence[Tensor], word: str) -> list[str]:
+def arrays(tensors: Sequence[BundleTensor], word: str) -> list[str]:
     """Memory of inputs or outputs; C has no arrays without elements."""
     sizes = (f"{tensor.macro}_SIZE" if tensor.nbytes else "1" for tensor in tensors)
     return [
@@ -73,7 +73,7 @@ def arrays(tensors: Sequence[Tensor], word: str) -> list[str]:
     ]
 
 
-def pointers(tensors: Sequence[Tensor], word: str) -> str:
+def pointers(tensors: Sequence[BundleTensor], word: str) -> str:
     """The elements of an array of pointers."""
     return ", ".join(f"{word}{index}" for index in range(len(tensors))) or "0"
 
@@ -166,7 +166,7 @@ def pool_files(bundle: Contents) -> dict[str, str]:
 
 def filled(template: Path, bundle: Contents) -> str:
     """The text of a template for a bundle."""
-    weights, levels = bundle.has_weights, bool(bundle.made.parts)
+    weights, levels = bundle.has_weights, bool(bundle.program.parts)
     words = {
         "LEVEL_FIELD": "\n    int level;" if levels else "",
         "LEVEL_SUFFIX": "_at" if levels else "",
@@ -180,7 +180,7 @@ def filled(template: Path, bundle: Contents) -> str:
         "NAME": bundle.name,
     }
     text = template.read_text(encoding="utf-8")
-    return re.sub("|".join(words), lambda found: words[found[0]], text)
+    return re.sub("|".join(words), lambda match: words[match[0]], text)
 
 
 def c_weights(name: str, weights: Weights) -> str:

@@ -50,7 +50,7 @@ class Facts(Concise):
     arena_nbytes: int
     weights_nbytes: int
     kernels: Sequence[str]
-    made: list[str] = field(default_factory=list)
+    definitions: list[str] = field(default_factory=list)
 
     @property
     def symbol(self) -> str:
@@ -71,7 +71,7 @@ class Facts(Concise):
             *(f"i32 {n}" for n in (ABI, len(program.inputs), len(program.outputs), len(kernels))),
         ]
         kinds = ", ".join(value.split()[0] for value in values)
-        yield from self.made
+        yield from self.definitions
         value = f"{{ {kinds} }} {{ {', '.join(values)} }}"
         yield f"@{self.symbol} = constant {value}{self._with_pointers}"
 
@@ -94,8 +94,8 @@ class Facts(Concise):
 
     def _constant(self, value: str, section: str) -> str:
         """The name of a new constant."""
-        symbol = f"@{self.symbol}.{len(self.made)}"
-        self.made.append(f"{symbol} = internal constant {value}{section}")
+        symbol = f"@{self.symbol}.{len(self.definitions)}"
+        self.definitions.append(f"{symbol} = internal constant {value}{section}")
         return symbol
 
     @property
@@ -183,14 +183,14 @@ def weights_of(programs: Sequence[EmittedProgram], placement: Placement) -> list
     constants: list[Array] = []
     positions: list[tuple[int, ...]] = []
     for program in programs:
-        own = []
+        blocks = []
         for constant in program.constants:
             key = hashlib.sha256(np.ascontiguousarray(constant).tobytes()).digest()
             if known.setdefault(key, len(constants)) == len(constants):
                 constants.append(constant)
-            own.append(known[key])
-        positions.append(tuple(own))
-    return [Weights(tuple(constants), placement, slack_nbytes, own) for own in positions]
+            blocks.append(known[key])
+        positions.append(tuple(blocks))
+    return [Weights(tuple(constants), placement, slack_nbytes, blocks) for blocks in positions]
 
 
 def _aligned(nbytes: int) -> int:

@@ -53,7 +53,7 @@ SYSTEM = {"getauxval"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Code(Concise):
+class BundleCode(Concise):
     """The program of a model, or those of several levels, best first, and the choice between them
     at run time.
     """
@@ -66,7 +66,7 @@ class Code(Concise):
         """The program that runs on every processor of the family."""
         return self.programs[-1]
 
-    def made(self, model: Model, placement: Placement) -> ProgramObject:
+    def build(self, model: BundledModel, placement: Placement) -> ProgramObject:
         """The object, perhaps with parts.  Raises ``BackendError``."""
         if self.choice:
             return levels_object(
@@ -79,11 +79,11 @@ class Code(Concise):
 class Contents(Concise):
     """A model as an object, with its inputs and outputs; ``has_pool``: and with a thread pool."""
 
-    model: Model
+    model: BundledModel
     target: Target
-    made: ProgramObject
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    program: ProgramObject
+    inputs: tuple[BundleTensor, ...]
+    outputs: tuple[BundleTensor, ...]
     has_pool: bool = False
 
     @property
@@ -99,7 +99,7 @@ class Contents(Concise):
     @property
     def codes(self) -> tuple[bytes, ...]:
         """The objects."""
-        return (self.made.code, *self.made.parts.values())
+        return (self.program.code, *self.program.parts.values())
 
     @cached_property
     def facts(self) -> ObjectFacts:
@@ -117,29 +117,29 @@ class Contents(Concise):
     @cached_property
     def flash(self) -> Flash:
         """Bytes of the functions and of the weights."""
-        weights = self.made.weights
+        weights = self.program.weights
         inside = weights.nbytes if weights.placement is Placement.OBJECT else 0
-        called = ("level", "run_at") if self.made.parts else ("run",)
+        called = ("level", "run_at") if self.program.parts else ("run",)
         roots = [f"{self.name}_{function}" for function in called]
         return flash_of(self.codes, self.target, roots, weights.nbytes, inside)
 
     @property
     def has_weights(self) -> bool:
         """Whether a run takes the constants as an argument."""
-        return self.made.weights.placement is Placement.BIN
+        return self.program.weights.placement is Placement.BIN
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Files that a linker or compiler makes the model of."""
-        placed = self.made.weights.placement is Placement.C
-        parts = (f"{part}.o" for part in self.made.parts)
+        placed = self.program.weights.placement is Placement.C
+        parts = (f"{part}.o" for part in self.program.parts)
         codes = [f"{self.name}_weights.c"] if placed else []
         codes += [f"{self.name}_pool.c"] if self.has_pool else []
         return (f"{self.name}.o", *parts, *codes)
 
 
 @dataclass(frozen=True)
-class Model:
+class BundledModel:
     """Facts about a model that its program does not have.
 
     name         beginning of its symbols and files
@@ -154,7 +154,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class BundleTensor:
     """An input or output.
 
     name        in the model
@@ -188,23 +188,23 @@ class Tensor:
         }
 
 
-def inputs_of(name: str, program: EmittedProgram) -> tuple[Tensor, ...]:
+def inputs_of(name: str, program: EmittedProgram) -> tuple[BundleTensor, ...]:
     """The inputs of a bundle called ``name``, in their order."""
     return tuple(_tensors(f"{name}_INPUT", program.inputs))
 
 
-def outputs_of(name: str, program: EmittedProgram) -> tuple[Tensor, ...]:
+def outputs_of(name: str, program: EmittedProgram) -> tuple[BundleTensor, ...]:
     """The outputs, in their order."""
     return tuple(_tensors(f"{name}_OUTPUT", program.outputs))
 
 
-def _tensors(prefix: str, ports: Iterable[tuple[str, View]]) -> Iterable[Tensor]:
+def _tensors(prefix: str, ports: Iterable[tuple[str, View]]) -> Iterable[BundleTensor]:
     for index, (name, view) in enumerate(ports):
         kind, quant = view.type, per_tensor(view)
         scale, zero_point = (quant.scale, quant.zero_point) if quant else (None, None)
         macro = f"{prefix}{index}".upper()
         c_type = C_TYPES[kind.dtype]
-        yield Tensor(name, macro, c_type, kind.shape, kind.nbytes, scale, zero_point)
+        yield BundleTensor(name, macro, c_type, kind.shape, kind.nbytes, scale, zero_point)
 
 
 def is_identifier(name: str) -> bool:
@@ -226,8 +226,8 @@ class Needs:
     compiler: tuple[str, ...]
 
     def __str__(self) -> str:
-        found = ", ".join((*self.libm, *self.system, *self.compiler))
-        return f"memcpy, memset; {found or 'no other function'}"
+        functions = ", ".join((*self.libm, *self.system, *self.compiler))
+        return f"memcpy, memset; {functions or 'no other function'}"
 
 
 def needs_of(undefined: Iterable[str], is_integer: bool) -> Needs:

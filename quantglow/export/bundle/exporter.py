@@ -12,7 +12,7 @@ from quantglow.codegen.llvm.emission import emit_program
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.targets import ALL, choice_of, level_target, resolve
-from quantglow.export.bundle import Code, Library, Limits, Model, write_bundle
+from quantglow.export.bundle import BundleCode, BundledModel, BundleLimits, Library, write_bundle
 from quantglow.export.bundle.c_files import check_pool
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.contents import is_identifier
@@ -87,7 +87,7 @@ class BundleOptions:
         """Whether there are files for loaders.  Raises ``OptionError``."""
         return Library(choice("library", self.library, list(Library)))
 
-    def check(self, folder: str | os.PathLike[str]) -> Limits:
+    def check(self, folder: str | os.PathLike[str]) -> BundleLimits:
         """The limits.  Raises ``OptionError`` or ``BackendError`` for what fails whatever the model
         is."""
         check_name(instance("name", self.name, str, "an identifier of C"))
@@ -98,7 +98,9 @@ class BundleOptions:
         if flag("threads", self.threads):
             check_pool(targets[-1])
         most = {"max_flash": self.max_flash, "max_ram": self.max_ram}
-        return Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
+        return BundleLimits(
+            *(None if n is None else integer(name, n, 1) for name, n in most.items())
+        )
 
 
 def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleOptions) -> None:
@@ -108,7 +110,7 @@ def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleO
         graph = with_quantized_inputs(graph)
     if flag("quantize_output", options.quantize_output):
         graph = with_quantized_outputs(graph)
-    model = Model(options.name, graph.source_hash, is_integer(graph))
+    model = BundledModel(options.name, graph.source_hash, is_integer(graph))
     code = code_of(graph, options.target, options.schedule)
     write_bundle(folder, model, code, options.placement, options.kind, limits, options.threads)
 
@@ -127,24 +129,24 @@ def _is_integer(node: Node) -> bool:
 
 def with_quantized_inputs(graph: Graph) -> Graph:
     """The graph with the integers of its inputs.  Raises ``OptionError`` if all stay float."""
-    found = with_integer_inputs(graph)
-    if not any(node.type.quant for node in found.inputs):
+    integer_graph = with_integer_inputs(graph)
+    if not any(node.type.quant for node in integer_graph.inputs):
         raise OptionError(
             "quantize_input=True, but no input is rounded first: operators read its floats, or "
             "nothing is int8. Remedy: leave quantize_input out, or quantize these operators."
         )
-    return found
+    return integer_graph
 
 
 def with_quantized_outputs(graph: Graph) -> Graph:
     """The graph with the integers of its outputs.  Raises ``OptionError`` if all stay float."""
-    found = with_integer_outputs(graph)
-    if not any(node.type.quant for _, node in found.outputs):
+    integer_graph = with_integer_outputs(graph)
+    if not any(node.type.quant for _, node in integer_graph.outputs):
         raise OptionError(
             "quantize_output=True, but no output is made of int8 values. Remedy: quantize with "
             "quantize_output=True, too, which rounds the result of the last layer."
         )
-    return found
+    return integer_graph
 
 
 def bundle_target(name: str) -> Target:
@@ -163,16 +165,16 @@ def targets_of(name: str) -> tuple[Target, ...]:
     return choice_of(name)[0] if is_choice else (bundle_target(name),)
 
 
-def code_of(graph: Graph, target: str, schedule: str | None = None) -> Code:
+def code_of(graph: Graph, target: str, schedule: str | None = None) -> BundleCode:
     """The programs of a graph for a target by name; ``x86-64:all`` has several.
 
     Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
     """
     check_own(graph)
     if not instance("target", target, str, "the name of a target").endswith(ALL):
-        return Code((emitted(graph, target, schedule),))
+        return BundleCode((emitted(graph, target, schedule),))
     targets, decision = choice_of(target)
-    return Code(tuple(program_for(graph, found, schedule) for found in targets), decision)
+    return BundleCode(tuple(program_for(graph, target, schedule) for target in targets), decision)
 
 
 def emitted(graph: Graph, target: str, schedule: str | None = None) -> EmittedProgram:
@@ -188,9 +190,9 @@ def program_for(graph: Graph, target: Target, schedule: str | None = None) -> Em
 
 def code_for(planned: PlannedProgram, target: Target) -> EmittedProgram:
     """A planned program's code, which clears what its kernels read before it is written."""
-    made = emit_program(planned.program, planned.plan, target)
+    emitted = emit_program(planned.program, planned.plan, target)
     unwritten = unwritten_blocks(planned.program, planned.plan, target.isa.slack_nbytes)
-    return replace(made, unwritten=unwritten)
+    return replace(emitted, unwritten=unwritten)
 
 
 def schedule_for(target: Target, schedule: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantglow.export.bundle.constants import ABI
-from quantglow.export.bundle.contents import Contents, Tensor
+from quantglow.export.bundle.contents import BundleTensor, Contents
 from quantglow.export.bundle.object_file import MOST_VLEN
 from quantglow.export.bundle.run_functions import (
     MISALIGNED,
@@ -76,7 +76,7 @@ typedef struct quantglow_facts {
 
 def header(bundle: Contents) -> str:
     """The text of ``NAME.h``."""
-    name, upper, made = bundle.name, bundle.upper, bundle.made
+    name, upper, program = bundle.name, bundle.upper, bundle.program
     inputs, outputs = bundle.inputs, bundle.outputs
     guard = f"QUANTGLOW_{upper}_H"
     return "\n".join(
@@ -93,12 +93,12 @@ def header(bundle: Contents) -> str:
             f"#define {upper}_ABI {ABI}",
             "",
             "/* Bytes and alignment of the memory that a run writes, beside inputs and outputs. */",
-            f"#define {upper}_ARENA_NBYTES {made.arena_nbytes}",
+            f"#define {upper}_ARENA_NBYTES {program.arena_nbytes}",
             f"#define {upper}_ARENA_ALIGN {ALIGNMENT}",
             *stack(upper, bundle),
             "/* Bytes of the constants, which are only read. */",
-            f"#define {upper}_WEIGHTS_NBYTES {made.weights.nbytes}",
-            f"#define {upper}_KERNEL_COUNT {len(made.kernels)}",
+            f"#define {upper}_WEIGHTS_NBYTES {program.weights.nbytes}",
+            f"#define {upper}_KERNEL_COUNT {len(program.kernels)}",
             "",
             f"#define {upper}_INPUT_COUNT {len(inputs)}",
             f"#define {upper}_OUTPUT_COUNT {len(outputs)}",
@@ -125,7 +125,7 @@ def header(bundle: Contents) -> str:
 
 def stack(upper: str, bundle: Contents) -> Iterator[str]:
     """Macros of the stack; where vector registers differ in width, it is a function of that."""
-    frame = bundle.made.stack
+    frame = bundle.program.stack
     if not bundle.target.scales_vectors:
         yield "/* Bytes of stack that a run takes, beside memcpy and memset. */"
         yield f"#define {upper}_STACK_NBYTES {frame.nbytes}"
@@ -143,7 +143,7 @@ def stack(upper: str, bundle: Contents) -> Iterator[str]:
     yield f"#define {upper}_STACK_NBYTES {upper}_STACK_NBYTES_AT(QUANTGLOW_VLEN)"
 
 
-def macros(tensor: Tensor) -> Iterator[str]:
+def macros(tensor: BundleTensor) -> Iterator[str]:
     """The facts of an input or output."""
     yield f"/* {comment(tensor.name)} */"
     yield f"#define {tensor.macro}_TYPE {tensor.c_type}"
@@ -213,7 +213,7 @@ def part_of(name: str) -> str:
 
 def levels(bundle: Contents) -> Iterator[str]:
     """Declarations of the code of each level, if there are several."""
-    if parts := bundle.made.parts:
+    if parts := bundle.program.parts:
         weights = "const void *weights, " if bundle.has_weights else ""
         arguments = f"void *arena, {weights}const void *const *inputs, void *const *outputs"
         yield ""

@@ -44,8 +44,8 @@ def programs(name: str) -> Iterator[list[str]]:
     """The commands of a program of lld: by its name, by name and version, then that of ziglang,
     which needs no compiler and no cache."""
     for file in (name, *(f"{name}-{version}" for version in VERSIONS)):
-        if found := which(file):
-            yield [found]
+        if path := which(file):
+            yield [path]
     if find_spec("ziglang"):
         yield [sys.executable, "-m", "ziglang", name]
 
@@ -56,8 +56,8 @@ def system_linkers(target: Target) -> Iterator[list[str]]:
     is_own = processor == host().triple.partition("-")[0] and not target.is_microcontroller
     cross = "arm-none-eabi-ld" if target.is_microcontroller else f"{processor}-linux-gnu-ld"
     for name in (*(["ld"] if is_own else []), cross):
-        if found := which(name):
-            yield [found]
+        if path := which(name):
+            yield [path]
     yield from programs("ld.lld")
 
 
@@ -78,15 +78,15 @@ def linked(
     Raises ``BackendError``.
     """
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, file)
-        given = [Path(folder, f"{index}.o") for index in range(len(codes))]
-        for path, code in zip(given, codes, strict=True):
+        output = Path(folder, file)
+        objects = [Path(folder, f"{index}.o") for index in range(len(codes))]
+        for path, code in zip(objects, codes, strict=True):
             path.write_bytes(code)
-        words = [*command, *options, "-o", str(made), *map(str, given), *libraries]
+        words = [*command, *options, "-o", str(output), *map(str, objects), *libraries]
         ran = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
         if ran.returncode:
             raise BackendError(f"{command[0]} made no {file}: {ran.stderr.strip()[-500:]}")
-        return made.read_bytes()
+        return output.read_bytes()
 
 
 class Library(StrEnum):
@@ -101,11 +101,11 @@ def check_shared(target: Target, placement: Placement) -> None:
     """Raise ``OptionError`` for systems without loaders, and for constants that loaders do not
     place."""
     is_module = target.is_module
-    own = (Placement.OBJECT,) if is_module else (Placement.OBJECT, Placement.BIN)
-    if placement not in own:
+    placements = (Placement.OBJECT,) if is_module else (Placement.OBJECT, Placement.BIN)
+    if placement not in placements:
         raise OptionError(
             f"library='shared' for {target.name!r} has no place for weights={str(placement)!r}. "
-            f"Remedy: weights={' or '.join(repr(str(p)) for p in own)}."
+            f"Remedy: weights={' or '.join(repr(str(p)) for p in placements)}."
         )
     is_elf = target.object_format is ObjectFormat.ELF and "-none-" not in target.triple
     if not is_module and not is_elf:
@@ -138,8 +138,8 @@ def library_linkers(target: Target) -> Iterator[list[str]]:
     for command in system_linkers(target):
         yield [*command, "-shared", *FLAGS]
     for name in (*(["cc"] if is_own else []), f"{processor}-linux-gnu-gcc"):
-        if found := which(name):
-            yield [found, "-shared", "-nostdlib", f"-Wl,{','.join(FLAGS)}"]
+        if path := which(name):
+            yield [path, "-shared", "-nostdlib", f"-Wl,{','.join(FLAGS)}"]
 
 
 def is_compiler(command: Sequence[str]) -> bool:

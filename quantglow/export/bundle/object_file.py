@@ -55,21 +55,21 @@ SHARED = "linkonce_odr"
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackUse:
     """``nbytes`` of stack, and room for so many vector ``registers`` whose width only the processor
     knows."""
 
     nbytes: int = 0
     registers: int = 0
 
-    def __add__(self, other: Stack) -> Stack:
-        return Stack(self.nbytes + other.nbytes, self.registers + other.registers)
+    def __add__(self, other: StackUse) -> StackUse:
+        return StackUse(self.nbytes + other.nbytes, self.registers + other.registers)
 
     @staticmethod
-    def most(stacks: Iterable[Stack]) -> Stack:
+    def most(stacks: Iterable[StackUse]) -> StackUse:
         """Enough for any of these."""
-        listed = [Stack(), *stacks]
-        return Stack(max(s.nbytes for s in listed), max(s.registers for s in listed))
+        listed = [StackUse(), *stacks]
+        return StackUse(max(s.nbytes for s in listed), max(s.registers for s in listed))
 
     def at(self, vlen: int) -> int:
         """Bytes where a vector register has ``vlen`` bits."""
@@ -81,16 +81,16 @@ class Stack:
         return self.at(MOST_VLEN)
 
 
-def frames_of(report: str) -> dict[str, Stack]:
+def frames_of(report: str) -> dict[str, StackUse]:
     """The frame of each function that takes any stack."""
     fixed = {name: int(nbytes) for nbytes, name in FRAME.findall(report)}
-    stacks = {name: Stack(nbytes) for name, nbytes in fixed.items()}
+    stacks = {name: StackUse(nbytes) for name, nbytes in fixed.items()}
     for name, slots in LAYOUT.findall(report):
-        stacks[name] = stacks.get(name, Stack()) + more(slots)
-    return {name: stack for name, stack in stacks.items() if stack != Stack()}
+        stacks[name] = stacks.get(name, StackUse()) + more(slots)
+    return {name: stack for name, stack in stacks.items() if stack != StackUse()}
 
 
-def more(slots: str) -> Stack:
+def more(slots: str) -> StackUse:
     """The vector registers of a layout, and the bytes that align it."""
     align, registers = CALL_ALIGN, 0
     for offset, alignment, scales in SLOT.findall(slots):
@@ -98,7 +98,7 @@ def more(slots: str) -> Stack:
             registers = max(registers, -(int(offset or 0) // UNIT_NBYTES))
         else:
             align = max(align, int(alignment))
-    return Stack(align - CALL_ALIGN, registers)
+    return StackUse(align - CALL_ALIGN, registers)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,7 +106,7 @@ class ObjectFile(Concise):
     """An object: its bytes, and the stack that each of its functions takes."""
 
     code: bytes
-    frames: Mapping[str, Stack]
+    frames: Mapping[str, StackUse]
 
 
 def object_file(target: Target, texts: Sequence[str], public: Sequence[str]) -> ObjectFile:
@@ -126,7 +126,9 @@ def object_file(target: Target, texts: Sequence[str], public: Sequence[str]) -> 
     except IsolationError as error:
         raise BackendError(f"LLVM made no object for {target.name}: {error}") from error
     stacks = json.loads(frames.tobytes())
-    return ObjectFile(code.tobytes(), {name: Stack(*numbers) for name, numbers in stacks.items()})
+    return ObjectFile(
+        code.tobytes(), {name: StackUse(*numbers) for name, numbers in stacks.items()}
+    )
 
 
 def compile_here(

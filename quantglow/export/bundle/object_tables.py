@@ -189,14 +189,14 @@ class Reader:
 
     def number(self) -> int:
         """An unsigned number of 7 bits a byte."""
-        found, shift = 0, 0
+        value, shift = 0, 0
         while True:
             byte = self.data[self.at]
             self.at += 1
-            found |= (byte & 0x7F) << shift
+            value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
-                return found
+                return value
 
     def text(self) -> str:
         """A text behind its length."""

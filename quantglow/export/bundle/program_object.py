@@ -21,7 +21,7 @@ from quantglow.codegen.llvm.builder import I64, Builder
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Choice, Requirement, Target
 from quantglow.export.bundle.constants import Facts, Placement, Weights, array, weights_of
-from quantglow.export.bundle.object_file import UNIT_NBYTES, Stack, object_file
+from quantglow.export.bundle.object_file import UNIT_NBYTES, StackUse, object_file
 from quantglow.export.bundle.run_functions import ARGUMENTS as PART
 from quantglow.export.bundle.run_functions import UNSUPPORTED, PartFunction, RunFunction
 from quantglow.export.bundle.shared_kernels import with_shared_kernels
@@ -35,7 +35,7 @@ BORDER_NBYTES = 4
 KERNEL = re.compile(r"@kernel\b")
 INNER = "_here"
 """End of the names of functions that run on processors with all features of a level only."""
-CALLS = Stack(64)
+CALLS = StackUse(64)
 """Stack for the return addresses of a run and of the kernel in it, and for what aligns them."""
 
 OBSERVER = "ptr %observer, ptr %user"
@@ -56,7 +56,7 @@ class ProgramObject(Concise):
 
     code: bytes
     weights: Weights
-    stack: Stack
+    stack: StackUse
     arena_nbytes: int
     kernels: tuple[str, ...]
     parts: Mapping[str, bytes] = field(default_factory=dict)
@@ -73,8 +73,8 @@ def program_object(
     """
     program = with_shared_kernels(program)
     (weights,) = weights_of([program], placement)
-    made = part_object(name, program, weights, name, source_hash)
-    return replace(made, code=filled(made.code, weights))
+    part = part_object(name, program, weights, name, source_hash)
+    return replace(part, code=filled(part.code, weights))
 
 
 def part_object(
@@ -87,13 +87,13 @@ def part_object(
     functions = kernel_functions(name, program)
     kernels = [functions.get(row.kernel.ir, "") for row in program.rows]
     clear, constants = f"{name}_clear", f"{home}_weights"
-    given = program, kernels, clear, weights, constants, ALIGNMENT
+    contents = program, kernels, clear, weights, constants, ALIGNMENT
     needed = program.target.requirement
     end = INNER if needed else ""
-    runs = [RunFunction(f"{name}_run{end}", *given, False)]
-    runs += [RunFunction(f"{name}_run_observed{end}", *given, True)]
+    runs = [RunFunction(f"{name}_run{end}", *contents, False)]
+    runs += [RunFunction(f"{name}_run_observed{end}", *contents, True)]
     if program.target.has_threads:
-        runs += [PartFunction(f"{name}_run_part{end}", *given, False)]
+        runs += [PartFunction(f"{name}_run_part{end}", *contents, False)]
     declarations = [f"declare void @{function}(ptr, i64, i64)" for function in functions.values()]
     placed = weights_text(home, program.target, weights, is_home=home == name)
     texts = [*placed, *declarations, *(run.text() for run in runs)]
@@ -129,13 +129,13 @@ def guards(
         yield guarded(public, function, parameters, f"{name}_suits", needed, result)
 
 
-def deepest(frames: Mapping[str, Stack], levels: Sequence[set[str]]) -> Stack:
+def deepest(frames: Mapping[str, StackUse], levels: Sequence[set[str]]) -> StackUse:
     """The stack of functions that call each other: those of each level call those of the next ones,
     and some of all of them functions of their own."""
     total, left = CALLS, dict(frames)
     for level in levels:
-        total += Stack.most(left.pop(name) for name in level & left.keys())
-    return total + Stack.most(left.values())
+        total += StackUse.most(left.pop(name) for name in level & left.keys())
+    return total + StackUse.most(left.values())
 
 
 def kernel_functions(name: str, program: EmittedProgram) -> dict[str, str]:
@@ -188,11 +188,11 @@ def arguments(placement: Placement) -> dict[str, str]:
     """The arguments of functions, by the end of their names; processors with several levels have
     systems with threads."""
     weights = "ptr %weights, " if placement is Placement.BIN else ""
-    given = f"ptr %arena, {weights}ptr %inputs, ptr %outputs"
+    parameters = f"ptr %arena, {weights}ptr %inputs, ptr %outputs"
     return {
-        "run": given,
-        "run_observed": f"{given}, {OBSERVER}",
-        "run_part": f"{given}, {PART}",
+        "run": parameters,
+        "run_observed": f"{parameters}, {OBSERVER}",
+        "run_part": f"{parameters}, {PART}",
     }
 
 
@@ -214,60 +214,60 @@ def levels_object(
     """
     names = [prefix(name, program.target) for program in programs]
     blocks = weights_of(programs, placement)
-    made = [
-        part_object(own, program, block, name, source_hash)
-        for own, program, block in zip(names, programs, blocks, strict=True)
+    parts = [
+        part_object(level_program, program, block, name, source_hash)
+        for level_program, program, block in zip(names, programs, blocks, strict=True)
     ]
-    arena_nbytes = max(part.arena_nbytes for part in made)
-    kernels = max((part.kernels for part in made), key=len)
+    arena_nbytes = max(part.arena_nbytes for part in parts)
+    kernels = max((part.kernels for part in parts), key=len)
     base, weights = programs[-1], blocks[-1]
     facts = Facts(name, source_hash, base, arena_nbytes, weights.nbytes, kernels)
-    given = arguments(placement)
+    parameters = arguments(placement)
     lines = [
         *weights_text(name, base.target, weights, is_home=True),
-        *choosing(name, names, choice, given),
+        *choosing(name, names, choice, parameters),
         *facts.lines(),
     ]
-    runs = [f"{name}_{suffix}" for suffix in given]
+    runs = [f"{name}_{suffix}" for suffix in parameters]
     public = [f"{name}_level", *runs, *(f"{run}_at" for run in runs)]
     code = object_file(base.target, ["\n".join(lines)], public)
-    deepest = Stack.most(part.stack for part in made)
+    deepest = StackUse.most(part.stack for part in parts)
     return replace(
-        made[-1],
+        parts[-1],
         code=filled(code.code, weights),
         stack=sum(code.frames.values(), deepest + CALLS),
         arena_nbytes=arena_nbytes,
         kernels=kernels,
-        parts={own: part.code for own, part in zip(names, made, strict=True)},
+        parts={level_program: part.code for level_program, part in zip(names, parts, strict=True)},
     )
 
 
 def choosing(
-    name: str, names: Sequence[str], choice: Choice, given: Mapping[str, str]
+    name: str, names: Sequence[str], choice: Choice, blocks: Mapping[str, str]
 ) -> Iterator[str]:
     """``NAME_level``, and the functions that run the code of that level, or of a given one."""
     yield choice.detection.helpers
     yield from level_function(f"{name}_level", choice)
-    for suffix, own in given.items():
-        yield from run_at(f"{name}_{suffix}_at", [f"{level}_{suffix}" for level in names], own)
-        yield f"define i32 @{name}_{suffix}({own}) nounwind {{"
+    for suffix, block in blocks.items():
+        yield from run_at(f"{name}_{suffix}_at", [f"{level}_{suffix}" for level in names], block)
+        yield f"define i32 @{name}_{suffix}({block}) nounwind {{"
         yield f"  %level = call i32 @{name}_level()"
-        yield f"  %result = call i32 @{name}_{suffix}_at(i32 %level, {own})"
+        yield f"  %result = call i32 @{name}_{suffix}_at(i32 %level, {block})"
         yield "  ret i32 %result"
         yield "}"
 
 
-def run_at(name: str, runs: Sequence[str], given: str) -> Iterator[str]:
+def run_at(name: str, runs: Sequence[str], parameters: str) -> Iterator[str]:
     """The function ``name``, which calls that of ``runs`` whose number is given; the last one for
     numbers that no level has."""
-    kinds = ", ".join(argument.split()[0] for argument in given.split(","))
+    kinds = ", ".join(argument.split()[0] for argument in parameters.split(","))
     yield from (f"declare i32 @{run}({kinds})" for run in runs)
-    yield f"define i32 @{name}(i32 %level, {given}) nounwind {{"
+    yield f"define i32 @{name}(i32 %level, {parameters}) nounwind {{"
     cases = (f"i32 {index}, label %level{index}" for index in range(len(runs)))
     yield f"  switch i32 %level, label %level{len(runs) - 1} [ {' '.join(cases)} ]"
     for index, run in enumerate(runs):
         yield f"level{index}:"
-        yield f"  %result{index} = call i32 @{run}({given})"
+        yield f"  %result{index} = call i32 @{run}({parameters})"
         yield f"  ret i32 %result{index}"
     yield "}"
 

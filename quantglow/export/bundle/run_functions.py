@@ -133,14 +133,14 @@ class RunFunction(Concise):
     def _check_callers_memory(self) -> None:
         """Return an error for null pointers and for memory that is not aligned."""
         b = self.b
-        given = ["%arena"] * bool(self.program.arena_nbytes) + ["%inputs", "%outputs"]
+        pointers = ["%arena"] * bool(self.program.arena_nbytes) + ["%inputs", "%outputs"]
         if self.weights.placement is Placement.BIN:
-            given.insert(0, "%weights")
-        self._refuse(NULL, [b.compare("eq", "ptr", p, "null") for p in given])
+            pointers.insert(0, "%weights")
+        self._refuse(NULL, [b.compare("eq", "ptr", p, "null") for p in pointers])
         views = [v for ports in (self.program.inputs, self.program.outputs) for _, v in ports]
         ends = [pointer for pointers in self._ends.values() for pointer in pointers]
         self._refuse(NULL, [b.compare("eq", "ptr", p, "null") for p in ends])
-        aligned = [(p, self.arena_align) for p in given if p in ("%arena", "%weights")]
+        aligned = [(p, self.arena_align) for p in pointers if p in ("%arena", "%weights")]
         aligned += [(p, v.type.dtype.nbytes) for p, v in zip(ends, views, strict=True)]
         self._refuse(MISALIGNED, [self._is_misaligned(p, nbytes) for p, nbytes in aligned])
 
@@ -152,10 +152,10 @@ class RunFunction(Concise):
         """Return ``result`` if one of the conditions holds."""
         b = self.b
         if conditions:
-            found = conditions[0]
+            holds = conditions[0]
             for condition in conditions[1:]:
-                found = b.op("or", "i1", found, condition)
-            with b.when(found):
+                holds = b.op("or", "i1", holds, condition)
+            with b.when(holds):
                 b.do(f"ret i32 {result}")
                 b.start_block(b.fresh("never"))
 
@@ -266,12 +266,12 @@ class RunFunction(Concise):
     # -- result
 
     def _return(self) -> None:
-        b, found = self.b, "0"
+        b, code = self.b, "0"
         for index in range(len(self.program.indexings)):
             value = b.load(I64, b.at("%checks", SLOT_NBYTES * index), SLOT_NBYTES)
-            found = value if found == "0" else b.op("or", I64, found, value)
-        if found != "0":
-            self._refuse(OUT_OF_RANGE, [b.compare("ne", I64, found, "0")])
+            code = value if code == "0" else b.op("or", I64, code, value)
+        if code != "0":
+            self._refuse(OUT_OF_RANGE, [b.compare("ne", I64, code, "0")])
         b.do(f"ret i32 {OK}")
 
 
@@ -311,10 +311,10 @@ class PartFunction(RunFunction):
 
     def _holds(self, condition: Pointer) -> Value:
         """A thread must not change the condition before all have read it."""
-        found = super()._holds(condition)
+        holds = super()._holds(condition)
         if condition.place is not Place.SIZE:
             self._wait()
-        return found
+        return holds
 
     def _wait(self) -> None:
         self.b.do("call void %barrier(ptr %user)")

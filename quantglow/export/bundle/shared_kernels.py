@@ -80,19 +80,19 @@ def body_begins(text: str) -> int:
 
 def line_literals(line: str) -> Iterator[Literal]:
     """The same in one line, wherever it is."""
-    if found := OPERATION.match(line):
-        compared, kind, *operands = found.groups()
+    if match := OPERATION.match(line):
+        compared, kind, *operands = match.groups()
         for group, operand in enumerate(operands, start=3):
             if not operand.startswith("%"):
                 is_address = kind == "i32" and not compared
-                yield Literal(*found.span(group), kind, kind, operand, is_address)
-    elif found := ROOM.match(line):
-        yield Literal(*found.span(1), ROOM_KIND, ROOM_KIND, found[1])
-    elif (found := ADDRESS.match(line)) and not found[2].startswith("%"):
-        yield Literal(*found.span(2), found[1], found[1], found[2], True)
+                yield Literal(*match.span(group), kind, kind, operand, is_address)
+    elif match := ROOM.match(line):
+        yield Literal(*match.span(1), ROOM_KIND, ROOM_KIND, match[1])
+    elif (match := ADDRESS.match(line)) and not match[2].startswith("%"):
+        yield Literal(*match.span(2), match[1], match[1], match[2], True)
     else:
-        for found in SPLAT.finditer(line):
-            yield Literal(*found.span(3), found[1], found[2], found[4])
+        for match in SPLAT.finditer(line):
+            yield Literal(*match.span(3), match[1], match[2], match[4])
 
 
 @dataclass
@@ -106,11 +106,11 @@ class Kernels:
     def operands(self, values: Sequence[tuple[str, ...]]) -> dict[Column, Literal]:
         """The distinct columns of literals that differ, each with its first place."""
         columns = zip(self.places, zip(*values, strict=True), strict=True)
-        found = dict[Column, Literal]()
+        operands = dict[Column, Literal]()
         for place, column in columns:
             if len(set(column)) > 1 and place.kind != ROOM_KIND:
-                found.setdefault(column, place)
-        return found
+                operands.setdefault(column, place)
+        return operands
 
     def takes(self, more: tuple[str, ...]) -> bool:
         """Whether a further kernel fits."""
@@ -197,17 +197,17 @@ def with_shared_kernels(program: EmittedProgram) -> EmittedProgram:
     if sharing is Sharing.NONE or any(row.body for row in program.rows):
         return program
     pointers = {row.kernel.ir: len(row.pointers) for row in program.rows}
-    made = dict[str, tuple[str, list[int]]]()
+    reused = dict[str, tuple[str, list[int]]]()
     for kernels, texts in grouped(list(pointers), sharing):
         shared = kernels.shared(pointers[texts[0]])
-        made.update(zip(texts, ((shared, words) for words in kernels.passed()), strict=True))
-    sizes = Sizes(len(program.constants))
-    rows = tuple(sizes.call(row, *made[row.kernel.ir]) for row in program.rows)
+        reused.update(zip(texts, ((shared, words) for words in kernels.passed()), strict=True))
+    sizes = CodeSizes(len(program.constants))
+    rows = tuple(sizes.call(row, *reused[row.kernel.ir]) for row in program.rows)
     return replace(program, rows=rows, constants=(*program.constants, *sizes.constants))
 
 
 @dataclass
-class Sizes:
+class CodeSizes:
     """The operands of all calls, one after the other, as constant number ``index``."""
 
     index: int
@@ -230,19 +230,19 @@ class Sizes:
 
 def grouped(texts: Sequence[str], sharing: Sharing) -> list[tuple[Kernels, list[str]]]:
     """Kernels that can be one, and the texts of each."""
-    found = dict[str, list[tuple[Kernels, list[str]]]]()
+    groups = dict[str, list[tuple[Kernels, list[str]]]]()
     for text in texts:
         places = list(literals(text, sharing))
         values = tuple(place.text for place in places)
-        group = found.setdefault(skeleton(text, places), [])
+        group = groups.setdefault(skeleton(text, places), [])
         fitting = (entry for entry in group if entry[0].takes(values))
-        kernels, own = next(fitting, (None, []))
+        kernels, members = next(fitting, (None, []))
         if kernels is None:
             kernels = Kernels(text, places)
-            group.append((kernels, own))
+            group.append((kernels, members))
         kernels.values.append(values)
-        own.append(text)
-    return [entry for group in found.values() for entry in group]
+        members.append(text)
+    return [entry for group in groups.values() for entry in group]
 
 
 def skeleton(text: str, places: Sequence[Literal]) -> str:

@@ -33,7 +33,7 @@ def wasm_module(bundle: Contents) -> bytes:
 
     Raises ``BackendError`` if there is no linker, and for models that need functions of C.
     """
-    needs, made, file = bundle.needs, bundle.made, f"{bundle.name}.wasm"
+    needs, program, file = bundle.needs, bundle.program, f"{bundle.name}.wasm"
     if missing := (*needs.libm, *needs.system, *needs.compiler):
         raise BackendError(
             f"a module of WebAssembly has no library, and the model calls {', '.join(missing)}. "
@@ -46,10 +46,10 @@ def wasm_module(bundle: Contents) -> bytes:
             "no linker for WebAssembly. Remedy: install lld, or `pip install ziglang`; or leave "
             "library='shared' out and link the object with wasm-ld yourself."
         )
-    stack = max(LEAST_STACK_NBYTES, -(-2 * made.stack.most_nbytes // ALIGNMENT) * ALIGNMENT)
+    stack = max(LEAST_STACK_NBYTES, -(-2 * program.stack.most_nbytes // ALIGNMENT) * ALIGNMENT)
     exports = [f"--export={name}" for name in (f"{bundle.name}_run", "__heap_base")]
     options = ["--no-entry", "--strip-all", "--stack-first", "-z", f"stack-size={stack}"]
-    return linked(command, [made.code], [*options, *exports], file)
+    return linked(command, [program.code], [*options, *exports], file)
 
 
 def es_module(bundle: Contents) -> str:
@@ -59,7 +59,7 @@ def es_module(bundle: Contents) -> str:
         "name": bundle.name,
         "version": __version__,
         "sourceHash": bundle.model.source_hash,
-        "arenaBytes": bundle.made.arena_nbytes,
+        "arenaBytes": bundle.program.arena_nbytes,
         "align": ALIGNMENT,
         **{
             word: [
@@ -83,4 +83,4 @@ def es_module(bundle: Contents) -> str:
         "__RESULTS__": json.dumps([meaning for _, meaning in sorted(RESULTS.values())], indent=2),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
-    return re.sub("|".join(words), lambda found: words[found[0]], text)
+    return re.sub("|".join(words), lambda match: words[match[0]], text)

@@ -24,7 +24,13 @@ from quantglow.export.bundle.c_files import (
     pool_files,
 )
 from quantglow.export.bundle.constants import Placement
-from quantglow.export.bundle.contents import Code, Contents, Model, inputs_of, outputs_of
+from quantglow.export.bundle.contents import (
+    BundleCode,
+    BundledModel,
+    Contents,
+    inputs_of,
+    outputs_of,
+)
 from quantglow.export.bundle.header import header
 from quantglow.export.bundle.linking import Library, shared_library
 from quantglow.export.bundle.program_object import ProgramObject
@@ -47,7 +53,7 @@ comments of their language look."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class BundleLimits:
     """Maximum bytes of code and weights, and of arena and stack; None: any."""
 
     flash_nbytes: int | None = None
@@ -55,7 +61,7 @@ class Limits:
 
     def check(self, bundle: Contents) -> None:
         """Raise ``BackendError`` for a bundle that needs more."""
-        arena, stack = bundle.made.arena_nbytes, bundle.made.stack.most_nbytes
+        arena, stack = bundle.program.arena_nbytes, bundle.program.stack.most_nbytes
         if self.flash_nbytes is not None:
             flash = bundle.flash
             parts = {"code": flash.code_nbytes, "weights": flash.weights_nbytes}
@@ -66,11 +72,11 @@ class Limits:
 
 def write_bundle(
     folder: str | os.PathLike[str],
-    model: Model,
-    code: Code,
+    model: BundledModel,
+    code: BundleCode,
     placement: Placement,
     library: Library,
-    limits: Limits,
+    limits: BundleLimits,
     has_pool: bool = False,
 ) -> None:
     """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by options, the weights and
@@ -130,16 +136,16 @@ def is_generated(path: Path, first_line: str) -> bool:
     return line.startswith(before) and line.endswith(after)
 
 
-def contents_of(model: Model, code: Code, placement: Placement) -> Contents:
+def contents_of(model: BundledModel, code: BundleCode, placement: Placement) -> Contents:
     """The object of a model, and what there is to know of it.  Raises ``BackendError``."""
     name, base = model.name, code.base
-    made = code.made(model, placement)
-    return Contents(model, base.target, made, inputs_of(name, base), outputs_of(name, base))
+    program = code.build(model, placement)
+    return Contents(model, base.target, program, inputs_of(name, base), outputs_of(name, base))
 
 
 def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
     """The contents of each file."""
-    name, made = bundle.name, bundle.made
+    name, program = bundle.name, bundle.program
     texts = {
         f"{name}.h": header(bundle),
         "main.c": example(bundle),
@@ -148,8 +154,8 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
     texts |= {file: signed(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
     if bundle.has_pool:
         texts |= pool_files(bundle)
-    parts = {f"{part}.o": data for part, data in made.parts.items()}
-    files = {f"{name}.o": made.code, **parts, **weights_files(name, made)}
+    parts = {f"{part}.o": data for part, data in program.parts.items()}
+    files = {f"{name}.o": program.code, **parts, **weights_files(name, program)}
     files |= {file: text.encode() for file, text in texts.items()}
     if library is Library.SHARED:
         files |= loadable_files(bundle)
@@ -159,22 +165,22 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
 
 def loadable_files(bundle: Contents) -> dict[str, bytes]:
     """The files for loaders.  Raises ``BackendError``."""
-    name, made = bundle.name, bundle.made
+    name, program = bundle.name, bundle.program
     if bundle.target.is_module:
         return {f"{name}.wasm": wasm_module(bundle), f"{name}.mjs": es_module(bundle).encode()}
     file = f"lib{name}.so"
-    return {file: shared_library([made.code, *made.parts.values()], bundle.target, file)}
+    return {file: shared_library([program.code, *program.parts.values()], bundle.target, file)}
 
 
-def weights_files(name: str, made: ProgramObject) -> dict[str, bytes]:
+def weights_files(name: str, program: ProgramObject) -> dict[str, bytes]:
     """The file of the weights, if they are not in the object."""
-    match made.weights.placement:
+    match program.weights.placement:
         case Placement.OBJECT:
             return {}
         case Placement.C:
-            return {f"{name}_weights.c": c_weights(name, made.weights).encode()}
+            return {f"{name}_weights.c": c_weights(name, program.weights).encode()}
         case Placement.BIN:
-            return {f"{name}_weights.bin": b"".join(made.weights.pieces())}
+            return {f"{name}_weights.bin": b"".join(program.weights.pieces())}
 
 
 def refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> None:
@@ -213,10 +219,10 @@ def left_over(
     path = Path(folder)
     try:
         listed = json.loads(_regular(path / f"{name}.json"))["files"]
-        found = {str(file): str(facts["sha256"]) for file, facts in listed.items()}
+        digests = {str(file): str(facts["sha256"]) for file, facts in listed.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
-    for file, known in found.items():
+    for file, known in digests.items():
         try:
             is_own = Path(file).name == file and _hash(_regular(path / file)) == known
         except (OSError, ValueError):  # it is not there, no file, or has no name
@@ -238,7 +244,7 @@ def _hash(data: bytes) -> str:
 
 def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
     """The contents of ``NAME.json``; ``files`` are those of the bundle beside it."""
-    target, made = bundle.target, bundle.made
+    target, program = bundle.target, bundle.program
     return {
         "format": FORMAT,
         "name": bundle.name,
@@ -250,16 +256,16 @@ def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
             "cpu": target.cpu,
             "features": target.features,
         },
-        "arena": {"nbytes": made.arena_nbytes, "align": ALIGNMENT},
-        "stack_nbytes": made.stack.most_nbytes,
-        "stack": asdict(made.stack),
+        "arena": {"nbytes": program.arena_nbytes, "align": ALIGNMENT},
+        "stack_nbytes": program.stack.most_nbytes,
+        "stack": asdict(program.stack),
         "code_nbytes": bundle.flash.code_nbytes,
         "flash_counted": bundle.flash.method,
-        "weights": {"nbytes": made.weights.nbytes, "placement": str(made.weights.placement)},
+        "weights": {"nbytes": program.weights.nbytes, "placement": str(program.weights.placement)},
         "inputs": [tensor.to_json() for tensor in bundle.inputs],
         "outputs": [tensor.to_json() for tensor in bundle.outputs],
         "needs": asdict(bundle.needs),
-        "kernels": list(made.kernels),
+        "kernels": list(program.kernels),
         "files": {
             file: {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for file, data in files.items()

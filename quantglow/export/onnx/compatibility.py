@@ -44,7 +44,7 @@ def name_left_out_results(proto: onnx.ModelProto) -> bool:
     if unnamed:
         names = new_names(proto)
         for node in unnamed:
-            node.output[:] = [name or next(names) for name in wanted(node)]
+            node.output[:] = [name or next(names) for name in node_results(node)]
     return bool(unnamed)
 
 
@@ -55,7 +55,7 @@ def is_unsafe(node: onnx.NodeProto) -> bool:
     return node.domain in ("", "ai.onnx") and node.op_type in ("BatchNormalization", "Split")
 
 
-def wanted(node: onnx.NodeProto) -> list[str]:
+def node_results(node: onnx.NodeProto) -> list[str]:
     """The results of a node; a BatchNormalization that does not train has but one."""
     names = list(node.output)
     trains = any(a.name == "training_mode" and a.i for a in node.attribute)

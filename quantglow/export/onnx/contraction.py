@@ -15,7 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.export.onnx.writer import Perm, Value, Writer, channels_first, export_rule, identity
+from quantglow.export.onnx.writer import (
+    OnnxWriter,
+    Perm,
+    Value,
+    channels_first,
+    export_rule,
+    identity,
+)
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Conv, ConvTranspose, Gemm, GroupedMatMul, MatMul, QuantizeRows
 from quantglow.ir.ops.arithmetic import integer_bounds, is_integer, multiplier
@@ -32,7 +39,7 @@ BLOCKED_OPSET = 21
 
 
 @export_rule(Conv)
-def conv(node: Conv, w: Writer) -> Value:
+def conv(node: Conv, w: OnnxWriter) -> Value:
     """Weights [KH, KW, C/group, O] become [O, C/group, KH, KW]."""
     inputs = [w.real(node.x, IMAGE), w.real(node.w, (3, 2, 0, 1)), *bias(node, w)]
     sums = w.emit(
@@ -52,7 +59,7 @@ def conv(node: Conv, w: Writer) -> Value:
 
 
 @export_rule(ConvTranspose)
-def conv_transpose(node: ConvTranspose, w: Writer) -> Value:
+def conv_transpose(node: ConvTranspose, w: OnnxWriter) -> Value:
     """Weights [KH, KW, C/group, O] become [C, O/group, KH, KW]."""
     sums = w.emit(
         "ConvTranspose",
@@ -71,7 +78,7 @@ def conv_transpose(node: ConvTranspose, w: Writer) -> Value:
     return finished(node, activated(node, sums, w), IMAGE, w)
 
 
-def transposed_weights(node: ConvTranspose, w: Writer) -> str:
+def transposed_weights(node: ConvTranspose, w: OnnxWriter) -> str:
     """[C, O/group, KH, KW].  No axis of grouped weights is the output channel: they are
     dequantized as [O, C/group, KH, KW] and rearranged then."""
     if node.group == 1:
@@ -85,19 +92,19 @@ def transposed_weights(node: ConvTranspose, w: Writer) -> str:
 
 
 @export_rule(Gemm)
-def gemm(node: Gemm, w: Writer) -> Value:
+def gemm(node: Gemm, w: OnnxWriter) -> Value:
     inputs = [w.real(node.x), w.real(node.w), *bias(node, w)]
     sums = w.emit("Gemm", inputs, f"{node.name}:sum")
     return finished(node, activated(node, sums, w), identity(2), w)
 
 
 @export_rule(MatMul)
-def mat_mul(node: MatMul, w: Writer) -> Value:
+def mat_mul(node: MatMul, w: OnnxWriter) -> Value:
     sums = w.emit("MatMul", [w.real(node.x), w.real(node.y)], f"{node.name}:sum")
     return w.rounded(node, sums, identity(node.type.rank))
 
 
-def bias(node: Contraction, w: Writer) -> list[str]:
+def bias(node: Contraction, w: OnnxWriter) -> list[str]:
     """The bias operand, if there is one; int32 steps of input scale times weight scale."""
     if node.b is None:
         return []
@@ -117,7 +124,7 @@ def bias(node: Contraction, w: Writer) -> list[str]:
     return [w.emit("DequantizeLinear", inputs, f"{node.b.name}:dq", **axis)]
 
 
-def activated(node: Contraction, name: str, w: Writer) -> str:
+def activated(node: Contraction, name: str, w: OnnxWriter) -> str:
     """The activation of the float32 sum: its operator, Mul and Add."""
     activation = node.activation
     if activation is None:
@@ -131,7 +138,7 @@ def activated(node: Contraction, name: str, w: Writer) -> str:
     return name
 
 
-def finished(node: Any, name: str, perm: Perm, w: Writer) -> Value:
+def finished(node: Any, name: str, perm: Perm, w: OnnxWriter) -> Value:
     """The float32 result between its bounds, rounded if the node is quantized.
 
     Bounds at which the rounding saturates anyway are left out: runtimes then see the pattern
@@ -146,7 +153,7 @@ def finished(node: Any, name: str, perm: Perm, w: Writer) -> Value:
     return w.rounded(node, bounded(node, name, low, high, w), perm)
 
 
-def bounded(node: Node, name: str, low: float, high: float, w: Writer) -> str:
+def bounded(node: Node, name: str, low: float, high: float, w: OnnxWriter) -> str:
     """``min(max(x, low), high)``: Relu, Clip, or nothing."""
     hint = f"{node.name}:bounded"
     if (low, high) == (0.0, math.inf):
@@ -161,13 +168,13 @@ def bounded(node: Node, name: str, low: float, high: float, w: Writer) -> str:
 
 
 @export_rule(QuantizeRows)
-def quantize_rows(node: QuantizeRows, w: Writer) -> Value:
+def quantize_rows(node: QuantizeRows, w: OnnxWriter) -> Value:
     """The rows before they are rounded."""
     return Value(w.real(node.x), identity(2))
 
 
 @export_rule(GroupedMatMul)
-def grouped_mat_mul(node: GroupedMatMul, w: Writer) -> Value:
+def grouped_mat_mul(node: GroupedMatMul, w: OnnxWriter) -> Value:
     x, depth = w.stored(node.x), depth_of(node)
     write = n_bits if node.group & (node.group - 1) == 0 else blocked
     return Value(write(node, x, depth, w), identity(2))
@@ -179,7 +186,7 @@ def depth_of(node: GroupedMatMul) -> int:
     return int(x.type.shape[1]) if x.type.dtype.is_float else node.depth
 
 
-def n_bits(node: GroupedMatMul, x: str, depth: int, w: Writer) -> str:
+def n_bits(node: GroupedMatMul, x: str, depth: int, w: OnnxWriter) -> str:
     """MatMulNBits; its zero points are packed as its weights are."""
     w.domains[MICROSOFT] = 1
     inputs = [x, w.stored(node.w), w.stored(node.scales)]
@@ -208,7 +215,7 @@ def packed_points(points: Array, bits: int) -> Array:
     return packed_codes(np.pad(points, ((0, 0), (0, missing))), bits)
 
 
-def blocked(node: GroupedMatMul, x: str, depth: int, w: Writer) -> str:
+def blocked(node: GroupedMatMul, x: str, depth: int, w: OnnxWriter) -> str:
     """Weights [N, K] as uint8 behind DequantizeLinear."""
     w.require(BLOCKED_OPSET)
     codes = unpacked_codes(array_of(node.w), node.bits).reshape(len(array_of(node.w)), -1)

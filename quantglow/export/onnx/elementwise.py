@@ -13,9 +13,9 @@ import onnx
 from quantglow.export.onnx.contraction import bounded, finished
 from quantglow.export.onnx.writer import (
     FIRST_OPSET,
+    OnnxWriter,
     Perm,
     Value,
-    Writer,
     export_rule,
     identity,
     of_rank,
@@ -113,7 +113,7 @@ FORMULAS: dict[str, Callable[..., Expr]] = {
 
 
 @export_rule(Elementwise)
-def elementwise(node: Elementwise, w: Writer) -> Value:
+def elementwise(node: Elementwise, w: OnnxWriter) -> Value:
     """The expression reads codes of quantized operands, and gives those of its result."""
     rank = node.type.rank
     if any(operand.type.quant for operand in node.args):
@@ -121,7 +121,7 @@ def elementwise(node: Elementwise, w: Writer) -> Value:
     else:
         perm = w.common_order(node.args, rank)
         operands = [w.spread(operand, rank, perm) for operand in node.args]
-    written = Steps(node, w, operands).stored(node.expression, node.out.dtype)
+    written = ExpressionWriter(node, w, operands).stored(node.expression, node.out.dtype)
     if not is_full(node):
         shape = w.integers(permuted(node.type.shape, perm), f"{node.name}:shape")
         written = w.emit("Expand", [written, shape], f"{node.name}:full")
@@ -140,7 +140,7 @@ def is_full(node: Elementwise) -> bool:
 
 
 @export_rule(RowMap)
-def rows(node: RowMap, w: Writer) -> Value:
+def rows(node: RowMap, w: OnnxWriter) -> Value:
     """Every operand is a whole row: of one that is broadcast, a sum would be another."""
     rank = node.type.rank
     perm = w.common_order(node.args, rank)
@@ -149,7 +149,7 @@ def rows(node: RowMap, w: Writer) -> Value:
         w.emit("Expand", [w.spread(operand, rank, perm), shape], f"{node.name}:rows")
         for operand in node.args
     ]
-    steps = Steps(node, w, operands, row_axis=perm.index(rank - 1))
+    steps = ExpressionWriter(node, w, operands, row_axis=perm.index(rank - 1))
     written = steps.stored(node.expression, node.out.dtype)
     if not varies(node.expression):
         written = w.emit("Expand", [written, shape], f"{node.name}:full")
@@ -162,11 +162,11 @@ def varies(expr: Expr) -> bool:
 
 
 @dataclass
-class Steps:
+class ExpressionWriter:
     """Writes each step of an expression of a node's operands once."""
 
     node: Node
-    writer: Writer
+    writer: OnnxWriter
     operands: list[str]
     row_axis: int = 0
     done: dict[Expr, str] = field(default_factory=dict)
@@ -289,23 +289,23 @@ def is_widened(dtype: DType) -> bool:
 
 
 @export_rule(ops.Unary)
-def unary(node: ops.Unary, w: Writer) -> Value:
+def unary(node: ops.Unary, w: OnnxWriter) -> Value:
     """The ONNX operator, or the steps of its formula where the oldest runtimes lack it."""
     perm = w.order(node.x)
     x = w.real(node.x, perm)
     if node.since > FIRST_OPSET:
-        return Value(Steps(node, w, [x]).value(node.formula().rounded()), perm)
+        return Value(ExpressionWriter(node, w, [x]).value(node.formula().rounded()), perm)
     return Value(w.emit(node.op, [x], node.name, **node.attributes()), perm)
 
 
 @export_rule(ops.Clip)
-def clip(node: ops.Clip, w: Writer) -> Value:
+def clip(node: ops.Clip, w: OnnxWriter) -> Value:
     perm = w.order(node.x)
     return Value(bounded(node, w.real(node.x, perm), node.low, node.high, w), perm)
 
 
 @export_rule(ops.Swish)
-def swish(node: ops.Swish, w: Writer) -> Value:
+def swish(node: ops.Swish, w: OnnxWriter) -> Value:
     """``x * Sigmoid(alpha * x)``: runtimes know Sigmoid, and compute it in one step."""
     perm = w.order(node.x)
     x = inner = w.real(node.x, perm)
@@ -315,12 +315,12 @@ def swish(node: ops.Swish, w: Writer) -> Value:
     return Value(w.emit("Mul", [x, gate], node.name), perm)
 
 
-def scalar(node: Node, label: str, value: float, w: Writer) -> str:
+def scalar(node: Node, label: str, value: float, w: OnnxWriter) -> str:
     return w.constant(np.array(value, np.float32), f"{node.name}:{label}")
 
 
 @export_rule(ops.Binary)
-def binary(node: ops.Binary, w: Writer) -> Value:
+def binary(node: ops.Binary, w: OnnxWriter) -> Value:
     rank = node.type.rank
     perm = w.common_order(node.operands, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.operands]
@@ -328,7 +328,7 @@ def binary(node: ops.Binary, w: Writer) -> Value:
 
 
 @export_rule(ops.Where)
-def where(node: ops.Where, w: Writer) -> Value:
+def where(node: ops.Where, w: OnnxWriter) -> Value:
     rank = node.type.rank
     perm = w.common_order(node.operands, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.operands]
@@ -336,7 +336,7 @@ def where(node: ops.Where, w: Writer) -> Value:
     return w.rounded(node, chosen(operands, dtype, f"{node.name}:real", w), perm)
 
 
-def chosen(operands: list[str], dtype: DType, hint: str, w: Writer) -> str:
+def chosen(operands: list[str], dtype: DType, hint: str, w: OnnxWriter) -> str:
     """The choice in types that onnxruntime's Where has: conditions by And and Or, small integers as
     larger ones."""
     if dtype in (DType.F32, DType.I32, DType.I64, DType.U8):
@@ -352,14 +352,14 @@ def chosen(operands: list[str], dtype: DType, hint: str, w: Writer) -> str:
 
 
 @export_rule(ops.PRelu)
-def prelu(node: ops.PRelu, w: Writer) -> Value:
+def prelu(node: ops.PRelu, w: OnnxWriter) -> Value:
     perm = w.order(node.x)
     operands = [w.real(node.x, perm), w.spread(node.slope, node.type.rank, perm)]
     return w.rounded(node, w.emit("PRelu", operands, f"{node.name}:real"), perm)
 
 
 @export_rule(Quantize, Rescale)
-def quantize(node: Quantize | Rescale, w: Writer) -> Value:
+def quantize(node: Quantize | Rescale, w: OnnxWriter) -> Value:
     """QuantizeLinear; behind DequantizeLinear where x is quantized already.
 
     onnxruntime merges two roundings in a row into one, which gives other integers.
@@ -372,7 +372,7 @@ def quantize(node: Quantize | Rescale, w: Writer) -> Value:
 
 
 @export_rule(Table)
-def table(node: Table, w: Writer) -> Value:
+def table(node: Table, w: OnnxWriter) -> Value:
     """Gather from the real results of all codes (integers, if they stand for no real numbers), at
     the codes of x counted from 0.
 
@@ -388,7 +388,7 @@ def table(node: Table, w: Writer) -> Value:
     return w.rounded(node, w.emit("Gather", [entries, index], f"{node.name}:real"), perm)
 
 
-def table_index(node: Table, x: str, perm: Perm, w: Writer) -> str:
+def table_index(node: Table, x: str, perm: Perm, w: OnnxWriter) -> str:
     """The codes of x, float32 or plain integers, as int32 counted from 0."""
     kind, name = node.x.type, f"{node.name}:index"
     is_shifted = kind.quant is not None and kind.dtype is not DType.I16

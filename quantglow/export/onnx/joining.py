@@ -18,7 +18,14 @@ from quantglow.export.onnx.compatibility import (
     name_left_out_results,
     opset_for,
 )
-from quantglow.export.onnx.writer import FIRST_OPSET, Value, Writer, export_rule, identity, unused
+from quantglow.export.onnx.writer import (
+    FIRST_OPSET,
+    OnnxWriter,
+    Value,
+    export_rule,
+    identity,
+    unused,
+)
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
 from quantglow.importer.onnx.nodes.values import array_of
 from quantglow.importer.onnx.reading.canonicalization import sorted_nodes
@@ -35,7 +42,7 @@ from quantglow.ir.ops.loop import Trips
 
 
 @export_rule(External)
-def external(node: External, w: Writer) -> Value:
+def external(node: External, w: OnnxWriter) -> Value:
     """The ONNX node itself; all its outputs are written together."""
     key = (node.model, node.args)
     if key not in w.parts:
@@ -43,7 +50,7 @@ def external(node: External, w: Writer) -> Value:
     return Value(w.parts[key][node.output], identity(node.type.rank))
 
 
-def write_part(node: External, w: Writer) -> list[str]:
+def write_part(node: External, w: OnnxWriter) -> list[str]:
     """Write the node of the model, as the opset that is written has it; the values of its
     outputs."""
     source = onnx.ModelProto.FromString(node.model)

@@ -16,8 +16,8 @@ from quantglow.export.onnx.compatibility import copy_shared_results, name_left_o
 from quantglow.export.onnx.writer import (
     FIRST_OPSET,
     ON_DEMAND,
+    OnnxWriter,
     Value,
-    Writer,
     export_rule,
     final_names,
     identity,
@@ -77,11 +77,11 @@ def export_onnx(
     return proto
 
 
-def written(graph: Graph, dimensions: Dimensions) -> Writer:
+def written(graph: Graph, dimensions: Dimensions) -> OnnxWriter:
     """All nodes of a graph, in the newest opset that one of them needs."""
     opset = FIRST_OPSET
     while True:
-        writer = Writer(opset)
+        writer = OnnxWriter(opset)
         for node in (*graph.inputs, *graph.compute_nodes()):
             writer.write(node)
             if isinstance(node, Input):
@@ -93,7 +93,7 @@ def written(graph: Graph, dimensions: Dimensions) -> Writer:
 
 
 @export_rule(Input)
-def graph_input(node: Input, w: Writer) -> Value:
+def graph_input(node: Input, w: OnnxWriter) -> Value:
     return Value(w.number(node.name), identity(node.type.rank))
 
 
@@ -111,7 +111,7 @@ def is_exportable(node: Node) -> bool:
     return rule_of(type(node)) is not None or isinstance(node, ON_DEMAND)
 
 
-def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
+def assembled(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
     """The model of everything written."""
     if sum(array.nbytes for array in writer.initializers.values()) > LARGEST_NBYTES:
         raise ModelError("the weights need more than one 2 GB ONNX file. Remedy: quantize them.")

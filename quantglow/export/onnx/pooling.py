@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from quantglow.export.onnx.writer import (
+    OnnxWriter,
     Perm,
     Value,
-    Writer,
     channels_first,
     export_rule,
     identity,
@@ -37,7 +37,7 @@ IMAGE = channels_first(4)
 
 
 @export_rule(MaxPool)
-def max_pool(node: MaxPool, w: Writer) -> Value:
+def max_pool(node: MaxPool, w: OnnxWriter) -> Value:
     result = w.emit(
         "MaxPool", [pooled(node, w)], f"{node.name}:real", dilations=node.dilations, **windows(node)
     )
@@ -45,7 +45,7 @@ def max_pool(node: MaxPool, w: Writer) -> Value:
 
 
 @export_rule(AveragePool)
-def average_pool(node: AveragePool, w: Writer) -> Value:
+def average_pool(node: AveragePool, w: OnnxWriter) -> Value:
     attributes: dict[str, Any] = windows(node)
     if node.dilations != (1, 1):
         w.require(19)
@@ -60,7 +60,7 @@ def average_pool(node: AveragePool, w: Writer) -> Value:
     return w.rounded(node, mean, IMAGE)
 
 
-def pooled(node: Pool, w: Writer) -> str:
+def pooled(node: Pool, w: OnnxWriter) -> str:
     """The image.  onnxruntime would fold a Pad into the pool, also where the pool's padding is
     another value, or must be smaller than the window."""
     x = w.real(node.x, IMAGE)
@@ -98,7 +98,7 @@ def padding_behind(node: Pool, axis: int) -> int:
 
 
 @export_rule(ReduceMean, ReduceSum, ReduceMax, ReduceMin)
-def reduction(node: Any, w: Writer) -> Value:
+def reduction(node: Any, w: OnnxWriter) -> Value:
     """The mean of an image has an operator of its own, which more runtimes know in int8."""
     if isinstance(node, ReduceMean) and (node.axes, node.x.type.rank) == ((1, 2), 4):
         return image_mean(node, w)
@@ -115,7 +115,7 @@ def reduction(node: Any, w: Writer) -> Value:
     return w.rounded(node, result, perm if node.keepdims else without(perm, node.axes))
 
 
-def image_mean(node: ReduceMean, w: Writer) -> Value:
+def image_mean(node: ReduceMean, w: OnnxWriter) -> Value:
     mean = w.emit("GlobalAveragePool", [w.real(node.x, IMAGE)], f"{node.name}:image")
     whole = w.rounded(node, mean, IMAGE)
     if node.keepdims:
@@ -135,7 +135,7 @@ def without(perm: Perm, axes: tuple[int, ...]) -> Perm:
 
 
 @export_rule(BatchNormalization)
-def batch_normalization(node: BatchNormalization, w: Writer) -> Value:
+def batch_normalization(node: BatchNormalization, w: OnnxWriter) -> Value:
     if node.type.rank < 2:
         raise ModelError(
             f"{node!r} cannot be written as ONNX, whose BatchNormalization needs two axes. "
@@ -148,7 +148,7 @@ def batch_normalization(node: BatchNormalization, w: Writer) -> Value:
 
 
 @export_rule(LayerNormalization)
-def layer_normalization(node: LayerNormalization, w: Writer) -> Value:
+def layer_normalization(node: LayerNormalization, w: OnnxWriter) -> Value:
     """ONNX normalizes over all axes from one on, and cannot do without a scale."""
     perm = identity(node.type.rank)
     scale = ones(node, w) if node.gamma is None else w.real(node.gamma)
@@ -158,7 +158,7 @@ def layer_normalization(node: LayerNormalization, w: Writer) -> Value:
     return w.rounded(node, result, perm)
 
 
-def ones(node: LayerNormalization, w: Writer) -> str:
+def ones(node: LayerNormalization, w: OnnxWriter) -> str:
     """A scale of 1 for each element that is normalized."""
     one, size = np.ones(1, np.float32), node.type.shape[-1:]
     if not any(map(is_free, size)):
@@ -168,13 +168,13 @@ def ones(node: LayerNormalization, w: Writer) -> str:
 
 
 @export_rule(LRN)
-def lrn(node: LRN, w: Writer) -> Value:
+def lrn(node: LRN, w: OnnxWriter) -> Value:
     perm = channels_first(node.type.rank)
     return Value(w.emit(node.op, [w.real(node.x, perm)], node.name, **node.attributes()), perm)
 
 
 @export_rule(Softmax, LogSoftmax)
-def softmax(node: Softmax | LogSoftmax, w: Writer) -> Value:
+def softmax(node: Softmax | LogSoftmax, w: OnnxWriter) -> Value:
     """Along what the last axis of the graph is in ONNX.
 
     onnxruntime has an integer Softmax that is up to a step off, away from ties: not to be used.

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from quantglow.export.onnx.writer import (
+    OnnxWriter,
     Value,
-    Writer,
     channels_first,
     export_rule,
     identity,
@@ -42,7 +42,7 @@ MOVES = ("Expand", "MaxPool", "Reshape", "Slice", "Transpose")
 
 
 @export_rule(Reshape)
-def reshape(node: Reshape, w: Writer) -> Value:
+def reshape(node: Reshape, w: OnnxWriter) -> Value:
     """Between the orders of axes in which x is there and ONNX wants images, if memory agrees."""
     before, after = w.order(node.x), identity(node.type.rank)
     if not moves_only_ones(node.x.type.shape, before):
@@ -56,7 +56,7 @@ def reshape(node: Reshape, w: Writer) -> Value:
 
 
 @export_rule(Expand)
-def expand(node: Expand, w: Writer) -> Value:
+def expand(node: Expand, w: OnnxWriter) -> Value:
     rank = node.type.rank
     perm = w.order(node.x) if node.x.type.rank == rank else identity(rank)
     x_perm = perm if node.x.type.rank == rank else identity(node.x.type.rank)
@@ -66,7 +66,7 @@ def expand(node: Expand, w: Writer) -> Value:
 
 
 @export_rule(Concat)
-def concat(node: Concat, w: Writer) -> Value:
+def concat(node: Concat, w: OnnxWriter) -> Value:
     perm = w.common_order(node.parts, node.type.rank)
     parts = [w.real(part, perm) for part in node.parts]
     result = w.emit("Concat", parts, f"{node.name}:real", axis=perm.index(node.axis))
@@ -74,7 +74,7 @@ def concat(node: Concat, w: Writer) -> Value:
 
 
 @export_rule(Slice)
-def slice_(node: Slice, w: Writer) -> Value:
+def slice_(node: Slice, w: OnnxWriter) -> Value:
     """An end that is reached backwards is counted from behind: -1 would be the last element."""
     if (numbers := counted(node, w)) is not None:
         return Value(numbers, identity(1))
@@ -93,7 +93,7 @@ def slice_(node: Slice, w: Writer) -> Value:
     return w.rounded(node, result, perm)
 
 
-def counted(node: Slice, w: Writer) -> str | None:
+def counted(node: Slice, w: OnnxWriter) -> str | None:
     """Range for a free part of the integers from 0, which a graph stores up to some number."""
     if not isinstance(node.x, Constant) or node.type.rank != 1 or not is_free(node.sizes[0]):
         return None
@@ -108,7 +108,7 @@ def counted(node: Slice, w: Writer) -> str | None:
 
 
 @export_rule(Pad)
-def pad(node: Pad, w: Writer) -> Value:
+def pad(node: Pad, w: OnnxWriter) -> Value:
     perm = w.order(node.x)
     widths = w.integers(
         (*permuted(node.before, perm), *permuted(node.after, perm)), f"{node.name}:pads"
@@ -120,13 +120,13 @@ def pad(node: Pad, w: Writer) -> Value:
 
 
 @export_rule(AntialiasedResize)
-def antialiased_resize(node: AntialiasedResize, w: Writer) -> Value:
+def antialiased_resize(node: AntialiasedResize, w: OnnxWriter) -> Value:
     w.require(18)
     return resize(node, w, antialias=1, exclude_outside=int(node.excludes_outside))
 
 
 @export_rule(Resize)
-def resize(node: Resize, w: Writer, **attributes: int) -> Value:
+def resize(node: Resize, w: OnnxWriter, **attributes: int) -> Value:
     if node.coordinates == "half_pixel_symmetric":
         w.require(19)
     result = w.emit(
@@ -141,7 +141,7 @@ def resize(node: Resize, w: Writer, **attributes: int) -> Value:
     return w.rounded(node, result, IMAGE)
 
 
-def resize_operands(node: Resize, w: Writer) -> list[str]:
+def resize_operands(node: Resize, w: OnnxWriter) -> list[str]:
     """Sizes where their ratios are the scales, else the scales; of free sizes these where they
     round to the same."""
     before = node.x.type.shape[1:3]
@@ -159,14 +159,14 @@ def resize_operands(node: Resize, w: Writer) -> list[str]:
 
 
 @export_rule(Gather)
-def gather(node: Gather, w: Writer) -> Value:
+def gather(node: Gather, w: OnnxWriter) -> Value:
     operands = [w.real(node.x), w.stored(node.indices)]
     result = w.emit("Gather", operands, f"{node.name}:real", axis=node.axis)
     return w.rounded(node, result, identity(node.type.rank))
 
 
 @export_rule(Scatter)
-def scatter(node: Scatter, w: Writer) -> Value:
+def scatter(node: Scatter, w: OnnxWriter) -> Value:
     """Rows are coordinates of one axis: indices [n, 1]."""
     rows = w.reshaped(as_int64(node.indices, w), (node.indices.type.size, 1), f"{node.name}:rows")
     operands = [w.real(node.x), rows, w.real(node.updates)]
@@ -175,14 +175,14 @@ def scatter(node: Scatter, w: Writer) -> Value:
     return w.rounded(node, result, identity(node.type.rank))
 
 
-def as_int64(node: Node, w: Writer) -> str:
+def as_int64(node: Node, w: OnnxWriter) -> str:
     if node.type.dtype is DType.I64:
         return w.stored(node)
     return w.emit("Cast", [w.stored(node)], f"{node.name}:int64", to=onnx.TensorProto.INT64)
 
 
 @export_rule(TopK)
-def top_k(node: TopK, w: Writer) -> Value:
+def top_k(node: TopK, w: OnnxWriter) -> Value:
     """TopK; its indices, the second result of the ONNX operator."""
     operands = [w.real(node.x), w.integers([node.k], f"{node.name}:k")]
     results = [w.number(f"{node.name}:values"), w.number(node.name)]
@@ -192,7 +192,7 @@ def top_k(node: TopK, w: Writer) -> Value:
 
 
 @export_rule(Loop)
-def loop(node: Loop, w: Writer) -> Value:
+def loop(node: Loop, w: OnnxWriter) -> Value:
     """All results of a loop are written together."""
     key = (node.body, node.operands)
     if key not in w.loops:
@@ -200,7 +200,7 @@ def loop(node: Loop, w: Writer) -> Value:
     return Value(w.loops[key][node.output], identity(node.type.rank))
 
 
-def write_loop(node: Loop, w: Writer) -> list[str]:
+def write_loop(node: Loop, w: OnnxWriter) -> list[str]:
     """Write an ONNX Loop; its results."""
     number, holds = w.number(f"{node.name}:trip"), w.number(f"{node.name}:holds")
     true = w.constant(np.array(True), f"{node.name}:true")
@@ -242,7 +242,7 @@ def write_loop(node: Loop, w: Writer) -> list[str]:
     return results
 
 
-def read_inside(x: Node, w: Writer) -> str:
+def read_inside(x: Node, w: OnnxWriter) -> str:
     """A value that a body reads from outside.
 
     onnxruntime moves DequantizeLinear behind a Slice or Reshape, and ends the process where the

@@ -120,7 +120,7 @@ class Value(NamedTuple):
     perm: Perm
 
 
-Rule = Callable[[Any, "Writer"], Value]
+Rule = Callable[[Any, "OnnxWriter"], Value]
 AnyRule = TypeVar("AnyRule", bound=Rule)
 
 
@@ -171,7 +171,7 @@ def source(node: Node, perm: Perm) -> tuple[Node, Perm]:
 
 
 @dataclass
-class Writer:
+class OnnxWriter:
     """Collects the ONNX nodes of one graph.
 
     ``parts``: outputs of nodes that came from ONNX as they are; ``domains``: versions of other
@@ -192,7 +192,7 @@ class Writer:
     dimensions: dict[str, tuple[str, int]] = field(default_factory=dict)
     sizes: dict[Expression, str] = field(default_factory=dict)
 
-    def inside(self) -> Writer:
+    def inside(self) -> OnnxWriter:
         """The writer of a body: its nodes are apart, its constants and names are not."""
         return replace(
             self,
@@ -373,7 +373,7 @@ def axis_of(params: QuantParams, perm: Perm) -> dict[str, int]:
     return {} if params.axis is None else {"axis": perm.index(params.axis)}
 
 
-def output_value(writer: Writer, name: str, node: Node, used: set[str]) -> str:
+def output_value(writer: OnnxWriter, name: str, node: Node, used: set[str]) -> str:
     """The value of a graph output, one that no other output, input or initializer is."""
     value = writer.stored(node)
     if isinstance(node, Input) and node.name == name:
@@ -384,7 +384,7 @@ def output_value(writer: Writer, name: str, node: Node, used: set[str]) -> str:
     return value
 
 
-def final_names(writer: Writer, graph: Graph, outputs: Mapping[str, str]) -> dict[str, str]:
+def final_names(writer: OnnxWriter, graph: Graph, outputs: Mapping[str, str]) -> dict[str, str]:
     """The name of each ONNX value: those of inputs and ``outputs``, then hints, numbered if
     taken."""
     names = {writer.stored(node): node.name for node in graph.inputs}

@@ -14,18 +14,18 @@ from quantglow.importer.onnx.nodes.context import (
     IMPORTERS,
     AlreadyReported,
     Call,
+    ImportScope,
     OfLateShapes,
     Result,
-    Scope,
     Unsupported,
     qualified,
 )
 from quantglow.importer.onnx.nodes.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.importer.onnx.nodes.values import (
     Foreign,
-    Known,
-    Quantized,
-    Sizes,
+    IntegerValue,
+    KnownSizes,
+    KnownValue,
     Value,
     array_of,
     held_dtype,
@@ -61,20 +61,20 @@ from quantglow.ir.graph.signature import Shapes
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError, TypeRuleError
 
-Resolve = Callable[[onnx.NodeProto, Scope], dict[str, Value]]
+Resolve = Callable[[onnx.NodeProto, ImportScope], dict[str, Value]]
 """Imports another node, such as the one whose result is moved."""
 
-Resolver = Callable[[onnx.NodeProto, Scope, Resolve], dict[str, Value] | None]
+Resolver = Callable[[onnx.NodeProto, ImportScope, Resolve], dict[str, Value] | None]
 """The values of a node's outputs; None if this is not the way to make them."""
 
 
-def new_scope(proto: onnx.ModelProto, meter: Meter, fallback: bool = False) -> Scope:
+def new_scope(proto: onnx.ModelProto, meter: Meter, fallback: bool = False) -> ImportScope:
     """The names of the main graph reserved."""
     graph = proto.graph
     nodes = list(all_nodes(graph.node))
     read = {name for node in nodes for name in node.input}
     computed = {name for node in graph.node for name in node.output}
-    return Scope(
+    return ImportScope(
         opsets={"": OLDEST_OPSET, **opsets_of(proto)},
         meter=meter,
         reserved=frozenset({*computed, *(i.name for i in graph.input)}),
@@ -95,15 +95,15 @@ def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -
     return {output.name for g in (graph, *branches) for output in g.output}
 
 
-def known_initializers(graph: onnx.GraphProto, weights: Weights) -> Iterator[Known]:
+def known_initializers(graph: onnx.GraphProto, weights: Weights) -> Iterator[KnownValue]:
     """The initializers decoded, but for ``weights``.  Raises ``ModelError``."""
     for tensor in graph.initializer:
         array = weights.get(tensor.name)
-        yield Known(tensor.name, array_of(tensor) if array is None else array)
+        yield KnownValue(tensor.name, array_of(tensor) if array is None else array)
 
 
 def declare_inputs(
-    fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: Scope, values: Values
+    fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: ImportScope, values: Values
 ) -> tuple[Input, ...]:
     """Input nodes in these shapes; those with values and those without elements, such as a cache
     before the first token, are known, and no other node reads them.
@@ -127,14 +127,14 @@ def declare_inputs(
     return tuple(inputs)
 
 
-def known_input(node: Input, elements: Sequence[int] | None) -> Known | None:
+def known_input(node: Input, elements: Sequence[int] | None) -> KnownValue | None:
     """The value of an input if it is known."""
     if 0 in node.type.shape:
-        return Known(node.name, np.zeros(node.type.shape, node.type.dtype.numpy))
+        return KnownValue(node.name, np.zeros(node.type.shape, node.type.dtype.numpy))
     return None if elements is None else valued(node, elements)
 
 
-def valued(node: Input, elements: Sequence[int]) -> Known:
+def valued(node: Input, elements: Sequence[int]) -> KnownValue:
     """An input with these values.  Raises ``ModelError`` where they do not fit it."""
     kind = node.type
     fits = not kind.dtype.is_float and len(elements) == kind.size
@@ -147,7 +147,7 @@ def valued(node: Input, elements: Sequence[int]) -> Known:
             f"input_values[{node.name!r}] is {elements}, but the input is {kind}. "
             "Remedy: give all its elements, in order; only integers and conditions have values."
         )
-    return Known(node.name, array.reshape(kind.shape))
+    return KnownValue(node.name, array.reshape(kind.shape))
 
 
 def live_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -161,7 +161,7 @@ def live_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return live[::-1]
 
 
-def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
+def import_nodes(nodes: Iterable[onnx.NodeProto], scope: ImportScope) -> None:
     """Bind the outputs of all nodes; a refused node leaves its reason and placeholders."""
     for proto in nodes:
         scope.meter.enter(proto)
@@ -171,7 +171,7 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
             scope.values.update(import_or_refuse(proto, scope))
 
 
-def import_or_refuse(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+def import_or_refuse(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """The values of the node's outputs, or stand-ins for them.  Raises ``ModelError``."""
     missed = len(scope.missed)
     try:
@@ -188,13 +188,13 @@ def import_or_refuse(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
         return placeholders(proto, scope)
 
 
-def import_body(graph: onnx.GraphProto, scope: Scope) -> None:
+def import_body(graph: onnx.GraphProto, scope: ImportScope) -> None:
     """Bind the values of a subgraph."""
     scope.values.update((value.name, value) for value in known_initializers(graph, {}))
     import_nodes(live_nodes(graph), scope)
 
 
-def refused(proto: onnx.NodeProto, scope: Scope, reason: Unsupported) -> dict[str, Value]:
+def refused(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
     """Stand-ins for a node that cannot be compiled: External nodes, or a problem of the model."""
     if scope.fallback and not (scope.cuts and isinstance(reason, OfLateShapes)):
         scope.claimed.difference_update(proto.output)  # by the importer, before it gave up
@@ -213,7 +213,7 @@ def standard(proto: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+def import_node(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """The values of the node's outputs, by the first resolver that knows how to make them.
 
     Raises ``Unsupported`` with the importer's reason.
@@ -225,25 +225,27 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
 
 
 def with_moved_layout(
-    proto: onnx.NodeProto, scope: Scope, resolve: Resolve
+    proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
 ) -> dict[str, Value] | None:
     """Known integers that are moved, not computed: their layout is noted."""
     layout = linear.laid_out(proto, operands_of(proto, scope), scope)
     return None if layout is None else {layout.name: layout}
 
 
-def as_it_is(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
+def as_it_is(
+    proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
+) -> dict[str, Value] | None:
     """A node whose definition by other nodes, or whose value, holds for some sizes only."""
     if not scope.is_atomic(proto):
         return None
     operands = operands_of(proto, scope).values()
-    if all(isinstance(v, Known) and not isinstance(v, Sizes) for v in operands):
+    if all(isinstance(v, KnownValue) and not isinstance(v, KnownSizes) for v in operands):
         return None
     return left_to_fallback(proto, scope, "its definition holds for some sizes only")
 
 
 def with_known_operands(
-    proto: onnx.NodeProto, scope: Scope, resolve: Resolve
+    proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
 ) -> dict[str, Value] | None:
     """A node whose operands are all known, evaluated."""
     kind, operands = qualified(proto), operands_of(proto, scope)
@@ -263,11 +265,11 @@ def with_known_operands(
 
 
 def by_float_definition(
-    proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope
+    proto: onnx.NodeProto, operands: Mapping[str, Value], scope: ImportScope
 ) -> dict[str, Value] | None:
     """A node of floats without an importer, by its definition, as at run time: ``onnx.reference``
     takes the logarithm of a Softmax that is 0.  None where the definition has loops."""
-    floats = [v for v in operands.values() if isinstance(v, Known) and v.onnx_type == FLOAT]
+    floats = [v for v in operands.values() if isinstance(v, KnownValue) and v.onnx_type == FLOAT]
     if qualified(proto) in IMPORTERS or not floats:
         return None
     function = definition(proto, scope)
@@ -279,7 +281,9 @@ def by_float_definition(
         return None
 
 
-def by_bodies(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
+def by_bodies(
+    proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
+) -> dict[str, Value] | None:
     """An If or a loop, whose subgraphs are imported, too."""
     importer = WITH_BODIES.get(qualified(proto))
     return None if importer is None else importer(Call(proto, scope), import_body)
@@ -289,7 +293,7 @@ WITH_BODIES = {"If": import_if, "Loop": import_loop, "Scan": import_scan}
 """Importers of operators with subgraphs."""
 
 
-def by_importer(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value]:
+def by_importer(proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve) -> dict[str, Value]:
     """A node by the importer of its type; without one, by the standard's definition of it."""
     try:
         result = importer_of(proto)(Call(proto, scope))
@@ -324,28 +328,28 @@ def knows_operator(op_type: str) -> bool:
     )
 
 
-def operands_of(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+def operands_of(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """The values of the node's inputs by name."""
     return {name: scope.values[name] for name in proto.input if name}
 
 
-def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict[str, Value]:
+def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: ImportScope) -> dict[str, Value]:
     """Results by output name.  Refuses outputs nobody made, and sizes nobody can hold."""
     if missing := [n for n in proto.output[len(results) :] if n in scope.used]:
         raise Unsupported(f"its outputs {missing} are not supported")
     values: dict[str, Value] = {}
     for name, result in zip(proto.output, results, strict=False):
         value = known_value(name, result) if isinstance(result, np.ndarray) else result
-        if isinstance(value, Known):
+        if isinstance(value, KnownValue):
             scope.meter.count(name, value.shape, value.array.itemsize)
         shape = shape_of(value)
-        if not isinstance(value, Known) and shape and not 0 < math.prod(shape) <= MAX_ELEMENTS:
+        if not isinstance(value, KnownValue) and shape and not 0 < math.prod(shape) <= MAX_ELEMENTS:
             raise Unsupported(f"{name!r} would have shape {shape}")
         values[name] = value
     return values
 
 
-def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+def placeholders(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """Stand-ins for the outputs of a refused node, so that the nodes behind it are checked too."""
     inferred = inferred_types(proto, operands_of(proto, scope), scope.opsets)
     values: dict[str, Value] = {}
@@ -360,10 +364,10 @@ def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     return values
 
 
-def output_node(name: str, scope: Scope) -> Node | None:
+def output_node(name: str, scope: ImportScope) -> Node | None:
     """The node of a graph output, None (and a problem) if the graph cannot hold it."""
     value = scope.values[name]
-    if isinstance(value, Quantized) and value.is_stored:
+    if isinstance(value, IntegerValue) and value.is_stored:
         return value.node
     try:
         return scope.tensor(name)

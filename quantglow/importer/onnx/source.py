@@ -21,9 +21,15 @@ from quantglow.importer.onnx.importer import (
     output_node,
 )
 from quantglow.importer.onnx.input_shapes import declared_dims, resolve_shapes, resolve_values
-from quantglow.importer.onnx.nodes.context import Scope, Unsupported
+from quantglow.importer.onnx.nodes.context import ImportScope, Unsupported
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES, fold
-from quantglow.importer.onnx.nodes.values import OTHER_FLOATS, Known, array_of, dtype_of, origin_of
+from quantglow.importer.onnx.nodes.values import (
+    OTHER_FLOATS,
+    KnownValue,
+    array_of,
+    dtype_of,
+    origin_of,
+)
 from quantglow.importer.onnx.reading.light_models import Weights, light, source_hash, whole
 from quantglow.importer.onnx.reading.loading import check_age, checked, load_model
 from quantglow.importer.onnx.reading.proto import all_nodes, clear_notes, inferred, opsets_of
@@ -151,7 +157,7 @@ class Source:
         *,
         fallback: bool = False,
         cuts: bool = False,
-    ) -> Scope:
+    ) -> ImportScope:
         """Every value at these shapes and values of inputs, and what cannot be imported."""
         check_age(self.proto)
         constants, nodes = self.decoded
@@ -254,7 +260,7 @@ class Source:
         return source_hash(self.proto, self.weights)
 
     @cached_property
-    def decoded(self) -> tuple[tuple[Known, ...], tuple[onnx.NodeProto, ...]]:
+    def decoded(self) -> tuple[tuple[KnownValue, ...], tuple[onnx.NodeProto, ...]]:
         """Initializers and Constants, and the other nodes that some output needs."""
         opsets = opsets_of(self.proto)
         constants, nodes = list(known_initializers(self.proto.graph, self.weights)), []
@@ -285,20 +291,20 @@ class Source:
         return fed
 
 
-def renamed_values(nodes: Iterable[onnx.NodeProto], scope: Scope) -> dict[str, str]:
+def renamed_values(nodes: Iterable[onnx.NodeProto], scope: ImportScope) -> dict[str, str]:
     """Results that have another name in the graph, as that of an Identity has its operand's."""
     names = (name for node in nodes for name in node.output if name not in scope.claimed)
     pairs = ((name, scope.values.get(name)) for name in names)
     return {n: value.name for n, value in pairs if isinstance(value, Node) and value.name != n}
 
 
-def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known]:
+def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[KnownValue]:
     """The value of a Constant; the importer says what is wrong with those that have none."""
     if node.op_type != "Constant" or node.domain:
         return []
     try:
         if [a.name for a in node.attribute] == ["value"] and node.attribute[0].HasField("t"):
-            return [Known(node.output[0], array_of(node.attribute[0].t))]
+            return [KnownValue(node.output[0], array_of(node.attribute[0].t))]
         return fold(node, {}, opsets, Meter(weights_nbytes=node.ByteSize()))
     except (Unsupported, ModelError, LookupError):
         return []

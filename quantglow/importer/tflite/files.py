@@ -164,7 +164,7 @@ def operator_of(model: Any, operator: Any) -> Operator:
 
 
 @dataclass
-class Writer:
+class TableWriter:
     """Nodes and constants of the ONNX model.  Values keep TFLite's names, shapes and layout."""
 
     file: TfliteFile

@@ -14,13 +14,13 @@ from quantglow.importer.tflite.files import (
     TO_NCHW,
     TO_NHWC,
     Operator,
+    TableWriter,
     TfliteFile,
     UnsupportedError,
-    Writer,
 )
 from quantglow.support.errors import ConversionError
 
-Rule = Callable[[Writer, Operator], None]
+Rule = Callable[[TableWriter, Operator], None]
 
 RULES: dict[str, Rule] = {}
 """By TFLite's name of an operator."""
@@ -50,7 +50,7 @@ def written(file: TfliteFile) -> Any:
     rule."""
     if missing := sorted({o.kind for o in file.operators if o.kind not in RULES}):
         raise UnsupportedError(f"no rule for the operators {', '.join(missing)}")
-    writer = Writer(file)
+    writer = TableWriter(file)
     for operator in file.operators:
         RULES[operator.kind](writer, operator)
     return writer.model()
@@ -83,7 +83,12 @@ def windows(options: Any, size: tuple[int, ...], kernel: tuple[int, ...], dilati
 
 
 def on_image(
-    writer: Writer, operator: Operator, kind: str, operands: list[str], activation: int, **more: Any
+    writer: TableWriter,
+    operator: Operator,
+    kind: str,
+    operands: list[str],
+    activation: int,
+    **more: Any,
 ) -> None:
     """An operator of NCHW in a model of NHWC."""
     name = writer.begun(operator.outputs[0])
@@ -93,7 +98,7 @@ def on_image(
     writer.activated(operator.outputs[0], back, activation)
 
 
-def convolved(writer: Writer, operator: Operator, options: Any, perm: list[int]) -> None:
+def convolved(writer: TableWriter, operator: Operator, options: Any, perm: list[int]) -> None:
     """A convolution with weights whose axes in the order ``perm`` are those of ONNX."""
     x, w, *bias = operator.inputs
     shape = [writer.value(w).shape[axis] for axis in perm]
@@ -107,19 +112,19 @@ def convolved(writer: Writer, operator: Operator, options: Any, perm: list[int])
 
 
 @rule("CONV_2D")
-def convolution(writer: Writer, operator: Operator) -> None:
+def convolution(writer: TableWriter, operator: Operator) -> None:
     """Weights are [outputs, height, width, inputs of a group]."""
     convolved(writer, operator, operator.options("Conv2DOptions"), [0, 3, 1, 2])
 
 
 @rule("DEPTHWISE_CONV_2D")
-def depthwise(writer: Writer, operator: Operator) -> None:
+def depthwise(writer: TableWriter, operator: Operator) -> None:
     """Weights are [1, height, width, outputs]."""
     convolved(writer, operator, operator.options("DepthwiseConv2DOptions"), [3, 0, 1, 2])
 
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
-def pool(writer: Writer, operator: Operator) -> None:
+def pool(writer: TableWriter, operator: Operator) -> None:
     """Padding takes no part."""
     options = operator.options("Pool2DOptions")
     size = writer.file.tensors[operator.inputs[0]].shape
@@ -133,7 +138,7 @@ def pool(writer: Writer, operator: Operator) -> None:
 
 
 @rule("FULLY_CONNECTED")
-def fully_connected(writer: Writer, operator: Operator) -> None:
+def fully_connected(writer: TableWriter, operator: Operator) -> None:
     """Weights are [outputs, inputs]; rows are all axes but the last."""
     options = operator.options("FullyConnectedOptions")
     if options.WeightsFormat():
@@ -147,13 +152,13 @@ def fully_connected(writer: Writer, operator: Operator) -> None:
     writer.result(output, "Reshape", [product, target_of(writer, output)])
 
 
-def reshaped(writer: Writer, value: str, name: str, shape: list[int]) -> str:
+def reshaped(writer: TableWriter, value: str, name: str, shape: list[int]) -> str:
     """A value in another shape; -1 is the rest."""
     target = writer.constant(f"{name}:shape", np.array(shape, np.int64))
     return writer.node("Reshape", [value, target], name)
 
 
-def target_of(writer: Writer, index: int) -> str:
+def target_of(writer: TableWriter, index: int) -> str:
     """A constant, the shape of a result; its batch is the rest where it is free."""
     tensor = writer.file.tensors[index]
     shape = [-1, *tensor.shape[1:]] if tensor.dims[:1] == (-1,) else tensor.shape
@@ -171,7 +176,7 @@ ARITHMETIC = {
 
 
 @rule(*ARITHMETIC)
-def arithmetic(writer: Writer, operator: Operator) -> None:
+def arithmetic(writer: TableWriter, operator: Operator) -> None:
     """Two operands, and a fused activation."""
     kind, options = ARITHMETIC[operator.kind]
     (output,) = operator.outputs
@@ -191,21 +196,21 @@ FUNCTIONS = {
 
 
 @rule(*FUNCTIONS)
-def function(writer: Writer, operator: Operator) -> None:
+def function(writer: TableWriter, operator: Operator) -> None:
     """An operator that ONNX has, too."""
     operands = [writer.real(i) for i in operator.inputs]
     writer.result(operator.outputs[0], FUNCTIONS[operator.kind], operands)
 
 
 @rule("RELU6")
-def relu6(writer: Writer, operator: Operator) -> None:
+def relu6(writer: TableWriter, operator: Operator) -> None:
     """``min(max(x, 0), 6)``."""
     x = writer.real(operator.inputs[0])
     writer.activated(operator.outputs[0], x, tflite.ActivationFunctionType.RELU6)
 
 
 @rule("LEAKY_RELU")
-def leaky_relu(writer: Writer, operator: Operator) -> None:
+def leaky_relu(writer: TableWriter, operator: Operator) -> None:
     """``x``, negative numbers times ``alpha``."""
     alpha = operator.options("LeakyReluOptions").Alpha()
     x = writer.real(operator.inputs[0])
@@ -213,7 +218,7 @@ def leaky_relu(writer: Writer, operator: Operator) -> None:
 
 
 @rule("SOFTMAX")
-def softmax(writer: Writer, operator: Operator) -> None:
+def softmax(writer: TableWriter, operator: Operator) -> None:
     """Softmax of ``beta * x`` over the last axis."""
     (output,), x = operator.outputs, writer.real(operator.inputs[0])
     beta = operator.options("SoftmaxOptions").Beta()
@@ -226,13 +231,13 @@ def softmax(writer: Writer, operator: Operator) -> None:
 
 
 @rule("QUANTIZE")
-def quantize(writer: Writer, operator: Operator) -> None:
+def quantize(writer: TableWriter, operator: Operator) -> None:
     """Real numbers, or integers with other parameters, to integers."""
     writer.result(operator.outputs[0], "Identity", [writer.real(operator.inputs[0])])
 
 
 @rule("DEQUANTIZE")
-def dequantize(writer: Writer, operator: Operator) -> None:
+def dequantize(writer: TableWriter, operator: Operator) -> None:
     """Integers, or float16, to float32."""
     real = writer.real(operator.inputs[0])
     writer.result(operator.outputs[0], "Cast", [real], to=TensorProto.FLOAT)
@@ -242,7 +247,7 @@ def dequantize(writer: Writer, operator: Operator) -> None:
 
 
 @rule("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
-def reshape(writer: Writer, operator: Operator) -> None:
+def reshape(writer: TableWriter, operator: Operator) -> None:
     """The shape is that of the result."""
     (output,) = operator.outputs
     operands = [writer.real(operator.inputs[0]), target_of(writer, output)]
@@ -250,7 +255,7 @@ def reshape(writer: Writer, operator: Operator) -> None:
 
 
 @rule("TRANSPOSE")
-def transpose(writer: Writer, operator: Operator) -> None:
+def transpose(writer: TableWriter, operator: Operator) -> None:
     """Axes in a constant order."""
     x, perm = operator.inputs
     order = [int(axis) for axis in writer.value(perm)]
@@ -258,7 +263,7 @@ def transpose(writer: Writer, operator: Operator) -> None:
 
 
 @rule("PAD", "PADV2")
-def pad(writer: Writer, operator: Operator) -> None:
+def pad(writer: TableWriter, operator: Operator) -> None:
     """Padding is 0, or a constant."""
     (x, ends, *value), (output,) = operator.inputs, operator.outputs
     pads = np.asarray(writer.value(ends), np.int64).transpose().reshape(-1)
@@ -267,7 +272,7 @@ def pad(writer: Writer, operator: Operator) -> None:
 
 
 @rule("CONCATENATION")
-def concatenation(writer: Writer, operator: Operator) -> None:
+def concatenation(writer: TableWriter, operator: Operator) -> None:
     """Operands one after the other along an axis."""
     options = operator.options("ConcatenationOptions")
     (output,) = operator.outputs
@@ -278,7 +283,7 @@ def concatenation(writer: Writer, operator: Operator) -> None:
 
 
 @rule("MEAN")
-def mean(writer: Writer, operator: Operator) -> None:
+def mean(writer: TableWriter, operator: Operator) -> None:
     """The mean over constant axes."""
     (x, axes), (output,) = operator.inputs, operator.outputs
     over = np.asarray(writer.value(axes), np.int64).reshape(-1)

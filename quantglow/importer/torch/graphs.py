@@ -16,7 +16,7 @@ from quantglow.support.errors import ConversionError
 
 
 @dataclass(frozen=True)
-class Split:
+class GraphSplit:
     """The placeholders of an FX graph by position.
 
     frozen  weights and buffers of modules, which the compiled model holds
@@ -29,7 +29,7 @@ class Split:
     fed: Sequence[int]
 
     @staticmethod
-    def of(graph: Graph) -> Split:
+    def of(graph: Graph) -> GraphSplit:
         """Raises ``ConversionError`` for arguments that are neither tensors nor integers."""
         frozen, sizes, fed = list[int](), list[int](), list[int]()
         for position, node in enumerate(graph.find_nodes(op="placeholder")):
@@ -41,7 +41,7 @@ class Split:
             else:
                 kind = type(value).__name__
                 raise ConversionError(f"argument {node.name} is {kind}, no tensor or integer")
-        return Split(frozen, sizes, fed)
+        return GraphSplit(frozen, sizes, fed)
 
 
 def is_of_module(node: Node) -> bool:
@@ -90,7 +90,7 @@ class Outputs:
 
 
 def onnx_of_graph(
-    module: GraphModule, arguments: Sequence[Any], split: Split, outputs: Outputs
+    module: GraphModule, arguments: Sequence[Any], split: GraphSplit, outputs: Outputs
 ) -> Any:
     """The ``ModelProto`` of an FX graph for the tensors of a call: inputs are ``split.fed``, in
     order, and outputs ``outputs.computed``.
@@ -106,7 +106,7 @@ def onnx_of_graph(
 
 
 def with_constants(
-    module: GraphModule, arguments: Sequence[Any], split: Split, outputs: Outputs
+    module: GraphModule, arguments: Sequence[Any], split: GraphSplit, outputs: Outputs
 ) -> GraphModule:
     """The graph with its weights inside, sizes read from tensors, and ``outputs.computed`` only."""
     graph, copies = Graph(), dict[Node, Any]()
@@ -132,7 +132,7 @@ def with_constants(
 
 
 def size_of(
-    argument: Node, places: Sequence[Node], split: Split, copies: dict[Node, Any], graph: Graph
+    argument: Node, places: Sequence[Node], split: GraphSplit, copies: dict[Node, Any], graph: Graph
 ) -> Node:
     """A node that reads an integer argument from the shape of a tensor.
 
@@ -147,7 +147,7 @@ def size_of(
     raise ConversionError(f"the integer argument {argument.name} is the size of no tensor")
 
 
-def free_dims(graph: Graph, split: Split) -> tuple[dict[int, Any], ...]:
+def free_dims(graph: Graph, split: GraphSplit) -> tuple[dict[int, Any], ...]:
     """For each tensor that is fed, its axes whose size is free."""
     places = graph.find_nodes(op="placeholder")
     shapes = (places[position].meta["example_value"].shape for position in split.fed)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from quantglow.importer.exporters import cause_of, quiet
-from quantglow.importer.torch.samples import Call, NamedSamples, first_samples, varying_axes
+from quantglow.importer.torch.samples import ModuleCall, NamedSamples, first_samples, varying_axes
 from quantglow.support.arrays import array_of_tensor
 from quantglow.support.errors import ConversionError
 
@@ -55,7 +55,7 @@ def converted(model: Any, data: Any) -> tuple[Any, Any]:
             return onnx_of(model), array_of_tensor(data) if is_array else data
         module = checked_module(model, data)
         ahead, samples = first_samples(data)
-        call = Call.of(first := ahead[0], signature(module.forward))
+        call = ModuleCall.of(first := ahead[0], signature(module.forward))
         axes = varying_axes(ahead, signature(module.forward))
         program = exported(module, call, axes).run_decompositions(dict(DECOMPOSITIONS))
         check_stateless(program)
@@ -104,14 +104,14 @@ def unmarked(leaf: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ModuleBatch:
     """Arguments with at least ``FEWEST`` rows, and which of them have rows."""
 
-    call: Call
+    call: ModuleCall
     rows: Sequence[torch.Tensor]
 
     @staticmethod
-    def of(call: Call) -> Batch | None:
+    def of(call: ModuleCall) -> ModuleBatch | None:
         """None where no argument has rows."""
         sizes = [tensor.shape[0] for tensor in call.tensors if tensor.ndim]
         if not sizes or not sizes[0]:
@@ -122,13 +122,13 @@ class Batch:
             return torch.cat([leaf] * FEWEST) if is_row and sizes[0] < FEWEST else unmarked(leaf)
 
         repeated_call, size = call.map(repeated), max(sizes[0], FEWEST)
-        return Batch(
+        return ModuleBatch(
             repeated_call, [t for t in repeated_call.tensors if t.ndim and t.shape[0] == size]
         )
 
 
 def exported(
-    module: torch.nn.Module, call: Call, axes: Mapping[int, Collection[int]]
+    module: torch.nn.Module, call: ModuleCall, axes: Mapping[int, Collection[int]]
 ) -> ExportedProgram:
     """The program of a module, for batches of all sizes and for all sizes of ``axes``, by the
     position of the leaf, where that is possible.
@@ -147,13 +147,13 @@ def on_device_of(module: torch.nn.Module) -> Any:
 
 
 def of_free_batch(
-    module: torch.nn.Module, call: Call, axes: Mapping[int, Collection[int]]
+    module: torch.nn.Module, call: ModuleCall, axes: Mapping[int, Collection[int]]
 ) -> ExportedProgram | None:
     """The program for batches of all sizes; None where export or the module fixes a size.
 
     A module may do something else with one row (``squeeze``), so one row is tried.
     """
-    batch = Batch.of(call)
+    batch = ModuleBatch.of(call)
     if batch is None:
         return None
     shapes = ShapesCollection()
@@ -171,7 +171,7 @@ def of_free_batch(
         return None
 
 
-def agrees(program: ExportedProgram, module: torch.nn.Module, call: Call) -> bool:
+def agrees(program: ExportedProgram, module: torch.nn.Module, call: ModuleCall) -> bool:
     """Whether the program gives what the module gives for the user's own sample."""
     expected, actual = (f(*call.args, **call.kwargs) for f in (module, program.module()))
     pairs = zip(pytree.tree_leaves(expected), pytree.tree_leaves(actual), strict=True)
@@ -182,7 +182,7 @@ def agrees(program: ExportedProgram, module: torch.nn.Module, call: Call) -> boo
     )
 
 
-def of_one_shape(module: torch.nn.Module, call: Call) -> ExportedProgram:
+def of_one_shape(module: torch.nn.Module, call: ModuleCall) -> ExportedProgram:
     """The program for the shapes of a call.  Raises ``ConversionError``."""
     try:
         return torch.export.export(module, call.args, call.kwargs)
@@ -212,7 +212,7 @@ def check_stateless(program: ExportedProgram) -> None:
 
 
 def inputs_of(
-    program: ExportedProgram, call: Call
+    program: ExportedProgram, call: ModuleCall
 ) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
     """Names of the program's inputs, None for constants; and the leaves of the call."""
     specs = [s for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]

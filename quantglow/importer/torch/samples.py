@@ -24,14 +24,14 @@ bytes that they take meanwhile."""
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """Arguments of ``forward``, in its order."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     @staticmethod
-    def of(sample: Any, signature: Signature) -> Call:
+    def of(sample: Any, signature: Signature) -> ModuleCall:
         """The call that a sample stands for: a dict has keywords, a tuple or list positional
         arguments, anything else is the only argument; labels are left out.  Raises
         ``CalibrationError``.
@@ -44,12 +44,12 @@ class Call:
                 f"a sample does not fit forward{signature}: {error}. Remedy: give a dict by the "
                 "names of forward's arguments, or a tuple in their order, without labels."
             ) from None
-        return Call(bound.args, dict(bound.kwargs)).map(as_tensor)
+        return ModuleCall(bound.args, dict(bound.kwargs)).map(as_tensor)
 
-    def map(self, change: Any) -> Call:
+    def map(self, change: Any) -> ModuleCall:
         """The call with every leaf of its arguments changed."""
         args, kwargs = pytree.tree_map(change, (self.args, self.kwargs))
-        return Call(args, kwargs)
+        return ModuleCall(args, kwargs)
 
     @property
     def leaves(self) -> list[Any]:
@@ -186,7 +186,7 @@ class NamedSamples:
 
     def named(self, sample: Any) -> dict[str, Array]:
         """Arrays of a sample by input name.  Raises ``CalibrationError``."""
-        leaves = Call.of(sample, self.signature).leaves
+        leaves = ModuleCall.of(sample, self.signature).leaves
         if len(leaves) != len(self.names):
             raise CalibrationError(
                 f"a sample has {len(leaves)} tensors and constants, the first one has "

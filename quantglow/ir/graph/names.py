@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Names:
     """The names of a graph's nodes and of the nodes made since."""
 
-    taken: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
 
     @staticmethod
     def of(graph: Graph) -> Names:
@@ -29,9 +29,9 @@ class Names:
         now on.
         """
         candidate, number = name, 2
-        while candidate in self.taken:
+        while candidate in self.used:
             candidate, number = f"{name}_{number}", number + 1
-        self.taken.add(candidate)
+        self.used.add(candidate)
         return candidate
 
 

@@ -178,7 +178,7 @@ class Carry:
     that does not read it), and its output ("" if it stays what it is)."""
 
     operand: str
-    given: str
+    inside: str
     after: str
 
 

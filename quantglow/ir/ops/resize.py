@@ -23,7 +23,7 @@ MAX_WEIGHTS = 2**26
 
 
 @dataclass(frozen=True)
-class Taps:
+class Interpolation:
     """For each result index: two source indices and the float32 weight of the second."""
 
     first: Array
@@ -99,18 +99,18 @@ class Resize(Node):
         return self.x.type.with_shape((n, *self.sizes, c))
 
     @far_coordinates
-    def taps(self, axis: int) -> Taps:
+    def taps(self, axis: int) -> Interpolation:
         """The taps along H (axis 0) or W (axis 1)."""
         length, resized = int(self.x.type.shape[axis + 1]), int(self.sizes[axis])
         if self.mode == "nearest":
             nearest = self.nearest(axis, length, resized)
-            return Taps(nearest, nearest, np.zeros(resized, np.float32))
+            return Interpolation(nearest, nearest, np.zeros(resized, np.float32))
         source = limited(self._sources(axis, length, resized), length)
         first = tap_index(source, length)
         second = np.minimum(first + 1, length - 1).astype(np.int32)
         # Halves of the same row, as in onnxruntime: a weight of 0 makes NaN of infinities.
         weight = np.where(first == second, np.float32(0.5), (source - first).astype(np.float32))
-        return Taps(first, second, weight)
+        return Interpolation(first, second, weight)
 
     @far_coordinates
     def nearest(self, axis: int, length: int, resized: int) -> Array:

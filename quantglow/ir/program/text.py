@@ -55,7 +55,7 @@ def parse_program(text: str, constants: Mapping[str, Array]) -> Program:
     lines = text.split("\n")
     if lines[0] != "program":
         raise FileFormatError("line 1: expected 'program'; this is not the text of a program")
-    reader = _Reader(constants)
+    reader = _ProgramReader(constants)
     for number, line in enumerate(lines[1:], 2):
         try:
             if line.strip():
@@ -71,7 +71,7 @@ def parse_program(text: str, constants: Mapping[str, Array]) -> Program:
 
 
 @dataclass
-class _Reader:
+class _ProgramReader:
     """Definitions of the lines read so far.  Its methods raise ``ValueError``."""
 
     constants: Mapping[str, Array]

@@ -110,7 +110,7 @@ class Guards:
     """
 
     hints: Mapping[str, int]
-    found: dict[Guard, str] = field(default_factory=dict)
+    recorded: dict[Guard, str] = field(default_factory=dict)
     names: dict[str, Expression] = field(default_factory=dict)
     caution: int = 0
     is_closed: bool = False
@@ -134,7 +134,7 @@ class Guards:
 
     def _note(self, guard: Guard) -> None:
         """Note the present node as one that asked for a guard."""
-        if self.asker and self.askers is not None and guard in self.found:
+        if self.asker and self.askers is not None and guard in self.recorded:
             self.askers.setdefault(guard, set()).add(self.asker)
 
     @contextmanager
@@ -223,7 +223,7 @@ class Guards:
         if self.is_closed:
             raise RuntimeError(f"{guard} was decided after the code had been made")
         with self._lock:
-            self.found.setdefault(guard, _caller())
+            self.recorded.setdefault(guard, _caller())
             self._learn(guard)
         self._note(guard)
 
@@ -236,7 +236,7 @@ class Guards:
             yield inside
         finally:
             inside |= {
-                guard: place for guard, place in self.found.items() if guard not in snapshots[0]
+                guard: place for guard, place in self.recorded.items() if guard not in snapshots[0]
             }
             for facts, before in zip(self._facts, snapshots, strict=True):
                 facts.clear()
@@ -244,13 +244,13 @@ class Guards:
 
     @property
     def _facts(self) -> tuple[dict[Any, Any], ...]:
-        return self.found, self._decided, self._bounds
+        return self.recorded, self._decided, self._bounds
 
     def hold(self, values: Values) -> bool:
         """Whether every guard holds for values of the symbols."""
         if self.is_closed:
             return self._closed.hold(values)
-        return all(guard.holds(values) for guard in self.found)
+        return all(guard.holds(values) for guard in self.recorded)
 
     @cached_property
     def _closed(self) -> Conditions:
@@ -259,13 +259,13 @@ class Guards:
 
     def conditions(self) -> Conditions:
         """The guards that were found so far."""
-        test = conditions((guard.expression, guard.relation) for guard in self.found)
+        test = conditions((guard.expression, guard.relation) for guard in self.recorded)
         return Conditions(test, self.texts)
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The guards as a report shows them, without those that keep sizes below huge numbers."""
-        return tuple(str(guard) for guard in self.found if not guard.is_limit)
+        return tuple(str(guard) for guard in self.recorded if not guard.is_limit)
 
 
 @dataclass(frozen=True, repr=False)

@@ -105,13 +105,13 @@ class StraightLine(Concise):
         names = tuple(map(str, symbols))
         if max(len(names), len(lines), len(results)) > MOST_LINES:
             raise ValueError(f"a straight-line program of more than {MOST_LINES} lines")
-        reader = _Reader({f"s{i}": (f"s{i}", SYMBOL_BITS) for i in range(len(names))})
+        reader = _CodeReader({f"s{i}": (f"s{i}", SYMBOL_BITS) for i in range(len(names))})
         written = tuple([reader.line(line) for line in lines])
         return StraightLine(names, written, tuple([reader.result(r) for r in results]))
 
 
 @dataclass
-class _Reader:
+class _CodeReader:
     """Lines that are read: as numbers, from which they are written anew.
 
     ``known``: by its text each name that may be read, as it is written, and the bits of its values;

@@ -51,13 +51,13 @@ def size_from(tree: ast.expr, sizes: Mapping[str, int]) -> int:
     if not any(map(is_free, sizes.values())):
         raise ValueError(f"{ast.unparse(tree)[:60]!r} stands in a text without free dimensions")
     try:
-        return _Reader(sizes).size(tree)
+        return _SizeReader(sizes).size(tree)
     except RecursionError:
         raise ValueError("an expression is nested too deeply") from None
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _SizeReader:
     """Reads trees over some sizes."""
 
     sizes: Mapping[str, int]
@@ -147,7 +147,7 @@ def read_guards(texts: Iterable[str], hints: Mapping[str, int]) -> tuple[Guard, 
     sizes, guards = symbols(hints)
     for text in texts:
         guards.record(_guard(text, sizes))
-    return tuple(guards.found)
+    return tuple(guards.recorded)
 
 
 def _guard(text: str, sizes: Mapping[str, int]) -> Guard:

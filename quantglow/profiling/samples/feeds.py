@@ -21,7 +21,7 @@ from quantglow.profiling.samples import images
 from quantglow.profiling.samples.files import (
     Feeds,
     Located,
-    Table,
+    SampleTable,
     Unnamed,
     as_array,
     without_labels,
@@ -33,16 +33,16 @@ from quantglow.support.files import cause
 TABLES = (".csv", ".parquet")
 
 READERS: dict[str, Callable[[Path, tuple[str, ...]], Iterable[Any]]] = {
-    ".csv": Table,
+    ".csv": SampleTable,
     ".npy": lambda path, names: [array_files.one_array(path)],
-    ".parquet": Table,
+    ".parquet": SampleTable,
 }
 """Readers by suffix; a file with any other suffix is one of named arrays."""
 
 __all__ = [
     "Feeds",
     "Located",
-    "Place",
+    "SamplePlace",
     "batch_sizes",
     "feeds_of",
     "first_of",
@@ -70,7 +70,7 @@ def feeds_of(
     for index, element in enumerate(samples_in(data, names)):
         sample, _ = without_labels(element, names)
         origin = sample.place if isinstance(sample, Located | Unnamed) else ""
-        place = Place(index, origin, whole)
+        place = SamplePlace(index, origin, whole)
         values = sample.values if isinstance(sample, Unnamed) else sample
         arrays = _by_name(values, names, place)
         checked = {
@@ -82,7 +82,7 @@ def feeds_of(
 
 
 @dataclass(frozen=True)
-class Place:
+class SamplePlace:
     """Place of an element of the user's data.
 
     ``origin`` is the place of the sample that it was cut from; ``whole`` is the name of the data if
@@ -146,7 +146,7 @@ def batch_sizes(signature: Signature) -> dict[str, int]:
 
 
 def _check_symbols(
-    arrays: Feeds, sizes: Mapping[str, int], signature: Signature, place: Place
+    arrays: Feeds, sizes: Mapping[str, int], signature: Signature, place: SamplePlace
 ) -> None:
     """Raise ``CalibrationError`` if a symbol has two sizes; ``sizes`` are those of batches."""
     if not signature.is_free:
@@ -201,7 +201,7 @@ def _read_by(reader: Any) -> Iterator[Any]:
         yield sample
 
 
-def _by_name(sample: Any, names: list[str], place: Place) -> Mapping[str, Any]:
+def _by_name(sample: Any, names: list[str], place: SamplePlace) -> Mapping[str, Any]:
     if isinstance(sample, Mapping):
         missing, unknown = set(names) - sample.keys(), sample.keys() - set(names)
         if missing or unknown:
@@ -225,7 +225,7 @@ def _by_name(sample: Any, names: list[str], place: Place) -> Mapping[str, Any]:
     return dict(zip(names, arrays, strict=True))
 
 
-def _checked(value: Any, port: Port, batch: int | None, place: Place) -> Array:
+def _checked(value: Any, port: Port, batch: int | None, place: SamplePlace) -> Array:
     """The array in the input's element type; its first axis may hold several batches.
 
     Floats of any type are converted as at run time: to the declared type, then to float32.
@@ -252,7 +252,7 @@ def _checked(value: Any, port: Port, batch: int | None, place: Place) -> Array:
     return array
 
 
-def _array(value: Any, port: Port, place: Place) -> Array:
+def _array(value: Any, port: Port, place: SamplePlace) -> Array:
     """An array of a tensor or of nested lists, whose numbers get the input's type if it holds them.
 
     Raises ``CalibrationError``.
@@ -279,7 +279,7 @@ def _with_batch(array: Array, port: Port) -> Array:
 
 
 def _not_finite(
-    array: Array, raw: Array, port: Port, batch: int | None, place: Place
+    array: Array, raw: Array, port: Port, batch: int | None, place: SamplePlace
 ) -> CalibrationError:
     """The error that names the first batch with NaN or Inf, or with values that became Inf."""
     bad, where = np.argwhere(~np.isfinite(array)), str(place)
@@ -305,14 +305,16 @@ def _fits(shape: tuple[int, ...], dims: tuple[Dim, ...] | None, whole: bool) -> 
     return len(shape) == len(dims) and all(s == d for s, d in pairs if isinstance(d, int))
 
 
-def _unfit(port: Port, place: Place, expected: str, got: str, remedy: str) -> CalibrationError:
+def _unfit(
+    port: Port, place: SamplePlace, expected: str, got: str, remedy: str
+) -> CalibrationError:
     return CalibrationError(
         f"{place} does not fit input {port.name!r}: expected {expected}, got {got}. "
         f"Remedy: {remedy}."
     )
 
 
-def _batches(arrays: Feeds, sizes: Mapping[str, int], place: Place) -> Iterator[Located]:
+def _batches(arrays: Feeds, sizes: Mapping[str, int], place: SamplePlace) -> Iterator[Located]:
     """Copies of the arrays, cut along their first axes into batches of some sizes."""
     counts = {name: len(arrays[name]) // size for name, size in sizes.items()}
     if len(set(counts.values())) > 1:

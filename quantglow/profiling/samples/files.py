@@ -144,7 +144,7 @@ def one_line(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class SampleTable:
     """The rows of a file as samples of a model with inputs ``names``.
 
     The columns are the inputs.  If none is called so, and the model has one input, each row is a
@@ -197,7 +197,7 @@ def missing_value(column: str, place: str) -> CalibrationError:
     )
 
 
-def csv_rows(table: Table) -> Iterator[Row]:
+def csv_rows(table: SampleTable) -> Iterator[Row]:
     """The rows of a CSV file with a line of names, as numbers.  Raises ``CalibrationError``."""
     try:
         with table.path.open(newline="", encoding="utf-8-sig") as file:
@@ -232,7 +232,7 @@ def number_of(column: str, text: str | None, place: str) -> int | float:
     )
 
 
-def parquet_rows(table: Table) -> Iterator[Row]:
+def parquet_rows(table: SampleTable) -> Iterator[Row]:
     """The rows of a Parquet file, some at a time.  Raises ``CalibrationError``."""
     name = repr(table.path.name)
     parquet = package("pyarrow.parquet", "parquet", name, CalibrationError)

@@ -35,7 +35,7 @@ errors beyond it."""
 
 
 @dataclass(frozen=True)
-class Product:
+class LayerProduct:
     """The way a Conv, ConvTranspose or Gemm reads its input and stores its weights."""
 
     node: Contraction
@@ -180,7 +180,7 @@ class Layer:
     error_sums  the errors of these integers; None: not computed yet
     """
 
-    product: Product
+    product: LayerProduct
     x: QuantParams
     statistics: Statistics
     weights: Array

@@ -15,7 +15,7 @@ from quantglow.ir.ops.arithmetic import dequantize, is_integer
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.native import Ends, NativeOps, native_ops
 from quantglow.ir.ops.windows import Images, conv2d, products
-from quantglow.quantization.rounding.layer import Layer, Product
+from quantglow.quantization.rounding.layer import Layer, LayerProduct
 from quantglow.quantization.rounding.moments import Moments, Statistics
 from quantglow.quantization.rounding.sampling import (
     MIN_ROWS_PER_INPUT,
@@ -59,7 +59,7 @@ class LayerData:
         They are added up where there is no need to try on one half what was fitted on the other.
         """
         terms = terms_of(self.node, real)
-        product, samples = Product(self.node), range(len(self.evaluator.samples))
+        product, samples = LayerProduct(self.node), range(len(self.evaluator.samples))
         group, k, _ = product.shape
         size = sum(array.size for array in self.target.arrays) * self.total // len(samples)
         rows = size // self.node.type.shape[-1]
@@ -103,7 +103,9 @@ class LayerData:
         """
         node, x, others = self._read_part(part)
         weights, bias = terms
-        for columns, y, *residuals in Product(node).bands(x, *others, every=stride, first=first):
+        for columns, y, *residuals in LayerProduct(node).bands(
+            x, *others, every=stride, first=first
+        ):
             now = products(columns, weights)
             for term in (bias, *residuals):
                 now += term
@@ -114,7 +116,7 @@ class LayerData:
         the sums that are wanted and the real values of the residual, if there is one.
         """
         node: Any = self.evaluator.counterpart(self.node, part[0])
-        arrays = self.evaluator.given(node, self.operands, part)
+        arrays = self.evaluator.arrays(node, self.operands, part)
         values = dict(zip(node.operands, arrays, strict=True))
         x = np.subtract(values[node.x], node.x.type.params.zero_point, dtype=np.float32)
         sums = self.target.stacked(part)
@@ -131,13 +133,13 @@ class LayerData:
     ) -> Moments:
         """The moments of a depthwise layer over some parts, by native code."""
         kernel, channels = self.node.w.type.shape[:2], self.node.w.type.shape[-1]
-        product = Product(self.node)
+        product = LayerProduct(self.node)
         weights, bias = product.weights(terms[0]), terms[1].reshape(-1)
         ends = Ends(bias)
         sums, count = native.no_moments(kernel, channels), 0
         for first, part in enumerate(parts, self.first // 2):
             node, x, others = self._read_part(part)
-            images, strides, start = Product(node).thinned(x, stride, first)
+            images, strides, start = LayerProduct(node).thinned(x, stride, first)
             y, *residuals = (np.ascontiguousarray(other[:, start::stride]) for other in others)
             now = conv2d(Images.of(images), weights, strides, node.dilations, node.group, ends=ends)
             for residual in residuals:
@@ -152,7 +154,7 @@ class LayerData:
 
 def terms_of(node: Any, real: Any) -> tuple[Array, Array]:
     """The real weights and bias of a layer by group, for an input in steps; float32."""
-    weights = Product(node).matrix(real.w.value * np.float32(node.x.type.params.scale))
+    weights = LayerProduct(node).matrix(real.w.value * np.float32(node.x.type.params.scale))
     return weights, bias_of(node, real).astype(np.float32)
 
 
@@ -160,12 +162,12 @@ def bias_of(node: Any, real: Any) -> Array:
     """The real bias of a layer, float64 [G, 1, O/G]."""
     outputs = node.type.shape[-1]
     bias = np.zeros((1, outputs)) if real.b is None else real.b.value.reshape(1, outputs)
-    return Product(node).by_group(bias.astype(np.float64))
+    return LayerProduct(node).by_group(bias.astype(np.float64))
 
 
 def plain_layer(node: Any, real: Any, statistics: Statistics, per_channel: bool) -> Layer:
     """The layer as plain rounding left it; ``real`` is the float node."""
-    product, x = Product(node), node.x.type.params
+    product, x = LayerProduct(node), node.x.type.params
     weights, bias = terms_of(node, real)[0], bias_of(node, real)
     scales = np.asarray(node.w.type.params.scales) * x.scale
     steps = product.by_group(np.broadcast_to(scales, (1, node.type.shape[-1])))

@@ -29,7 +29,13 @@ from quantglow.quantization.plan.params import QuantizedWeights
 from quantglow.quantization.rounding.layer import Layer, flat
 from quantglow.quantization.rounding.layer_data import plain_layer
 from quantglow.quantization.rounding.moments import Statistics
-from quantglow.quantization.rounding.sample_runs import Ends, Improved, Runs, SampleRuns, Task
+from quantglow.quantization.rounding.sample_runs import (
+    Ends,
+    Improved,
+    RoundingTask,
+    Runs,
+    SampleRuns,
+)
 from quantglow.quantization.rounding.techniques import (
     adapt_weights,
     correct_bias,
@@ -55,7 +61,7 @@ FED_BACK = frozenset({"round-weights", "search-scales"})
 
 STAGE = "accuracy recovery"
 
-Begin = Callable[[Task, Sequence[Feeds], Sequence[Feeds]], Runs]
+Begin = Callable[[RoundingTask, Sequence[Feeds], Sequence[Feeds]], Runs]
 """Begins the runs of a task over samples, and these with int8 graphs for their shapes."""
 
 
@@ -96,7 +102,7 @@ def recover(
     if not samples or not (techniques or ends):
         return Recovered(int8)
     cache = cache or Cache()
-    task = Task(graph, int8, frozenset(techniques), cache.lookup(int8), ends)
+    task = RoundingTask(graph, int8, frozenset(techniques), cache.lookup(int8), ends)
     improved, layers = Improved(task), task.layers
     with side_by_side():
         runs = begin(task, samples, int8_samples or samples)
@@ -107,7 +113,7 @@ def recover(
                 improved.operands[name] = _improved(task, name, runs, improved, per_channel)
                 runs.improve(name, improved.operands[name])
             is_whole = len(improved.operands) == len(layers) and not deadline.is_over
-            int8_ends, float_ends = runs.found() if is_whole else ((), ())
+            int8_ends, float_ends = runs.ends() if is_whole else ((), ())
         finally:
             runs.end()
     result = improved.graph()
@@ -121,7 +127,9 @@ def recover(
     return Recovered(result, note=note if left else "")
 
 
-def _improved(task: Task, name: str, runs: Runs, improved: Improved, per_channel: bool) -> Operands:
+def _improved(
+    task: RoundingTask, name: str, runs: Runs, improved: Improved, per_channel: bool
+) -> Operands:
     """The improved operands of the next layer."""
     node: Any = task.int8.by_name(name)
     real: Any = task.graph.by_name(name)

@@ -31,7 +31,7 @@ Ends = Sequence[Sequence[Array]]
 
 
 @dataclass(frozen=True)
-class Task:
+class RoundingTask:
     """A float graph, the int8 graph made of it, and what is to be improved.
 
     ``rounded``: operands of layers that were recovered before; ``ends``: names of nodes of both
@@ -70,7 +70,7 @@ class Runs(Protocol):
     def improve(self, name: str, operands: Operands) -> None:
         """Go on with these operands of the layer."""
 
-    def found(self) -> tuple[Ends, Ends]:
+    def ends(self) -> tuple[Ends, Ends]:
         """The ends in the int8 graph and in the float one, when all layers are improved."""
 
     def end(self) -> None:
@@ -84,7 +84,7 @@ class Improved:
     ``nodes``: the nodes of the new graph, by those of the old one.
     """
 
-    task: Task
+    task: RoundingTask
     operands: dict[str, Operands] = field(default_factory=dict)
     nodes: dict[Node, Node] = field(default_factory=dict)
 
@@ -130,7 +130,7 @@ class SampleRuns:
     float results before activation and bounds, of layers that the int8 run has not reached yet.
     """
 
-    task: Task
+    task: RoundingTask
     samples: Sequence[Feeds]
     int8_samples: Sequence[Feeds]
     total: int | None = None
@@ -166,7 +166,7 @@ class SampleRuns:
         """``Runs``"""
         self.improved.operands[name] = operands
 
-    def found(self) -> tuple[Ends, Ends]:
+    def ends(self) -> tuple[Ends, Ends]:
         """``Runs``"""
         task, count = self.task, range(len(self.samples))
         if not task.ends:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quantglow.interpreter.executor import Execution, State, peak_nbytes
+from quantglow.interpreter.executor import Execution, ExecutionState, peak_nbytes
 from quantglow.interpreter.stacks import Evaluator, Stacks, in_groups
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node, StoredConstant, ancestors
@@ -196,7 +196,7 @@ def execution(
     plan: Plan,
     samples: Sequence[Feeds],
     weights: Mapping[Node, Array],
-    start: State[Rounded] | None = None,
+    start: ExecutionState[Rounded] | None = None,
 ) -> Execution[Rounded]:
     """A run for some samples up to the ``compared_nodes``; ``weights`` stand in for Constants.
 
@@ -243,7 +243,7 @@ class RunCheckpoints:
     plan: Plan
     room_nbytes: int
     before: RunCheckpoints | None = None
-    states: list[State[Rounded]] = field(default_factory=list)
+    states: list[ExecutionState[Rounded]] = field(default_factory=list)
 
     def add(self, execution: Execution[Rounded]) -> None:
         """Keep the state of a run, if its turn has come and there is room."""
@@ -254,7 +254,7 @@ class RunCheckpoints:
         if nbytes_of(state) <= self.room_nbytes:
             self._keep(state)
 
-    def resumed(self, ends: Collection[Node]) -> State[Rounded] | None:
+    def resumed(self, ends: Collection[Node]) -> ExecutionState[Rounded] | None:
         """The last state that this plan has in common with the one before; None: there is none.
 
         The states up to it become those of this run.  ``ends``: values that are read when all
@@ -269,7 +269,7 @@ class RunCheckpoints:
                 self._keep(state)
         return self.states[-1] if self.states else None
 
-    def _keep(self, state: State[Rounded]) -> None:
+    def _keep(self, state: ExecutionState[Rounded]) -> None:
         self.states.append(state)
         self.room_nbytes -= nbytes_of(state)
 
@@ -293,7 +293,7 @@ class Checkpoints:
         self.best = self.latest
 
 
-def nbytes_of(state: State[Rounded]) -> int:
+def nbytes_of(state: ExecutionState[Rounded]) -> int:
     """Size of the values of a state, in bytes."""
     return sum(value.nbytes for value in state.values.values())
 

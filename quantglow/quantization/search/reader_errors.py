@@ -27,7 +27,7 @@ from quantglow.ir.ops.unary import Unary
 from quantglow.ir.ops.windows import Images, conv2d
 from quantglow.ir.types import ElementType
 from quantglow.profiling import Histogram, Range, squared_error
-from quantglow.quantization.rounding.layer import Product
+from quantglow.quantization.rounding.layer import LayerProduct
 from quantglow.quantization.rounding.sampling import SampleEvaluator, SampleValues
 from quantglow.quantization.search.range_errors import (
     TINY,
@@ -89,7 +89,7 @@ class ReaderErrors:
         self, x: Node, reader: Contraction, values: SampleValues, types: list[ElementType]
     ) -> Array:
         """[2, candidates]: relative errors of ``x @ w``, for a part of the rows of each sample."""
-        product = Product(reader)
+        product = LayerProduct(reader)
         group, k, outputs = product.shape
         weights = product.matrix(reader.w.value.astype(np.float32))  # type: ignore[attr-defined]
         count = len(self.evaluator.samples)
@@ -103,7 +103,7 @@ class ReaderErrors:
         def read_part(sample: int) -> Array:
             variant: Any = self.evaluator.counterpart(reader, sample)
             read = _some_lines if of_lines else _some_rows
-            return read(Product(variant), values.of(sample), rows, sample / count)
+            return read(LayerProduct(variant), values.of(sample), rows, sample / count)
 
         def measured(part: range) -> tuple[Energies, Array]:
             alike = defaultdict[tuple[int, ...], list[Array]](list)
@@ -214,7 +214,7 @@ class ReaderErrors:
         """Some lines of the reader's result for one sample; ``changed``: lines of an operand."""
         variant = self.evaluator.counterpart(reader, sample)
         one = range(sample, sample + 1)
-        arrays = self.evaluator.given(variant, [operands[o] for o in reader.operands], one)
+        arrays = self.evaluator.arrays(variant, [operands[o] for o in reader.operands], one)
         pairs = zip(reader.operands, arrays, strict=True)
         parts = (changed[o] if o in changed else _part(array, lines) for o, array in pairs)
         with np.errstate(all="ignore"):
@@ -281,7 +281,7 @@ def _of_lines(reader: Any, lines: Array, grids: Grids) -> tuple[Energies, Array]
     return Energies.of(rows[0], rows[1:]), squares / max(lines[0].size, 1)
 
 
-def _some_lines(product: Product, value: Array, rows: int, offset: float) -> Array:
+def _some_lines(product: LayerProduct, value: Array, rows: int, offset: float) -> Array:
     """float32 [lines, span, W, C]: what some lines of a Conv's result read, about ``rows`` pixels,
     as ``_some_rows`` has them.
     """
@@ -294,7 +294,7 @@ def _some_lines(product: Product, value: Array, rows: int, offset: float) -> Arr
     return np.concatenate([padded[:, top : top + span] for top in tops])
 
 
-def _some_rows(product: Product, value: Array, rows: int, offset: float) -> Array:
+def _some_rows(product: LayerProduct, value: Array, rows: int, offset: float) -> Array:
     """float32 columns [G, about ``rows``, K], spread over the image.  ``offset``, from 0 to 1, is
     the position of the first one between two lines, and between two of their rows.
     """

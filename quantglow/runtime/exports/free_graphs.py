@@ -140,7 +140,7 @@ class FreeGraph:
     @property
     def asked(self) -> dict[Guard, str]:
         """The guards that shapes may fail, and the places that need them."""
-        return {guard: at for guard, at in self.guards.found.items() if not guard.is_limit}
+        return {guard: at for guard, at in self.guards.recorded.items() if not guard.is_limit}
 
     def blamed(self, guards: Iterable[Guard], different: Iterable[Node] = ()) -> frozenset[str]:
         """The nodes of the model whose import asked for some guards or made some nodes; not those

@@ -120,7 +120,7 @@ def _cases(programs: FreeShapes, cases: Sequence[Case]) -> Iterator[Case]:
         for are_apart in (True, False):
             yield _grown(signature, case, are_apart)
     for case in cases:
-        yield _taken(programs, case)
+        yield _served_case(programs, case)
     if cases:
         return
     if unranked := [port.name for port in signature.inputs if port.dims is None]:
@@ -137,7 +137,7 @@ def _cases(programs: FreeShapes, cases: Sequence[Case]) -> Iterator[Case]:
             yield _grown(signature, Case.of(shapes), are_apart)
 
 
-def _taken(programs: FreeShapes, case: Case) -> Case:
+def _served_case(programs: FreeShapes, case: Case) -> Case:
     """The case with ``USUAL`` for each free dimension of 1 of which the model takes that."""
     large = without_ones(programs.signature, case)
     template = template_of(programs.signature, large)

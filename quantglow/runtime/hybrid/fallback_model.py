@@ -23,7 +23,7 @@ from quantglow.runtime.hybrid.tails import Tail as Behind
 from quantglow.runtime.programs.answers import Answers
 from quantglow.runtime.programs.build import MAX_THREADS
 from quantglow.runtime.programs.feeds import TensorInfo, chosen_outputs, feeds_by_name, feeds_of
-from quantglow.runtime.saved.saving import Tail
+from quantglow.runtime.saved.saving import SavedTail
 from quantglow.runtime.serving.infer_queue import InferQueue
 from quantglow.runtime.shapes.specializations import ModelPrograms
 from quantglow.runtime.states.state import State
@@ -267,7 +267,7 @@ class PartlyCompiledModel(FallbackModel):
     def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that
         of the first part."""
-        tail = Tail(self.tail, self.output_names, self.reasons)
+        tail = SavedTail(self.tail, self.output_names, self.reasons)
         if self.staged is not None:
             tail = self.staged.in_file(tail)
         graph, freedom = self.head.specialisations.contents()

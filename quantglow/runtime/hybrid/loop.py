@@ -142,7 +142,7 @@ def served_at(programs: ModelPrograms, shapes: BodyShapes) -> Served:
 
 
 @dataclass(eq=False, repr=False)
-class Kept(Concise):
+class BodyPrograms(Concise):
     """The programs of a body, and blocks of trips from some shapes on; ``apart``: trips run one by
     one, since one of them is no table of calls that others may follow."""
 
@@ -197,7 +197,7 @@ class CompiledLoop(Concise):
     int8: AnyModel | None = None
     not_int8: str = ""
     why: dict[Key, str] = field(default_factory=dict)
-    _idle: dict[Key, list[Kept]] = field(default_factory=dict)
+    _idle: dict[Key, list[BodyPrograms]] = field(default_factory=dict)
 
     @property
     def input_names(self) -> list[str]:
@@ -276,7 +276,9 @@ class CompiledLoop(Concise):
         if key in self.why:
             return False
         try:
-            trips = self._take_idle(key) or Kept(self.bodies.prepare(self.observed(progress)))
+            trips = self._take_idle(key) or BodyPrograms(
+                self.bodies.prepare(self.observed(progress))
+            )
             self._make(progress, trips)
         except (OutOfMemoryError, OutOfRangeError):
             raise
@@ -301,7 +303,7 @@ class CompiledLoop(Concise):
             raise BackendError("a value that it carries has more dimensions after a trip")
         return shapes_of_trips
 
-    def _make(self, progress: Progress, trips: Kept) -> None:
+    def _make(self, progress: Progress, trips: BodyPrograms) -> None:
         """Make all further trips.  Raises ``QuantglowError``."""
         if active() is None and not trips.apart:
             try:
@@ -314,7 +316,7 @@ class CompiledLoop(Concise):
             outputs_of_trip = trips.program_at(feeds).run(feeds)
             progress.proceed(dict(zip(outputs, outputs_of_trip, strict=True)))
 
-    def _chain(self, progress: Progress, trips: Kept) -> None:
+    def _chain(self, progress: Progress, trips: BodyPrograms) -> None:
         """Make all further trips, many at once.  Raises ``QuantglowError``, ``NoTableError`` behind
         the last trip that is part of a table."""
         buffers: list[Array] = []
@@ -326,7 +328,7 @@ class CompiledLoop(Concise):
             block.run(buffers, progress, min(left, TRIPS))
             number += 1
 
-    def _take_idle(self, key: Key) -> Kept | None:
+    def _take_idle(self, key: Key) -> BodyPrograms | None:
         """Programs of trips that nobody uses."""
         try:
             # Not "if": another thread may take the last one after the question.
@@ -334,7 +336,7 @@ class CompiledLoop(Concise):
         except (KeyError, IndexError):
             return None
 
-    def _give(self, key: Key, trips: Kept) -> None:
+    def _give(self, key: Key, trips: BodyPrograms) -> None:
         """Keep programs for further runs, those of the shapes that came last."""
         self._idle.setdefault(key, []).append(trips)
         for old in list(self._idle)[:-MOST_KEPT]:

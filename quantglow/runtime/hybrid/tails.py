@@ -56,7 +56,7 @@ class StagedTail(Concise):
     """
 
     first: Session | CompiledLoop
-    rest: AnyModel | None
+    suffix: AnyModel | None
     whole: bytes
     nodes: tuple[FallbackNode, ...]
     num_threads: int
@@ -85,12 +85,12 @@ class StagedTail(Concise):
 
     @property
     def _suffix_inputs(self) -> list[TensorInfo]:
-        return [] if self.rest is None else self.rest.get_inputs()
+        return [] if self.suffix is None else self.suffix.get_inputs()
 
     @cached_property
     def outputs(self) -> list[Any]:
         """The same of each output."""
-        suffix = [] if self.rest is None else self.rest.get_outputs()
+        suffix = [] if self.suffix is None else self.suffix.get_outputs()
         return [*map(TensorInfo.of_node, self.first.outputs), *suffix]
 
     def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
@@ -105,8 +105,8 @@ class StagedTail(Concise):
 
     def _run_suffix(self, values: Mapping[str, Any], names: list[str]) -> list[Any]:
         reads = {info.name: values[info.name] for info in self._suffix_inputs}
-        if self.rest is not None and all(map(np.size, reads.values())):
-            return self.rest.run(names, reads)
+        if self.suffix is not None and all(map(np.size, reads.values())):
+            return self.suffix.run(names, reads)
         return self._session.run({n: values[n] for n in self._session.input_names}, names)
 
     @cached_property
@@ -121,9 +121,9 @@ class StagedTail(Concise):
         # Only here: a process without tails needs no onnx.
         from quantglow.runtime.saved.tail_weights import whole_tail
 
-        return whole_tail(self.in_file(saving.Tail(self.whole, (), ())))
+        return whole_tail(self.in_file(saving.SavedTail(self.whole, (), ())))
 
-    def in_file(self, tail: saving.Tail) -> saving.Tail:
+    def in_file(self, tail: saving.SavedTail) -> saving.SavedTail:
         """A tail with all that its file has of this one."""
         suffix, body = self.suffix_file(), self.body_file()
         complete = replace(tail, late=tuple(sorted(self.late)), suffix=suffix, body=body)
@@ -147,7 +147,7 @@ class StagedTail(Concise):
         """The tail in float, and why it is."""
         loop = self.loop
         first = self.first if loop is None else replace(loop, not_int8=why)
-        return replace(self, first=first, why="" if self.rest is None else why)
+        return replace(self, first=first, why="" if self.suffix is None else why)
 
     @property
     def fallback(self) -> tuple[FallbackNode, ...]:
@@ -165,7 +165,7 @@ class StagedTail(Concise):
     @property
     def later(self) -> tuple[FallbackNode, ...]:
         """Operators of the rest that onnxruntime runs."""
-        return () if self.rest is None else tuple(getattr(self.rest.report, "fallback", ()))
+        return () if self.suffix is None else tuple(getattr(self.suffix.report, "fallback", ()))
 
     @property
     def notes(self) -> list[str]:
@@ -175,14 +175,14 @@ class StagedTail(Concise):
         if self.loop is not None and not self.loop.is_left:
             kind = kind_of(self.loop.is_int8, self.loop.not_int8)
             notes.append(f"the body of the loop {names} is compiled as a model of its own, {kind}")
-        if self.rest is not None:
+        if self.suffix is not None:
             kind = kind_of(self.is_int8, self.why)
             notes.append(f"the part behind {names} is compiled as a model of its own, {kind}")
         return notes
 
     def suffix_file(self) -> bytes:
         """The bytes of a ``.qgm`` file of the rest, if a file needs it: else none."""
-        return file_of(self.rest) if self.is_int8 and self.rest is not None else b""
+        return file_of(self.suffix) if self.is_int8 and self.suffix is not None else b""
 
     def body_file(self) -> bytes:
         """The same of the body of the loop."""
@@ -192,7 +192,7 @@ class StagedTail(Concise):
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of the loop's body, and of the rest."""
         body = () if self.loop is None else self.loop.bodies.served
-        return (*body, *(() if self.rest is None else self.rest.specialisations.served()))
+        return (*body, *(() if self.suffix is None else self.suffix.specialisations.served()))
 
 
 def kind_of(is_int8: bool, why: str) -> str:
@@ -218,8 +218,8 @@ def joined_model(
     from quantglow.export.onnx.joining import LoopBody, joined
 
     parts, body = [head], None
-    if staged is not None and staged.is_int8 and staged.rest is not None:
-        parts.append(exported(staged.rest, "the part behind operators that decide shapes"))
+    if staged is not None and staged.is_int8 and staged.suffix is not None:
+        parts.append(exported(staged.suffix, "the part behind operators that decide shapes"))
     loop = None if staged is None else staged.loop
     if loop is not None and loop.int8 is not None:
         body = LoopBody(loop.names, exported(loop.int8, "the body of a loop"))

@@ -18,7 +18,7 @@ from quantglow.ort.session import Session
 from quantglow.runtime.native.buffers import aligned_bytes, uninitialised
 from quantglow.runtime.native.executable import LONG_WORK, LlvmExecutable
 from quantglow.runtime.native.program_table import Kind
-from quantglow.runtime.native.sequences import Chain, Ends
+from quantglow.runtime.native.sequences import Ends, ExecutableChain
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError, InputError
@@ -68,7 +68,7 @@ class Progress:
         names = self.names
         feeds = dict(zip(names.captured, self.captured, strict=True))
         pairs = zip(names.carried, self.carried, strict=True)
-        feeds |= {carry.given: array for carry, array in pairs if carry.given}
+        feeds |= {carry.inside: array for carry, array in pairs if carry.inside}
         if names.number:
             feeds[names.number] = np.full(names.dims, self.trips, np.int64)
         return feeds
@@ -142,7 +142,7 @@ class TripBlock(Concise):
     """
 
     names: Trips
-    chain: Chain
+    chain: ExecutableChain
     kinds: tuple[tuple[Kind, ...], ...]
     stacked: tuple[Kind, ...]
 
@@ -171,7 +171,7 @@ class TripBlock(Concise):
         carried_kinds, runs, rows = [kinds], list[LlvmExecutable](), list[tuple[Kind, ...]]()
         for _ in range(count):
             pairs = zip(names.carried, carried_kinds[-1], strict=True)
-            shapes = {carry.given: kind[0] for carry, kind in pairs if carry.given}
+            shapes = {carry.inside: kind[0] for carry, kind in pairs if carry.inside}
             if names.number:
                 shapes[names.number] = names.dims
             run = program_at({**shapes, **captured})
@@ -184,7 +184,7 @@ class TripBlock(Concise):
         (stacked,) = set(rows)
         places = _Places(names, stacked)
         ends = [places.ends(run, trip) for trip, run in enumerate(runs)]
-        return TripBlock(names, Chain.of(runs, ends), tuple(carried_kinds), stacked)
+        return TripBlock(names, ExecutableChain.of(runs, ends), tuple(carried_kinds), stacked)
 
     def run(self, buffers: Sequence[Array], progress: Progress, count: int) -> None:
         """Make so many trips, or fewer where the condition ends them.
@@ -247,7 +247,7 @@ class _Places:
     def _before(self, trip: int) -> dict[str, tuple[int, int]]:
         names, count = self.names, len(self.names.carried)
         places = {
-            carry.given: (2 * n + (trip % 2 if carry.after else 0), 0)
+            carry.inside: (2 * n + (trip % 2 if carry.after else 0), 0)
             for n, carry in enumerate(names.carried)
         }
         places |= {name: (2 * count + n, 0) for n, name in enumerate(names.captured)}

@@ -59,8 +59,8 @@ libraries: dict[Target, KernelLibrary] = {}
 
 def allowed_seconds() -> float:
     """The default, or what the environment says.  Raises ``OptionError``."""
-    given = os.environ.get(VARIABLE)
-    return limit(VARIABLE, given) if given else ALLOWED_SECONDS
+    text = os.environ.get(VARIABLE)
+    return limit(VARIABLE, text) if text else ALLOWED_SECONDS
 
 
 @dataclass
@@ -121,14 +121,14 @@ class KernelLibrary:
     def load_symbols(self, symbols: Sequence[str]) -> bool:
         """Load code that the cache has, without its texts; whether all of it was there."""
         with _loading:
-            found: dict[str, bytes] = {}
+            objects: dict[str, bytes] = {}
             for symbol in dict.fromkeys(symbols):
                 if symbol not in self._addresses:
                     if (code := self._cached(symbol)) is None:
                         return False
-                    found[symbol] = code
-            if found:
-                self._addresses.update(self._loaded(found))
+                    objects[symbol] = code
+            if objects:
+                self._addresses.update(self._loaded(objects))
         return True
 
     def load(self, texts: Iterable[str], entry: str = KERNEL) -> list[int]:
@@ -173,15 +173,15 @@ class KernelLibrary:
             self._load_known(names)
             new = {n: c for n, c in zip(names, calls, strict=True) if n not in self._named}
             if new:
-                made = self.load_texts((call.ir for call in new.values()), number=len(new))
-                for name, symbol in zip(new, made, strict=True):
+                loaded = self.load_texts((call.ir for call in new.values()), number=len(new))
+                for name, symbol in zip(new, loaded, strict=True):
                     self._named[name] = symbol
                     self.cache.put(name, symbol.encode())
             return [self._named[name] for name in names]
 
     def _load_known(self, names: Sequence[str]) -> None:
         """Load the kernels of calls of these names that the cache has."""
-        found: dict[str, str] = {}
+        known_texts: dict[str, str] = {}
         objects: dict[str, bytes] = {}
         for name in dict.fromkeys(names):
             if name in self._named or (listed := self._cached(name)) is None:
@@ -192,10 +192,10 @@ class KernelLibrary:
                 if code is None:
                     continue
                 objects[symbol] = code
-            found[name] = symbol
+            known_texts[name] = symbol
         if objects:
             self._addresses.update(self._loaded(objects))
-        self._named.update(found)
+        self._named.update(known_texts)
 
     def symbol(self, text: str, entry: str) -> str:
         """A name that depends on everything the code depends on."""
@@ -259,8 +259,8 @@ def compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit]
 
 def library(target: Target) -> KernelLibrary:
     """The library of a target; one in a process."""
-    found = libraries.get(target)
-    return found or libraries.setdefault(target, KernelLibrary(target))
+    kernel_library = libraries.get(target)
+    return kernel_library or libraries.setdefault(target, KernelLibrary(target))
 
 
 def addresses(target: Target, texts: Sequence[str], entry: str = KERNEL) -> list[int]:

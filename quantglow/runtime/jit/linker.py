@@ -57,7 +57,7 @@ class UnlinkableError(ValueError):
 
 
 @dataclass
-class Image:
+class LinkedImage:
     """Code and constants of several objects, in which only addresses outside are absolute.
 
     ``linking`` knows the processor's relocations, ``address_of`` finds C functions.
@@ -137,7 +137,7 @@ class _Object:
         start = int(symbol["name"])
         return self._names[start : self._names.index(b"\0", start)].decode()
 
-    def placed(self, image: Image) -> Iterator[tuple[int, int]]:
+    def placed(self, image: LinkedImage) -> Iterator[tuple[int, int]]:
         """Index and offset in the image of each section that is there at run time."""
         for index, section in enumerate(self.sections):
             if not section["flags"] & ALLOCATED or not section["size"]:
@@ -161,7 +161,7 @@ def linked(objects: Mapping[str, bytes], linking: Linking | None) -> dict[str, i
     """
     if sys.platform != "linux" or linking is None:
         raise UnlinkableError(f"no linker for this target on {sys.platform}")
-    image = Image(linking, _c_function)
+    image = LinkedImage(linking, _c_function)
     offsets = {symbol: image.add(code, symbol) for symbol, code in objects.items()}
     base = executable_pages(bytes(image.data))
     if not linking.publish(base, len(image.data)):

@@ -105,13 +105,13 @@ class ArrayKernels:
         groups = channels // inputs
         offsets, taps = offsets_of(x.shape, (kh, kw), strides, dilations, result.shape[1:3])
         ends = ends or Ends(None)
-        given = np.zeros(outputs, np.float32) if ends.bias is None else ends.bias
-        bias = np.ascontiguousarray(given, np.float32)
+        biases = np.zeros(outputs, np.float32) if ends.bias is None else ends.bias
+        bias = np.ascontiguousarray(biases, np.float32)
         bounds = np.array([ends.low, ends.high], np.float32)
         is_depthwise = inputs == 1 and outputs == groups
-        own = outputs if is_depthwise else outputs // groups
+        group_outputs = outputs if is_depthwise else outputs // groups
         pitch = FLOAT_NBYTES * outputs
-        sizes = np.array([kh * kw, inputs, pitch, pitch, own, len(offsets)], np.int64)
+        sizes = np.array([kh * kw, inputs, pitch, pitch, group_outputs, len(offsets)], np.int64)
         lanes = self.target.f32_lanes
         if is_depthwise:
             arrays = (x, w, bias, bounds, result, offsets, taps, sizes)
@@ -120,10 +120,10 @@ class ArrayKernels:
         width = VECTORS * lanes
         panel = np.empty(kh * kw * inputs * width, np.float32)
         for group in range(groups):
-            some = slice(group * own, (group + 1) * own)
+            some = slice(group * group_outputs, (group + 1) * group_outputs)
             read = x[..., group * inputs : (group + 1) * inputs]
             parts = (read, w[..., some], bias[some], bounds, result[..., some])
-            self._run("dense", (*parts, offsets, taps, sizes, panel), -(-own // width))
+            self._run("dense", (*parts, offsets, taps, sizes, panel), -(-group_outputs // width))
 
     def padded(self, x: Array, zero_point: int, top: int, left: int, result: Array) -> None:
         """``NativeOps.padded``"""
@@ -153,8 +153,12 @@ class ArrayKernels:
 
     def mapped(self, function: Expr, x: Array, result: Array) -> None:
         """``NativeOps.mapped``"""
-        own, numbers = function.with_numbers_apart
-        run(function_kernel(self.target, own), (x, result, np.array(numbers, np.float32)), x.size)
+        kernel_function, numbers = function.with_numbers_apart
+        run(
+            function_kernel(self.target, kernel_function),
+            (x, result, np.array(numbers, np.float32)),
+            x.size,
+        )
 
     def quotients(self, x: Array, divisors: Array, high: float, result: Array) -> None:
         """``NativeOps.quotients``"""
@@ -177,9 +181,9 @@ class ArrayKernels:
     def energies(self, x: Array) -> tuple[Array, Array]:
         """``NativeOps.energies``"""
         items, rows, columns = x.shape
-        found = np.zeros((items, 2, self.target.f32_lanes))
-        self._run("energies", (x, np.array([rows, columns], np.int64), found), items)
-        squares, sums = found.sum(axis=2).T
+        energies = np.zeros((items, 2, self.target.f32_lanes))
+        self._run("energies", (x, np.array([rows, columns], np.int64), energies), items)
+        squares, sums = energies.sum(axis=2).T
         return squares, sums
 
     def extremes(self, x: Array) -> tuple[float, float]:
@@ -188,23 +192,23 @@ class ArrayKernels:
         whole = x.size // lanes
         low, high = math.inf, -math.inf
         if whole:
-            found = np.empty((3, lanes), np.float32)
-            self._run("extremes", (x, found), whole)
-            if found[2].view(np.int32).max() >= INFINITY_BITS:
+            extremes = np.empty((3, lanes), np.float32)
+            self._run("extremes", (x, extremes), whole)
+            if extremes[2].view(np.int32).max() >= INFINITY_BITS:
                 return math.nan, math.nan
-            low, high = float(found[0].min()), float(found[1].max())
-        rest = x[whole * lanes :]
-        if not rest.size:
+            low, high = float(extremes[0].min()), float(extremes[1].max())
+        remainder = x[whole * lanes :]
+        if not remainder.size:
             return low, high
-        if not np.isfinite(rest).all():
+        if not np.isfinite(remainder).all():
             return math.nan, math.nan
-        return min(low, float(rest.min())), max(high, float(rest.max()))
+        return min(low, float(remainder.min())), max(high, float(remainder.max()))
 
     def reaches(self, x: Array) -> Array:
         """``NativeOps.reaches``"""
-        found, columns = np.zeros(x.shape[1], np.float32), np.array([x.shape[1]], np.int64)
-        self._run("reaches", (x, found, columns), len(x))
-        return found
+        reaches, columns = np.zeros(x.shape[1], np.float32), np.array([x.shape[1]], np.int64)
+        self._run("reaches", (x, reaches, columns), len(x))
+        return reaches
 
     def count(self, x: Array, per_bin: float, start: int, counts: Array) -> int:
         """``NativeOps.count``"""
@@ -215,11 +219,11 @@ class ArrayKernels:
         scaling = np.array([per_bin, start, len(counts) - 1], np.float32)
         sizes = np.array([len(counts)], np.int64)
         self._run("counts", (x, tables, scaling, sizes, zeros), whole)
-        rest = x[whole * lanes :]
-        index = np.floor(rest * np.float32(per_bin)) - np.float32(start)
+        remainder = x[whole * lanes :]
+        index = np.floor(remainder * np.float32(per_bin)) - np.float32(start)
         counts += tables.sum(axis=0, dtype=np.int64)
         counts += np.bincount(index.astype(np.int32), minlength=len(counts))
-        return int(zeros.sum(dtype=np.int64)) + int(np.count_nonzero(rest == 0))
+        return int(zeros.sum(dtype=np.int64)) + int(np.count_nonzero(remainder == 0))
 
     def _run(self, name: str, arrays: tuple[Array, ...], items: int) -> None:
         """Run a kernel on all its items."""
@@ -242,26 +246,26 @@ class ArrayKernels:
         arrays = (x, beside, offsets, taps, sizes, room, sums)
         self._run("depthwise_moments", arrays, width // lanes)
 
-    def missing_sums(self, wanted: Array, sums: Array, low: float, high: float) -> None:
+    def missing_sums(self, values: Array, sums: Array, low: float, high: float) -> None:
         """``NativeOps.missing_sums``"""
-        assert wanted.shape == sums.shape and sums.flags.c_contiguous
+        assert values.shape == sums.shape and sums.flags.c_contiguous
         bounds = np.array([low, high], np.float32)
-        self._run("missing_sums", (wanted, sums, bounds), sums.size)
+        self._run("missing_sums", (values, sums, bounds), sums.size)
 
     def products_of(self, sums: Array, kernel: Pair, channels: int) -> Array:
         """``NativeOps.products_of``"""
         count = kernel[0] * kernel[1] + 2
-        found = sums[:count, :count, :channels].transpose(2, 0, 1)
+        products = sums[:count, :count, :channels].transpose(2, 0, 1)
         # Blocks below the diagonal were left out.
-        return np.asarray(np.triu(found) + np.triu(found, 1).transpose(0, 2, 1))
+        return np.asarray(np.triu(products) + np.triu(products, 1).transpose(0, 2, 1))
 
 
 @cache
 def array_kernels(level: str = "native") -> ArrayKernels:
     """The kernels for a target that runs here, compiled or taken from the cache of kernels."""
     target = resolve(level)
-    found = loaded(target, [text(target) for text in KERNELS.values()])
-    return ArrayKernels(target, dict(zip(KERNELS, found, strict=True)))
+    kernels = loaded(target, [text(target) for text in KERNELS.values()])
+    return ArrayKernels(target, dict(zip(KERNELS, kernels, strict=True)))
 
 
 def loaded(target: Target, texts: Sequence[str]) -> list[Kernel]:

@@ -100,10 +100,10 @@ class Constants(Concise):
             return self._new_copy(array)
         octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         key = digest or hashlib.sha256(octets.data).digest(), self.slack_nbytes
-        found = _shared.get(key)
-        if found is None:
-            found = _shared.setdefault(key, self._new_copy(octets))
-        return found
+        shared = _shared.get(key)
+        if shared is None:
+            shared = _shared.setdefault(key, self._new_copy(octets))
+        return shared
 
     def known(self, digest: bytes) -> Array | None:
         """The copy of an array with this SHA-256, if a program has one."""
@@ -168,6 +168,6 @@ class LargePages:
                 return mapped_bytes(nbytes)
             if nbytes > self.rest.size:
                 self.rest = mapped_bytes(CHUNK_NBYTES)
-            found = self.rest[:nbytes]
+            block = self.rest[:nbytes]
             self.rest = self.rest[-(-nbytes // ALIGNMENT) * ALIGNMENT :]
-            return found
+            return block

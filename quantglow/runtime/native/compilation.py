@@ -23,7 +23,13 @@ from quantglow.runtime.jit.library import library
 from quantglow.runtime.native.buffers import Allocate, Constants, release_freed
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import GROWTH, Arenas, LoadedProgram, allocator, as_words
-from quantglow.runtime.native.program_table import OWN_BASES, End, Operands, Places, ProgramTable
+from quantglow.runtime.native.program_table import (
+    OWN_BASES,
+    CallOperands,
+    End,
+    Places,
+    ProgramTable,
+)
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 
@@ -112,8 +118,8 @@ def load_kernels(program: Program, target: Target, check: Check) -> None:
     program with other constants.  ``check`` is called before each; it may raise.
     """
     steps, calls = zip(*kernel_calls(program, target), strict=True)
-    made = [checked(call, check) for call in calls]
-    library(target).load_calls(call_names(steps, made, target), made)
+    checked_calls = [checked(call, check) for call in calls]
+    library(target).load_calls(call_names(steps, checked_calls, target), checked_calls)
 
 
 def checked(call: KernelCall, check: Check) -> KernelCall:
@@ -174,7 +180,9 @@ def places_of(program: EmittedProgram) -> Places:
     )
 
 
-def operands_of(program: EmittedProgram, numbers: Evaluation, guards: Guards | None) -> Operands:
+def operands_of(
+    program: EmittedProgram, numbers: Evaluation, guards: Guards | None
+) -> CallOperands:
     """The distinct operands of a program whose table has these ``numbers``."""
     sizes, pointers = _Sizes(), [pointer for row in program.rows for pointer in row.pointers]
     extents = [(at, p.extent) for at, p in enumerate(pointers) if p.extent is not None]
@@ -198,7 +206,7 @@ def operands_of(program: EmittedProgram, numbers: Evaluation, guards: Guards | N
     tested += [(size, ">=") for size in interiors(program)]
     divisors = (*numbers.divisors(), *sizes.evaluation.divisors())
     tested += [(divisor - number(1), ">=") for divisor in divisors]
-    return Operands(
+    return CallOperands(
         sizes.evaluation.program(tested),
         pointers=table[0],
         element_nbytes=table[1],

@@ -199,11 +199,11 @@ class LlvmExecutable(Concise):
         """Names of the outputs, in order."""
         return list(self.table.output_names)
 
-    def new_outputs_but(self, given: Mapping[str, Array]) -> list[Array]:
+    def new_outputs_but(self, outputs: Mapping[str, Array]) -> list[Array]:
         """The same, but for the outputs that have an array already."""
         kinds = zip(self.table.output_names, self.binding.outputs, strict=True)
         return [
-            given[name] if name in given else uninitialised(shape, dtype)
+            outputs[name] if name in outputs else uninitialised(shape, dtype)
             for name, (shape, dtype) in kinds
         ]
 
@@ -307,9 +307,9 @@ class LlvmExecutable(Concise):
         """
         binding, places, loaded = self.binding, self.table.places, self.loaded
         table = np.empty((len(loaded.functions), 4), np.int64)
-        own = [0, outside.ctypes.data, table.ctypes.data, arguments.ctypes.data]
+        words = [0, outside.ctypes.data, table.ctypes.data, arguments.ctypes.data]
         arena_bases = binding.buffers + arena.ctypes.data
-        bases = np.concatenate([np.array(own, np.int64), loaded.constants, arena_bases])
+        bases = np.concatenate([np.array(words, np.int64), loaded.constants, arena_bases])
         arguments[:] = bases[places.slots] + binding.offsets
         table[:, 0] = loaded.functions
         table[:, 1] = arguments.ctypes.data + 8 * places.first

@@ -115,8 +115,8 @@ def as_words(addresses: Sequence[int]) -> Array:
 
 def addresses_of(arrays: Sequence[Array], known: Mapping[int, int] = NO_ADDRESSES) -> Array:
     """Addresses of arrays, some of which are ``known`` by ``id``."""
-    found = [known.get(id(array)) or address_of(array) for array in arrays]
-    return np.array(found, np.int64)
+    addresses = [known.get(id(array)) or address_of(array) for array in arrays]
+    return np.array(addresses, np.int64)
 
 
 def allocator(target: Target) -> Allocate:

@@ -74,7 +74,7 @@ def product_rate(target: Target, threads: int, kernel: ProductKernel | TileKerne
     """Multiply-accumulates a second of all threads."""
     scratch = aligned_bytes(2 * target.vector_nbytes)
     scratch[:] = 0
-    run = Runner(target, threads, kernel.text(), [scratch])
+    run = KernelRunner(target, threads, kernel.text(), [scratch])
     return kernel.macs * run.items_per_second(64 * threads)
 
 
@@ -86,11 +86,13 @@ def reading_rate(
     return BLOCK_NBYTES * run.items_per_second(nbytes // BLOCK_NBYTES)
 
 
-def reader(target: Target, threads: int, nbytes: int, allocate: Allocate = aligned_bytes) -> Runner:
+def reader(
+    target: Target, threads: int, nbytes: int, allocate: Allocate = aligned_bytes
+) -> KernelRunner:
     """Reads blocks of ``BLOCK_NBYTES``, over and over the same ``nbytes``."""
     memory = allocate(nbytes)
     memory[:] = 0
-    return Runner(target, threads, reading_kernel(target, nbytes), [memory])
+    return KernelRunner(target, threads, reading_kernel(target, nbytes), [memory])
 
 
 @dataclass
@@ -180,7 +182,7 @@ def reading_kernel(target: Target, total_nbytes: int) -> str:
     return b.finish()
 
 
-class Runner:
+class KernelRunner:
     """One kernel, run on all threads."""
 
     def __init__(self, target: Target, threads: int, text: str, pointers: Sequence[Array]) -> None:

@@ -256,7 +256,7 @@ def _error(values: Values, fault: str) -> FileFormatError:
 
 
 @dataclass(frozen=True)
-class Extent:
+class OperandExtent:
     """An operand: where it begins in the memory that its pointer leads to, its axes as lengths and
     strides in bytes, the bytes of an element; its buffer there, and the bytes of that memory."""
 
@@ -302,7 +302,7 @@ class Extent:
 
 def extents_of(
     table: ProgramTable, places: Sequence[int], memory: Sequence[Term]
-) -> Iterator[Extent]:
+) -> Iterator[OperandExtent]:
     """The extents of all operands; ``places``: of each the position of its memory among
     ``memory``."""
     operands = table.operands
@@ -318,7 +318,7 @@ def extents_of(
             if numbers[length] != 1
         )
         begin, size = numbers[begins[i]], numbers[sizes[i]]
-        yield Extent(program[offsets[i]], axes, nbytes[i], begin, size, memory[place])
+        yield OperandExtent(program[offsets[i]], axes, nbytes[i], begin, size, memory[place])
 
 
 def terms(name: str, results: Sequence[int | str]) -> list[Term]:
@@ -342,7 +342,7 @@ def product(factors: Iterable[Term]) -> Term:
     return "*".join([*texts, str(constant)]) if texts else constant
 
 
-def conditions(extents: Iterable[Extent], counts: Iterable[Term]) -> Conditions:
+def conditions(extents: Iterable[OperandExtent], counts: Iterable[Term]) -> Conditions:
     """The conditions of the extents that vary, and that counts are not negative."""
     different = dict.fromkeys(extent for extent in extents if extent.varies)
     varying = dict.fromkeys(count for count in counts if isinstance(count, str))

@@ -29,7 +29,13 @@ from quantglow.memory.planner import ArenaOrder
 from quantglow.runtime.jit.library import library
 from quantglow.runtime.native.buffers import Constants
 from quantglow.runtime.native.loaded import Arenas, LoadedProgram, allocator, as_words
-from quantglow.runtime.native.program_table import OWN_BASES, End, Operands, Places, ProgramTable
+from quantglow.runtime.native.program_table import (
+    OWN_BASES,
+    CallOperands,
+    End,
+    Places,
+    ProgramTable,
+)
 from quantglow.support import debug
 from quantglow.support.arrays import Array
 
@@ -127,12 +133,12 @@ class ProgramStore:
         programs, or if somebody looks at how they are made."""
         if debug.verifying() or debug.shows_stages():
             return None
-        found = self.cache.get(key)
-        if found is None:
+        entry = self.cache.get(key)
+        if entry is None:
             return None
-        end = found.find(b"\n")
+        end = entry.find(b"\n")
         with usable(key):
-            return dict(json.loads(found[:end])), memoryview(found)[end + 1 :]
+            return dict(json.loads(entry[:end])), memoryview(entry)[end + 1 :]
         return None
 
     def _loaded(
@@ -149,12 +155,12 @@ class ProgramStore:
         allocate = allocator(target)
         constants = Constants(allocate, target.isa.slack_nbytes, shared=True)
         kept = [self._constant(int(n), at, small, constants) for n, at in head["constants"]]
-        found = tuple(array for array in kept if array is not None)
-        if len(found) < len(kept):
+        arrays = tuple(array for array in kept if array is not None)
+        if len(arrays) < len(kept):
             return None
         functions = as_words(library(target).addresses_of(symbols))
         arenas = Arenas(allocate, growth)
-        return LoadedProgram(table, threads, symbols, functions, found, arenas, is_checked=True)
+        return LoadedProgram(table, threads, symbols, functions, arrays, arenas, is_checked=True)
 
     def _constant(
         self, nbytes: int, place: object, small: memoryview, constants: Constants
@@ -174,10 +180,10 @@ class ProgramStore:
             data = small[max(0, at) : at + nbytes]
         if len(data) != nbytes:
             raise ValueError(f"a constant has {len(data)} bytes instead of {nbytes}")
-        made = constants.copy(np.frombuffer(data, np.uint8), digest)
+        constant = constants.copy(np.frombuffer(data, np.uint8), digest)
         if digest is not None:
             drop_carried(constant_name(digest.hex()))
-        return made
+        return constant
 
 
 @contextmanager
@@ -270,17 +276,17 @@ def from_json(data: Any, target: Target) -> ProgramTable:
     )
 
 
-def _operands_to_json(operands: Operands) -> dict[str, Any]:
+def _operands_to_json(operands: CallOperands) -> dict[str, Any]:
     arrays = {name: getattr(operands, name).reshape(-1).tolist() for name in OPERAND_ARRAYS}
     return {"numbers": operands.numbers.to_json(), "rank": operands.axes.shape[1], **arrays}
 
 
-def _operands(data: Any, pointers: int, buffers: int) -> Operands:
+def _operands(data: Any, pointers: int, buffers: int) -> CallOperands:
     """The operands of a program of so many pointers and buffers."""
     numbers, rank = StraightLine.from_json(data["numbers"]), _count(data["rank"])
     size, at = len(numbers.results), _array(data["pointers"], pointers)
     count = len(at)
-    return Operands(
+    return CallOperands(
         numbers,
         at,
         _array(data["axes"], size, 2 * rank * count).reshape(2, rank, count),
@@ -320,9 +326,9 @@ def _end(data: Any, size: int) -> End:
     name, dtype, shape, strides, nbytes, is_state = data
     if is_state:
         raise ValueError("programs of states are not kept")
-    found = _positions(shape, size)
+    positions = _positions(shape, size)
     at = _positions([nbytes], size)[0]
-    return End(str(name), DType(dtype), found, _positions(strides, size, len(found)), at)
+    return End(str(name), DType(dtype), positions, _positions(strides, size, len(positions)), at)
 
 
 def _count(value: Any, most: int | None = None) -> int:
@@ -339,16 +345,16 @@ def _positions(data: Any, size: int, length: int | None = None) -> tuple[int, ..
 
 def _array(data: Any, size: int, length: int | None = None) -> Array:
     """The same as an array."""
-    found = np.array(data) if len(data) else np.zeros(0, np.int64)
-    if found.dtype != np.int64 or found.ndim != 1 or length not in (None, len(found)):
+    array = np.array(data) if len(data) else np.zeros(0, np.int64)
+    if array.dtype != np.int64 or array.ndim != 1 or length not in (None, len(array)):
         raise ValueError(f"{str(data)[:60]} is no list of {length} integers")
-    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
+    if len(array) and not 0 <= int(array.min()) <= int(array.max()) < size:
         raise ValueError(f"a position is not below {size}")
-    return found
+    return array
 
 
 def _floats(data: Sequence[Any], length: int) -> Array:
-    found = np.array(data, np.float64)
-    if found.shape != (length,) or not np.isfinite(found).all():
+    floats = np.array(data, np.float64)
+    if floats.shape != (length,) or not np.isfinite(floats).all():
         raise ValueError(f"{str(data)[:60]} is no list of {length} finite numbers")
-    return found
+    return floats

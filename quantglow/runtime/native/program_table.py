@@ -69,7 +69,7 @@ class Places(Concise):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Operands(Concise):
+class CallOperands(Concise):
     """The operands of all kernels, for the check of plans (``plan_check``).
 
     numbers         of the operands, where all that the compiler decided holds
@@ -122,7 +122,7 @@ class ProgramTable(Concise):
     lengths: tuple[int, ...]
     indexed: tuple[str, ...]
     loops: tuple[tuple[int, float], ...]
-    operands: Operands
+    operands: CallOperands
     calls: tuple[CallFacts, ...]
     arena_nbytes: int
     buffers: tuple[int, ...] = ()
@@ -185,22 +185,22 @@ class Bindings(Concise):
 
     def unchecked(self, values: Values) -> Binding:
         """The binding as the table has it."""
-        found = self.table
-        numbers = found.numbers.always_at(values)
+        table = self.table
+        numbers = table.numbers.always_at(values)
         results = np.array(numbers, np.int64)
         buffers, arena_nbytes = self._plan(numbers)
-        items = results[found.items]
+        items = results[table.items]
         shapes = {at: tuple([numbers[i] for i in at]) for at in self._shapes}
         return Binding(
             numbers,
             arena_nbytes,
             buffers,
-            results[found.offsets],
+            results[table.offsets],
             items,
-            found.work_of_item * items,
-            tuple([(shapes[end.shape], end.dtype.numpy) for end in found.inputs]),
-            tuple([(shapes[end.shape], end.dtype.numpy) for end in found.outputs]),
-            tuple([numbers[i] for i in found.lengths]),
+            table.work_of_item * items,
+            tuple([(shapes[end.shape], end.dtype.numpy) for end in table.inputs]),
+            tuple([(shapes[end.shape], end.dtype.numpy) for end in table.outputs]),
+            tuple([numbers[i] for i in table.lengths]),
         )
 
     def _plan(self, numbers: Sequence[int]) -> tuple[Array, int]:
@@ -212,10 +212,10 @@ class Bindings(Concise):
         key = tuple(free.values())
         if (known := self._plans.get(key)) is not None:
             return known
-        made = self._planned(order, [free.get(i, numbers[i]) for i in self.table.buffers])
+        plan = self._planned(order, [free.get(i, numbers[i]) for i in self.table.buffers])
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
-        return self._plans.setdefault(key, made)
+        return self._plans.setdefault(key, plan)
 
     @staticmethod
     def _planned(order: ArenaOrder, nbytes: Sequence[int]) -> tuple[Array, int]:

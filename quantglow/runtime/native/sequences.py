@@ -109,7 +109,7 @@ done:
 
 
 @dataclass(eq=False, repr=False)
-class Chain(Concise):
+class ExecutableChain(Concise):
     """Programs in the order of their runs, in one arena.  One run at a time.
 
     arguments  the pointers of all calls
@@ -128,7 +128,7 @@ class Chain(Concise):
     rows: tuple[int, ...]
 
     @staticmethod
-    def of(runs: Sequence[LlvmExecutable], ends: Sequence[Ends]) -> Chain:
+    def of(runs: Sequence[LlvmExecutable], ends: Sequence[Ends]) -> ExecutableChain:
         """The chain of some programs; ``ends`` are those of each."""
         largest = max(range(len(runs)), key=lambda n: runs[n].arena_nbytes)
         arena = runs[largest].loaded.arenas.allocate(runs[largest].arena_nbytes)
@@ -160,7 +160,9 @@ class Chain(Concise):
         )
         table = np.concatenate([context.table for context in contexts])
         rows = tuple(accumulate((len(context.table) for context in contexts), initial=0))
-        return Chain(tuple(runs), arena, contexts, arguments, outside, table, places, rows)
+        return ExecutableChain(
+            tuple(runs), arena, contexts, arguments, outside, table, places, rows
+        )
 
     def point(self, bases: Array) -> None:
         """Let inputs and outputs be parts of buffers at these addresses."""
@@ -241,8 +243,8 @@ class BatchedExecutable(Concise):
         for context in contexts:
             self.piece.give_back(context)
         self._idle.append(batch)
-        if found := next(filter(None, errors), None):
-            raise found
+        if error := next(filter(None, errors), None):
+            raise error
         return results
 
     def new_outputs(self) -> list[Array]:

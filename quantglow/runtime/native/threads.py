@@ -39,15 +39,15 @@ current_processor = _find_processor()
 
 
 @dataclass
-class Placement:
-    """``workers``: the system's numbers of threads; ``seen``: on which processor each last ran.
+class WorkerPlacement:
+    """``workers``: the system's numbers of threads; ``processors``: on which each last ran.
 
     Workers are kept off the caller's processor only while it stays there itself: where the system
     moves threads about, it knows better.
     """
 
     workers: Sequence[int]
-    seen: Array
+    processors: Array
     together: int = 0
     forbidden: int | None = None
 
@@ -61,7 +61,7 @@ class Placement:
                 self.forbidden = None
                 self._allow([sorted(os.sched_getaffinity(0))] * len(self.workers))
             return
-        self.together = self.together + 1 if here in self.seen.tolist() else 0
+        self.together = self.together + 1 if here in self.processors.tolist() else 0
         if self.together >= PATIENCE:
             self.together, self.forbidden = 0, here
             others = sorted(os.sched_getaffinity(0) - {here})
@@ -70,10 +70,10 @@ class Placement:
 
     def _allow(self, processors: Sequence[Sequence[int]]) -> None:
         """For each worker the processors on which it may run."""
-        for worker, own in zip(self.workers, processors, strict=True):
+        for worker, processor in zip(self.workers, processors, strict=True):
             try:
-                if own:
-                    os.sched_setaffinity(worker, own)
+                if processor:
+                    os.sched_setaffinity(worker, processor)
             except OSError:  # these processors were taken from the process meanwhile
                 return
 
@@ -101,7 +101,7 @@ class ThreadPool:
                 f"Remedy: num_threads={started + 1}, or look at the limits of the process."
             ) from error
         numbers = [worker.native_id or 0 for worker in self._workers]
-        self._placement = Placement(numbers, self._state[first + 1 :])
+        self._placement = WorkerPlacement(numbers, self._state[first + 1 :])
 
     def _started(self, tid: int) -> threading.Thread:
         """A worker.  Raises ``RuntimeError`` where the system has no thread for it."""

@@ -152,7 +152,7 @@ def _ticks(target: Target) -> Callable[[], int]:
 
 
 @dataclass(frozen=True)
-class Clock:
+class TickClock:
     """Ticks and seconds of one moment, and seconds for each tick."""
 
     read: Callable[[], int]
@@ -161,12 +161,12 @@ class Clock:
     period: float = 0.0
 
     @staticmethod
-    def start(read: Callable[[], int]) -> Clock:
-        return Clock(read, read(), time.perf_counter())
+    def start(read: Callable[[], int]) -> TickClock:
+        return TickClock(read, read(), time.perf_counter())
 
-    def ended(self) -> Clock:
+    def ended(self) -> TickClock:
         """The clock with its rate, which few processors state."""
-        now = Clock.start(self.read)
+        now = TickClock.start(self.read)
         spent = max(now.ticks - self.ticks, 1)
         return replace(self, period=(now.seconds - self.seconds) / spent)
 
@@ -175,17 +175,17 @@ class Clock:
         return self.seconds + (ticks - self.ticks) * self.period
 
 
-def clock_of(target: Target) -> Clock:
+def clock_of(target: Target) -> TickClock:
     """The clock of a target, started now."""
-    return Clock.start(_ticks(target))
+    return TickClock.start(_ticks(target))
 
 
 def with_waits(threads: Iterable[list[Event]]) -> Iterator[Event]:
     """The kernels of each thread, and the times between them."""
-    for own in threads:
-        own.sort(key=lambda event: event.begin)
-        yield from own
-        yield from _waits(own)
+    for events in threads:
+        events.sort(key=lambda event: event.begin)
+        yield from events
+        yield from _waits(events)
 
 
 def _waits(events: Iterable[Event]) -> Iterator[Event]:
@@ -211,7 +211,7 @@ class _RunLog:
 
     calls: Sequence[CallFacts]
     items: Sequence[int]
-    clock: Clock
+    clock: TickClock
     state: Array
     page: Array
     pages: list[Array] = field(default_factory=list)
@@ -241,14 +241,14 @@ class _RunLog:
     def events(self) -> Iterator[Event]:
         """Kernels, and the gaps between those of one thread."""
         clock = self.clock.ended()
-        found: dict[int, list[Event]] = defaultdict(list)
+        events: dict[int, list[Event]] = defaultdict(list)
         for page in [*self.pages, self.written]:
             for thread, *ticks in page.reshape(-1, self.run_words).tolist():
                 intervals = pairwise(map(clock.at, ticks))
                 for call, items, interval in zip(self.calls, self.items, intervals, strict=True):
                     facts = {"items": items, "op": call.op, "kernel": call.label}
-                    found[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
-        return with_waits(found.values())
+                    events[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
+        return with_waits(events.values())
 
 
 @dataclass(eq=False)
@@ -301,16 +301,16 @@ def _entry(target: Target) -> int:
 class _EventLog:
     """The events of one table in one trace.
 
-    array  events since the last page; ``seen`` of them are of runs that ended
+    array  events since the last page; ``finished`` of them are of runs that ended
     pages  events before them
     """
 
     trace: weakref.ref[Trace]
     calls: Sequence[CallFacts]
-    clock: Clock
+    clock: TickClock
     array: Array
     pages: list[Array] = field(default_factory=list)
-    seen: int = 0
+    finished: int = 0
 
     @property
     def room(self) -> int:
@@ -319,20 +319,20 @@ class _EventLog:
 
     def turn_page(self) -> None:
         """Make room in the array."""
-        page, self.seen = self.array[1 : 1 + self.seen].copy(), 0
+        page, self.finished = self.array[1 : 1 + self.finished].copy(), 0
         self.pages.append(page)
         self.array[0, 0] = 0
 
     def events(self) -> Iterator[Event]:
         """Kernels, and the gaps between those of one thread."""
         clock = self.clock.ended()
-        found: dict[int, list[Event]] = defaultdict(list)
-        for page in [*self.pages, self.array[1 : 1 + self.seen]]:
+        events: dict[int, list[Event]] = defaultdict(list)
+        for page in [*self.pages, self.array[1 : 1 + self.finished]]:
             for row, thread, before, after, items in page.tolist():
                 call, interval = self.calls[row], (clock.at(before), clock.at(after))
                 facts = {"items": items, "op": call.op, "kernel": call.label}
-                found[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
-        return with_waits(found.values())
+                events[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
+        return with_waits(events.values())
 
 
 @dataclass(eq=False)
@@ -369,10 +369,10 @@ class TracedTable:
 
     def begin(self, trace: Trace, turns: int) -> None:
         """Record at most ``turns`` walks of the table."""
-        log, wanted = self.log, turns * self.events
-        if log is None or log.trace() is not trace or log.room < wanted:
-            log = self._new_log(trace, max(wanted, LOG_EVENTS))
-        elif log.room - log.seen < wanted:
+        log, room = self.log, turns * self.events
+        if log is None or log.trace() is not trace or log.room < room:
+            log = self._new_log(trace, max(room, LOG_EVENTS))
+        elif log.room - log.finished < room:
             log.turn_page()
         self.table[:, :2] = self.traced
 
@@ -380,7 +380,7 @@ class TracedTable:
         """Record no more; the events so far are those of the trace."""
         self.table[:, :2] = self.plain
         if self.log is not None:  # as where there was no memory for one
-            self.log.seen = min(int(self.log.array[0, 0]), self.log.room)
+            self.log.finished = min(int(self.log.array[0, 0]), self.log.room)
 
     def _new_log(self, trace: Trace, room: int) -> _EventLog:
         array = np.zeros((room + 1, EVENT_WORDS), np.int64)

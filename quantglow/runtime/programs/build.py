@@ -54,9 +54,9 @@ class Build(Concise):
 
     ``seconds`` is the time of each stage of the compiler, ``plans`` are those of the programs that
     quantglow's own backends compiled or read, ``segments`` the parts of a partitioned graph,
-    ``rest`` the operators of the model that run behind the graph and are not in it, ``later`` gives
-    those that are known once what is behind the graph is compiled, too.  ``is_part``: more of the
-    model is behind the graph.
+    ``suffix`` the operators of the model that run behind the graph and are not in it, ``later``
+    gives those that are known once what is behind the graph is compiled, too.  ``is_part``: more of
+    the model is behind the graph.
     """
 
     executable: Executable
@@ -65,7 +65,7 @@ class Build(Concise):
     num_threads: int
     seconds: dict[str, float] = field(default_factory=dict)
     segments: tuple[Segment, ...] = ()
-    rest: tuple[FallbackNode, ...] = ()
+    suffix: tuple[FallbackNode, ...] = ()
     later: Callable[[], tuple[FallbackNode, ...]] = tuple
     is_part: bool = False
 
@@ -80,7 +80,7 @@ class Build(Concise):
         foreign = (s for s in self.segments if not isinstance(s.backend, ProgramBackend))
         return (
             *(node for segment in foreign for node in nodes_of(segment)),
-            *self.rest,
+            *self.suffix,
             *self.later(),
         )
 

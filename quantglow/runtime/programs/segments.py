@@ -53,7 +53,7 @@ class CompiledSegment:
     def is_taken(self, values: Mapping[str, Array]) -> bool:
         """Whether all branches around the segment are taken."""
         return all(
-            bool(value_of(branch.condition, values).reshape(())) == branch.taken
+            bool(value_of(branch.condition, values).reshape(())) == branch.outcome
             for branch in self.segment.branches
         )
 

@@ -132,7 +132,7 @@ class SymbolicGraph(Concise):
             template,
             values,
             dict(guards.hints),
-            tuple(guards.found),
+            tuple(guards.recorded),
             batch,
             tuple(name for name, _ in graph.outputs),
             print_without_scales(graph),

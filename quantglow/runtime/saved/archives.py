@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from quantglow.runtime.saved.members import Allowance, content_of, pieces_in
-from quantglow.runtime.saved.stored_arrays import PACKED, Forms, from_npy, member_of
+from quantglow.runtime.saved.stored_arrays import PACKED, ArrayForms, from_npy, member_of
 from quantglow.support.arrays import Array
 from quantglow.support.pages import Content, Data, is_worth_paging, paged, paged_pieces, pieces_of
 
@@ -57,9 +57,9 @@ def scales_in(manifest: Mapping[str, Any]) -> list[int]:
     return list(map(int, manifest["scales"])) if manifest["version"] >= SHARED_VERSION else []
 
 
-def forms_in(manifest: Mapping[str, Any]) -> Forms:
+def forms_in(manifest: Mapping[str, Any]) -> ArrayForms:
     """The forms of its arrays.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
-    return Forms.of(manifest) if manifest["version"] >= PACKED_VERSION else Forms()
+    return ArrayForms.of(manifest) if manifest["version"] >= PACKED_VERSION else ArrayForms()
 
 
 def array_numbers(manifest: Mapping[str, Any]) -> set[int]:

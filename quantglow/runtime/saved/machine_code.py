@@ -32,7 +32,7 @@ from quantglow.ir.graph.signature import Shapes
 from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.saved.archives import CODE, CODE_TEXT
 from quantglow.support.errors import BackendError, OptionError
-from quantglow.support.pages import Content, Data, Parts
+from quantglow.support.pages import Content, Data, JoinedBytes
 from quantglow.support.processes.isolation import IsolationError, started
 
 NATIVE = "native"
@@ -67,7 +67,10 @@ class IncludedCode:
             "schedule": self.schedule,
             "entries": sizes,
         }
-        return {CODE_TEXT: json.dumps(text).encode(), CODE: Parts(tuple(self.entries.values()))}
+        return {
+            CODE_TEXT: json.dumps(text).encode(),
+            CODE: JoinedBytes(tuple(self.entries.values())),
+        }
 
     @staticmethod
     def of(text: bytes, content: bytes) -> IncludedCode:
@@ -180,10 +183,10 @@ def compiled_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:
                 f"the code for {facts['target']!r} could not be made: {error}. Remedy: save the "
                 "model without include_code."
             ) from error
-        return dict(found_in(Path(folder)))
+        return dict(cache_entries(Path(folder)))
 
 
-def found_in(folder: Path) -> Iterator[tuple[str, bytes]]:
+def cache_entries(folder: Path) -> Iterator[tuple[str, bytes]]:
     """All entries of a cache."""
     for kind in KINDS:
         yield from ObjectCache(folder / kind).entries().items()

@@ -14,7 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantglow.support.pages import PIECE_NBYTES, Content, Data, Parts, pieces_of, release_pages
+from quantglow.support.pages import (
+    PIECE_NBYTES,
+    Content,
+    Data,
+    JoinedBytes,
+    pieces_of,
+    release_pages,
+)
 
 MAX_EXPANSION = 64
 """Maximum number of bytes in members for each byte of the file.  Texts of graphs reach about 30."""
@@ -51,13 +58,13 @@ def write_archive(path: Path, members: Mapping[str, Content], methods: Mapping[s
     """Write an archive, each member by its method."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
-            if isinstance(content, Parts):
+            if isinstance(content, JoinedBytes):
                 write_parts(archive, name, content, methods[name])
             else:
                 archive.writestr(name, content, methods[name])
 
 
-def write_parts(archive: zipfile.ZipFile, name: str, content: Parts, method: int) -> None:
+def write_parts(archive: zipfile.ZipFile, name: str, content: JoinedBytes, method: int) -> None:
     """A member of an archive that is open for writing, piece by piece."""
     info = zipfile.ZipInfo(name, time.localtime()[:6])
     info.compress_type, info.file_size = method, len(content)

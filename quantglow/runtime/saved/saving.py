@@ -128,7 +128,7 @@ StoredText = tuple[str, Mapping[str, Array], Mapping[ArrayMark, Array]]
 
 
 @dataclass(frozen=True)
-class Tail:
+class SavedTail:
     """The ONNX model that runs behind the compiled part.
 
     ``late``: the values that it computes and that can be compiled behind its first nodes;
@@ -186,14 +186,14 @@ class Tail:
     @staticmethod
     def of(
         model: bytes, text: bytes, suffix: bytes = b"", body: bytes = b"", places: bytes = b""
-    ) -> Tail:
+    ) -> SavedTail:
         """The tail from the contents of ``members``.  Raises one of ``DAMAGED_CONTENT``."""
         facts = json.loads(text)
         names, reasons = (tuple(map(str, facts[key])) for key in ("output_names", "reasons"))
         late, weights = tuple(map(str, facts.get("late", ()))), json.loads(places or b"{}")
         if not isinstance(weights, dict):
             raise ValueError("the places of the tail's weights are not listed by name")
-        return Tail(model, names, reasons, late, suffix, body, weights)
+        return SavedTail(model, names, reasons, late, suffix, body, weights)
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class SavedModel:
     report: dict[str, Any]
     free: dict[str, Any] | None = None
     source: Data = b""
-    tail: Tail | None = None
+    tail: SavedTail | None = None
     cases: tuple[Graph, ...] = ()
     general: tuple[SymbolicGraph, ...] = ()
     digest: str = ""
@@ -253,7 +253,7 @@ def save(
     graph: Graph,
     report: Mapping[str, Any],
     freedom: Freedom | None = None,
-    tail: Tail | None = None,
+    tail: SavedTail | None = None,
     code: IncludedCode | None = None,
 ) -> None:
     """Write a ``.qgm`` file; an existing file is replaced at once or not at all.
@@ -271,7 +271,7 @@ def contents(
     graph: Graph,
     report: Mapping[str, Any],
     freedom: Freedom | None,
-    tail: Tail | None,
+    tail: SavedTail | None,
     code: IncludedCode | None,
 ) -> tuple[dict[str, Any], dict[str, Content]]:
     """The manifest of a file and its other members."""
@@ -390,7 +390,7 @@ def read(archive: zipfile.ZipFile, allowance: Allowance, *, with_code: bool = Fa
         model, text = (checked(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
         parts = (REST, BODY, TAIL_WEIGHTS)
         files = (checked(archive, manifest, n) if n in members else b"" for n in parts)
-        tail = replace(Tail.of(model, text, *files), allowance=allowance)
+        tail = replace(SavedTail.of(model, text, *files), allowance=allowance)
         saved = replace(saved, tail=tail)
     if with_code and CODE in manifest["members"]:
         text, content = (checked(archive, manifest, name) for name in (CODE_TEXT, CODE))

@@ -29,7 +29,7 @@ import numpy as np
 from quantglow.runtime.saved.members import FREE_NBYTES, member_nbytes
 from quantglow.support.arrays import Array
 from quantglow.support.fourier import FourierMatrix, Windowed, recognised
-from quantglow.support.pages import PIECE_NBYTES, Content, Data, Parts, pieces_of
+from quantglow.support.pages import PIECE_NBYTES, Content, Data, JoinedBytes, pieces_of
 from quantglow.support.processes.threads import undisturbed
 
 PACKED = "constants/packed.bin"
@@ -209,7 +209,7 @@ def stored_nbytes(arrays: Iterable[Array]) -> int:
 
 
 @dataclass(frozen=True)
-class Forms:
+class ArrayForms:
     """Numbers of a file's arrays that are not one plain ``.npy`` member each, by form."""
 
     packed: Mapping[int, Kind] = field(default_factory=dict)
@@ -218,12 +218,12 @@ class Forms:
     fourier: Mapping[int, Fourier] = field(default_factory=dict)
 
     @staticmethod
-    def of(manifest: Mapping[str, Any]) -> Forms:
+    def of(manifest: Mapping[str, Any]) -> ArrayForms:
         """The forms in a manifest.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
         packed = {int(n): kind_of(dtype, shape) for n, dtype, shape in manifest["packed"]}
         deltas = {int(n): int(base) for n, base in manifest["deltas"]}
         fourier = {int(n): Fourier.of(*fields) for n, *fields in manifest["fourier"]}
-        return Forms(packed, frozenset(map(int, manifest["halves"])), deltas, fourier)
+        return ArrayForms(packed, frozenset(map(int, manifest["halves"])), deltas, fourier)
 
     @property
     def made_nbytes(self) -> int:
@@ -325,13 +325,13 @@ def npy(array: Array) -> bytes:
     return buffer.getvalue()
 
 
-def npy_parts(form: Written) -> Parts:
+def npy_parts(form: Written) -> JoinedBytes:
     """The same bytes, those of the elements where they are read."""
     header = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(form.dtype)
     description = {"descr": descr, "fortran_order": False, "shape": form.shape}
     np.lib.format.write_array_header_1_0(header, description)
-    return Parts((header.getvalue(), form))
+    return JoinedBytes((header.getvalue(), form))
 
 
 def digest_of(array: Array) -> bytes:

@@ -13,12 +13,12 @@ from collections.abc import Container
 from dataclasses import replace
 
 from quantglow.importer.onnx import restored, stored_tail
-from quantglow.runtime.saved.saving import Tail
+from quantglow.runtime.saved.saving import SavedTail
 from quantglow.support.errors import FileFormatError, QuantglowError
 from quantglow.support.files import DAMAGED_CONTENT
 
 
-def light_tail(tail: Tail, rounded: Container[str]) -> Tail:
+def light_tail(tail: SavedTail, rounded: Container[str]) -> SavedTail:
     """The tail without the weights that its files have; only those ``rounded`` may differ from the
     ones in its model, by half a step of int8.
     """
@@ -26,7 +26,7 @@ def light_tail(tail: Tail, rounded: Container[str]) -> Tail:
     return replace(tail, model=model, weights=places)
 
 
-def whole_tail(tail: Tail) -> bytes:
+def whole_tail(tail: SavedTail) -> bytes:
     """The model of a tail with all of its weights.  Raises ``FileFormatError``."""
     if not tail.weights:
         return tail.model

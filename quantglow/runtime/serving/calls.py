@@ -82,7 +82,7 @@ def is_power_of_two(size: int) -> bool:
 
 
 @dataclass(eq=False)
-class Call:
+class WaitingCall:
     """A call that waits: its feeds, the outputs that it wants, and the second from which on it
     waits for others."""
 
@@ -105,12 +105,12 @@ class Call:
         return 1 if self.kind is None else len(next(iter(self.feeds.values())))
 
 
-def joined(calls: Sequence[Call]) -> dict[str, Array]:
+def joined(calls: Sequence[WaitingCall]) -> dict[str, Array]:
     """The feeds of several calls of one kind as one batch."""
     return {name: np.concatenate([call.feeds[name] for call in calls]) for name in calls[0].feeds}
 
 
-def parts(outputs: Mapping[str, Array], calls: Sequence[Call]) -> Iterator[list[Array]]:
+def parts(outputs: Mapping[str, Array], calls: Sequence[WaitingCall]) -> Iterator[list[Array]]:
     """The results of each call, from the outputs of their batch: copies, so that a result which is
     kept does not keep those of others."""
     bounds = accumulate((call.samples for call in calls), initial=0)
@@ -119,12 +119,12 @@ def parts(outputs: Mapping[str, Array], calls: Sequence[Call]) -> Iterator[list[
         yield [outputs[name][begin:end].copy() for name in names]
 
 
-Run = Callable[[Sequence[Call]], None]
+Run = Callable[[Sequence[WaitingCall]], None]
 """Runs calls of one kind and settles their futures; it does not raise."""
 
 
 @dataclass
-class Limits:
+class QueueLimits:
     """``streams`` threads; batches of at most ``max_batch`` samples, for which a call waits at most
     ``max_delay`` seconds; at most ``max_waiting`` calls wait."""
 
@@ -135,17 +135,17 @@ class Limits:
 
 
 @dataclass(eq=False)
-class Waiting:
+class CallQueue:
     """Calls in the order in which they came.  All methods are thread-safe.
 
     Threads start with the first call.  They know this object and not the queue of the user, so
     that a queue that nobody holds ends.
     """
 
-    limits: Limits
+    limits: QueueLimits
     run: Run
     speed: BatchSpeed
-    _calls: deque[Call] = field(default_factory=deque)
+    _calls: deque[WaitingCall] = field(default_factory=deque)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _threads: list[threading.Thread] = field(default_factory=list)
     _unsettled: set[Future[list[Any]]] = field(default_factory=set)
@@ -155,7 +155,7 @@ class Waiting:
         _alive.add(self)
         renewed_after_fork(self, last=True)
 
-    def add(self, call: Call) -> None:
+    def add(self, call: WaitingCall) -> None:
         """Let a call wait.  Raises ``QueueError`` and ``QueueFullError``."""
         most = self.limits.max_waiting
         with self._changed:
@@ -242,7 +242,7 @@ class Waiting:
         if call is not None and call.future.set_running_or_notify_cancel():
             call.future.set_exception(error)
 
-    def _take(self) -> list[Call]:
+    def _take(self) -> list[WaitingCall]:
         """The calls to run next; none where no more will come."""
         with self._changed:
             while True:
@@ -264,13 +264,13 @@ class Waiting:
             return 0.0
         return first.arrived + self.limits.max_delay - time.monotonic()
 
-    def _runs_alone(self, call: Call) -> bool:
+    def _runs_alone(self, call: WaitingCall) -> bool:
         """Whether no other call may join this one."""
         if self.limits.max_batch == 1 or call.kind is None:
             return True
         return self.speed.joins(call.kind) is False
 
-    def _mates(self) -> list[Call]:
+    def _mates(self) -> list[WaitingCall]:
         """The first call, and those that may be joined to it."""
         first, most = self._calls[0], self.limits.max_batch
         if self._runs_alone(first):
@@ -284,7 +284,7 @@ class Waiting:
                 total += call.samples
         return mates
 
-    def _removed(self, mates: Sequence[Call]) -> list[Call]:
+    def _removed(self, mates: Sequence[WaitingCall]) -> list[WaitingCall]:
         """As many of the calls as are fastest together; the others wait no longer, either."""
         totals = list(accumulate(call.samples for call in mates))
         best = self.speed.best(mates[0].kind, totals) if len(mates) > 1 else totals[0]
@@ -312,7 +312,7 @@ class Waiting:
                 )
 
 
-_alive = Alive[Waiting]()
+_alive = Alive[CallQueue]()
 
 
 def close_all() -> None:

@@ -13,9 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 from quantglow.runtime.programs.feeds import TensorInfo, check_mapping, feeds_of
 from quantglow.runtime.serving.calls import (
     BatchSpeed,
-    Call,
-    Limits,
-    Waiting,
+    CallQueue,
+    QueueLimits,
+    WaitingCall,
     joined,
     parts,
     sizes_tried,
@@ -45,7 +45,7 @@ class Named(Protocol):
 
 
 @runtime_checkable
-class Model(Protocol):
+class QueuedModel(Protocol):
     """A compiled model as far as a queue needs it."""
 
     @property
@@ -61,7 +61,7 @@ class Model(Protocol):
     def get_outputs(self) -> Sequence[Named]:
         """The outputs, in order."""
 
-    def with_num_threads(self, num_threads: int) -> Model:
+    def with_num_threads(self, num_threads: int) -> QueuedModel:
         """The same model for another number of threads."""
 
     def has_independent_samples(
@@ -103,16 +103,16 @@ class InferQueue(OfOneProcess):
     @options_named()
     def __init__(
         self,
-        model: Model,
+        model: QueuedModel,
         streams: int | str = AUTO,
         *,
         max_batch: int = 1,
         max_delay: float = 0.0,
         max_waiting: int | None = None,
     ) -> None:
-        if isinstance(model, type) or not isinstance(model, Model):
+        if isinstance(model, type) or not isinstance(model, QueuedModel):
             raise OptionError(f"model must be a compiled model, got {type(model).__name__}")
-        limits = Limits(
+        limits = QueueLimits(
             stream_count(streams, model.num_threads),
             integer("max_batch", max_batch, 1),
             seconds("max_delay", max_delay),
@@ -126,8 +126,8 @@ class InferQueue(OfOneProcess):
                 "that was run or calibrated."
             )
         self.model = model.with_num_threads(max(1, model.num_threads // limits.streams))
-        runner = Runner(self.model, BatchSpeed())
-        self._waiting = Waiting(limits, runner, runner.speed)
+        runner = CallRunner(self.model, BatchSpeed())
+        self._waiting = CallQueue(limits, runner, runner.speed)
         end = weakref.finalize(self, self._waiting.stop)
         end.atexit = False  # at the end of the process, calls that wait are cancelled
 
@@ -150,7 +150,7 @@ class InferQueue(OfOneProcess):
             raise InputError(f"names of inputs must be strings, got {brief(odd[0])}")
         arrays = feeds_of(feeds, self.model.get_inputs)
         names = strings(output_names, "output_names") or None
-        call = Call(arrays, names, time.monotonic())
+        call = WaitingCall(arrays, names, time.monotonic())
         self._waiting.add(call)
         return call.future
 
@@ -222,21 +222,21 @@ def seconds(option: str, value: object) -> float:
 
 
 @dataclass
-class Runner:
+class CallRunner:
     """Runs calls on a model and settles their futures."""
 
-    model: Model
+    model: QueuedModel
     speed: BatchSpeed
     _same: dict[tuple[Hashable, frozenset[int]], bool] = field(default_factory=dict)
 
-    def __call__(self, calls: Sequence[Call]) -> None:
+    def __call__(self, calls: Sequence[WaitingCall]) -> None:
         """Run calls of one kind, as one batch if there are several and they may be joined."""
         if len(calls) > 1 and self.joins(calls[0]) and self.settled_together(calls):
             return
         for call in calls:
             self.settle(call)
 
-    def joins(self, call: Call) -> bool:
+    def joins(self, call: WaitingCall) -> bool:
         """Whether calls of a kind may be joined: samples may depend on each other at some shapes
         only."""
         if (verdict := self.speed.joins(call.kind)) is None:
@@ -245,7 +245,7 @@ class Runner:
             self.speed.note(call.kind, verdict)
         return verdict
 
-    def has_same_graph(self, calls: Sequence[Call]) -> bool:
+    def has_same_graph(self, calls: Sequence[WaitingCall]) -> bool:
         """Whether one graph is that of each call and of all as one batch."""
         sizes = [call.samples for call in calls]
         key = calls[0].kind, frozenset([sum(sizes), *sizes])
@@ -256,7 +256,7 @@ class Runner:
             self._same[key] = self.model.has_independent_samples(shapes, key[1])
         return self._same[key]
 
-    def settle(self, call: Call) -> None:
+    def settle(self, call: WaitingCall) -> None:
         """Run one call."""
         start = time.perf_counter()
         try:
@@ -267,7 +267,7 @@ class Runner:
         self.speed.record(call.kind, call.samples, time.perf_counter() - start)
         call.future.set_result(outputs)
 
-    def settled_together(self, calls: Sequence[Call]) -> bool:
+    def settled_together(self, calls: Sequence[WaitingCall]) -> bool:
         """Whether the calls ran as one batch; where one of them is wrong, none is settled."""
         if not self.has_same_graph(calls):
             return False

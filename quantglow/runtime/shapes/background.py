@@ -61,7 +61,7 @@ class Programs(Protocol):
 
 
 @dataclass(eq=False)
-class Job:
+class BackgroundJob:
     """A case whose program waits for the thread, or is being compiled."""
 
     case: Case
@@ -83,8 +83,8 @@ class Meanwhile:
 
     programs: Programs
     log: AnswerLog
-    _jobs: dict[Case, Job] = field(default_factory=dict)
-    _waiting: deque[Job] = field(default_factory=deque)
+    _jobs: dict[Case, BackgroundJob] = field(default_factory=dict)
+    _waiting: deque[BackgroundJob] = field(default_factory=deque)
     _failed: dict[Case, BaseException | None] = field(default_factory=dict)
     _is_working: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -146,7 +146,7 @@ class Meanwhile:
         self.log.came(case, READY)
         return served
 
-    def _job(self, case: Case, feeds: Feeds) -> Job | None:
+    def _job(self, case: Case, feeds: Feeds) -> BackgroundJob | None:
         """The job of a case, a new one if there is none; None where the call has to wait.
 
         Raises the error of the thread that no call has raised yet.
@@ -159,7 +159,7 @@ class Meanwhile:
                 raise error
             job = self._jobs.get(case)
             if job is None:
-                job = self._jobs[case] = Job(case, kept(feeds))
+                job = self._jobs[case] = BackgroundJob(case, kept(feeds))
                 self._waiting.append(job)
                 self.log.came(case, COMPILING)
             if not self._is_working:
@@ -182,14 +182,14 @@ class Meanwhile:
                 self._done(job)
                 job.result.set_result(served)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> BackgroundJob | None:
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()
             self._is_working = False
             return None
 
-    def _done(self, job: Job, error: BaseException | None = None) -> None:
+    def _done(self, job: BackgroundJob, error: BaseException | None = None) -> None:
         self.log.came(job.case, READY if error is None else FAILED)
         with self._lock:
             del self._jobs[job.case]

@@ -38,7 +38,7 @@ from quantglow.support.classes import Concise, cached_property
 from quantglow.transforms.program.copy_elision import Donation
 
 if TYPE_CHECKING:
-    from quantglow.runtime.shapes.general_planning import Made
+    from quantglow.runtime.shapes.general_planning import BuiltPlan
 
 CAPACITY = "state:capacity"
 """The symbol of the rows for which a state has memory; no dimension of a model has such a name."""
@@ -78,23 +78,23 @@ class GeneralProgram(Concise):
 
     source: SymbolicGraph
     plan: GeneralPlan
-    make: Callable[[], Made]
+    make: Callable[[], BuiltPlan]
     compiler: Compiler
     key: str | None = None
 
     @cached_property
-    def lowered(self) -> Made:
+    def lowered(self) -> BuiltPlan:
         """The planned program."""
         return self.make()
 
     @cached_property
-    def code(self) -> Code:
+    def code(self) -> GeneralCode:
         """The machine code, stored or made now.  It may add guards."""
         target, threads = self.compiler.target, self.compiler.num_threads
         assert target is not None
         store, key = ProgramStore(), self.key
         if key and (stored := store.program(key, target, threads, conditions_from, GROWTH)):
-            return Code(*stored)
+            return GeneralCode(*stored)
         # Only here: a process that finds its programs on disk generates no code.
         from quantglow.runtime.native.compilation import compile_free_program
 
@@ -111,7 +111,7 @@ class GeneralProgram(Concise):
         lowered.guards.is_closed = True
         if key:
             store.keep(key, loaded, lowered.guards.conditions().to_json())
-        return Code(loaded, lowered.guards)
+        return GeneralCode(loaded, lowered.guards)
 
     @property
     def loaded(self) -> LoadedProgram:
@@ -122,7 +122,7 @@ class GeneralProgram(Concise):
     def guards(self) -> Holding:
         """The shapes that it serves; once there is code, with the guards of the code."""
         code = self.__dict__.get("code")
-        return code.guards if isinstance(code, Code) else self.plan.guards
+        return code.guards if isinstance(code, GeneralCode) else self.plan.guards
 
     def values_at(self, case: Case, more: Values | None = None) -> Values | None:
         """The values of the symbols at a case, and ``more``; None if the plan does not fit it."""
@@ -156,7 +156,7 @@ class GeneralProgram(Concise):
 
 
 @dataclass(frozen=True, eq=False)
-class Code:
+class GeneralCode:
     """A loaded program, and where it serves."""
 
     loaded: LoadedProgram

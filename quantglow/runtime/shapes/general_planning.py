@@ -24,7 +24,7 @@ from quantglow.transforms.program.copy_elision import Donation
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Made(Concise):
+class BuiltPlan(Concise):
     """A general program as this process made it; ``guards`` grow with its code."""
 
     graph: Graph
@@ -39,15 +39,15 @@ def planned(
     target: Target | None,
     donations: Sequence[Donation],
     schedule: str,
-) -> tuple[Made, GeneralPlan]:
+) -> tuple[BuiltPlan, GeneralPlan]:
     """The program of a graph whose sizes have these guards.  Raises ``QuantglowError``."""
     with debug.timed("general plan"):
         lowered = plan_program(graph, target, donations=donations, schedule=schedule)
-        result = Made(graph, lowered, OrderedPlan.of(lowered.program, lowered.plan), guards)
+        result = BuiltPlan(graph, lowered, OrderedPlan.of(lowered.program, lowered.plan), guards)
     return result, plan_of(result)
 
 
-def plan_of(source: Made) -> GeneralPlan:
+def plan_of(source: BuiltPlan) -> GeneralPlan:
     """The plan of a program as numbers."""
     sizes = Evaluation()
 

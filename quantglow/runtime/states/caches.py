@@ -11,7 +11,7 @@ import numpy as np
 
 from quantglow.ir.graph.signature import Dim, Port
 from quantglow.runtime.native.buffers import aligned_bytes
-from quantglow.runtime.states.state_programs import Pair
+from quantglow.runtime.states.state_programs import CachePair
 from quantglow.support.arguments import brief
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -39,7 +39,7 @@ class Caches(Concise):
     ``length`` rows are in use.  More rows double the capacity, up to ``most``.
     """
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[CachePair, ...]
     ports: Mapping[str, Port]
     batch: int
     capacity: int
@@ -51,7 +51,7 @@ class Caches(Concise):
     def __post_init__(self) -> None:
         self._renew()
 
-    def shape(self, pair: Pair, rows: int) -> tuple[int, ...]:
+    def shape(self, pair: CachePair, rows: int) -> tuple[int, ...]:
         """The shape of a cache of so many rows."""
         dims = self.ports[pair.input].dims or ()
         sizes = [rows if axis == pair.axis else dim for axis, dim in enumerate(dims)]
@@ -62,11 +62,11 @@ class Caches(Concise):
         kinds = {kind: self.shape(pair, rows) for kind, pair in self._kinds.items()}
         return {pair.input: kinds[self._kind(pair)] for pair in self.pairs}
 
-    def _kind(self, pair: Pair) -> Kind:
+    def _kind(self, pair: CachePair) -> Kind:
         return self.ports[pair.input].dims, pair.axis
 
     @cached_property
-    def _kinds(self) -> dict[Kind, Pair]:
+    def _kinds(self) -> dict[Kind, CachePair]:
         """A cache of each shape."""
         return {self._kind(pair): pair for pair in self.pairs}
 
@@ -99,7 +99,7 @@ class Caches(Concise):
         self.arrays = {p.input: self._array(p, self.shape(p, self.capacity)) for p in self.pairs}
         self.addresses = {id(array): array.ctypes.data for array in self.arrays.values()}
 
-    def _array(self, pair: Pair, shape: tuple[int, ...]) -> Array:
+    def _array(self, pair: CachePair, shape: tuple[int, ...]) -> Array:
         dtype = self.ports[pair.input].dtype.numpy
         nbytes = math.prod(shape) * dtype.itemsize
         memory = aligned_bytes(nbytes + SLACK_NBYTES)
@@ -127,7 +127,7 @@ class Caches(Concise):
         self.reserve(rows)
         self.fill(arrays, rows)
 
-    def _check(self, path: str, pair: Pair, rows: int, array: Array | None) -> None:
+    def _check(self, path: str, pair: CachePair, rows: int, array: Array | None) -> None:
         shape, dtype = self.shape(pair, rows), self.ports[pair.input].dtype.numpy
         if array is None or array.shape != shape or array.dtype != dtype:
             shown = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
@@ -149,7 +149,7 @@ def arrays_in(path: str) -> dict[str, Array]:
 
 def pairs_of(
     inputs: Sequence[Port], outputs: Sequence[Port], chosen: Mapping[str, str] | None
-) -> tuple[Pair, ...]:
+) -> tuple[CachePair, ...]:
     """The caches of a model: those ``chosen`` as input and output, or by their names.
 
     Raises ``OptionError`` where there are none, or no axis that grows.
@@ -164,7 +164,7 @@ def pairs_of(
         )
     for name, output in named.items():
         check_alike(ports[name], results[output])
-    return tuple(Pair(i, o, growing_axis(i, ports[i].dims)) for i, o in named.items())
+    return tuple(CachePair(i, o, growing_axis(i, ports[i].dims)) for i, o in named.items())
 
 
 def names_ports(pairs: object, inputs: Container[str], outputs: Container[str]) -> bool:

@@ -22,7 +22,7 @@ from quantglow.support.files import writing
 from quantglow.support.processes.threads import renewed_after_fork
 
 
-class Runs(Protocol):
+class RunnableModel(Protocol):
     """A model as far as a state needs it."""
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
@@ -37,7 +37,7 @@ class State(OfOneProcess, Concise):
     state; others wait.
     """
 
-    model: Runs
+    model: RunnableModel
     programs: StatePrograms
     caches: Caches
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -36,7 +36,7 @@ MOST_PROGRAMS = 16
 
 
 @dataclass(frozen=True)
-class Pair:
+class CachePair:
     """An input, the output that is this input with more rows, and the axis of these."""
 
     input: str
@@ -73,7 +73,7 @@ class StatePrograms(Concise):
     """The programs for all states of a model with the same pairs.  Thread-safe."""
 
     free: FreeShapes
-    pairs: tuple[Pair, ...]
+    pairs: tuple[CachePair, ...]
     _growths: list[Growth] = field(default_factory=list)
     _programs: list[StateProgram] = field(default_factory=list)
     _refused: set[Template] = field(default_factory=set)
@@ -188,7 +188,7 @@ class StatePrograms(Concise):
         return StateProgram(program, is_whole)
 
 
-def depends_on(graph: Graph, symbol: str, pairs: Iterable[Pair]) -> bool:
+def depends_on(graph: Graph, symbol: str, pairs: Iterable[CachePair]) -> bool:
     """Whether more than the states depends on their capacity: the states themselves, and the
     places of rows in them, may."""
     outputs = dict(graph.outputs)

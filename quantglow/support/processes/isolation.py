@@ -134,7 +134,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Call:
+class IsolatedCall:
     """A call under way in a child process."""
 
     process: subprocess.Popen[bytes]
@@ -177,7 +177,7 @@ def started(
     *,
     seconds: float,
     nbytes: int | None = None,
-) -> Iterator[Call]:
+) -> Iterator[IsolatedCall]:
     """Start ``place`` ("package.module:function") in a child, which ends with the block at latest.
 
     ``seconds`` bounds the time from here, ``nbytes`` the memory the function may add to that of
@@ -211,7 +211,7 @@ def started(
         try:
             if channel.lifeline is not None:
                 channel.lifeline.close()
-            yield Call(process, channel, said, seconds, end)
+            yield IsolatedCall(process, channel, said, seconds, end)
         finally:
             process.kill()
             process.communicate()

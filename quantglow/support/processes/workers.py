@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class _Pool:
+class _WorkerPool:
     executor: ThreadPoolExecutor
     helpers: int
     process: int
@@ -39,7 +39,7 @@ class _Pool:
 _LIMITING = threading.Lock()
 """Held while the number of BLAS's threads is read and limited, or restored."""
 
-_POOL: ContextVar[_Pool | None] = ContextVar("quantglow_workers", default=None)
+_POOL: ContextVar[_WorkerPool | None] = ContextVar("quantglow_workers", default=None)
 
 
 def _renew_lock() -> None:
@@ -51,7 +51,7 @@ def _renew_lock() -> None:
 at_fork(child=_renew_lock)
 
 
-def _pool() -> _Pool | None:
+def _pool() -> _WorkerPool | None:
     """The threads of the block around; a forked child has none of them, and works alone."""
     pool = _POOL.get()
     return pool if pool is not None and pool.process == os.getpid() else None
@@ -73,7 +73,7 @@ def side_by_side() -> Iterator[None]:
             yield
             return
         with ThreadPoolExecutor(before - 1, "quantglow-worker") as executor:
-            token = _POOL.set(_Pool(executor, before - 1, os.getpid()))
+            token = _POOL.set(_WorkerPool(executor, before - 1, os.getpid()))
             try:
                 yield
             finally:

@@ -36,12 +36,12 @@ class EliminateCommonSubexpressions:
     name: str = "eliminate-common-subexpressions"
 
     def __call__(self, graph: Graph) -> Graph:
-        representatives = Seen()
+        representatives = Representatives()
         return graph.rebuild(representatives.first)
 
 
 @dataclass
-class Seen:
+class Representatives:
     """Nodes met so far, by what they compute."""
 
     nodes: dict[Hashable, Node] = field(default_factory=dict)

@@ -116,14 +116,14 @@ def moved_alike(node: Node, moves: list[Reshape | Transpose], uses: Uses) -> Nod
 
 
 @dataclass(frozen=True)
-class Block:
+class AxisBlock:
     """Axes of the source that become axes of the target, without those of size 1."""
 
     source: Axes
     target: Axes
 
 
-def blocks_of(source: Axes, target: Axes) -> tuple[Block, ...]:
+def blocks_of(source: Axes, target: Axes) -> tuple[AxisBlock, ...]:
     """The blocks of a Reshape between two shapes without zeros, in order."""
     left = [axis for axis, size in enumerate(source) if size != 1]
     right = [axis for axis, size in enumerate(target) if size != 1]
@@ -138,7 +138,7 @@ def blocks_of(source: Axes, target: Axes) -> tuple[Block, ...]:
             else:
                 targets.append(right.pop(0))
                 after *= target[targets[-1]]
-        blocks.append(Block(tuple(sources), tuple(targets)))
+        blocks.append(AxisBlock(tuple(sources), tuple(targets)))
     return tuple(blocks)
 
 
@@ -160,7 +160,7 @@ def spread(real: Axes, shape: Axes) -> Axes:
     return tuple(axis if size == 1 else next(supply) for axis, size in enumerate(shape))
 
 
-def target_order(blocks: tuple[Block, ...], rank: int, ones_follow: bool) -> Axes:
+def target_order(blocks: tuple[AxisBlock, ...], rank: int, ones_follow: bool) -> Axes:
     """Target axes block after block.
 
     An axis of size 1 goes with the axis before it (or after it); leading ones stay in front.

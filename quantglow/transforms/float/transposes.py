@@ -28,7 +28,7 @@ from quantglow.ir.ops.shape import Concat, Expand, Reshape, Transpose
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.layout import (
     Axes,
-    Block,
+    AxisBlock,
     back_to_target,
     blocks_of,
     consecutive,
@@ -191,7 +191,7 @@ def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
     return Transpose(name=uses.fresh(derived(node.name, ":nchw")), x=reshape, perm=perm)
 
 
-def best_order(ordered: tuple[Block, ...], rank: int) -> Axes:
+def best_order(ordered: tuple[AxisBlock, ...], rank: int) -> Axes:
     """Target axes in the order of x; axes of size 1 go where channels come out last, if they can,
     and never where the Transpose left over would climb again."""
     choices = [target_order(ordered, rank, follow) for follow in (True, False)]
@@ -199,7 +199,7 @@ def best_order(ordered: tuple[Block, ...], rank: int) -> Axes:
     return next((c for c in choices if to_channels_first(back_to_target(c))), choices[0])
 
 
-def shuffled(node: Node, t: Transpose, ordered: tuple[Block, ...], uses: Uses) -> Node:
+def shuffled(node: Node, t: Transpose, ordered: tuple[AxisBlock, ...], uses: Uses) -> Node:
     """The axes within each block put in the order that ``t`` gave them, blocks left in place."""
     real = tuple(t.perm[axis] for block in ordered for axis in block.source)
     perm = spread(real, t.x.type.shape)

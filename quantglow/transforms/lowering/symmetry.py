@@ -85,7 +85,7 @@ def is_plain(conv: Conv) -> bool:
 
 
 @dataclass(frozen=True)
-class Part:
+class SymmetricPart:
     """Channels ``first`` up to ``end`` of filters [taps, channels], even (``sign`` 1) or odd (-1)
     about ``total / 2``: taps i and ``total - i`` share their weights."""
 
@@ -120,32 +120,32 @@ def smallest(w: Array) -> float:
     return float(abs(w).max()) * TOLERANCE
 
 
-def symmetric_parts(w: Array, total: int) -> list[Part] | None:
+def symmetric_parts(w: Array, total: int) -> list[SymmetricPart] | None:
     """The parts of filters [taps, channels]; None if a filter has no symmetry, or if there are many
     parts."""
     inner, most = w[total - len(w) + 1 :], smallest(w)
     even, odd = ((abs(inner - sign * inner[::-1]) <= most).all(axis=0) for sign in (1, -1))
-    parts: list[Part] = []
+    parts: list[SymmetricPart] = []
     for channel in range(w.shape[1]):
         # A channel of zeros is even and odd: it joins the part before it.
         signs = [sign for sign, holds in ((1, even), (-1, odd)) if holds[channel]]
         if parts and parts[-1].sign in signs:
             parts[-1] = replace(parts[-1], end=channel + 1)
         elif signs:
-            parts.append(Part(channel, channel + 1, signs[0], total))
+            parts.append(SymmetricPart(channel, channel + 1, signs[0], total))
         else:
             return None
     return parts if len(parts) <= MOST_PARTS else None
 
 
-def folded(node: Conv, w: Array, parts: Sequence[Part]) -> Node:
+def folded(node: Conv, w: Array, parts: Sequence[SymmetricPart]) -> Node:
     """The results of all parts, side by side."""
     convolutions = tuple(convolved(node, w, part) for part in parts)
     joined = Concat(name=tag(node, "channels"), parts=convolutions, axis=3)
     return Reshape(name=node.name, x=joined, shape=node.type.shape)
 
 
-def convolved(node: Conv, w: Array, part: Part) -> Conv:
+def convolved(node: Conv, w: Array, part: SymmetricPart) -> Conv:
     """The channels of a part, as products of sums, of all windows in one row."""
     pairs, singles = part.pairs(w), part.singles(w)
     rows = samples(node, len(w), f"{part.kind}-rows")
@@ -195,7 +195,7 @@ def runs(pairs: range, total: int, node: Conv) -> Iterator[range]:
         yield range(taps[0], taps[-1] + 1)
 
 
-def sum_filter_rows(node: Conv, rows: Node, taps: range, part: Part) -> Node:
+def sum_filter_rows(node: Conv, rows: Node, taps: range, part: SymmetricPart) -> Node:
     """x[i] + x[total - i], or the difference, of all windows [N, columns, taps]."""
     near = window(node, rows, taps.start, len(taps))
     far = window(node, rows, part.total - taps.start, len(taps), -1)

@@ -40,7 +40,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Taps:
+class OffsetRange:
     """The taps from ``first`` to before ``end`` along one axis, of ``count``."""
 
     first: int
@@ -75,7 +75,7 @@ def cut_padding_taps(node: Node, uses: Uses) -> Node | None:
     return replace(node, w=w, pads=pads)
 
 
-def seen_taps(conv: Conv, axis: int) -> Taps:
+def seen_taps(conv: Conv, axis: int) -> OffsetRange:
     """The taps along an axis from the first to the last that see a pixel; all if none does."""
     size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
     count, dilation = conv.w.type.shape[axis], conv.dilations[axis]
@@ -84,15 +84,15 @@ def seen_taps(conv: Conv, axis: int) -> Taps:
     starts = [tap * dilation - before for tap in range(count)]
     inside = [tap for tap, start in enumerate(starts) if start + reach >= 0 and start < size]
     if not inside:
-        return Taps(0, count, count)
+        return OffsetRange(0, count, count)
     # No padding becomes negative.
     first = min(inside[0], before // dilation)
     end = count - min(count - 1 - inside[-1], after // dilation)
-    return Taps(first, end, count)
+    return OffsetRange(first, end, count)
 
 
 @dataclass(frozen=True)
-class Piece:
+class ResultRange:
     """Results of an axis from ``begin`` on, which see the taps from ``first`` on."""
 
     begin: int
@@ -122,22 +122,22 @@ def split_by_padding(node: Node, uses: Uses) -> Node | None:
     return None
 
 
-def pieces_of(conv: Conv, axis: int) -> list[Piece]:
+def pieces_of(conv: Conv, axis: int) -> list[ResultRange]:
     """The longest pieces of an axis whose results see the same taps; 0 taps where there is only
     padding."""
     size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
     places = np.arange(conv.w.type.shape[axis]) * conv.dilations[axis] - conv.pads[axis]
     read = np.arange(results)[:, None] * conv.strides[axis] + places
-    pieces: list[Piece] = []
+    pieces: list[ResultRange] = []
     begin = 0
     for mask, group in groupby(map(tuple, (read >= 0) & (read < size))):
         length = len(list(group))
-        pieces.append(Piece(begin, length, mask.index(True) if any(mask) else 0, sum(mask)))
+        pieces.append(ResultRange(begin, length, mask.index(True) if any(mask) else 0, sum(mask)))
         begin += length
     return pieces
 
 
-def pays(pieces: Sequence[Piece], taps: int) -> bool:
+def pays(pieces: Sequence[ResultRange], taps: int) -> bool:
     """Whether a convolution in these pieces needs clearly fewer products."""
     if not 1 < len(pieces) <= MOST_PIECES or any(piece.taps == 0 for piece in pieces):
         return False
@@ -145,7 +145,7 @@ def pays(pieces: Sequence[Piece], taps: int) -> bool:
     return products <= MOST_PRODUCTS * taps * sum(piece.length for piece in pieces)
 
 
-def part_of(conv: Conv, axis: int, piece: Piece) -> Conv:
+def part_of(conv: Conv, axis: int, piece: ResultRange) -> Conv:
     """The convolution of a piece, without padding along the axis."""
     assert isinstance(conv.w, Constant)
     name = tag(conv, f"{('rows', 'columns')[axis]}{piece.begin}")
@@ -177,7 +177,7 @@ def sliced(x: Node, name: str, axis: int, start: int, size: int) -> Node:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnRange:
     """``count`` columns from ``first`` on, along ``axis`` of a value."""
 
     axis: int
@@ -202,7 +202,7 @@ def cut_unread_columns(graph: Graph) -> Graph:
     return graph.with_outputs(new[node] for _, node in graph.outputs)
 
 
-def cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, Columns]]:
+def cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, ColumnRange]]:
     """A Conv of which columns are left out, and what reads it, each with the columns."""
     if not isinstance(conv, Conv) or any(conv.pads) or conv.residual is not None:
         return
@@ -220,8 +220,8 @@ def cuts_at(conv: Node, graph: Graph) -> Iterator[tuple[Node, Columns]]:
     first = min(start for start, _ in read)
     count = max(start + size for start, size in read) - first
     if 0 < count < conv.type.shape[WIDTH]:
-        yield conv, Columns(WIDTH, first, count)
-        yield from ((node, Columns(axis, first, count)) for node in (reshape, *slices) if node)
+        yield conv, ColumnRange(WIDTH, first, count)
+        yield from ((node, ColumnRange(axis, first, count)) for node in (reshape, *slices) if node)
 
 
 def kept_axis(shape: tuple[int, ...], squeezed: tuple[int, ...]) -> int:
@@ -233,7 +233,7 @@ def kept_axis(shape: tuple[int, ...], squeezed: tuple[int, ...]) -> int:
     return -1
 
 
-def cut(node: Node, operands: tuple[Node, ...], columns: Columns) -> Node:
+def cut(node: Node, operands: tuple[Node, ...], columns: ColumnRange) -> Node:
     """A node of a chain for the columns that are read."""
     if isinstance(node, Conv):
         return node.with_operands((read_by(node, operands[0], columns), *operands[1:]))
@@ -244,7 +244,7 @@ def cut(node: Node, operands: tuple[Node, ...], columns: Columns) -> Node:
     return replace(node, x=operands[0], starts=changed(node.starts, columns.axis, start))
 
 
-def read_by(conv: Conv, x: Node, columns: Columns) -> Slice:
+def read_by(conv: Conv, x: Node, columns: ColumnRange) -> Slice:
     """The columns of x from which those of the result are computed."""
     (n, h, _, c), stride = x.type.shape, conv.strides[1]
     reach = (conv.w.type.shape[1] - 1) * conv.dilations[1]

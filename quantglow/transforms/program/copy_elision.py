@@ -36,7 +36,7 @@ class Home:
 
 
 @dataclass(frozen=True)
-class Placement:
+class ValuePlaces:
     """The places of values.
 
     ``homes``: values computed inside a container.  ``wider_pads``: Pads that are a box of
@@ -48,7 +48,7 @@ class Placement:
     wider_pads: dict[Node, Pad]
     direct_outputs: dict[Node, int]
 
-    def without_outputs(self, graph: Graph, names: set[str]) -> Placement:
+    def without_outputs(self, graph: Graph, names: set[str]) -> ValuePlaces:
         """This placement without the places of some outputs, which have others."""
         if not names:
             return self
@@ -69,7 +69,7 @@ def is_alias(node: Node) -> bool:
     return isinstance(node, Input | Constant) or node.has(Trait.VIEW)
 
 
-def place(graph: Graph) -> Placement:
+def place(graph: Graph) -> ValuePlaces:
     """Decide homes from the outputs backwards, so that a container knows its own home first."""
     wider = _wider_pads(graph)
     direct = _direct_outputs(graph, wider)
@@ -90,7 +90,7 @@ def place(graph: Graph) -> Placement:
                 settle(part, home)
         elif isinstance(node, Pad) and node not in wider:
             settle(node.x, Home(node, node.before, node.x.type.shape))
-    return Placement(homes, wider, direct)
+    return ValuePlaces(homes, wider, direct)
 
 
 def _strides(node: Node, homes: dict[Node, Home]) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class Donation:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class State(Concise):
+class DonatedState(Concise):
     """The views of a donation: the ``initial`` rows, and the ``result``.
 
     ``places`` has the nodes that are computed in it.
@@ -177,7 +177,7 @@ class State(Concise):
     places: Mapping[Node, View]
 
 
-def state_of(graph: Graph, donation: Donation, slack_nbytes: int) -> State:
+def state_of(graph: Graph, donation: Donation, slack_nbytes: int) -> DonatedState:
     """The state of a donation.  Raises ``BackendError`` where rows are not only added."""
     source = next(node for node in graph.inputs if node.name == donation.input)
     result = dict(graph.outputs)[donation.output]
@@ -188,7 +188,7 @@ def state_of(graph: Graph, donation: Donation, slack_nbytes: int) -> State:
     starts = (0,) * len(shape)
     first, after = full.sub(starts, shape), full.sub(starts, result.type.shape)
     places = _places(graph, source, result, after, axis)
-    return State(source, first, after, places)
+    return DonatedState(source, first, after, places)
 
 
 def _places(graph: Graph, source: Input, result: Node, after: View, axis: int) -> dict[Node, View]:

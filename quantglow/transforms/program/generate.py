@@ -50,7 +50,7 @@ from quantglow.support.classes import Concise
 from quantglow.transforms.program.copy_elision import (
     Donation,
     Home,
-    Placement,
+    ValuePlaces,
     dense_view,
     is_alias,
     place,
@@ -122,7 +122,7 @@ class _Generator:
     stacked results of a body."""
 
     graph: Graph
-    placement: Placement
+    placement: ValuePlaces
     slack_nbytes: int
     views: dict[Node, View] = field(default_factory=dict)
     steps: list[Instruction] = field(default_factory=list)

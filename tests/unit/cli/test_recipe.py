@@ -17,7 +17,7 @@ from quantglow.api.quantize_and_compile import quantized_under
 from quantglow.cli.calibrate import deviation
 from quantglow.cli.main import main
 from quantglow.cli.recipe import DataSet, images_of, load_recipe
-from quantglow.cli.recipe_data import STEPS, Images, preprocess
+from quantglow.cli.recipe_data import STEPS, ImageSet, preprocess
 from tests.support.small_network import small_model
 
 CALIBRATION = Path(__file__).resolve().parents[3] / "calibration"
@@ -244,18 +244,18 @@ def test_random_crops_follow_the_seed(folder: Path) -> None:
 
 
 def test_centre_crop_is_the_middle() -> None:
-    images = Images(np.arange(36).reshape(1, 6, 6))
+    images = ImageSet(np.arange(36).reshape(1, 6, 6))
     np.testing.assert_array_equal(preprocess(images, [("crop", 2)])[0], [[14, 15], [20, 21]])
 
 
 def test_columns_right_of_the_width_are_zero() -> None:
-    images = Images(np.ones((2, 1, 3)), {"widths": np.array([1, 3])})
+    images = ImageSet(np.ones((2, 1, 3)), {"widths": np.array([1, 3])})
     found = preprocess(images, [("zero_right_of", "widths")])
     np.testing.assert_array_equal(found[:, 0], [[1, 0, 0], [1, 1, 1]])
 
 
 def test_steps_give_float32() -> None:
-    images = Images(np.full((1, 2, 2), 9, np.uint8))
+    images = ImageSet(np.full((1, 2, 2), 9, np.uint8))
     found = preprocess(images, [("subtract", 1), ("divide", 2), ("channels", 3)])
     assert found.dtype == np.float32
     assert found.shape == (1, 2, 2, 3)

@@ -12,7 +12,7 @@ from quantglow.api.pipeline.samples import digest_of
 from quantglow.api.stages import float_graph_of
 from quantglow.cli.demo import EXAMPLES, Example, mnist
 from quantglow.evaluation.accuracy import UNSEEN, OutputAccuracy
-from quantglow.evaluation.sample_checks import Seen, unlike_training
+from quantglow.evaluation.sample_checks import SampleChecks, unlike_training
 from quantglow.report.accuracy import closeness, headline
 from quantglow.support.arrays import Array
 
@@ -31,7 +31,7 @@ def first_layers(example: Example, change: Callable[[Array], Array]) -> list[str
 
 
 def seen(images: Array) -> list[str]:
-    found = Seen()
+    found = SampleChecks()
     for image in images:
         feeds = {"x": image, "mask": np.float32(1)}
         found.add(feeds, digest_of(feeds))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantglow.evaluation.metrics import Sums, class_like, cosine, sqnr_db, top1_agreement
+from quantglow.evaluation.metrics import ErrorSums, class_like, cosine, sqnr_db, top1_agreement
 from quantglow.ir.types import f32
 from quantglow.quantization.search.fake_quantization import energy, error_of, power
 
@@ -41,8 +41,8 @@ def test_cosine_of_orthogonal_arrays_is_0() -> None:
 
 @given(ARRAYS, ARRAYS, st.integers(0, 12))
 def test_sums_over_parts_are_sums_over_the_whole(a: np.ndarray, b: np.ndarray, cut: int) -> None:
-    parts = Sums.of(a[:cut], b[:cut]) + Sums.of(a[cut:], b[cut:])
-    whole = Sums.of(a, b)
+    parts = ErrorSums.of(a[:cut], b[:cut]) + ErrorSums.of(a[cut:], b[cut:])
+    whole = ErrorSums.of(a, b)
     assert (parts.max_error, parts.noise) == (whole.max_error, pytest.approx(whole.noise))
 
 
@@ -63,15 +63,15 @@ INFINITE = np.array([1.0, -np.inf, 2.0, np.inf, np.nan])
 
 
 def test_equal_infinities_are_no_error() -> None:
-    found = Sums.of(INFINITE, np.array([1.0, -np.inf, 1.8, np.inf, np.nan]))
-    rest = Sums.of(np.array([1.0, 2.0]), np.array([1.0, 1.8]))
+    found = ErrorSums.of(INFINITE, np.array([1.0, -np.inf, 1.8, np.inf, np.nan]))
+    rest = ErrorSums.of(np.array([1.0, 2.0]), np.array([1.0, 1.8]))
     assert (found.sqnr_db, found.max_error) == (rest.sqnr_db, rest.max_error)
     assert found.cosine == pytest.approx(rest.cosine)
 
 
 @pytest.mark.parametrize("other", [0.0, np.inf, np.nan])
 def test_another_number_for_an_infinity_is_an_infinite_error(other: float) -> None:
-    found = Sums.of(np.array([1.0, -np.inf]), np.array([1.0, other]))
+    found = ErrorSums.of(np.array([1.0, -np.inf]), np.array([1.0, other]))
     assert (found.sqnr_db, found.max_error) == (-np.inf, np.inf)
 
 

@@ -111,4 +111,4 @@ def test_the_nodes_of_all_results_of_a_branch_belong_to_it() -> None:
     names = {n.name for n in in_branches(graph)}
     assert {"log", "scaled", "a1", "a2", "b1", "b2"} <= names
     assert not {"sum", "is_positive", "y", "z"} & names
-    assert {branch.taken for branch in branches_of(graph)} == {True, False}
+    assert {branch.outcome for branch in branches_of(graph)} == {True, False}

@@ -17,8 +17,8 @@ from quantglow.quantization.accuracy_control import (
     INTERRUPTED,
     LATE,
     MAX_OMISSIONS,
+    AccuracySearch,
     Contract,
-    Search,
 )
 from quantglow.support.errors import AccuracyDropError, OptionError
 from quantglow.support.processes.interrupts import Deadline, keeping_best
@@ -27,7 +27,9 @@ OVER = Deadline(0.0)
 STEPS = [f"step{i}" for i in range(20)]
 
 
-def search(needed: int, max_minutes: float | None = None, pause: float = 0.0) -> Search[int, str]:
+def search(
+    needed: int, max_minutes: float | None = None, pause: float = 0.0
+) -> AccuracySearch[int, str]:
     """Each step wins back one point; ``needed`` points were lost."""
 
     def build(names: Sequence[str]) -> int:
@@ -35,7 +37,7 @@ def search(needed: int, max_minutes: float | None = None, pause: float = 0.0) ->
         return len(names)
 
     contract = Contract[int](0.0, lambda kept: min(kept - needed, 0), max_minutes=max_minutes)
-    return Search(contract, 0.0, lambda _: STEPS, build)
+    return AccuracySearch(contract, 0.0, lambda _: STEPS, build)
 
 
 @given(needed=st.integers(0, len(STEPS)))
@@ -62,7 +64,7 @@ def test_time_ends_the_search_with_the_best_model() -> None:
     assert caught.value.best in range(len(STEPS))
 
 
-def interrupted(needed: int, allowed: int) -> Search[int, str]:
+def interrupted(needed: int, allowed: int) -> AccuracySearch[int, str]:
     """A search with Ctrl-C during the last of ``allowed`` trials."""
     job = search(needed)
     build = job.build
@@ -98,10 +100,12 @@ def test_nothing_is_ranked_where_the_first_trial_satisfies_the_contract() -> Non
     assert job.run().steps == ()
 
 
-def weighted(gains: Sequence[int], needed: int) -> Search[int, int]:
+def weighted(gains: Sequence[int], needed: int) -> AccuracySearch[int, int]:
     """Step ``i`` wins back ``gains[i]`` points; ``needed`` points were lost."""
     contract = Contract[int](0.0, lambda won: min(won - needed, 0))
-    return Search(contract, 0.0, lambda _: range(len(gains)), lambda s: sum(gains[i] for i in s))
+    return AccuracySearch(
+        contract, 0.0, lambda _: range(len(gains)), lambda s: sum(gains[i] for i in s)
+    )
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=24), st.data())
@@ -138,7 +142,7 @@ def test_leaving_out_ends_after_some_models() -> None:
 def test_a_step_of_which_the_metric_does_not_tell_is_left_out() -> None:
     """Leaving one out may even help: the metric need not be monotone."""
     contract = Contract[frozenset[int]](0.0, lambda s: -float(5 not in s) - 0.1 * (2 in s))
-    job = Search(contract, -0.1, lambda _: range(8), frozenset)
+    job = AccuracySearch(contract, -0.1, lambda _: range(8), frozenset)
     assert job.run().steps == (5,)
 
 
@@ -207,7 +211,7 @@ def test_models_that_are_not_best_are_not_kept() -> None:
 
     contract = Contract[Kept](0.0, lambda model: model.count - 99)
     with pytest.raises(AccuracyDropError) as caught:
-        Search(contract, 0.0, lambda _: range(20), build).run()
+        AccuracySearch(contract, 0.0, lambda _: range(20), build).run()
     gc.collect()
     assert [ref() for ref in made if ref() is not None] == [caught.value.best]
 

@@ -9,12 +9,12 @@ import pytest
 
 import quantglow as qg
 from quantglow.cli.main import main
-from quantglow.evaluation.footprint import Block, MemoryMap
+from quantglow.evaluation.footprint import ArenaBlock, MemoryMap
 from quantglow.memory.planning import plan_program
 from quantglow.report.memory import FREE, LETTERS, MAP_COLUMNS, ROWS, MemoryPicture, grid
 from tests.support.embedded import network
 
-TWO = MemoryMap((Block("wide", 0, 800, 0, 2), Block("tall", 800, 200, 2, 3)), 4, 1000)
+TWO = MemoryMap((ArenaBlock("wide", 0, 800, 0, 2), ArenaBlock("tall", 800, 200, 2, 3)), 4, 1000)
 
 
 def planned(name: str) -> MemoryMap:

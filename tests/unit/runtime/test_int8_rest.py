@@ -63,7 +63,7 @@ def test_the_rest_is_int8(again: bool) -> None:
 
 def first_graph(tail: StagedTail) -> Any:
     """The graph of the rest at its first shapes."""
-    return tail.rest.specialisations.first.graph
+    return tail.suffix.specialisations.first.graph
 
 
 @given(st.integers(2, 90), st.integers(0, 1000), st.booleans())
@@ -79,11 +79,11 @@ def test_all_threads_and_counts_give_the_integers_of_the_interpreter(
     early = dict(zip([o.name for o in head.get_outputs()], head.run(None, {"x": x}), strict=True))
     values = tail.first.run({n: early[n] for n in tail.first.input_names})
     given_ = dict(zip(tail.first_names, values, strict=True))
-    feeds = {info.name: {**early, **given_}[info.name] for info in tail.rest.get_inputs()}
+    feeds = {info.name: {**early, **given_}[info.name] for info in tail.suffix.get_inputs()}
     if again or not all(array.size for array in feeds.values()):
         return  # the interpreter knows shapes that are decided once
     shapes = {name: array.shape for name, array in feeds.items()}
-    graph = tail.rest.specialisations.graph_for(shapes)
+    graph = tail.suffix.specialisations.graph_for(shapes)
     names = [name for name, _ in graph.outputs]
     wanted = dict(zip(names, qg.interpret(graph, feeds), strict=True))
     np.testing.assert_array_equal(results[0][0], wanted["y"])

@@ -15,7 +15,7 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.support.errors import BackendError
 from quantglow.tuning import core_fit
 from quantglow.tuning.core_fit import CoreFit, Shape, Timed
-from quantglow.tuning.measuring import Job, Measured, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, planned_tasks
 
 COST = StepCost(32)
 WORKS = ((1, 784, 8, 128), (56, 56, 4, 144), (14, 14, 6, 576), (7, 7, 60, 40), (28, 28, 2, 8))
@@ -73,6 +73,6 @@ def test_without_a_cache_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_shape_without_times_is_an_error() -> None:
     graph = core_fit.graph_of([Shape(4, 8, 8)])
     tasks = planned_tasks(graph, resolve("native"))[0]
-    failed = Measured(Job(tasks[0].key, Choice("plain", (1, 1, 1)), 0), failure="it crashed")
+    failed = Measurement(Job(tasks[0].key, Choice("plain", (1, 1, 1)), 0), failure="it crashed")
     with pytest.raises(BackendError, match="it crashed"):
         core_fit.timed_tasks(tasks, [failed])

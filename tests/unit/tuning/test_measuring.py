@@ -19,7 +19,7 @@ from quantglow.tuning.measuring import (
     UNKNOWN,
     WRONG,
     Job,
-    Measured,
+    Measurement,
     Measurer,
     Work,
     planned_tasks,
@@ -33,7 +33,7 @@ TASKS = planned_tasks(GRAPH, TARGET)[0]
 FAULTY = [Job("task", Choice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 8, 4, 8)]
 
 
-def outcomes(jobs: Sequence[Job], child: str, monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
+def outcomes(jobs: Sequence[Job], child: str, monkeypatch: pytest.MonkeyPatch) -> list[Measurement]:
     monkeypatch.setattr(measuring, "CHILD", f"tests.unit.tuning.faulty_children:{child}")
     return Measurer(WORK, samples=2).run(jobs)
 

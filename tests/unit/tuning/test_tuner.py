@@ -24,7 +24,7 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.tuning import tuner as tuner_module
 from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.measuring import Job, Measured, Measurer, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, Measurer, planned_tasks
 from quantglow.tuning.networks import tune_network
 from quantglow.tuning.records import Record, keep_records, read_records
 from quantglow.tuning.tuner import FINAL_SAMPLES, Tuner, is_faster
@@ -40,7 +40,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def quick(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
+def quick(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measurement]:
     """Times that follow from the choice: tiles of one column take half the time, some fail."""
 
     def seconds(choice: Choice) -> float:
@@ -48,9 +48,9 @@ def quick(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Mea
 
     assert not self.deadline.is_over
     return [
-        Measured(job, failure="crashed")
+        Measurement(job, failure="crashed")
         if job.choice.unroll == 2
-        else Measured(job, (seconds(job.choice),) * self.samples, (1.0,) * self.samples)
+        else Measurement(job, (seconds(job.choice),) * self.samples, (1.0,) * self.samples)
         for job in jobs
     ]
 
@@ -84,7 +84,7 @@ def test_tasks_with_a_record_are_not_measured_again(monkeypatch: pytest.MonkeyPa
 def test_hints_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Job] = []
 
-    def noting(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
+    def noting(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measurement]:
         asked.extend(jobs)
         return quick(self, jobs)
 
@@ -98,16 +98,16 @@ def test_hints_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_choice_counts_if_it_is_faster_in_most_rounds() -> None:
     job = Job("a", Choice("plain"), 0)
-    assert is_faster(Measured(job, (0.9, 0.9, 0.9, 1.5), (1.0,) * 4)) is False
-    assert is_faster(Measured(job, (0.9, 0.9, 0.9, 0.9), (1.0,) * 4))
-    assert not is_faster(Measured(job, (0.99,) * 4, (1.0,) * 4))
-    assert Measured(job).ratio == math.inf
+    assert is_faster(Measurement(job, (0.9, 0.9, 0.9, 1.5), (1.0,) * 4)) is False
+    assert is_faster(Measurement(job, (0.9, 0.9, 0.9, 0.9), (1.0,) * 4))
+    assert not is_faster(Measurement(job, (0.99,) * 4, (1.0,) * 4))
+    assert Measurement(job).ratio == math.inf
 
 
 def test_tasks_without_time_for_finals_have_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record of none would say for ever that nothing is faster."""
 
-    def search_only(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
+    def search_only(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measurement]:
         return quick(self, jobs) if self.samples < FINAL_SAMPLES else []
 
     monkeypatch.setattr(Measurer, "run", search_only)
@@ -117,7 +117,7 @@ def test_tasks_without_time_for_finals_have_no_record(monkeypatch: pytest.Monkey
 def test_finals_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     deadlines: list[Deadline] = []
 
-    def noting(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
+    def noting(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measurement]:
         deadlines.append(self.deadline)
         return quick(self, jobs)
 
@@ -133,8 +133,8 @@ def test_nothing_measured_is_an_error() -> None:
 
 
 def test_a_defect_is_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
-        return [Measured(job, failure="it crashed") for job in jobs]
+    def failing(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measurement]:
+        return [Measurement(job, failure="it crashed") for job in jobs]
 
     monkeypatch.setattr(Measurer, "run", failing)
     with pytest.raises(qg.BackendError, match="it crashed"):
@@ -240,8 +240,8 @@ def test_the_time_of_a_command_includes_all_that_it_does(
 def test_without_a_gain_nothing_is_to_be_loaded(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def equal(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measured]:
-        return [Measured(job, (1.0,) * 4, (1.0,) * 4) for job in jobs]
+    def equal(self: Measurer, jobs: Sequence[Job], progress: Any = None) -> list[Measurement]:
+        return [Measurement(job, (1.0,) * 4, (1.0,) * 4) for job in jobs]
 
     monkeypatch.setattr(Measurer, "run", equal)
     monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from quantglow.tuning import cluster
 from quantglow.tuning.cluster import Machine
-from quantglow.tuning.measuring import Job, Measured, Work
+from quantglow.tuning.measuring import Job, Measurement, Work
 
 Core = Mapping[str, Any]
 Jobs = Sequence[Job]
@@ -22,16 +22,16 @@ FOLDER = "QUANTGLOW_TEST_FOLDER"
 PATIENCE_SECONDS = 30
 
 
-def quick(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]:
+def quick(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measurement]:
     """Half the time of the default for tiles of one column, else its time."""
 
     def seconds(job: Job) -> float:
         return 0.5 if job.choice.tile and job.choice.tile[1] == 1 else 1.0
 
-    return [Measured(job, (seconds(job),) * samples, (1.0,) * samples) for job in jobs]
+    return [Measurement(job, (seconds(job),) * samples, (1.0,) * samples) for job in jobs]
 
 
-def alone(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]:
+def alone(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measurement]:
     """``quick``; an error if another worker measures."""
     file = Path(os.environ[FOLDER]) / "measuring"
     file.touch(exist_ok=False)
@@ -40,7 +40,7 @@ def alone(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]:
     return quick(work, core, jobs, samples)
 
 
-def together(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]:
+def together(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measurement]:
     """``quick``, once two processes measure at the same time."""
     folder = Path(os.environ[FOLDER])
     (folder / str(os.getpid())).touch()
@@ -51,14 +51,14 @@ def together(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]
     return quick(work, core, jobs, samples)
 
 
-def deadly(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]:
+def deadly(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measurement]:
     """``quick``; a choice of 2 unrolled steps ends the worker."""
     if any(job.choice.unroll == 2 for job in jobs):
         os.kill(os.getpid(), signal.SIGKILL)
     return quick(work, core, jobs, samples)
 
 
-def held(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]:
+def held(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measurement]:
     """``quick``; the first process waits to be ended, and leaves its number."""
     folder = Path(os.environ[FOLDER])
     if not list(folder.iterdir()):
@@ -67,7 +67,7 @@ def held(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]:
     return quick(work, core, jobs, samples)
 
 
-def broken(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measured]:
+def broken(work: Work, core: Core, jobs: Jobs, samples: int) -> list[Measurement]:
     """An error of the worker."""
     raise ZeroDivisionError("not of ours")
 

@@ -20,12 +20,12 @@ import onnx
 from quantglow.importer.onnx.budget import described
 from quantglow.importer.onnx.cutting.tail import begins_with_loop
 from quantglow.importer.onnx.importer import live_nodes
-from quantglow.importer.onnx.nodes.context import ML, Scope
+from quantglow.importer.onnx.nodes.context import ML, ImportScope
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
 from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,
     Foreign,
-    Known,
+    KnownValue,
     Value,
     held_dtype,
     is_float_type,
@@ -158,7 +158,7 @@ class _Cut:
     """The side of the cut for each node.  ``scope`` has what importing made of every value."""
 
     source: Source
-    scope: Scope
+    scope: ImportScope
 
     @cached_property
     def nodes(self) -> list[onnx.NodeProto]:
@@ -180,7 +180,7 @@ class _Cut:
     def is_unmade(self, name: str) -> bool:
         """Whether the graph cannot hold a value; of known ones, an output."""
         value = self.scope.values.get(name)
-        if isinstance(value, Known):
+        if isinstance(value, KnownValue):
             is_held = held_dtype(value.onnx_type) is not None and value.array.size > 0
             return name in self.outputs and not is_held
         return isinstance(value, Foreign) or value in self.scope.placeholders
@@ -220,7 +220,7 @@ class _Cut:
         positions = [
             number
             for number, name in enumerate(node.output)
-            if isinstance(value := self.scope.values.get(name), Known)
+            if isinstance(value := self.scope.values.get(name), KnownValue)
             and self.is_from_head(name, value)
         ]
         if not positions:
@@ -236,13 +236,13 @@ class _Cut:
         for name in read_names(node):
             value = self.scope.values.get(name)
             if (
-                isinstance(value, Known)
+                isinstance(value, KnownValue)
                 and name in self.makers
                 and not self.is_from_head(name, value)
             ):
                 yield self.makers[name]
 
-    def is_from_head(self, name: str, value: Known) -> bool:
+    def is_from_head(self, name: str, value: KnownValue) -> bool:
         """Whether the tail takes a known value from the head: a float output of the head, which
         onnxruntime may round otherwise, while all that reads it should read one value.
         """

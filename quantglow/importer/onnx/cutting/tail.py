@@ -36,13 +36,13 @@ class Behind:
     """The parts of a tail.
 
     first     ONNX model for onnxruntime: nodes that decide shapes, and those of other types
-    rest      ONNX model of the others, which reads values of the first and inputs of the tail;
+    suffix    ONNX model of the others, which reads values of the first and inputs of the tail;
               without outputs where there are none
     loop      the first part, if that is a Loop whose body is a model
     """
 
     first: onnx.ModelProto
-    rest: onnx.ModelProto
+    suffix: onnx.ModelProto
     loop: LateLoop | None = None
 
 

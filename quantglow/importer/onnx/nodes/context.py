@@ -19,10 +19,10 @@ from quantglow.importer.onnx.nodes.values import (
     Blocked,
     Coded,
     Foreign,
-    Known,
+    IntegerValue,
+    KnownSizes,
+    KnownValue,
     Layout,
-    Quantized,
-    Sizes,
     Value,
     as_element,
     as_float32,
@@ -66,7 +66,7 @@ def key_of(proto: onnx.NodeProto) -> str:
 
 
 @dataclass
-class Scope:
+class ImportScope:
     """Everything named so far.  ``reserved`` holds the value names of the model's main graph.
 
     ``fallback``: nodes without an importer become External nodes, where ``declared``, the types
@@ -179,16 +179,16 @@ class Scope:
         if dtype is None:
             kind = type_in_words(value.onnx_type)
             raise Unsupported(f"{name!r} is {kind}, an element type that is not computed")
-        if isinstance(value, Quantized):
+        if isinstance(value, IntegerValue):
             return self.share(value, "integers", lambda: integers_of(name, value, dtype, self))
-        if isinstance(value, Sizes):
+        if isinstance(value, KnownSizes):
             return self.share(value, "", lambda: size_node(value, self))
-        constant = cast(Known, value)
+        constant = cast(KnownValue, value)
         if 0 in constant.shape:
             raise Unsupported(f"{name!r} has no elements")
         return self.share(constant, "", lambda: self._constant(constant))
 
-    def _constant(self, value: Known) -> Node:
+    def _constant(self, value: KnownValue) -> Node:
         if isinstance(value, Blocked):
             value = value.coded()
         if isinstance(value, Coded):
@@ -204,7 +204,7 @@ class Scope:
         return self.tensor(name)
 
 
-def coded_node(coded: Coded, name: str, scope: Scope) -> Node:
+def coded_node(coded: Coded, name: str, scope: ImportScope) -> Node:
     """Known integers behind a Dequantize; as rows of equal parameters where their type cannot say
     these."""
     element = coded.element()
@@ -215,7 +215,7 @@ def coded_node(coded: Coded, name: str, scope: Scope) -> Node:
     return Dequantize(name=scope.claim(name, name not in scope.values), x=stored)
 
 
-def coded_rows(coded: Coded, name: str, scope: Scope) -> Node:
+def coded_rows(coded: Coded, name: str, scope: ImportScope) -> Node:
     """Transpose(Reshape(Dequantize(rows))) of integers in blocks."""
     axis, length = coded.runs()
     last = coded.laid_out(lambda array: np.moveaxis(array, axis, -1))
@@ -231,7 +231,7 @@ def coded_rows(coded: Coded, name: str, scope: Scope) -> Node:
     return Transpose(name=result, x=reshaped, perm=perm)
 
 
-def size_node(value: Sizes, scope: Scope) -> Node:
+def size_node(value: KnownSizes, scope: ImportScope) -> Node:
     """Known integers that depend on free dimensions as a value of the graph."""
     flat = value.array.reshape(-1).tolist()
     parts = [_one_size(scope.claim(f"{value.name}:size", derived=True), size) for size in flat]
@@ -250,13 +250,13 @@ def _one_size(name: str, size: int) -> Node:
     return Elementwise(name=name, args=(zero,), expression=value, out=ElementType(DType.I64))
 
 
-def integers_of(name: str, value: Quantized, dtype: DType, scope: Scope) -> Node:
+def integers_of(name: str, value: IntegerValue, dtype: DType, scope: ImportScope) -> Node:
     """The integers themselves, as ONNX has them."""
     label = scope.claim(f"{name}:integers", derived=True)
     return recoded(label, value.node, ElementType(dtype), value.offset, scope)
 
 
-def recoded(name: str, x: Node, out: ElementType, offset: int, scope: Scope) -> Node:
+def recoded(name: str, x: Node, out: ElementType, offset: int, scope: ImportScope) -> Node:
     """The codes of x plus ``offset`` as another element type: a Table."""
     lowest, highest = x.type.dtype.limits
     codes = np.arange(lowest, highest + 1) + offset
@@ -283,7 +283,7 @@ class Call:
     """One ONNX node with its operands."""
 
     proto: onnx.NodeProto
-    scope: Scope
+    scope: ImportScope
 
     @property
     def opset(self) -> int:
@@ -347,12 +347,12 @@ class Call:
         return shape
 
     def is_known(self, position: int) -> bool:
-        return isinstance(self.value(position), Known)
+        return isinstance(self.value(position), KnownValue)
 
     def array(self, position: int, role: str) -> Array:
         """An operand that must be known at import, in its own element type."""
         value = self.value(position)
-        if isinstance(value, Known):
+        if isinstance(value, KnownValue):
             return value.array
         if isinstance(value, Foreign) and value.reported:
             raise AlreadyReported
@@ -400,7 +400,7 @@ class Call:
         return self.scope.claim(f"{self.proto.output[0]}:{tag}", derived=True)
 
 
-Result = Node | Array | Known | Quantized
+Result = Node | Array | KnownValue | IntegerValue
 Imported = Result | Sequence[Result]
 Importer = Callable[[Call], Imported]
 AnyImporter = TypeVar("AnyImporter", bound=Importer)

@@ -16,7 +16,13 @@ import onnx
 
 from quantglow.importer.onnx.budget import Meter
 from quantglow.importer.onnx.nodes.context import Unsupported
-from quantglow.importer.onnx.nodes.values import Known, Sizes, Value, onnx_type_of, shape_of
+from quantglow.importer.onnx.nodes.values import (
+    KnownSizes,
+    KnownValue,
+    Value,
+    onnx_type_of,
+    shape_of,
+)
 from quantglow.ir.ops.work import ELEMENT_WORK
 from quantglow.ir.symbolic.size import is_free
 from quantglow.support.arrays import Array
@@ -89,17 +95,18 @@ def foldable(proto: onnx.NodeProto, operands: Mapping[str, Value], opset: int) -
     if opset < _CHANGED.get(proto.op_type, 0):
         return False
     return all(
-        isinstance(value, Known) and not isinstance(value, Sizes) for value in operands.values()
+        isinstance(value, KnownValue) and not isinstance(value, KnownSizes)
+        for value in operands.values()
     )
 
 
 def fold(
     proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int], meter: Meter
-) -> list[Known]:
+) -> list[KnownValue]:
     """The values of the named outputs.  Raises ``Unsupported`` where ONNX cannot evaluate them."""
     kinds = admit(proto, operands, opsets, meter)
     outputs = [name for name in proto.output if name]
-    feeds = {name: v.array for name, v in operands.items() if isinstance(v, Known)}
+    feeds = {name: v.array for name, v in operands.items() if isinstance(v, KnownValue)}
     graph = onnx.helper.make_graph(
         [proto], "fold", [typed(name, v) for name, v in operands.items()], []
     )
@@ -108,7 +115,7 @@ def fold(
     try:
         arrays = evaluator_class()(graph, opsets={**opsets, "": version}).run(None, feeds)
         results = [
-            Known(n, of_kind(as_array(a), kinds.get(n)))
+            KnownValue(n, of_kind(as_array(a), kinds.get(n)))
             for n, a in zip(outputs, arrays, strict=True)
         ]
     except FAILURES as error:
@@ -167,7 +174,7 @@ def itemsize_of(element: int) -> int:
 
 def work_of_evaluation(proto: onnx.NodeProto, operands: Mapping[str, Value], results: int) -> int:
     """Upper bound of the time of an evaluation, in multiply-accumulates of a matrix product."""
-    arrays = [value.array for value in operands.values() if isinstance(value, Known)]
+    arrays = [value.array for value in operands.values() if isinstance(value, KnownValue)]
     elements = results + sum(array.size for array in arrays)
     moved = elements * (LOOP_WORK if proto.op_type in _LOOPS else ELEMENT_WORK)
     is_fast = all(array.dtype.char in "fd" for array in arrays)
@@ -227,7 +234,7 @@ def typed(name: str, value: Value) -> onnx.ValueInfoProto:
 def small_tensor(value: Value) -> onnx.TensorProto | None:
     """A known operand that may decide the shape of the result."""
     if (
-        not isinstance(value, Known)
+        not isinstance(value, KnownValue)
         or value.array.size > _SMALL
         or value.array.dtype.kind not in "if"
     ):

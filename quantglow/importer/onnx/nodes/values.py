@@ -41,7 +41,7 @@ _FLOATS = frozenset({onnx.TensorProto.FLOAT, *OTHER_FLOATS})
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownValue:
     """A value of any ONNX type that is known at import; enters the graph when an op reads it."""
 
     name: str
@@ -58,20 +58,20 @@ class Known:
 
 
 @dataclass(frozen=True, eq=False)
-class Sizes(Known):
+class KnownSizes(KnownValue):
     """Known integers, some of which are free sizes; ``array`` is one of objects."""
 
     @property
     def onnx_type(self) -> int:
         return int(onnx.TensorProto.INT64)
 
-    def fixed(self) -> Known:
+    def fixed(self) -> KnownValue:
         """The integers of the shape at hand, which become the only ones."""
-        return Known(self.name, self.array.astype(np.int64))
+        return KnownValue(self.name, self.array.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
-class Coded(Known):
+class Coded(KnownValue):
     """Known integers behind DequantizeLinear: ``array = (codes - zero_points) * scales``.
 
     ``scales`` and ``zero_points`` have the shape of the codes, so that they move with them.
@@ -111,7 +111,7 @@ class Coded(Known):
 
 
 @dataclass(frozen=True, eq=False)
-class Blocked(Known):
+class Blocked(KnownValue):
     """A known matrix behind a DequantizeLinear of blocks along ``depth_axis``, as weights that a
     product with packed codes takes."""
 
@@ -156,7 +156,7 @@ def along(array: Array, axis: int | None) -> Array | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Quantized:
+class IntegerValue:
     """Run-time integers: the codes of a quantized node plus ``offset``, as ``onnx_type``.
 
     The graph speaks int8: uint8 activations are kept 128 lower, which loses nothing.
@@ -193,7 +193,7 @@ class Foreign:
         return type_in_words(self.onnx_type)
 
 
-Value = Node | Known | Foreign | Quantized
+Value = Node | KnownValue | Foreign | IntegerValue
 
 
 def type_in_words(onnx_type: int) -> str:

@@ -19,7 +19,7 @@ from quantglow.importer.onnx.operators.nn.attention import (
     looked_up,
     turned,
 )
-from quantglow.importer.onnx.operators.nn.fused import Steps
+from quantglow.importer.onnx.operators.nn.fused import FusedNodes
 from quantglow.importer.onnx.operators.quantization.integer_products import (
     ZeroPoint,
     centred_weights,
@@ -53,7 +53,7 @@ DEFAULTS = {"causal": 1, "qk_output": 0, "sliding_window_cache": 0, "kv_cache_bi
 def rotary_embedding(call: Call) -> Node:
     """x ``[batch, heads, steps, size]`` or ``[batch, steps, heads * size]`` at positions
     ``[batch, steps]``, or from one position on."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
     if call.integer("is_packed_batching", 0):
         raise Unsupported("samples of a batch are packed")
     x, positions = call.node(0), call.tensor(1)
@@ -77,7 +77,7 @@ def rotary_embedding(call: Call) -> Node:
 @importer("com.microsoft.MultiHeadAttention")
 def multi_head_attention(call: Call) -> list[Node]:
     """Queries, keys and values apart, or packed in one or two operands."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
     if any(map(call.has, (8, 9))) or steps.has_output(3):
         raise Unsupported("it has a buffer for its cache, or gives its scores")
     heads = call.integer("num_heads", 0)
@@ -92,7 +92,7 @@ def multi_head_attention(call: Call) -> list[Node]:
     return [steps.rename(steps.rows_of_heads(context)), *(key, value)[: len(call.proto.output) - 1]]
 
 
-def attention_operands(steps: Steps, heads: int) -> tuple[Node, Node, Node]:
+def attention_operands(steps: FusedNodes, heads: int) -> tuple[Node, Node, Node]:
     """Queries, keys and values as ``[batch, heads, steps, size]``."""
     call = steps.call
     query = call.node(0)
@@ -112,14 +112,14 @@ def attention_operands(steps: Steps, heads: int) -> tuple[Node, Node, Node]:
     return split, steps.heads(key, heads), steps.heads(value, heads)
 
 
-def packed(steps: Steps, x: Node) -> list[Node]:
+def packed(steps: FusedNodes, x: Node) -> list[Node]:
     """``[batch, steps, heads, n, size]`` as n of ``[batch, heads, steps, size]``."""
     batch, rows, heads, count, size = x.type.shape
     parts = steps.parts(x, 3, (1,) * count)
     return [steps.transpose(steps.reshape(p, batch, rows, heads, size), 0, 2, 1, 3) for p in parts]
 
 
-def biased(steps: Steps, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
+def biased(steps: FusedNodes, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
     """All three with their part of the bias; keys that come as heads have none."""
     call = steps.call
     if not call.has(3):
@@ -135,7 +135,7 @@ def biased(steps: Steps, query: Node, key: Node, value: Node) -> tuple[Node, Nod
     return sums[0], sums[1], sums[2]
 
 
-def extended(steps: Steps, position: int, new: Node, output: int) -> Node:
+def extended(steps: FusedNodes, position: int, new: Node, output: int) -> Node:
     """The cache that is an operand, with new rows; these alone where it has none yet."""
     call = steps.call
     if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):
@@ -144,7 +144,7 @@ def extended(steps: Steps, position: int, new: Node, output: int) -> Node:
     return steps.rename(joined, output) if steps.has_output(output) else joined
 
 
-def padding(steps: Steps, position: int, batch: int, rows: int, columns: int) -> Node:
+def padding(steps: FusedNodes, position: int, batch: int, rows: int, columns: int) -> Node:
     """The term of the scores of padding: the operand has a length for each sample, ends and then
     starts of all, or conditions of columns or of rows and columns."""
     call = steps.call
@@ -180,7 +180,7 @@ def attention(call: Call) -> list[Node]:
     """Queries, keys and values by one product with weights."""
     if call.has(6) or call.integer("do_rotary", 0):
         raise Unsupported("it has a buffer for its cache, or rotates its operands")
-    steps, columns = Steps(call), call.shape(1)[1]
+    steps, columns = FusedNodes(call), call.shape(1)[1]
     sizes = call.integers("qkv_hidden_sizes", ()) or (columns // 3,) * 3
     product = steps.product(call.node(0), 1)
     if call.has(2):
@@ -197,7 +197,7 @@ def q_attention(call: Call) -> list[Node]:
     """
     if call.integer("past_present_share_buffer", 0) or call.integer("do_rotary", 0):
         raise Unsupported("it has a buffer for its cache, or rotates its operands")
-    steps, weights = Steps(call), centred_weights(call, 1, 7)
+    steps, weights = FusedNodes(call), centred_weights(call, 1, 7)
     x, point = whole(call, 0), ZeroPoint.of(call, 6)
     sums = rows_times_weights(call, call.derived("sums"), x, point, weights)
     scales = steps.mul(steps.reshape(call.node(3), 1), call.node(4))
@@ -208,7 +208,7 @@ def q_attention(call: Call) -> list[Node]:
 
 
 def packed_attention(
-    steps: Steps, rows: Sequence[Node], mask: int, past: int, added: list[Node]
+    steps: FusedNodes, rows: Sequence[Node], mask: int, past: int, added: list[Node]
 ) -> list[Node]:
     """Attention of queries, keys and values ``[batch, steps, heads * size]``, and the cache, whose
     keys and values are one tensor; ``mask`` and ``past`` are positions of operands."""
@@ -249,7 +249,7 @@ class Lengths:
 @importer("com.microsoft.GroupQueryAttention")
 def grouped_query_attention(call: Call) -> list[Node]:
     """Output, and the cache with the new rows."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
     check(call)
     query, key, value = grouped_operands(steps)
     lengths = lengths_of(steps, query.type.shape[2])
@@ -282,7 +282,7 @@ def check(call: Call) -> None:
         raise Unsupported("it gives its scores")
 
 
-def grouped_operands(steps: Steps) -> tuple[Node, Node, Node]:
+def grouped_operands(steps: FusedNodes) -> tuple[Node, Node, Node]:
     """Queries, keys and values as ``[batch, heads, steps, size]``; they may come as one."""
     call = steps.call
     heads, shared = call.integer("num_heads", 0), call.integer("kv_num_heads", 0)
@@ -298,7 +298,7 @@ def grouped_operands(steps: Steps) -> tuple[Node, Node, Node]:
     return steps.heads(first, heads), steps.heads(second, shared), steps.heads(third, shared)
 
 
-def lengths_of(steps: Steps, rows: int) -> Lengths:
+def lengths_of(steps: FusedNodes, rows: int) -> Lengths:
     """The rows of the cache.  Raises ``Unsupported`` where the longest sample is not known."""
     call = steps.call
     total = integer(call.array(6, "total_sequence_length").reshape(()).item())
@@ -312,7 +312,7 @@ def lengths_of(steps: Steps, rows: int) -> Lengths:
     return Lengths(fed, whole, total, before)
 
 
-def rotated(steps: Steps, query: Node, key: Node, lengths: Lengths) -> tuple[Node, Node]:
+def rotated(steps: FusedNodes, query: Node, key: Node, lengths: Lengths) -> tuple[Node, Node]:
     """Queries and keys at their positions: an operand, or behind the rows before."""
     call = steps.call
     batch, _, rows, _ = query.type.shape
@@ -329,7 +329,7 @@ def rotated(steps: Steps, query: Node, key: Node, lengths: Lengths) -> tuple[Nod
     return first, second
 
 
-def cached(steps: Steps, position: int, new: Node, lengths: Lengths) -> Node:
+def cached(steps: FusedNodes, position: int, new: Node, lengths: Lengths) -> Node:
     """The cache with new rows, each sample's behind its own."""
     call, output = steps.call, position - 2
     batch, heads, rows, size = new.type.shape
@@ -345,7 +345,7 @@ def cached(steps: Steps, position: int, new: Node, lengths: Lengths) -> Node:
     return steps.rename(cache, output) if steps.has_output(output) else cache
 
 
-def sink(steps: Steps) -> Node | None:
+def sink(steps: FusedNodes) -> Node | None:
     """The score of a column whose share goes nowhere: of each head, or 0."""
     call = steps.call
     if call.has(11):

@@ -31,7 +31,7 @@ INT8_LEVEL = 4
 
 
 @dataclass(frozen=True)
-class Blocks:
+class PackedOperands:
     """Operands of MatMulNBits: codes as they are packed, scales and zero points [N, G]."""
 
     codes: Array
@@ -103,7 +103,7 @@ def rows_of(call: Call, shape: tuple[int, int]) -> Node:
     return call.scope.share(x, "rows", lambda: Reshape(name=call.derived("rows"), x=x, shape=shape))
 
 
-def blocks_of(call: Call, depth: int, columns: int) -> Blocks:
+def blocks_of(call: Call, depth: int, columns: int) -> PackedOperands:
     """The weights, with parameters [N, G] whether they were flattened or not.
 
     Raises ``Unsupported`` where they are computed, ``ValueError`` where their sizes do not fit.
@@ -120,10 +120,10 @@ def blocks_of(call: Call, depth: int, columns: int) -> Blocks:
         if points.dtype == np.uint8:
             points = unpacked_codes(points.reshape(columns, -1), bits)[:, :groups]
         points = points.reshape(columns, groups)
-    return Blocks(codes, scales, points, bits, depth)
+    return PackedOperands(codes, scales, points, bits, depth)
 
 
-def product(call: Call, x: Node, blocks: Blocks, name: str) -> Node:
+def product(call: Call, x: Node, blocks: PackedOperands, name: str) -> Node:
     """The product with packed weights; with float weights, if none is their equal."""
     order = np.arange(blocks.depth) // blocks.block
     group_indices = call.array(4, "g_idx").reshape(-1)[: blocks.depth] if call.has(4) else order
@@ -168,17 +168,19 @@ def gather_block_quantized(call: Call) -> Node:
     return looked_up_rows(call, table_of(call), call.tensor(1))
 
 
-def packed_table(call: Call) -> Blocks | None:
+def packed_table(call: Call) -> PackedOperands | None:
     """The known table of a Gather of rows that are in blocks, as it is packed; None for others."""
     value = call.value(0)
     is_rows = call.integer("axis", 0) in (0, -2) and not call.is_known(1)
     if not isinstance(value, Blocked) or value.depth_axis != 1 or not is_rows:
         return None
     packed = value.packed
-    return Blocks(packed.codes, packed.scales, packed.zero_points, packed.bits, value.shape[1])
+    return PackedOperands(
+        packed.codes, packed.scales, packed.zero_points, packed.bits, value.shape[1]
+    )
 
 
-def looked_up_rows(call: Call, blocks: Blocks, indices: Node) -> Node:
+def looked_up_rows(call: Call, blocks: PackedOperands, indices: Node) -> Node:
     """Rows [..., K] of a table, as reals: codes, scales and zero points are looked up, then bytes
     become codes by powers of two, exactly, in float, which every runtime has."""
     count, groups = indices.type.size, blocks.scales.shape[1]
@@ -215,7 +217,7 @@ def looked_up_rows(call: Call, blocks: Blocks, indices: Node) -> Node:
     return Reshape(name=call.result, x=rows, shape=(*indices.type.shape, blocks.depth))
 
 
-def table_of(call: Call) -> Blocks:
+def table_of(call: Call) -> PackedOperands:
     """The table of a GatherBlockQuantized.  Raises ``Unsupported`` for other axes and types."""
     data, block = call.array(0, "data"), call.integer("block_size", 128)
     axes = (call.integer("gather_axis", 0), call.integer("quantize_axis", 1) % max(data.ndim, 1))
@@ -241,4 +243,4 @@ def table_of(call: Call) -> Blocks:
     depth = codes.shape[1]
     filled = np.pad(codes, ((0, 0), (0, groups * block - depth)))
     packed = packed_codes(filled.reshape(len(codes), groups, block), bits)
-    return Blocks(packed, scales, points, bits, depth)
+    return PackedOperands(packed, scales, points, bits, depth)

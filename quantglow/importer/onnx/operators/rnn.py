@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
-from quantglow.importer.onnx.operators.controlflow.loops import Operands, reversed_steps
+from quantglow.importer.onnx.operators.controlflow.loops import LoopOperands, reversed_steps
 from quantglow.importer.onnx.operators.tensor.indexing import Bound, iota, positions
-from quantglow.importer.onnx.operators.tensor.slicing import Span, along, along_span
+from quantglow.importer.onnx.operators.tensor.slicing import SliceRange, along, along_span
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.binary import Add, Mul, Sub, Where
 from quantglow.ir.ops.convolution import Gemm
@@ -161,7 +161,7 @@ def unrolled(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> 
     rows = projected(cell, x)
     results: dict[int, Node] = {}
     for t in reversed(range(steps)) if backwards else range(steps):
-        now = along_span(call.derived("step"), rows, 0, Span(t * batch, batch))
+        now = along_span(call.derived("step"), rows, 0, SliceRange(t * batch, batch))
         state = step(cell, now, state)
         results[t] = state[0]
     parts = tuple(results[t] for t in range(steps))
@@ -177,9 +177,9 @@ def looped(
     rows: Node = Reshape(name=call.derived("steps"), x=projected(cell, x), shape=shape)
     if backwards:
         rows = reversed_steps(call, rows, "backwards")
-    clock = None if lengths is None else Clock(call, lengths, steps, backwards)
+    clock = None if lengths is None else SequenceClock(call, lengths, steps, backwards)
     carried = state if clock is None else (*state, clock.start)
-    operands = Operands(call, carried, (rows,), steps)
+    operands = LoopOperands(call, carried, (rows,), steps)
     inputs = operands.inputs([call.derived("before")] * len(carried) + [call.derived("step")])
     before, now = inputs[: len(state)], inputs[-1]
     after = step(cell, now, before)
@@ -193,7 +193,7 @@ def looped(
 
 
 @dataclass(frozen=True)
-class Clock:
+class SequenceClock:
     """Counts steps, and holds the states of sequences outside of their lengths (int64 [B, 1])."""
 
     call: Call

@@ -48,17 +48,17 @@ Unsorted = list[tuple[Any, list[int]]]
 
 
 @dataclass(frozen=True)
-class Size:
+class GraphSize:
     """Nodes, those of subgraphs included, and bytes."""
 
     nodes: int
     nbytes: int
 
-    def __add__(self, other: Size) -> Size:
-        return Size(self.nodes + other.nodes, self.nbytes + other.nbytes)
+    def __add__(self, other: GraphSize) -> GraphSize:
+        return GraphSize(self.nodes + other.nodes, self.nbytes + other.nbytes)
 
-    def __mul__(self, times: int) -> Size:
-        return Size(self.nodes * times, self.nbytes * times)
+    def __mul__(self, times: int) -> GraphSize:
+        return GraphSize(self.nodes * times, self.nbytes * times)
 
 
 def check_growth(proto: onnx.ModelProto, origin: str) -> None:
@@ -67,9 +67,9 @@ def check_growth(proto: onnx.ModelProto, origin: str) -> None:
         return
     sizes = inlined_sizes({key_of(f): f for f in proto.functions}, origin)
     meter = Meter()
-    total = Size(0, proto.ByteSize())
+    total = GraphSize(0, proto.ByteSize())
     for node in all_nodes(proto.graph.node):
-        total += sizes.get(called_by(node), Size(1, 0))
+        total += sizes.get(called_by(node), GraphSize(1, 0))
         if total.nodes > meter.budget.nodes:
             meter.node = node
             raise meter.exceeded(
@@ -81,7 +81,7 @@ def check_growth(proto: onnx.ModelProto, origin: str) -> None:
         raise ModelError(f"{origin}: with its local functions inlined {TOO_LARGE}")
 
 
-def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> dict[Key, Size]:
+def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> dict[Key, GraphSize]:
     """Sizes of functions with all that they call.  Raises ``ModelError`` for recursion."""
     calls = {
         key: Counter(called_by(node) for node in all_nodes(function.node))
@@ -92,12 +92,12 @@ def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> d
     for key, called in calls.items():
         for name in called.keys() & functions.keys():
             callers[name].append(key)
-    sizes: dict[Key, Size] = {}
+    sizes: dict[Key, GraphSize] = {}
     ready = [key for key, count in waits.items() if not count]
     while ready:
         key = ready.pop()
-        size = Size(0, functions[key].ByteSize())
-        parts = (sizes.get(name, Size(1, 0)) * n for name, n in calls[key].items())
+        size = GraphSize(0, functions[key].ByteSize())
+        parts = (sizes.get(name, GraphSize(1, 0)) * n for name, n in calls[key].items())
         sizes[key] = capped(sum(parts, size))
         for caller in callers[key]:
             waits[caller] -= 1
@@ -164,9 +164,9 @@ def the_same(values: Sequence[onnx.AttributeProto | None]) -> onnx.AttributeProt
     return values[0] if len(texts) == 1 else None
 
 
-def capped(size: Size) -> Size:
+def capped(size: GraphSize) -> GraphSize:
     """Numbers that stay short however many levels double them."""
-    return Size(min(size.nodes, 2**62), min(size.nbytes, 2**62))
+    return GraphSize(min(size.nodes, 2**62), min(size.nbytes, 2**62))
 
 
 def key_of(function: onnx.FunctionProto) -> Key:

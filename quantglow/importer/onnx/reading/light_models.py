@@ -35,7 +35,7 @@ from quantglow.support.pages import (
     LEAST_NBYTES,
     Content,
     Data,
-    Parts,
+    JoinedBytes,
     is_worth_paging,
     paged,
     release_pages,
@@ -173,7 +173,7 @@ def serialized(proto: onnx.ModelProto, weights: Weights) -> Content:
     parts: list[Data] = [header.SerializeToString(deterministic=True)]
     for tensor in proto.graph.initializer:
         parts += graph_of(tensor, weights.get(tensor.name))
-    return Parts(tuple(parts))
+    return JoinedBytes(tuple(parts))
 
 
 def graph_of(tensor: onnx.TensorProto, array: Array | None) -> Iterator[Data]:

@@ -28,13 +28,13 @@ from quantglow.importer.onnx.nodes.context import (
     ML,
     Call,
     Importer,
+    ImportScope,
     Result,
-    Scope,
     Unsupported,
     qualified,
 )
 from quantglow.importer.onnx.nodes.folding import admit, inferred_types
-from quantglow.importer.onnx.nodes.values import Known, Sizes, Value
+from quantglow.importer.onnx.nodes.values import KnownSizes, KnownValue, Value
 from quantglow.importer.onnx.resolvers.external import left_to_fallback
 from quantglow.interpreter.executor import Execution
 from quantglow.ir.graph.graph import Graph
@@ -74,33 +74,33 @@ BYTES = frozenset({"DynamicQuantizeLinear"})
 ABSENT_IF_EMPTY = frozenset({"Resize"})
 """Operators of which no operand is an empty tensor: such a one is left out."""
 
-Bind = Callable[[onnx.NodeProto, Sequence[Result], Scope], dict[str, Value]]
+Bind = Callable[[onnx.NodeProto, Sequence[Result], ImportScope], dict[str, Value]]
 """``importer.bind``."""
 
 
 def with_free_sizes(
-    proto: onnx.NodeProto, scope: Scope, resolve: object
+    proto: onnx.NodeProto, scope: ImportScope, resolve: object
 ) -> dict[str, Value] | None:
     """The value of a node of known operands, some of which are free; None for other nodes."""
     operands = [scope.values[name] for name in proto.input if name]
-    if not any(isinstance(value, Sizes) for value in operands):
+    if not any(isinstance(value, KnownSizes) for value in operands):
         return None
     compute = _COMPUTE.get(proto.op_type)
-    if compute is not None and all(isinstance(value, Known) for value in operands):
-        arrays = [value.array for value in operands if isinstance(value, Known)]
+    if compute is not None and all(isinstance(value, KnownValue) for value in operands):
+        arrays = [value.array for value in operands if isinstance(value, KnownValue)]
         result = compute(Call(proto, scope), arrays)
         if result is not None:
             sizes = settled(result)
             exclude_ones(partial(compute, Call(proto, scope)), arrays, sizes)
             return {proto.output[0]: known_value(proto.output[0], sizes)}
-    is_computed = any(not isinstance(value, Known) for value in operands)
+    is_computed = any(not isinstance(value, KnownValue) for value in operands)
     if is_computed and (proto.op_type in _AT_RUN_TIME or qualified(proto) not in IMPORTERS):
         return None
     if proto.op_type in _READERS:
         return None
     for name in proto.input:
         value = scope.values.get(name)
-        if isinstance(value, Sizes):
+        if isinstance(value, KnownSizes):
             scope.values[name] = value.fixed()
     return None
 
@@ -138,9 +138,9 @@ def settled(array: Array) -> Array:
     return integers(np.frompyfunc(constant_or_size, 1, 1)(array)) if has_free(array) else array
 
 
-def known_value(name: str, array: Array) -> Known:
+def known_value(name: str, array: Array) -> KnownValue:
     """A known value, of which some elements may be free."""
-    return Sizes(name, array) if has_free(array) else Known(name, array)
+    return KnownSizes(name, array) if has_free(array) else KnownValue(name, array)
 
 
 def _elementwise(function: Callable[[Any, Any], Any]) -> Compute:
@@ -241,7 +241,7 @@ def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[s
     """
     if (kind := qualified(proto)) not in IMPORTERS and proto.domain != ML:
         return False
-    constants = [v for v in operands.values() if isinstance(v, Known)]
+    constants = [v for v in operands.values() if isinstance(v, KnownValue)]
     if len(constants) < len(operands):
         return False
     if not all(v.array.size or kind in ABSENT_IF_EMPTY for v in constants):
@@ -254,14 +254,16 @@ def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[s
 
 
 def evaluated(
-    proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope, bind: Bind
+    proto: onnx.NodeProto, operands: Mapping[str, Value], scope: ImportScope, bind: Bind
 ) -> dict[str, Value]:
     """The values of the node's outputs.
 
     A node that the importer refuses is evaluated by onnxruntime, or ``Unsupported`` is raised.
     """
     admit(proto, operands, scope.opsets, scope.meter)
-    plain = {name: Known(name, cast(Known, value).array) for name, value in operands.items()}
+    plain = {
+        name: KnownValue(name, cast(KnownValue, value).array) for name, value in operands.items()
+    }
     inner = replace(scope, values=dict[str, Value](plain), problems=[], claimed=set(), shared={})
     try:
         result = importer_of(proto)(Call(proto, inner))
@@ -270,7 +272,9 @@ def evaluated(
         results = handed_over(proto, inner, reason)
     try:
         return {
-            name: Known(name, computed(value, scope.meter)) if isinstance(value, Node) else value
+            name: KnownValue(name, computed(value, scope.meter))
+            if isinstance(value, Node)
+            else value
             for name, value in results.items()
             if name
         }
@@ -285,7 +289,7 @@ def importer_of(proto: onnx.NodeProto) -> Importer:
     return IMPORTERS[kind]
 
 
-def handed_over(proto: onnx.NodeProto, scope: Scope, reason: Unsupported) -> dict[str, Value]:
+def handed_over(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
     """External nodes for what the importer refused.  Raises its reason where they may not be."""
     results = left_to_fallback(proto, scope, str(reason)) if scope.fallback else None
     if results is None:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from quantglow.importer.onnx.nodes.context import Call, Scope, Unsupported, qualified
+from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported, qualified
 from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, typed
 from quantglow.importer.onnx.nodes.values import Value
 from quantglow.importer.onnx.reading.proto import opsets_of
@@ -41,11 +41,11 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
 ATTRIBUTES = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
 """Fused operator -> the standard one whose attributes it has, too."""
 
-ImportNodes = Callable[[Iterable[onnx.NodeProto], Scope], None]
+ImportNodes = Callable[[Iterable[onnx.NodeProto], ImportScope], None]
 
 
 def expanded(
-    proto: onnx.NodeProto, scope: Scope, import_nodes: ImportNodes
+    proto: onnx.NodeProto, scope: ImportScope, import_nodes: ImportNodes
 ) -> dict[str, Value] | None:
     """The results of the operator's definition, None if it has none.
 
@@ -76,7 +76,7 @@ def expanded(
     return {name: inner.values[name] for name in proto.output if name}
 
 
-def definition(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionProto | None:
+def definition(proto: onnx.NodeProto, scope: ImportScope) -> onnx.FunctionProto | None:
     """The function body of the operator's version, for these operand types.
 
     Raises ``Unsupported`` for a fused operator whose activation is unknown.
@@ -110,12 +110,14 @@ def newest(versions: Iterable[int], opset: int) -> int:
     return max((v for v in ordered if v <= opset), default=ordered[0])
 
 
-def operand_type(name: str, scope: Scope) -> bytes:
+def operand_type(name: str, scope: ImportScope) -> bytes:
     kind = typed(name, scope.values[name]).type if name else onnx.TypeProto()
     return bytes(kind.SerializeToString())
 
 
-def renaming(proto: onnx.NodeProto, function: onnx.FunctionProto, scope: Scope) -> dict[str, str]:
+def renaming(
+    proto: onnx.NodeProto, function: onnx.FunctionProto, scope: ImportScope
+) -> dict[str, str]:
     """Names of the definition -> names of the model: operands, results, and new ones."""
     names = {"": "", **dict.fromkeys(function.input, "")}
     names.update(zip(function.input, proto.input, strict=False))
@@ -189,7 +191,7 @@ class Definition:
         return self.add("Constant", value=numpy_helper.from_array(array))
 
 
-def definition_of_fused(proto: onnx.NodeProto, scope: Scope) -> onnx.FunctionProto | None:
+def definition_of_fused(proto: onnx.NodeProto, scope: ImportScope) -> onnx.FunctionProto | None:
     """The operator by standard ones; None for another operator.  Raises ``Unsupported``."""
     make = DEFINITIONS.get(qualified(proto))
     if make is None:

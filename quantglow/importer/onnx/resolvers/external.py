@@ -12,11 +12,16 @@ from dataclasses import dataclass
 
 import onnx
 
-from quantglow.importer.onnx.nodes.context import AlreadyReported, Scope, Unsupported, qualified
+from quantglow.importer.onnx.nodes.context import (
+    AlreadyReported,
+    ImportScope,
+    Unsupported,
+    qualified,
+)
 from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, with_defaults
 from quantglow.importer.onnx.nodes.values import (
-    Known,
-    Sizes,
+    KnownSizes,
+    KnownValue,
     Value,
     as_element,
     held_dtype,
@@ -45,7 +50,9 @@ STORED_NBYTES = 1024
 Types = dict[str, TensorType]
 
 
-def left_to_fallback(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value] | None:
+def left_to_fallback(
+    proto: onnx.NodeProto, scope: ImportScope, reason: str
+) -> dict[str, Value] | None:
     """External nodes for the outputs that something reads, None if they have no concrete types."""
     single = single_model(proto, scope)
     if single is None:
@@ -75,7 +82,7 @@ def left_to_fallback(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[s
     }
 
 
-def operand_types(proto: onnx.NodeProto, scope: Scope) -> list[TensorType]:
+def operand_types(proto: onnx.NodeProto, scope: ImportScope) -> list[TensorType]:
     """Types of operands that the graph has; a node that was taken alone has no others."""
     values = [scope.values[name] for name in proto.input if name]
     kinds = [(held_dtype(onnx_type_of(value)), shape_of(value)) for value in values]
@@ -90,14 +97,14 @@ class SingleModel:
     args: tuple[Node, ...]
 
 
-def single_model(proto: onnx.NodeProto, scope: Scope) -> SingleModel | None:
+def single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | None:
     """The node alone, without its notes; None if it reads what the graph cannot hold."""
     graph = onnx.GraphProto(name="external", node=[proto])
     clear_notes(graph.node)
     args = []
     for name in dict.fromkeys(read_names(proto)):
         value = scope.values.get(name)
-        if isinstance(value, Known) and not isinstance(value, Sizes) and is_stored(value):
+        if isinstance(value, KnownValue) and not isinstance(value, KnownSizes) and is_stored(value):
             graph.initializer.append(onnx.numpy_helper.from_array(as_stored(value.array), name))
             continue
         node = None if value is None else tensor_of(name, scope)
@@ -111,7 +118,7 @@ def single_model(proto: onnx.NodeProto, scope: Scope) -> SingleModel | None:
     return SingleModel(model, tuple(args))
 
 
-def tensor_of(name: str, scope: Scope) -> Node | None:
+def tensor_of(name: str, scope: ImportScope) -> Node | None:
     """The node of a value as ONNX has it, None where the graph has only codes of it."""
     try:
         node = scope.tensor(name)
@@ -138,7 +145,7 @@ def captured_names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (output.name for output in graph.output if output.name not in defined)
 
 
-def is_stored(value: Known) -> bool:
+def is_stored(value: KnownValue) -> bool:
     """Whether a known operand becomes part of the node: it is small, or of a type of its own."""
     return held_dtype(value.onnx_type) is None or value.array.nbytes <= STORED_NBYTES
 
@@ -156,7 +163,7 @@ def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     return info
 
 
-def result_types(proto: onnx.ModelProto, scope: Scope) -> Types:
+def result_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     """Types of the outputs of a model of one node, also where its operands have free sizes."""
     free = free_sizes(proto, scope.values)
     if not free:
@@ -168,7 +175,7 @@ def result_types(proto: onnx.ModelProto, scope: Scope) -> Types:
     return free_types(free, types_at)
 
 
-def concrete_types(proto: onnx.ModelProto, scope: Scope) -> Types:
+def concrete_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     """Types of the node's outputs: inferred, else as the model declares them."""
     probe = onnx.ModelProto()
     probe.CopyFrom(proto)

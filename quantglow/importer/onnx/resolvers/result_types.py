@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 
 from quantglow.importer.onnx.nodes.context import ML
-from quantglow.importer.onnx.nodes.values import Sizes
+from quantglow.importer.onnx.nodes.values import KnownSizes
 from quantglow.ir.symbolic.expression import Expression, number
 from quantglow.ir.symbolic.size import Size, sized
 from quantglow.ir.types import DType, TensorType
@@ -122,7 +122,7 @@ def free_sizes(node: onnx.ModelProto, values: Mapping[str, Any]) -> list[Size]:
 
 def _sizes_of(value: Any) -> Iterator[Any]:
     """The sizes of an operand, and its elements if these are sizes."""
-    if isinstance(value, Sizes):
+    if isinstance(value, KnownSizes):
         yield from value.array.reshape(-1).tolist()
     else:
         yield from getattr(value, "type", value).shape
@@ -135,7 +135,7 @@ def at_sizes(node: onnx.ModelProto, values: Mapping[str, Any], sizes: Sizing) ->
     del model.graph.input[:]
     for info in node.graph.input:
         value = values[info.name]
-        if isinstance(value, Sizes):
+        if isinstance(value, KnownSizes):
             array = _integers(value.array, sizes)
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
         else:

@@ -78,7 +78,7 @@ Places = dict[str, Place]
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredTensor:
     """The place of a tensor, and what the model's file has of it."""
 
     place: Place
@@ -86,33 +86,33 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Known:
+class GraphConstants:
     """The constants of a graph."""
 
     by_name: Mapping[str, Constant]
     by_size: Mapping[int, Sequence[Constant]]
 
     @staticmethod
-    def of(constants: Iterable[Constant]) -> Known:
+    def of(constants: Iterable[Constant]) -> GraphConstants:
         """All of these."""
         by_name = {constant.name: constant for constant in constants}
         by_size: dict[int, list[Constant]] = defaultdict(list)
         for constant in by_name.values():
             by_size[constant.value.size].append(constant)
-        return Known(by_name, by_size)
+        return GraphConstants(by_name, by_size)
 
-    def pairs(self, array: Array, dtype: type) -> Iterator[Pair]:
+    def pairs(self, array: Array, dtype: type) -> Iterator[TensorMatch]:
         """The layouts of a tensor, each beside the constants of a type that have its size."""
         fitting = [c for c in self.by_size.get(array.size, ()) if c.value.dtype == dtype]
         for perm in orders(array) if fitting else ():
             for constant in fitting:
-                yield Pair(array.transpose(perm), constant, perm)
+                yield TensorMatch(array.transpose(perm), constant, perm)
                 if array.nbytes >= LEAST_NBYTES:
                     release_pages()
 
 
 @dataclass(frozen=True)
-class Pair:
+class TensorMatch:
     """A tensor in a layout, and a constant."""
 
     moved: Array
@@ -124,24 +124,28 @@ class Pair:
         """The place of the tensor if it is that constant."""
         return {"graph": self.constant.name, "perm": list(self.perm)}
 
-    def exact(self) -> Kept | None:
+    def exact(self) -> StoredTensor | None:
         """The place of a tensor that the constant is, bit for bit, after factors at most."""
         if agree(self.moved, self.constant.value.reshape(-1), None):
-            return Kept(self.place)
+            return StoredTensor(self.place)
         fit = exact_factors(self.moved, self.constant.value.reshape(self.moved.shape))
         if fit is None:
             return None
         factors, ulps = fit
-        return Kept({**self.place, "exact": True}, floats(factors) + ulps.tobytes())
+        return StoredTensor({**self.place, "exact": True}, floats(factors) + ulps.tobytes())
 
-    def rounded(self) -> Kept | None:
+    def rounded(self) -> StoredTensor | None:
         """The place of a tensor that the constant of int8 was rounded from."""
         values, steps = (a.reshape(-1) for a in (reals(self.constant), steps_of(self.constant)))
         if agree(self.moved, values, MOST_STEPS * steps):
-            return Kept(self.place)
+            return StoredTensor(self.place)
         codes = self.constant.value.reshape(self.moved.shape).astype(np.float32)
         factors = rounded_factors(self.moved, codes)
-        return None if factors is None else Kept({**self.place, "scaled": True}, floats(factors))
+        return (
+            None
+            if factors is None
+            else StoredTensor({**self.place, "scaled": True}, floats(factors))
+        )
 
 
 def floats(arrays: Iterable[Array]) -> bytes:
@@ -149,27 +153,29 @@ def floats(arrays: Iterable[Array]) -> bytes:
     return b"".join(array.astype("<f4").tobytes() for array in arrays)
 
 
-def exact_place(array: Array, constants: Known) -> Kept | None:
+def exact_place(array: Array, constants: GraphConstants) -> StoredTensor | None:
     """The place of the tensor in the graph, None if it has none."""
     return next(filter(None, (pair.exact() for pair in constants.pairs(array, np.float32))), None)
 
 
-def rounded_place(array: Array, constants: Known) -> Kept:
+def rounded_place(array: Array, constants: GraphConstants) -> StoredTensor:
     """The constant of int8 that was rounded from a tensor, else codes of its own."""
     match = next(filter(None, (pair.rounded() for pair in constants.pairs(array, np.int8))), None)
     if match is not None:
         return match
     errors = [np.square(array - with_codes(array, axis)).sum() for axis in range(array.ndim)]
     axis = int(np.argmin(errors))
-    return Kept({"axis": axis}, codes_of(array, axis).tobytes() + floats([scales_of(array, axis)]))
+    return StoredTensor(
+        {"axis": axis}, codes_of(array, axis).tobytes() + floats([scales_of(array, axis)])
+    )
 
 
-def codes_place(codes: Array, constants: Known) -> Kept | None:
+def codes_place(codes: Array, constants: GraphConstants) -> StoredTensor | None:
     """The constant of uint8 that a tensor of packed codes is, None if there is none."""
     for constant in constants.by_size.get(codes.size, ()):
         value = constant.value
         if value.dtype == np.uint8 and np.array_equal(value.reshape(-1), codes.reshape(-1)):
-            return Kept({"graph": constant.name, "codes": True})
+            return StoredTensor({"graph": constant.name, "codes": True})
     return None
 
 
@@ -209,7 +215,7 @@ def same_bits(moved: Array, flat: Array) -> bool:
     return all(row.tobytes() == other.tobytes() for row, other in zip(rows, others, strict=True))
 
 
-def content(dims: Sequence[int], stored: Kept, constants: Mapping[str, Constant]) -> Array:
+def content(dims: Sequence[int], stored: StoredTensor, constants: Mapping[str, Constant]) -> Array:
     """The elements of a tensor, float32.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
     if "graph" in stored.place:
         return from_graph(dims, stored, constants[stored.place["graph"]])
@@ -217,7 +223,7 @@ def content(dims: Sequence[int], stored: Kept, constants: Mapping[str, Constant]
     return np.asarray(codes * along(scales, int(stored.place["axis"]), len(dims)), np.float32)
 
 
-def codes_in(dims: Sequence[int], stored: Kept) -> tuple[Array, Array]:
+def codes_in(dims: Sequence[int], stored: StoredTensor) -> tuple[Array, Array]:
     """The codes and scales that the model's file has of a tensor.  Raises as ``content`` does."""
     axis, size = int(stored.place["axis"]), math.prod(dims)
     if not 0 <= axis < len(dims) or len(stored.data) != size + 4 * dims[axis]:
@@ -226,7 +232,7 @@ def codes_in(dims: Sequence[int], stored: Kept) -> tuple[Array, Array]:
     return codes, np.frombuffer(stored.data[size:], "<f4")
 
 
-def from_graph(dims: Sequence[int], stored: Kept, constant: Constant) -> Array:
+def from_graph(dims: Sequence[int], stored: StoredTensor, constant: Constant) -> Array:
     """The elements of a tensor that the graph has.  Raises as ``content`` does."""
     place, perm = stored.place, [int(axis) for axis in stored.place["perm"]]
     if sorted(perm) != list(range(len(dims))) or constant.value.size != math.prod(dims):

@@ -25,10 +25,10 @@ from quantglow.importer.onnx.reading.light_models import light_decoded, nbytes_o
 from quantglow.importer.onnx.reading.proto import all_nodes
 from quantglow.importer.onnx.source import Source, open_light
 from quantglow.importer.onnx.weights.locations import (
-    Kept,
-    Known,
+    GraphConstants,
     Place,
     Places,
+    StoredTensor,
     codes_in,
     codes_of_graph,
     codes_place,
@@ -111,7 +111,7 @@ def stored_model(
     exact: Collection[str] = (),
 ) -> tuple[Content, Places]:
     """``stored`` for a model that may be changed; ``exact``: names of weights that stay exact."""
-    graph_constants, tensors = Known.of(constants), large_tensors(model.proto)
+    graph_constants, tensors = GraphConstants.of(constants), large_tensors(model.proto)
     stored_tensors = dict(
         places_of(tensors, lambda t: exact_place(widened(model.array(t)), graph_constants))
     )
@@ -156,14 +156,15 @@ def own_constants(data: bytes, places: Mapping[str, Place]) -> Iterator[Constant
             array = LightModel(proto, dict(weights)).array(tensor)
             yield Constant(name=name, value=widened(array))
         elif "axis" in place:
-            codes, scales = codes_in(tuple(tensor.dims), Kept(place, tensor.raw_data))
+            codes, scales = codes_in(tuple(tensor.dims), StoredTensor(place, tensor.raw_data))
             params = QuantParams.symmetric(scales, int(place["axis"]))
             yield Constant(name=name, value=codes, element=ElementType(DType.I8, params))
 
 
 def places_of(
-    tensors: Mapping[str, onnx.TensorProto], place: Callable[[onnx.TensorProto], Kept | None]
-) -> Iterator[tuple[str, Kept]]:
+    tensors: Mapping[str, onnx.TensorProto],
+    place: Callable[[onnx.TensorProto], StoredTensor | None],
+) -> Iterator[tuple[str, StoredTensor]]:
     """The places of the tensors that have one; pages are given back behind each."""
     for name, tensor in tensors.items():
         if (entry := place(tensor)) is not None:
@@ -209,7 +210,7 @@ def elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Con
     if "codes" in place:
         return codes_of_graph(tuple(tensor.dims), place, constants)
     try:
-        array = content(tuple(tensor.dims), Kept(place, tensor.raw_data), constants)
+        array = content(tuple(tensor.dims), StoredTensor(place, tensor.raw_data), constants)
     except ValueError as error:
         raise ValueError(f"tensor {tensor.name!r}: {error}") from None
     return array.astype(FLOATS[tensor.data_type], copy=False)
@@ -269,23 +270,23 @@ def weights_of(proto: onnx.ModelProto) -> Iterator[str]:
 
 def roundable(
     model: LightModel,
-    rounded: Mapping[str, Kept],
+    rounded: Mapping[str, StoredTensor],
     constants: Mapping[str, Constant],
     is_same: Callable[[Source], bool],
-) -> dict[str, Kept]:
+) -> dict[str, StoredTensor]:
     """The tensors that may all be rounded."""
-    search = Search(model, rounded, constants, is_same)
+    search = RoundingSearch(model, rounded, constants, is_same)
     search.visit(list(rounded))
     return {name: rounded[name] for name in search.accepted}
 
 
 @dataclass
-class Search:
+class RoundingSearch:
     """A search, by halves in ``MOST_TRIALS`` imports, for tensors that may all be rounded:
     ``accepted``."""
 
     model: LightModel
-    rounded: Mapping[str, Kept]
+    rounded: Mapping[str, StoredTensor]
     constants: Mapping[str, Constant]
     is_same: Callable[[Source], bool]
     accepted: list[str] = field(default_factory=list)
@@ -316,7 +317,7 @@ class Search:
 
 
 def changed(
-    model: LightModel, rounded: Mapping[str, Kept], constants: Mapping[str, Constant]
+    model: LightModel, rounded: Mapping[str, StoredTensor], constants: Mapping[str, Constant]
 ) -> Source:
     """The model with some tensors rounded, as ``restored`` would give it."""
     copy = onnx.ModelProto()

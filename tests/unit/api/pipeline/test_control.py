@@ -10,7 +10,7 @@ import pytest
 import quantglow as qg
 from quantglow.api.pipeline.accuracy_control import shown_steps
 from quantglow.evaluation.metrics import sqnr_db
-from quantglow.quantization.accuracy_control import INT16, Search, Step
+from quantglow.quantization.accuracy_control import INT16, AccuracySearch, Step
 from quantglow.report import Report
 from quantglow.support.processes.interrupts import Deadline, TimeUp
 from tests.unit.quantization.quantization_networks import samples_for
@@ -139,7 +139,7 @@ def test_the_report_says_that_the_time_was_up(monkeypatch: pytest.MonkeyPatch) -
         yield search.first(len(search.ranking))
         raise TimeUp
 
-    monkeypatch.setattr(Search, "each_trial", once)
+    monkeypatch.setattr(AccuracySearch, "each_trial", once)
     compiled = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, max_minutes=9, **PLAIN)
     (note,) = (n for n in compiled.report.notes if n.startswith("accuracy control"))
     assert "1 model(s) tried, the time is up;" in note

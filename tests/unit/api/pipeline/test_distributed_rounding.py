@@ -21,7 +21,7 @@ from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.options import COMPILED
 from quantglow.quantization.quantizer import quantize
 from quantglow.quantization.rounding.moments import Moments
-from quantglow.quantization.rounding.sample_runs import Ends, SampleRuns, Task
+from quantglow.quantization.rounding.sample_runs import Ends, RoundingTask, SampleRuns
 from quantglow.quantization.rules import Operands
 from quantglow.support import extras as clusters
 from quantglow.support.arrays import Array
@@ -41,7 +41,7 @@ PLAIN = qg.QuantizationConfig(equalization=(), calibrate_method="minmax")
 class Shards:
     """Runs of all shards in this process."""
 
-    def __init__(self, task: Task, samples: Sequence[Feeds], int8: Sequence[Feeds]) -> None:
+    def __init__(self, task: RoundingTask, samples: Sequence[Feeds], int8: Sequence[Feeds]) -> None:
         parts = [slice(first, first + SHARD) for first in range(0, len(samples), SHARD)]
         count = len(samples)
         self.runs = [SampleRuns(task, samples[p], int8[p], count, p.start) for p in parts]
@@ -58,8 +58,8 @@ class Shards:
         for runs in self.runs:
             runs.improve(name, operands)
 
-    def found(self) -> tuple[Ends, Ends]:
-        pairs = [runs.found() for runs in self.runs]
+    def ends(self) -> tuple[Ends, Ends]:
+        pairs = [runs.ends() for runs in self.runs]
         found = [own for part, _ in pairs for own in part]
         return found, [own for _, part in pairs for own in part]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.export.bundle.object_file import MOST_VLEN, Stack, frames_of
+from quantglow.export.bundle.object_file import MOST_VLEN, StackUse, frames_of
 
 REPORT = """
 warning: <unknown>:0:0: stack frame size (1408) exceeds limit (0) in function 'net_kernel4'
@@ -21,12 +21,15 @@ Offset: [SP-8], Type: Spill, Align: 8, Size: 8
 
 
 def test_frames_have_registers_and_what_aligns_them() -> None:
-    assert frames_of(REPORT) == {"net_kernel4": Stack(1408 + 64 - 16, 6), "net_run": Stack(16)}
+    assert frames_of(REPORT) == {
+        "net_kernel4": StackUse(1408 + 64 - 16, 6),
+        "net_run": StackUse(16),
+    }
 
 
 def test_stacks_add_up_and_have_a_maximum() -> None:
-    one, other = Stack(16, 2), Stack(100)
-    assert one + other == Stack(116, 2)
-    assert Stack.most([one, other]) == Stack(100, 2)
-    assert Stack.most([]) == Stack()
+    one, other = StackUse(16, 2), StackUse(100)
+    assert one + other == StackUse(116, 2)
+    assert StackUse.most([one, other]) == StackUse(100, 2)
+    assert StackUse.most([]) == StackUse()
     assert one.at(128) == 48 and one.most_nbytes == 16 + MOST_VLEN // 4

@@ -77,14 +77,14 @@ def test_closed_guards_hold_where_open_ones_do(hint: int, other: int, asked) -> 
 def test_a_proof_needs_no_guard() -> None:
     (t, h), guards = made(T=100, H=7)
     assert t > 1 and t * 384 // 384 == t and t + h != 0 and (t * h) % t == 0
-    assert not guards.found
+    assert not guards.recorded
 
 
 def test_a_guard_proves_others() -> None:
     (t,), guards = made(T=100)
     assert t >= 16
     assert t != 15 and 2 * t > 20
-    assert len(guards.found) == 1
+    assert len(guards.recorded) == 1
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ def test_extremes_need_no_guard() -> None:
     (t, h), guards = made(T=100, H=7)
     highest, lowest = maximum((t, h, 3)), minimum((t, h, 3))
     assert (likely(highest), likely(lowest)) == (100, 3)
-    assert not guards.found
+    assert not guards.recorded
 
 
 def test_likely_is_the_hint() -> None:
     (t,), guards = made(T=100)
     assert likely(3 * t + 1) == 301 and likely(7) == 7 and likely(2.5) == 2.5
-    assert not guards.found
+    assert not guards.recorded
 
 
 def test_helpers_of_memory() -> None:
@@ -151,7 +151,7 @@ def test_helpers_of_memory() -> None:
 def test_broadcasting() -> None:
     (n, t), guards = made(N=3, T=100)
     assert surely_equal(broadcast_shapes((n, 1, 8), (t, 1)), (n, t, 8))
-    assert not guards.found
+    assert not guards.recorded
     with pytest.raises(ValueError, match="broadcast"):
         broadcast_shapes((n, 8), (n, 7))
 

@@ -57,7 +57,7 @@ def test_the_sign_of_a_divisor_is_a_guard() -> None:
     sizes, guards = symbols(HINTS)
     found = size_from(tree_of("floor(50*max(T-8,0),9-T)"), sizes)
     assert isinstance(found, Size)
-    assert list(guards.found) == [Guard(number(8) - symbol("T"), Relation.NOT_LESS)]
+    assert list(guards.recorded) == [Guard(number(8) - symbol("T"), Relation.NOT_LESS)]
     assert not guards.hold({**HINTS, "T": 10})
 
 

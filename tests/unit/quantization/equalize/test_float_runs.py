@@ -27,7 +27,7 @@ from tests.unit.quantization.quantization_networks import reach_of, samples_for,
 Calls = list[object]
 
 
-class Seen:
+class CollectedValues:
     """Keeps what it sees: for each value an array for each sample."""
 
     def __init__(self, graph: Graph) -> None:
@@ -72,7 +72,7 @@ def test_a_sample_is_run_once(calls: Calls) -> None:
     graph = small_cnn()
     data = samples_for(graph, 3)
     runs = FloatRuns(graph)
-    runs.collect(data, Seen(graph))
+    runs.collect(data, CollectedValues(graph))
     found = runs.results(data[1], [node for _, node in graph.outputs])
     np.testing.assert_array_equal(found[0], interpret(graph, data[1])[0])
     assert len(calls) == 3
@@ -84,7 +84,7 @@ def test_a_sample_is_run_once_for_all_statistics(
     monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
     graph = small_cnn()
     data = samples_for(graph, 3)
-    FloatRuns(graph).collect(data, one := Seen(graph), other := Seen(graph))
+    FloatRuns(graph).collect(data, one := CollectedValues(graph), other := CollectedValues(graph))
     assert len(calls) == 3
     for a, b in zip(one.values, other.values, strict=True):
         assert all(np.shares_memory(a[name], b[name]) for name in a)
@@ -105,13 +105,13 @@ def test_samples_run_side_by_side_where_memory_has_room(
         return each(function, items)
 
     monkeypatch.setattr(float_runs, "each", noted)
-    seen = Seen(graph)
+    seen = CollectedValues(graph)
     with computing_with(array_kernels()):
         with threadpool_limits(2, user_api="blas"), side_by_side():
             FloatRuns(graph).collect(data, seen)
         assert max(sizes) == together
         for feeds, values in zip(data, seen.values, strict=True):
-            FloatRuns(graph).collect([feeds], alone := Seen(graph))
+            FloatRuns(graph).collect([feeds], alone := CollectedValues(graph))
             assert all(np.array_equal(values[name], alone.values[0][name]) for name in values)
 
 
@@ -122,12 +122,12 @@ def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
     data = samples_for(graph, 3)
     with computing_with(array_kernels()):
         runs = FloatRuns(graph)
-        kept = Seen(graph)
+        kept = CollectedValues(graph)
         runs.collect(data, kept)
         runs.collect(data, kept)
         monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
         runs = FloatRuns(graph)
-        runs.collect([*data, *data], again := Seen(graph))
+        runs.collect([*data, *data], again := CollectedValues(graph))
     for one, other in zip(kept.values, again.values, strict=True):
         assert all(np.array_equal(one[name], other[name]) for name in one)
     assert len(calls) == 3 + 6
@@ -176,6 +176,6 @@ def test_the_profiling_run_serves_the_next_stage(calls: Calls) -> None:
     profile(family, samples, progress=False, run=samples.run)
     runs = samples.taken_runs(family.fitting(samples.recent[-1]))
     assert runs is not None
-    runs.collect(samples.kept, Seen(graph))
+    runs.collect(samples.kept, CollectedValues(graph))
     assert len(calls) == 3
     assert samples.taken_runs(graph) is None

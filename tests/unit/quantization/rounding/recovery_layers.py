@@ -8,7 +8,7 @@ from quantglow.ir.graph.node import Constant, Input
 from quantglow.ir.ops import Gemm
 from quantglow.ir.types import QuantParams, f32
 from quantglow.quantization.plan.params import quantize_weights
-from quantglow.quantization.rounding.layer import Layer, Product
+from quantglow.quantization.rounding.layer import Layer, LayerProduct
 from quantglow.quantization.rounding.moments import Moments, Statistics
 from quantglow.support.arrays import Array
 
@@ -33,7 +33,7 @@ def layer_of(x: Array, w: Array, b: Array, wanted: Array | None = None) -> Layer
         x=Input(name="x", tensor=f32(1, len(w))),
         w=Constant(name="w", value=w.astype(np.float32)),
     )
-    product = Product(node)
+    product = LayerProduct(node)
     real = w * X.scale
     missing = np.zeros((len(x), len(b))) if wanted is None else wanted - (x @ real + b)
     halves = tuple(Moments.zeros(product.shape) for _ in range(2))

@@ -25,7 +25,7 @@ from quantglow.quantization.rounding import (
     recover,
     sampling,
 )
-from quantglow.quantization.rounding.layer import Product
+from quantglow.quantization.rounding.layer import LayerProduct
 from quantglow.quantization.rounding.sampling import peak_nbytes, row_stride
 from quantglow.support.errors import OptionError
 from tests.unit.quantization.quantization_networks import (
@@ -209,7 +209,7 @@ def test_where_some_lines_are_looked_at_samples_tell_of_different_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: dict[tuple[str, int], set[int]] = {}
-    bands = Product.bands
+    bands = LayerProduct.bands
 
     def noted(self: Any, x: Any, *results: Any, every: int = 1, first: int = 0) -> Any:
         if every > 1:
@@ -217,7 +217,7 @@ def test_where_some_lines_are_looked_at_samples_tell_of_different_ones(
             seen.setdefault((self.node.name, kinds), set()).add(first % kinds)
         return bands(self, x, *results, every=every, first=first)
 
-    monkeypatch.setattr(Product, "bands", noted)
+    monkeypatch.setattr(LayerProduct, "bands", noted)
     monkeypatch.setattr(sampling, "MOMENTS_WORK", 1)
     graph = small_cnn()
     recovered(graph, samples_for(graph, 16))

@@ -11,7 +11,7 @@ from quantglow.ir.graph.node import Constant, Input
 from quantglow.ir.ops import Conv, ConvTranspose, Gemm
 from quantglow.ir.types import f32
 from quantglow.quantization.rounding import layer as products
-from quantglow.quantization.rounding.layer import Product
+from quantglow.quantization.rounding.layer import LayerProduct
 
 LAYERS: dict[str, Any] = {
     "plain": (Conv, (3, 3, 4, 6), {"pads": (1, 0, 2, 1)}),
@@ -42,7 +42,7 @@ def test_columns_times_matrix_are_the_results(
     node = layer(name)
     x = np.random.default_rng(2).integers(-9, 9, node.x.type.shape).astype(np.float32)
     wanted = node.evaluate(x, node.w.value)
-    product = Product(node)
+    product = LayerProduct(node)
     for columns, result in product.bands(x, wanted):
         np.testing.assert_array_equal(columns @ product.matrix(node.w.value), result)
 
@@ -50,7 +50,7 @@ def test_columns_times_matrix_are_the_results(
 @pytest.mark.parametrize("name", LAYERS)
 def test_weights_undoes_matrix(name: str) -> None:
     node = layer(name)
-    product = Product(node)
+    product = LayerProduct(node)
     np.testing.assert_array_equal(product.weights(product.matrix(node.w.value)), node.w.value)
     assert product.matrix(node.w.value).shape == product.shape
 
@@ -65,6 +65,6 @@ def test_bands_have_rows_at_a_stride_from_the_first(
     x = Input(name="x", tensor=f32(1, 3, 2, 4))
     w = Constant(name="w", value=np.ones((1, 1, 4, 2), np.float32))
     values = np.broadcast_to(np.arange(3, dtype=np.float32).reshape(1, 3, 1, 1), (1, 3, 2, 4))
-    bands = Product(Conv(name="y", x=x, w=w)).bands(values, values, every=every, first=first)
+    bands = LayerProduct(Conv(name="y", x=x, w=w)).bands(values, values, every=every, first=first)
     found = [(set(columns.flat), set(result.flat)) for columns, result in bands]
     assert found == [(lines, lines)]

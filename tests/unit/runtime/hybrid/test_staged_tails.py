@@ -41,14 +41,14 @@ def stages(model: onnx.ModelProto, rows: int = 24) -> Any:
 def test_an_operator_that_decides_shapes_is_apart() -> None:
     behind = stages(choosing_rows("N"))
     assert [node.op_type for node in behind.first.graph.node] == ["NonZero"]
-    assert {node.op_type for node in behind.rest.graph.node} >= {
+    assert {node.op_type for node in behind.suffix.graph.node} >= {
         "Squeeze",
         "Gather",
         "Gemm",
         "Relu",
     }
-    assert [output.name for output in behind.rest.graph.output] == ["y", "shape", "chosen"]
-    for part in (behind.first, behind.rest):
+    assert [output.name for output in behind.suffix.graph.output] == ["y", "shape", "chosen"]
+    for part in (behind.first, behind.suffix):
         open_model(part)
 
 
@@ -180,5 +180,5 @@ def test_values_that_decide_sizes_make_no_programs_of_their_own() -> None:
     compiled: Any = qg.compile(model, num_threads=1)
     for seed in range(12):
         agrees(compiled, model, rows_of(10, seed))
-    rest = compiled.session.rest.specialisations
+    rest = compiled.session.suffix.specialisations
     assert all(case.values in ((), None) for case in rest.cases)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quantglow.runtime.native import threads as thread_affinity
-from quantglow.runtime.native.threads import PATIENCE, Placement
+from quantglow.runtime.native.threads import PATIENCE, WorkerPlacement
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 pytestmark = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two processors")
@@ -26,8 +26,8 @@ def worker() -> Iterator[int]:
     thread.join()
 
 
-def updated(worker: int, caller: int, seen: int, times: int, monkeypatch) -> Placement:
-    placed = Placement([worker], np.array([seen]))
+def updated(worker: int, caller: int, seen: int, times: int, monkeypatch) -> WorkerPlacement:
+    placed = WorkerPlacement([worker], np.array([seen]))
     monkeypatch.setattr(thread_affinity, "current_processor", lambda: caller)
     for _ in range(times):
         placed.update()

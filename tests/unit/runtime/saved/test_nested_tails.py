@@ -18,7 +18,7 @@ from quantglow.runtime.saved import members as members_module
 from quantglow.runtime.saved import saving
 from quantglow.runtime.saved.archives import BODY, REST, TAIL, TAIL_WEIGHTS, newest_version
 from quantglow.runtime.saved.members import MOST_FILES
-from quantglow.runtime.saved.saving import Tail
+from quantglow.runtime.saved.saving import SavedTail
 from quantglow.runtime.saved.tail_weights import whole_tail
 from quantglow.support.pages import together
 from tests.support.cascade import picture
@@ -45,7 +45,7 @@ def detector(
     return model, compiled, path
 
 
-def tails_in(path: Path) -> Iterator[Tail]:
+def tails_in(path: Path) -> Iterator[SavedTail]:
     """The tails of a file, outer ones first."""
     tail = saving.load(path).tail
     while tail is not None:
@@ -66,7 +66,7 @@ def test_only_the_innermost_tail_has_float_weights(detector: Any) -> None:
     _, compiled, path = detector
     tails = list(tails_in(path))
     assert len(tails) == 2
-    is_float = compiled.staged.rest.staged.why != ""
+    is_float = compiled.staged.suffix.staged.why != ""
     for number, tail in enumerate(tails):
         proto = onnx.ModelProto.FromString(tail.model)
         has = {t.name for t in proto.graph.initializer if len(t.raw_data) >= 1024}
@@ -75,7 +75,7 @@ def test_only_the_innermost_tail_has_float_weights(detector: Any) -> None:
 
 def test_float_weights_come_back_exactly(detector: Any) -> None:
     _, compiled, path = detector
-    is_float = compiled.staged.rest.staged.why != ""
+    is_float = compiled.staged.suffix.staged.why != ""
     for tail in tails_in(path):
         whole = onnx.ModelProto.FromString(whole_tail(tail))
         for tensor in whole.graph.initializer:

@@ -25,7 +25,7 @@ from quantglow.runtime.saved.members import (
     is_bounded,
     write_members,
 )
-from quantglow.runtime.saved.stored_arrays import BASES, ArrayStore, Forms, from_npy, member_of
+from quantglow.runtime.saved.stored_arrays import BASES, ArrayForms, ArrayStore, from_npy, member_of
 from quantglow.support import pages
 from quantglow.support.arrays import Array
 
@@ -42,7 +42,7 @@ def stored(given: list[Array]) -> tuple[ArrayStore, list[int]]:
 def read_back(store: ArrayStore) -> dict[int, Array]:
     """The arrays that a reader makes of the members and of the manifest's text."""
     members = store.members()
-    forms = Forms.of(json.loads(json.dumps(store.manifest())))
+    forms = ArrayForms.of(json.loads(json.dumps(store.manifest())))
     assert forms.members(store.numbers.values()) == set(members)
     contents = {name: b"".join(pages.pieces_of(member)) for name, member in members.items()}
     assert list(map(len, contents.values())) == list(map(len, members.values()))

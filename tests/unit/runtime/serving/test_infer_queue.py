@@ -23,7 +23,7 @@ import quantglow as qg
 from quantglow.memory import planning
 from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.runtime.serving import calls as waiting
-from quantglow.runtime.serving.calls import BatchSpeed, Call, parts
+from quantglow.runtime.serving.calls import BatchSpeed, WaitingCall, parts
 from quantglow.runtime.serving.infer_queue import InferQueue
 from quantglow.runtime.shapes import general_planning
 from tests.support.free_network import image, wide_model
@@ -274,7 +274,7 @@ def test_joined_calls_get_their_own_samples() -> None:
 
 
 def test_results_of_joined_calls_do_not_keep_each_other() -> None:
-    calls = [Call(feeds(value), None, 0.0) for value in range(2)]
+    calls = [WaitingCall(feeds(value), None, 0.0) for value in range(2)]
     (own,), _ = parts({"twice": np.zeros((2, 2), np.float32)}, calls)
     assert own.base is None
 

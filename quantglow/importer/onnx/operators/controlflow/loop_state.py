@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from quantglow.importer.onnx.nodes.context import Call, Unsupported
-from quantglow.importer.onnx.nodes.values import Known, Sizes, Value, shape_of
+from quantglow.importer.onnx.nodes.values import KnownSizes, KnownValue, Value, shape_of
 from quantglow.importer.onnx.operators.controlflow.subgraphs import (
     ImportBody,
     copied_names,
@@ -26,7 +26,7 @@ from quantglow.importer.onnx.operators.controlflow.subgraphs import (
     reranked,
 )
 from quantglow.importer.onnx.operators.tensor.shape import normal
-from quantglow.importer.onnx.operators.tensor.slicing import Span, along_span
+from quantglow.importer.onnx.operators.tensor.slicing import SliceRange, along_span
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.graph.signature import Shape
 from quantglow.ir.ops.expression import Expr, arg
@@ -38,7 +38,7 @@ from quantglow.ir.symbolic.size import integer, is_free
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.classes import cached_property
 
-HOLDS = Known("holds", np.array(True))
+HOLDS = KnownValue("holds", np.array(True))
 """The condition as a body sees it: a trip runs only where it holds."""
 
 Condition = tuple[Node, Node]
@@ -131,7 +131,10 @@ class Growing:
         if rows == self.window_rows:
             return x
         return along_span(
-            self.call.derived("last"), x, self.axis, Span(rows - self.window_rows, self.window_rows)
+            self.call.derived("last"),
+            x,
+            self.axis,
+            SliceRange(rows - self.window_rows, self.window_rows),
         )
 
     def new_rows(self, x: Node) -> Node:
@@ -140,16 +143,19 @@ class Growing:
         if not self.window_rows:
             return x
         return along_span(
-            self.call.derived("new"), x, self.axis, Span(self.window_rows, rows - self.window_rows)
+            self.call.derived("new"),
+            x,
+            self.axis,
+            SliceRange(self.window_rows, rows - self.window_rows),
         )
 
-    def nothing(self, name: str) -> Known:
+    def nothing(self, name: str) -> KnownValue:
         """The value as a body sees it that reads no row: it has none."""
         first = self.call.scope.values[self.first_name]
-        kind = first.array.dtype if isinstance(first, Known) else self.first().type.dtype.numpy
+        kind = first.array.dtype if isinstance(first, KnownValue) else self.first().type.dtype.numpy
         dims = [1 if is_free(size) else size for size in self.dims]
         dims[self.axis] = 0
-        return Known(name, np.zeros(dims, kind))
+        return KnownValue(name, np.zeros(dims, kind))
 
     def first(self) -> Node:
         """The value before the first trip, which has rows."""
@@ -175,11 +181,11 @@ def growing_values(call: Call, import_body: ImportBody) -> tuple[Growing, ...]:
     only.  There must be as many before the first trip, and the number of trips must be known."""
     if not 0 < most_trips(call) < ENDLESS:
         return ()
-    return tuple(_Body(call, import_body).growing())
+    return tuple(_LoopBody(call, import_body).growing())
 
 
 @dataclass(frozen=True, eq=False)
-class _Body:
+class _LoopBody:
     """The body of a Loop that is not imported yet."""
 
     call: Call
@@ -274,7 +280,7 @@ def _rows_of_slice(call: Call, axis: int, rank: int) -> int | None:
     starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), rank)
     steps = call.parameter("steps", 4) or (1,) * len(starts)
-    if axis not in axes or (call.has(1) and isinstance(call.value(1), Sizes)):
+    if axis not in axes or (call.has(1) and isinstance(call.value(1), KnownSizes)):
         return None
     at = axes.index(axis)
     start, end, step = starts[at], ends[at], steps[at]
@@ -286,7 +292,12 @@ def _rows_of_slice(call: Call, axis: int, rank: int) -> int | None:
 def _rows_of_gather(call: Call, axis: int, rank: int) -> int | None:
     (chosen,) = normal((call.integer("axis", 0),), rank)
     indices = call.array(1, "indices").reshape(-1)
-    if chosen != axis or not indices.size or isinstance(call.value(1), Sizes) or max(indices) >= 0:
+    if (
+        chosen != axis
+        or not indices.size
+        or isinstance(call.value(1), KnownSizes)
+        or max(indices) >= 0
+    ):
         return None
     return int(-min(indices))
 
@@ -299,7 +310,7 @@ _READS: dict[str, Callable[[Call, int, int], int | None]] = {
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedState:
     """The carried values of a Loop by their numbers: all of them, those that stay what they were
     (``fixed``, each with its value), those whose first value the body does not read, and those to
     which it appends rows (``Growing``)."""
@@ -311,7 +322,7 @@ class Carried:
     growing: dict[int, Growing]
 
     @staticmethod
-    def of(call: Call, growing: Sequence[Growing] = ()) -> Carried:
+    def of(call: Call, growing: Sequence[Growing] = ()) -> CarriedState:
         body, operands = call.attributes["body"], call.proto.input[2:]
         count = len(operands)
         inner, after = body.input[2:], originals(body)
@@ -322,7 +333,7 @@ class Carried:
         }
         read = {*names_read(body), *(output.name for output in body.output)}
         unread = frozenset(n for n in range(count) if inner[n].name not in read)
-        return Carried(call, count, fixed, unread, {value.number: value for value in growing})
+        return CarriedState(call, count, fixed, unread, {value.number: value for value in growing})
 
     @property
     def changing(self) -> list[int]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quantglow.importer.onnx.nodes.context import Call, OfLateShapes, Unsupported
-from quantglow.importer.onnx.nodes.values import Known, Value
+from quantglow.importer.onnx.nodes.values import KnownValue, Value
 from quantglow.importer.onnx.operators.controlflow.loop_state import (
     HOLDS,
-    Carried,
+    CarriedState,
     Growing,
     all_of,
     by_count,
@@ -25,7 +25,7 @@ from quantglow.importer.onnx.operators.controlflow.loop_state import (
 )
 from quantglow.importer.onnx.operators.controlflow.subgraphs import ImportBody, closed, inner_values
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS, normal
-from quantglow.importer.onnx.operators.tensor.slicing import Span, along_span
+from quantglow.importer.onnx.operators.tensor.slicing import SliceRange, along_span
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.graph.signature import Shape
@@ -66,7 +66,7 @@ def body_values(call: Call, import_body: ImportBody) -> list[Node]:
 
 
 @dataclass(frozen=True)
-class Operands:
+class LoopOperands:
     """The operands of a loop: ``carried`` values, and ``sliced`` ones along axis 0."""
 
     call: Call
@@ -83,19 +83,19 @@ class Operands:
         pairs = zip(names, kinds, strict=True)
         return tuple(Input(name=claim(name, derived=True), tensor=kind) for name, kind in pairs)
 
-    def loop(self, inputs: Sequence[Input], ends: Sequence[Node]) -> Results:
+    def loop(self, inputs: Sequence[Input], ends: Sequence[Node]) -> LoopResults:
         """The loop whose body goes from the inputs to the ends."""
         for before, after in zip(self.carried, ends, strict=False):
             if before.type != after.type:
                 raise Changing(f"a value that it carries is {before.type}, then {after.type}")
-        return Results(self, *closed(self.call.scope, inputs, ends))
+        return LoopResults(self, *closed(self.call.scope, inputs, ends))
 
 
 @dataclass(frozen=True)
-class Results:
+class LoopResults:
     """A loop, of which each result becomes a node where something reads it."""
 
-    operands: Operands
+    operands: LoopOperands
     body: Graph
     captured: tuple[Node, ...]
 
@@ -127,7 +127,7 @@ class Results:
 def reversed_steps(call: Call, x: Node, tag: str) -> Node:
     """The elements along axis 0 from the last to the first."""
     steps = x.type.shape[0]
-    return along_span(call.derived(tag), x, 0, Span(steps - 1, steps, -1))
+    return along_span(call.derived(tag), x, 0, SliceRange(steps - 1, steps, -1))
 
 
 def import_scan(call: Call, import_body: ImportBody) -> dict[str, Value]:
@@ -139,7 +139,7 @@ def import_scan(call: Call, import_body: ImportBody) -> dict[str, Value]:
     axes = call.integers("scan_input_axes", (0,) * count)
     ways = call.integers("scan_input_directions", (0,) * count)
     sliced = [_sliced(call, *x) for x in zip(values[states:], axes, ways, strict=True)]
-    operands = Operands(call, tuple(values[:states]), tuple(sliced), sliced[0].type.shape[0])
+    operands = LoopOperands(call, tuple(values[:states]), tuple(sliced), sliced[0].type.shape[0])
     names = [value.name for value in call.attributes["body"].input]
     inputs = operands.inputs(names)
     call.scope.values.update(zip(names, inputs, strict=True))
@@ -161,7 +161,7 @@ def _sliced(call: Call, x: Node, axis: int, way: int) -> Node:
     return reversed_steps(call, x, "backwards") if way else x
 
 
-def _stacked(call: Call, loop: Results, number: int, name: str) -> Node:
+def _stacked(call: Call, loop: LoopResults, number: int, name: str) -> Node:
     """A scan output with its axis in the place that the model wants, in its direction."""
     position = number - len(loop.operands.carried)
     count = len(loop.body.outputs) - len(loop.operands.carried)
@@ -200,7 +200,7 @@ def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
     carried = [values[name] for name in call.proto.input[2:]]
     rows: list[list[Node]] = [[] for _ in body.output[1 + len(carried) :]]
     for trip in range(most_trips(call)):
-        values.update({names[0]: Known(names[0], np.array(trip)), names[1]: HOLDS})
+        values.update({names[0]: KnownValue(names[0], np.array(trip)), names[1]: HOLDS})
         values.update(zip(names[2:], carried, strict=True))
         holds, *ends = body_values(call, import_body)
         if any(by_value(call, holds)):
@@ -218,7 +218,7 @@ def widened(
 ) -> dict[str, Value]:
     """A Loop of the graph; carried values of one element have as many dimensions as the body gives
     them."""
-    parts = Carried.of(call, growing)
+    parts = CarriedState.of(call, growing)
     try:
         return looped(parts, import_body, {})
     except Widening as widening:
@@ -230,7 +230,7 @@ def widened(
 
 
 def looped(
-    parts: Carried, import_body: ImportBody, shapes: Mapping[int, Shape]
+    parts: CarriedState, import_body: ImportBody, shapes: Mapping[int, Shape]
 ) -> dict[str, Value]:
     """A Loop of the graph; ``shapes``: those of some carried values of one element, by number.
 
@@ -240,7 +240,7 @@ def looped(
     names = [value.name for value in call.attributes["body"].input]
     number = Constant(name=call.derived("first-trip"), value=np.zeros((), np.int64))
     first_values = [parts.first(at, shapes.get(at, ())) for at in parts.changing]
-    operands = Operands(call, (number, *first_values), (), most_trips(call))
+    operands = LoopOperands(call, (number, *first_values), (), most_trips(call))
     inner = [names[0], *(names[2 + at] for at in parts.changing)]
     inputs = list(operands.inputs(inner))
     call.scope.values.update({names[2 + at]: value for at, value in parts.unchanging.items()})
@@ -265,7 +265,7 @@ def looped(
     return _results(parts, loop, len(operands.carried) - len(first_values))
 
 
-def _results(parts: Carried, loop: Results, first: int) -> dict[str, Value]:
+def _results(parts: CarriedState, loop: LoopResults, first: int) -> dict[str, Value]:
     """The outputs of the ONNX node; result ``first`` of the loop is the first changing value."""
     scope, values = parts.call.scope, dict(parts.results())
     names = parts.changing_outputs()
@@ -278,7 +278,7 @@ def _results(parts: Carried, loop: Results, first: int) -> dict[str, Value]:
     return values
 
 
-def _check_ranks(parts: Carried, first_values: Sequence[Node], ends: Sequence[Node]) -> None:
+def _check_ranks(parts: CarriedState, first_values: Sequence[Node], ends: Sequence[Node]) -> None:
     """Raise ``Widening`` if values of one element have more dimensions after the first trip, which
     surely runs."""
     shapes = {
@@ -291,7 +291,7 @@ def _check_ranks(parts: Carried, first_values: Sequence[Node], ends: Sequence[No
 
 
 def _drop_unread(
-    parts: Carried, first_values: list[Node], inputs: list[Input], ends: Sequence[Node]
+    parts: CarriedState, first_values: list[Node], inputs: list[Input], ends: Sequence[Node]
 ) -> None:
     """First values that the first trip replaces unread get the type of what replaces them."""
     for position, number in enumerate(parts.changing):

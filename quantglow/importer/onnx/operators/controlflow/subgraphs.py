@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx
 
-from quantglow.importer.onnx.nodes.context import Call, Scope, Unsupported
+from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported
 from quantglow.importer.onnx.nodes.values import Value
 from quantglow.ir.graph.graph import Graph, topological_order
 from quantglow.ir.graph.node import Constant, Input, Node
@@ -19,7 +19,7 @@ from quantglow.ir.ops.binary import Where
 from quantglow.ir.ops.shape import Reshape
 from quantglow.support.errors import ImportBudgetError, ModelError
 
-ImportBody = Callable[[onnx.GraphProto, Scope], None]
+ImportBody = Callable[[onnx.GraphProto, ImportScope], None]
 """Binds the values of a subgraph in a scope."""
 
 
@@ -27,7 +27,7 @@ ImportBody = Callable[[onnx.GraphProto, Scope], None]
 class Body:
     """The graph of a loop's body as it is made; constants in it have names of their own."""
 
-    scope: Scope
+    scope: ImportScope
     nodes: dict[Node, Node]
     captured: dict[Node, Input] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ class Body:
 
 
 def closed(
-    scope: Scope, inputs: Sequence[Input], ends: Sequence[Node]
+    scope: ImportScope, inputs: Sequence[Input], ends: Sequence[Node]
 ) -> tuple[Graph, tuple[Node, ...]]:
     """The body from ``inputs`` to ``ends``, and the values that it captures."""
     body, inside = Body(scope, {node: node for node in inputs}), set[Node](inputs)

@@ -43,7 +43,7 @@ class Labelled:
 def einsum(call: Call) -> Node:
     equation = call.text("equation", "").replace(" ", "")
     terms, output = parsed(equation, [node.type.rank for node in call.nodes()])
-    writer = Contraction(call)
+    writer = EinsumContraction(call)
     values = [
         writer.diagonal(Labelled(node, term))
         for node, term in zip(call.nodes(), terms, strict=True)
@@ -84,7 +84,7 @@ def parsed(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 @dataclass(frozen=True)
-class Contraction:
+class EinsumContraction:
     """Makes the nodes of one Einsum."""
 
     call: Call

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
-from quantglow.importer.onnx.operators.nn.fused import Steps
+from quantglow.importer.onnx.operators.nn.fused import FusedNodes
 from quantglow.importer.onnx.operators.tensor.indexing import from_the_begin
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input, Node
@@ -41,7 +41,7 @@ class Causal:
     before: Node | int
     window: int = -1
 
-    def visible(self, steps: Steps, row: Node, columns: int) -> Node:
+    def visible(self, steps: FusedNodes, row: Node, columns: int) -> Node:
         """Whether the steps ``row`` of ``[1, 1, rows, 1]`` see each of so many columns."""
         column = steps.iota((1, 1, 1, columns), 3)
         before = arg(2) if isinstance(self.before, Node) else lconst(self.before)
@@ -73,7 +73,7 @@ class Scores:
     sink: Node | None = None
 
 
-def attended(steps: Steps, query: Node, key: Node, value: Node, scores: Scores) -> Node:
+def attended(steps: FusedNodes, query: Node, key: Node, value: Node, scores: Scores) -> Node:
     """``softmax(query @ key') @ value`` of ``[batch, heads, steps, size]``; there may be more heads
     of queries than of keys."""
     batch, heads, rows, _ = query.type.shape
@@ -87,7 +87,9 @@ def attended(steps: Steps, query: Node, key: Node, value: Node, scores: Scores) 
     return at_once(steps, query, key, value, row, scores)
 
 
-def at_once(steps: Steps, query: Node, key: Node, value: Node, row: Node, scores: Scores) -> Node:
+def at_once(
+    steps: FusedNodes, query: Node, key: Node, value: Node, row: Node, scores: Scores
+) -> Node:
     """Attention of scaled queries, which are the steps ``row``."""
     batch, heads, rows, size = query.type.shape
     shared, columns = key.type.shape[1], key.type.shape[2]
@@ -101,7 +103,9 @@ def at_once(steps: Steps, query: Node, key: Node, value: Node, row: Node, scores
     return steps.reshape(mixed, batch, heads, rows, value.type.shape[3])
 
 
-def in_blocks(steps: Steps, query: Node, key: Node, value: Node, row: Node, scores: Scores) -> Node:
+def in_blocks(
+    steps: FusedNodes, query: Node, key: Node, value: Node, row: Node, scores: Scores
+) -> Node:
     """Attention in a loop over blocks of rows: only the scores of one block are in memory."""
     batch, heads, rows, _ = query.type.shape
     # A free number of rows is filled up by two at least: sizes of 0 and 1 would be cases apart.
@@ -133,7 +137,7 @@ def in_blocks(steps: Steps, query: Node, key: Node, value: Node, row: Node, scor
 class LoopSteps:
     """The operands of a loop over blocks of rows, and their values in a trip."""
 
-    steps: Steps
+    steps: FusedNodes
     trips: int
     slices: list[tuple[Node, Input]] = field(default_factory=list)
     captures: list[tuple[Node, Input]] = field(default_factory=list)
@@ -176,7 +180,7 @@ class LoopSteps:
         )
 
 
-def shares_of(steps: Steps, x: Node, row: Node, scores: Scores) -> Node:
+def shares_of(steps: FusedNodes, x: Node, row: Node, scores: Scores) -> Node:
     """The softmax of what the scores of the steps ``row`` become."""
     if scores.cap:
         x = steps.cap(x, scores.cap)
@@ -199,7 +203,7 @@ def shares_of(steps: Steps, x: Node, row: Node, scores: Scores) -> Node:
     return shares
 
 
-def turned(steps: Steps, x: Node, cosine: Node, sine: Node, interleaved: bool) -> Node:
+def turned(steps: FusedNodes, x: Node, cosine: Node, sine: Node, interleaved: bool) -> Node:
     """Pairs of elements of ``[batch, heads, steps, size]`` rotated; cosines and sines of the angles
     are ``[batch or 1, steps, pairs]``.  Elements behind the pairs stay.
 
@@ -229,7 +233,7 @@ def turned(steps: Steps, x: Node, cosine: Node, sine: Node, interleaved: bool) -
     return steps.join(3, first, second, *(() if tail is None else (tail,)))
 
 
-def looked_up(steps: Steps, table: Node, positions: Node) -> Node:
+def looked_up(steps: FusedNodes, table: Node, positions: Node) -> Node:
     """Rows of a table of cosines or sines at positions ``[batch, steps]``, from 0 on."""
     checked = from_the_begin(steps.call, positions, table.type.shape[0])
     return Gather(name=steps.call.derived("angles"), x=table, indices=checked, axis=0)
@@ -238,7 +242,7 @@ def looked_up(steps: Steps, table: Node, positions: Node) -> Node:
 @importer("RotaryEmbedding")
 def rotary_embedding(call: Call) -> Node:
     """x ``[batch, heads, steps, size]`` or ``[batch, steps, heads * size]``."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
     x, cosine, sine = call.node(0), call.node(1), call.node(2)
     if call.has(3):
         positions = call.tensor(3)
@@ -255,7 +259,7 @@ def rotary_embedding(call: Call) -> Node:
 @importer("Attention")
 def attention(call: Call) -> list[Node]:
     """Attention of opset 23 and later; ``Unsupported`` leaves the rest to its definition."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
     if call.has(6) or any(call.proto.output[3:]) or not call.is_float(0):
         raise Unsupported("it has lengths of samples, or gives its scores")
     if any(call.integer(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
@@ -276,7 +280,7 @@ def attention(call: Call) -> list[Node]:
     return [steps.rename(steps.rows_of_heads(context) if is_flat else context), *present]
 
 
-def mask(steps: Steps, columns: int) -> tuple[tuple[Node, ...], Node | None]:
+def mask(steps: FusedNodes, columns: int) -> tuple[tuple[Node, ...], Node | None]:
     """The terms that the mask adds to scores, and the condition that it sets."""
     call = steps.call
     if not call.has(3):
@@ -289,7 +293,7 @@ def mask(steps: Steps, columns: int) -> tuple[tuple[Node, ...], Node | None]:
     return (operand,), steps.condition(fn("ge", arg(0), const(LOWEST)), operand)
 
 
-def extended(steps: Steps, position: int, new: Node) -> Node:
+def extended(steps: FusedNodes, position: int, new: Node) -> Node:
     """The cache that is an operand, with new rows; these alone where it has none yet."""
     call = steps.call
     if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):

@@ -20,7 +20,7 @@ from quantglow.importer.onnx.operators.tensor.shape import (
     from_nhwc,
     to_nhwc,
 )
-from quantglow.importer.onnx.operators.tensor.slicing import Span, along_span
+from quantglow.importer.onnx.operators.tensor.slicing import SliceRange, along_span
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.convolution import Conv, ConvTranspose
 from quantglow.ir.ops.shape import Concat, Pad, Reshape
@@ -32,7 +32,7 @@ VOLUME_RANK = 5
 
 
 @dataclass(frozen=True)
-class Windows:
+class WindowGeometry:
     """Pairs are (H, W); pads top, left, bottom, right."""
 
     kernel: Pair
@@ -47,11 +47,11 @@ class Windows:
         return dh * (kh - 1) + 1, dw * (kw - 1) + 1
 
 
-def windows_of(call: Call, kernel: tuple[int, ...]) -> Windows:
+def windows_of(call: Call, kernel: tuple[int, ...]) -> WindowGeometry:
     """The attributes of ``call``, whose pads (if explicit) belong to its input."""
     rank = len(kernel)
     pads = spatial_pads(call, rank)
-    return Windows(
+    return WindowGeometry(
         kernel=pair(kernel),
         strides=pair(call.integers("strides", (1,) * rank)),
         dilations=pair(call.integers("dilations", (1,) * rank)),
@@ -78,7 +78,7 @@ def pair(values: tuple[int, ...], absent: int = 1) -> Pair:
     return (values[0], values[1]) if len(values) == 2 else (absent, values[0])
 
 
-def auto_padded(call: Call, windows: Windows, size: Pair) -> Pads:
+def auto_padded(call: Call, windows: WindowGeometry, size: Pair) -> Pads:
     """Pads of windows that run over an input of ``size``."""
     mode = call.text("auto_pad", "NOTSET")
     if mode in ("NOTSET", ""):
@@ -99,7 +99,7 @@ def shared_out(totals: list[int], upper: bool) -> Pads:
     return (before[0], before[1], after[0], after[1])
 
 
-Pooled = Callable[[str, Node, Windows], Node]
+Pooled = Callable[[str, Node, WindowGeometry], Node]
 """A pool under a name over an image [N, H, W, C], whose pads are those of the windows."""
 
 
@@ -108,17 +108,19 @@ def is_volume(call: Call) -> bool:
     return len(call.shape(0)) == VOLUME_RANK
 
 
-def windows_of_volume(call: Call, kernel: tuple[int, ...], x: Node) -> tuple[Windows, Windows]:
+def windows_of_volume(
+    call: Call, kernel: tuple[int, ...], x: Node
+) -> tuple[WindowGeometry, WindowGeometry]:
     """The windows along the depth of x [N, D, H, W, C], and over planes, with pads resolved."""
     strides, dilations = (call.integers(name, (1, 1, 1)) for name in ("strides", "dilations"))
     pads = spatial_pads(call, 3)
-    depth = Windows(
+    depth = WindowGeometry(
         kernel=pair((kernel[0], 1)),
         strides=pair((strides[0], 1)),
         dilations=pair((dilations[0], 1)),
         pads=(pads[0], 0, pads[3], 0),
     )
-    plane = Windows(
+    plane = WindowGeometry(
         kernel=pair(kernel[1:]),
         strides=pair(strides[1:]),
         dilations=pair(dilations[1:]),
@@ -170,7 +172,7 @@ def volume_conv_transpose(call: Call) -> Node:
     wide = with_borders(
         call, spread(call, x, strides[0]), around - pads[0], around - pads[3] + extra[0]
     )
-    depth = Windows((kernel[0], 1), (1, 1), (dilations[0], 1), (0, 0, 0, 0))
+    depth = WindowGeometry((kernel[0], 1), (1, 1), (dilations[0], 1), (0, 0, 0, 0))
     image, count = side_by_side(call, wide, depth, group)
 
     def lay_out(w: Array) -> Array:
@@ -202,14 +204,14 @@ def spread(call: Call, x: Node, stride: int) -> Node:
     after = (0, 0, stride - 1, 0)
     wide = Pad(name=call.derived("spread"), x=rows, before=(0, 0, 0, 0), after=after)
     slices = Reshape(name=call.derived("slices"), x=wide, shape=(n, d * stride, h, w, c))
-    return along_span(call.derived("spread"), slices, 1, Span(0, (d - 1) * stride + 1))
+    return along_span(call.derived("spread"), slices, 1, SliceRange(0, (d - 1) * stride + 1))
 
 
 def with_borders(call: Call, x: Node, before: int, after: int) -> Node:
     """x with zeros before and behind its slices; fewer slices where these are negative."""
     if before < 0 or after < 0:
         cut = max(-before, 0), max(-after, 0)
-        x = along_span(call.derived("cut"), x, 1, Span(cut[0], x.type.shape[1] - sum(cut)))
+        x = along_span(call.derived("cut"), x, 1, SliceRange(cut[0], x.type.shape[1] - sum(cut)))
         before, after = max(before, 0), max(after, 0)
     if not (before or after):
         return x
@@ -217,7 +219,7 @@ def with_borders(call: Call, x: Node, before: int, after: int) -> Node:
     return Pad(name=call.derived("padded"), x=x, before=low, after=high)
 
 
-def side_by_side(call: Call, x: Node, depth: Windows, group: int) -> tuple[Node, int]:
+def side_by_side(call: Call, x: Node, depth: WindowGeometry, group: int) -> tuple[Node, int]:
     """The slices under each window along the depth as channels of an image [N * OD, H, W, KD * C],
     those of a group side by side; and OD."""
     x = with_borders(call, x, depth.pads[0], depth.pads[2])
@@ -226,7 +228,7 @@ def side_by_side(call: Call, x: Node, depth: Windows, group: int) -> tuple[Node,
     count = (d - depth.reach[0]) // step + 1
     grouped = Reshape(name=call.derived("groups"), x=x, shape=(n, d, h, w, group, c // group))
     parts = tuple(
-        along_span(call.derived("slice"), grouped, 1, Span(offset * gap, count, step))
+        along_span(call.derived("slice"), grouped, 1, SliceRange(offset * gap, count, step))
         for offset in range(kd)
     )
     joined = Concat(name=call.derived("slices"), parts=parts, axis=5) if kd > 1 else parts[0]
@@ -313,7 +315,7 @@ def transposed_kernel(w: Array, group: int) -> Array:
     return split.transpose(3, 4, 1, 0, 2).reshape(kh, kw, channels // group, group * o_group)
 
 
-def transposed_padding(call: Call, windows: Windows, size: Pair) -> tuple[Pads, Pair]:
+def transposed_padding(call: Call, windows: WindowGeometry, size: Pair) -> tuple[Pads, Pair]:
     """(pads, output_padding) that give the result the size ONNX asks for."""
     extra = pair(call.integers("output_padding", (0,) * (len(call.shape(0)) - 2)), 0)
     mode = call.text("auto_pad", "NOTSET")

@@ -39,7 +39,7 @@ PARAMETERS = {2: (8, 13), 3: (9, 14), 4: (10, 15), 5: (11, 16), 6: (12, 17)}
 
 
 @dataclass(frozen=True)
-class Steps:
+class FusedNodes:
     """Makes the nodes for one ``Call``."""
 
     call: Call
@@ -179,21 +179,21 @@ class Steps:
 @importer("RMSNormalization", "SimplifiedLayerNormalization")
 def root_mean_square(call: Call) -> list[Node]:
     """``x / sqrt(mean(x^2) + epsilon) * scale`` over all axes from ``axis`` on."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
     return normalized(steps, call.node(0), 1)
 
 
 @importer("com.microsoft.SkipSimplifiedLayerNormalization")
 def root_mean_square_of_sum(call: Call) -> list[Node]:
     """``root_mean_square`` of the sum of both operands and a bias; the sum where asked for."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
     total = sum_of(steps, 3)
     if any(call.proto.output[1:3]):
         raise Unsupported("it gives its mean or its deviation")
     return [*normalized(steps, total, 2), total, total, total][:4]
 
 
-def normalized(steps: Steps, x: Node, scale: int) -> list[Node]:
+def normalized(steps: FusedNodes, x: Node, scale: int) -> list[Node]:
     """x over its root mean square, times the operand ``scale``; the factor where it is wanted."""
     call, rank = steps.call, x.type.rank
     axis = call.integer("axis", -1)
@@ -209,7 +209,7 @@ def normalized(steps: Steps, x: Node, scale: int) -> list[Node]:
 @importer("com.microsoft.SkipLayerNormalization")
 def layer_normalization_of_sum(call: Call) -> list[Node]:
     """LayerNormalization of the sum of both operands and a bias; the sum where it is asked for."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
     total = sum_of(steps, 4)
     if any(call.proto.output[1:3]):
         raise Unsupported("it gives its mean or its deviation")
@@ -223,7 +223,7 @@ def layer_normalization_of_sum(call: Call) -> list[Node]:
     return [normalized, total, total, total][: len(call.proto.output)]
 
 
-def sum_of(steps: Steps, bias: int) -> Node:
+def sum_of(steps: FusedNodes, bias: int) -> Node:
     """Both operands and the bias, where there is one: the fourth output."""
     call = steps.call
     total = steps.add(call.node(0), call.node(1))
@@ -235,7 +235,7 @@ def sum_of(steps: Steps, bias: int) -> Node:
 @importer("com.microsoft.Gelu", "com.microsoft.BiasGelu", "com.microsoft.FastGelu")
 def gelu(call: Call) -> Node:
     """Gelu of x, or of x plus a bias; FastGelu is the approximation with tanh."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
     x = steps.add(call.node(0), call.node(1)) if call.has(1) else call.node(0)
     return Gelu(name=call.result, x=x, approximate=call.proto.op_type == "FastGelu")
 
@@ -251,7 +251,7 @@ def embed_layer_normalization(call: Call) -> list[Node]:
     """LayerNormalization of the sum of embeddings [B, T, H]; the number of steps that the mask
     leaves of each sample [B]; the sum."""
     gamma, beta = (call.weights(position, "f32", lambda a: a) for position in (5, 6))
-    steps = Steps(call)
+    steps = FusedNodes(call)
     total = embedded(steps, lambda position: (call.node(position), lambda rows: rows))
     total = steps.rename(total, 2) if steps.has_output(2) else total
     return outputs(steps, total, gamma, beta)
@@ -260,7 +260,7 @@ def embed_layer_normalization(call: Call) -> list[Node]:
 @importer("com.microsoft.QEmbedLayerNormalization")
 def q_embed_layer_normalization(call: Call) -> list[Node]:
     """EmbedLayerNormalization of operands of 8 bits, without the sum."""
-    steps = Steps(call)
+    steps = FusedNodes(call)
 
     def table(position: int) -> tuple[Node, Callable[[Node], Node]]:
         codes = np.ascontiguousarray(call.array(position, "table"))
@@ -286,7 +286,7 @@ def reals(call: Call, position: int) -> Array:
     return (codes - np.float32(point)) * np.float32(scale)
 
 
-def embedded(steps: Steps, table: Table) -> Node:
+def embedded(steps: FusedNodes, table: Table) -> Node:
     """The sum of the embeddings of words, positions and, where there are any, segments."""
     call = steps.call
 
@@ -299,7 +299,7 @@ def embedded(steps: Steps, table: Table) -> Node:
     return steps.add(total, rows(4, call.tensor(1))) if call.has(1) else total
 
 
-def positions(steps: Steps, table: Table, rows: Callable[[int, Node], Node]) -> Node:
+def positions(steps: FusedNodes, table: Table, rows: Callable[[int, Node], Node]) -> Node:
     """Embeddings of positions that are given, or of 0, 1, …"""
     call = steps.call
     if call.proto.op_type == "EmbedLayerNormalization" and call.has(8):
@@ -308,7 +308,7 @@ def positions(steps: Steps, table: Table, rows: Callable[[int, Node], Node]) -> 
     return real(steps.part(entries, 0, 0, call.shape(0)[1]))
 
 
-def outputs(steps: Steps, total: Node, gamma: Node, beta: Node) -> list[Node]:
+def outputs(steps: FusedNodes, total: Node, gamma: Node, beta: Node) -> list[Node]:
     """The three results; any node stands for one that is not asked for."""
     epsilon = steps.call.number("epsilon", 1e-12)
     normalized = LayerNormalization(
@@ -317,7 +317,7 @@ def outputs(steps: Steps, total: Node, gamma: Node, beta: Node) -> list[Node]:
     return [normalized, unmasked(steps) if steps.has_output(1) else total, total]
 
 
-def unmasked(steps: Steps) -> Node:
+def unmasked(steps: FusedNodes) -> Node:
     """Number of ones of the mask [B, T] in each sample; 0 without a mask."""
     call = steps.call
     if not call.has(7):

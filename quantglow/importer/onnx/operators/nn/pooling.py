@@ -12,7 +12,7 @@ import numpy as np
 from quantglow.importer.onnx.nodes.context import Call, importer
 from quantglow.importer.onnx.operators.nn.convolution import VOLUME_RANK as VOLUME
 from quantglow.importer.onnx.operators.nn.convolution import (
-    Windows,
+    WindowGeometry,
     auto_padded,
     image_size,
     is_volume,
@@ -63,7 +63,7 @@ def over_windows(
     """A pool over images under a name; over volumes [N, D, H, W, C] as [N * OD, OH, OW, C]."""
     ceil_mode = bool(call.integer("ceil_mode", 0))
 
-    def pool(name: str, x: Node, windows: Windows) -> Node:
+    def pool(name: str, x: Node, windows: WindowGeometry) -> Node:
         return make(
             name,
             x,

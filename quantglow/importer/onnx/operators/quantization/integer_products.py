@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer, recoded
-from quantglow.importer.onnx.nodes.values import Quantized, as_float32
+from quantglow.importer.onnx.nodes.values import IntegerValue, as_float32
 from quantglow.importer.onnx.operators.nn.convolution import (
     auto_padded,
     image_kernel,
@@ -98,7 +98,7 @@ def centred_weights(call: Call, position: int, zero_point: int) -> Array:
 def whole(call: Call, position: int) -> Node:
     """A run-time operand as int8 that stand for themselves; uint8 128 lower."""
     value, name = call.value(position), call.value_name(position)
-    x = value.node if isinstance(value, Quantized) else call.tensor(position)
+    x = value.node if isinstance(value, IntegerValue) else call.tensor(position)
     if x.type.dtype not in (DType.I8, DType.U8):
         raise Unsupported(f"{name!r} is {x.type.dtype}")
     return call.scope.share(value, "whole", lambda: as_whole(call, x))
@@ -120,8 +120,8 @@ class ZeroPoint:
     @staticmethod
     def of(call: Call, position: int) -> ZeroPoint:
         value = call.value(0)
-        unsigned = isinstance(value, Quantized) and value.offset == 128
-        if not isinstance(value, Quantized):
+        unsigned = isinstance(value, IntegerValue) and value.offset == 128
+        if not isinstance(value, IntegerValue):
             unsigned = call.tensor(0).type.dtype is DType.U8
         less = 128 if unsigned else 0
         if not call.has(position):

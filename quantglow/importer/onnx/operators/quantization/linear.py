@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from quantglow.importer.onnx.nodes.context import Call, Scope, Unsupported, importer, recoded
+from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported, importer, recoded
 from quantglow.importer.onnx.nodes.folding import fold
 from quantglow.importer.onnx.nodes.values import (
     Blocked,
     Coded,
-    Known,
-    Quantized,
+    IntegerValue,
+    KnownValue,
     Value,
     as_float32,
     is_float_type,
@@ -34,7 +34,7 @@ from quantglow.ir.ops.quantization import Dequantize, Quantize, Table
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 
-Run = Callable[[onnx.NodeProto, Scope], dict[str, Value]]
+Run = Callable[[onnx.NodeProto, ImportScope], dict[str, Value]]
 """Imports one node."""
 
 TP = onnx.TensorProto
@@ -103,7 +103,7 @@ def parameters_of(
     zero_points = np.zeros(scales.shape, np.int32)
     if call.has(zero_point):
         points = call.array(zero_point, "zero point")
-        onnx_type = Known("", points).onnx_type
+        onnx_type = KnownValue("", points).onnx_type
         zero_points = points.astype(np.int32)
     if not scales.size:
         raise Unsupported("the scale has no element")
@@ -113,14 +113,14 @@ def parameters_of(
 
 
 @importer("QuantizeLinear", "com.microsoft.QuantizeLinear")
-def quantize_linear(call: Call) -> Quantized:
+def quantize_linear(call: Call) -> IntegerValue:
     """A rounding of the user's: to exactly this type."""
     x = call.node(0)
     onnx_type = call.integer("output_dtype", 0) or TP.UINT8
     parameters = parameters_of(call, 1, 2, onnx_type, axis_of(call, x.type.rank))
     check_scales(parameters.scales, x.type.shape, parameters.axis)
     codes = Quantize(name=call.result, x=x, out=parameters.element())
-    return Quantized(codes, parameters.offset, parameters.onnx_type)
+    return IntegerValue(codes, parameters.offset, parameters.onnx_type)
 
 
 def axis_of(call: Call, rank: int) -> int:
@@ -129,9 +129,9 @@ def axis_of(call: Call, rank: int) -> int:
 
 
 @importer("DequantizeLinear", "com.microsoft.DequantizeLinear")
-def dequantize_linear(call: Call) -> Node | Known:
+def dequantize_linear(call: Call) -> Node | KnownValue:
     value = call.value(0)
-    if isinstance(value, Known):
+    if isinstance(value, KnownValue):
         return coded(call, value)
     axis = axis_of(call, len(call.shape(0)))
     check_scales(call.array(1, "scale"), call.shape(0), axis)
@@ -163,7 +163,7 @@ def dequantized_sums(call: Call, axis: int) -> Node:
 def stored(call: Call, position: int, scale: int, zero_point: int, axis: int = 0) -> Node:
     """A run-time operand as integers of the type that its parameters say."""
     value, name = call.value(position), call.value_name(position)
-    if isinstance(value, Quantized):
+    if isinstance(value, IntegerValue):
         parameters = parameters_of(call, scale, zero_point, value.onnx_type, axis)
         return reinterpreted(value, parameters.element(), parameters.offset, call)
     x = call.tensor(position)
@@ -175,7 +175,7 @@ def stored(call: Call, position: int, scale: int, zero_point: int, axis: int = 0
     return recoded(call.derived("stored"), x, element, -parameters.offset, call.scope)
 
 
-def reinterpreted(value: Quantized, element: ElementType, offset: int, call: Call) -> Node:
+def reinterpreted(value: IntegerValue, element: ElementType, offset: int, call: Call) -> Node:
     """The same codes under other parameters: what ONNX means where they differ."""
     node = value.node
     if node.type.dtype is not element.dtype or value.offset != offset:
@@ -185,7 +185,7 @@ def reinterpreted(value: Quantized, element: ElementType, offset: int, call: Cal
     return recoded(call.derived("as"), node, element, 0, call.scope)
 
 
-def coded(call: Call, value: Known) -> Known:
+def coded(call: Call, value: KnownValue) -> KnownValue:
     """DequantizeLinear of known integers: of any ONNX type, blocked too, at least as floats."""
     names = [name for name in call.proto.input if name]
     operands = {name: call.scope.values[name] for name in names}
@@ -226,7 +226,7 @@ CODES: dict[int, tuple[int, int]] = {
 """Bits and the least integer of types whose blocks a product takes as packed codes."""
 
 
-def blocked(call: Call, value: Known, folded: Known, block: int) -> Blocked | None:
+def blocked(call: Call, value: KnownValue, folded: KnownValue, block: int) -> Blocked | None:
     """A matrix in blocks as packed codes; None if it has no such form."""
     axis, scales = axis_of(call, value.array.ndim), as_float32(call.array(1, "scale"))
     if value.array.ndim != 2 or value.onnx_type not in CODES or block % GRAIN or block > LONGEST:
@@ -264,17 +264,17 @@ def over_blocks(array: Array, shape: tuple[int, ...], axis: int, block: int) -> 
     return np.repeat(array, block, axis).take(range(shape[axis]), axis)
 
 
-def import_moved(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Value] | None:
+def import_moved(proto: onnx.NodeProto, scope: ImportScope, run: Run) -> dict[str, Value] | None:
     """The results of an operator that moves integers, None for other operators.
 
     ``run`` imports the node on their codes.
     """
     operands = {name: scope.values[name] for name in proto.input if name}
     first = operands.get(proto.input[0]) if proto.input else None
-    if not isinstance(first, Quantized) or not moves(proto):
+    if not isinstance(first, IntegerValue) or not moves(proto):
         return None
     moved = operands if proto.op_type == "Concat" else {proto.input[0]: first}
-    integers = {name: v for name, v in moved.items() if isinstance(v, Quantized)}
+    integers = {name: v for name, v in moved.items() if isinstance(v, IntegerValue)}
     if len(integers) < len(moved) or not all(alike(v, first) for v in integers.values()):
         return None
     codes: dict[str, Value] = {n: aligned(n, v, first, scope) for n, v in integers.items()}
@@ -292,13 +292,13 @@ def moves(proto: onnx.NodeProto) -> bool:
     return proto.op_type in MOVES and not proto.domain
 
 
-def alike(one: Quantized, other: Quantized) -> bool:
+def alike(one: IntegerValue, other: IntegerValue) -> bool:
     """Whether equal codes are equal integers."""
     same_type = (one.onnx_type, one.node.type.dtype) == (other.onnx_type, other.node.type.dtype)
     return same_type and one.offset == other.offset
 
 
-def aligned(name: str, value: Quantized, first: Quantized, scope: Scope) -> Node:
+def aligned(name: str, value: IntegerValue, first: IntegerValue, scope: ImportScope) -> Node:
     """The codes with the parameters of the first operand: ONNX joins integers, not reals."""
     element = first.node.type.element
     if value.node.type.element == element:
@@ -306,7 +306,9 @@ def aligned(name: str, value: Quantized, first: Quantized, scope: Scope) -> Node
     return recoded(scope.claim(f"{name}:as", derived=True), value.node, element, 0, scope)
 
 
-def laid_out(proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope) -> Known | None:
+def laid_out(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], scope: ImportScope
+) -> KnownValue | None:
     """A layout operator on known integers that were dequantized: they stay integers."""
     value = operands.get(proto.input[0]) if proto.input else None
     if proto.op_type == "Transpose" and not proto.domain and isinstance(value, Blocked):
@@ -318,14 +320,14 @@ def laid_out(proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope)
     others = {name: v for name, v in operands.items() if v is not value}
 
     def layout(array: Array) -> Array:
-        values = {proto.input[0]: Known(value.name, array), **others}
+        values = {proto.input[0]: KnownValue(value.name, array), **others}
         (folded,) = fold(proto, values, scope.opsets, scope.meter)
         return folded.array
 
     return replace(coded.laid_out(layout), name=proto.output[0])
 
 
-def import_index(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Value] | None:
+def import_index(proto: onnx.NodeProto, scope: ImportScope, run: Run) -> dict[str, Value] | None:
     """Integers made wider, shifted, and used to look up known floats; None for all else."""
     if proto.op_type not in INDEXING or not all(proto.input):
         return None
@@ -334,18 +336,18 @@ def import_index(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Val
     return None if result is None else {proto.output[0]: result}
 
 
-def widened(call: Call) -> Quantized | None:
+def widened(call: Call) -> IntegerValue | None:
     """Cast to integers that hold them all."""
     value, wide = call.value(0), call.integer("to", 0)
-    if isinstance(value, Quantized) and wide in (TP.INT32, TP.INT64):
+    if isinstance(value, IntegerValue) and wide in (TP.INT32, TP.INT64):
         return replace(value, onnx_type=wide)
     return None
 
 
-def shifted(call: Call) -> Quantized | None:
+def shifted(call: Call) -> IntegerValue | None:
     """Add of a known scalar to wider integers."""
     value, other = call.value(0), call.value(1)
-    if isinstance(value, Quantized) and isinstance(other, Known) and other.array.size == 1:
+    if isinstance(value, IntegerValue) and isinstance(other, KnownValue) and other.array.size == 1:
         offset = value.offset + int(other.array.reshape(()))
         fits = other.array.ndim <= len(value.shape) and abs(offset) <= 2**16
         if value.onnx_type in (TP.INT32, TP.INT64) and fits:
@@ -356,7 +358,7 @@ def shifted(call: Call) -> Quantized | None:
 def looked_up(call: Call) -> Node | None:
     """Gather of known floats at codes counted from 0: a Table."""
     data, value = call.value(0), call.value(1)
-    if not isinstance(value, Quantized) or not isinstance(data, Known):
+    if not isinstance(value, IntegerValue) or not isinstance(data, KnownValue):
         return None
     if not is_float_type(data.onnx_type):
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from quantglow.importer.onnx.nodes.context import Call, Scope, Unsupported
+from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported
 from quantglow.importer.onnx.nodes.values import Coded, Value, as_float32
 from quantglow.importer.onnx.operators.quantization.linear import Run, spread_along
 
@@ -56,7 +56,7 @@ QLINEAR_ATTRIBUTES = frozenset({"channels_last", "opset"})
 """Attributes that the float operator does not have."""
 
 
-def import_qlinear(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Value] | None:
+def import_qlinear(proto: onnx.NodeProto, scope: ImportScope, run: Run) -> dict[str, Value] | None:
     """The results of an operator of ``FORMS``, each of its steps imported by ``run``; else None."""
     kind = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
     if kind == CONCAT:
@@ -65,18 +65,20 @@ def import_qlinear(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, V
         form = FORMS.get(kind)
     if form is None:
         return None
-    steps = Steps(Call(proto, scope), form)
+    steps = QLinearNodes(Call(proto, scope), form)
     for step in steps.nodes():
         scope.values.update(run(step, scope))
     return {proto.output[0]: scope.values[proto.output[0]]}
 
 
-def import_float_product(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Value] | None:
+def import_float_product(
+    proto: onnx.NodeProto, scope: ImportScope, run: Run
+) -> dict[str, Value] | None:
     """DynamicQuantizeMatMul and MatMulIntegerToFloat as MatMulInteger and what is around it; None
     for other operators."""
     if proto.domain != MICROSOFT or proto.op_type not in FLOAT_PRODUCTS:
         return None
-    steps = Steps(Call(proto, scope), Form("MatMul", (0, 1), 0))
+    steps = QLinearNodes(Call(proto, scope), Form("MatMul", (0, 1), 0))
     for step in steps.float_product():
         scope.values.update(run(step, scope))
     return {proto.output[0]: scope.values[proto.output[0]]}
@@ -93,7 +95,7 @@ def is_of_steps(kind: str) -> bool:
 
 
 @dataclass
-class Steps:
+class QLinearNodes:
     """The operator as the nodes of its definition."""
 
     call: Call

@@ -94,7 +94,7 @@ def positions(
     Raises ``ValueError`` for known indices that are out of range.
     """
     operands = list(args)
-    matters = taken(call, operands)
+    matters = branch_condition(call, operands)
     # Selects nest from the last bound to the first, so that the first broken one is outermost.
     for bound in reversed(bounds):
         broken = bound.broken if matters is None else fn("select", matters, bound.broken, lconst(0))
@@ -118,7 +118,7 @@ def value_of(node: Node) -> Array | None:
     return None
 
 
-def taken(call: Call, args: list[Node]) -> Expr | None:
+def branch_condition(call: Call, args: list[Node]) -> Expr | None:
     """Whether the branches around a node are taken, by operands that are added; None outside."""
     all_hold: Expr | None = None
     for condition, is_then in call.scope.conditions:

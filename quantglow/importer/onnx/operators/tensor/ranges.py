@@ -175,7 +175,7 @@ def _is_integer(constant: Constant) -> bool:
 
 
 @dataclass(frozen=True)
-class Span:
+class IndexSpan:
     """``length`` integers from ``start``; as many as ``range(start, end)`` has while all are below
     ``bound``."""
 
@@ -197,7 +197,7 @@ class Span:
         )
 
 
-def span_between(start: Node, end: Node, length: int | None = None) -> Span | None:
+def span_between(start: Node, end: Node, length: int | None = None) -> IndexSpan | None:
     """The span from a computed start to a computed end, if its length is known; ``length``: that of
     the axis that it is a part of."""
     kinds = {start.type.dtype, end.type.dtype}
@@ -211,7 +211,7 @@ def span_between(start: Node, end: Node, length: int | None = None) -> Span | No
     is_exact = first.is_exact and last.is_exact
     if not is_exact and (bound is None or bound >= LARGEST):
         return None
-    return Span(start, count, bound)
+    return IndexSpan(start, count, bound)
 
 
 def in_loop(call: Call, *positions: int) -> bool:

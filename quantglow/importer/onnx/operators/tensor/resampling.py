@@ -204,7 +204,7 @@ def resized(
 
 
 @dataclass(frozen=True)
-class Axis:
+class ResampledAxis:
     """One axis of the image: where in pixels a grid coordinate lies."""
 
     coordinate: Expr
@@ -263,7 +263,7 @@ def grid_sample(call: Call) -> Node:
     args = [*coordinates(call, call.node(1))]
     args.append(iota(call, args[0].type.shape, 0))
     align = bool(call.integer("align_corners", 0))
-    across, down = (Axis(arg(i), size, padding, align) for i, size in ((0, w), (1, h)))
+    across, down = (ResampledAxis(arg(i), size, padding, align) for i, size in ((0, w), (1, h)))
     table = reshaped(call, x, (n * h * w, c))
     if padding == "zeros":
         zeros = call.constant("outside", np.zeros((1, c), np.float32))
@@ -291,11 +291,11 @@ def grid_sample(call: Call) -> Node:
     return channels_first(call, total)
 
 
-Corners = Callable[[Axis], list[tuple[Expr, Expr]]]
+Corners = Callable[[ResampledAxis], list[tuple[Expr, Expr]]]
 """The pixels along an axis that a position takes its value from, and their shares."""
 
 
-def nearest(axis: Axis) -> list[tuple[Expr, Expr]]:
+def nearest(axis: ResampledAxis) -> list[tuple[Expr, Expr]]:
     return [(axis.pad(fn("rint", axis.place())), const(1))]
 
 
@@ -304,7 +304,7 @@ def part_beyond(place: Expr, before: Expr) -> Expr:
     return fn("fmin", fn("sub", place, before), const(1))
 
 
-def linear(axis: Axis) -> list[tuple[Expr, Expr]]:
+def linear(axis: ResampledAxis) -> list[tuple[Expr, Expr]]:
     """Two pixels, each padded by itself."""
     place = axis.place()
     before = fn("floor", place)
@@ -313,7 +313,7 @@ def linear(axis: Axis) -> list[tuple[Expr, Expr]]:
     return [(axis.pad(before), fn("sub", const(1), t)), (axis.pad(after), t)]
 
 
-def cubic(axis: Axis) -> list[tuple[Expr, Expr]]:
+def cubic(axis: ResampledAxis) -> list[tuple[Expr, Expr]]:
     """Four pixels, each padded by itself: Keys' kernel."""
     place = axis.place()
     before = fn("floor", place)

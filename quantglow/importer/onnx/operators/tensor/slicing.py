@@ -46,7 +46,7 @@ def slice_(call: Call) -> Node:
     axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), x.type.rank)
     check_different(axes)
     steps = call.parameter("steps", 4) or (1,) * len(starts)
-    spans = [Span(0, d) for d in x.type.shape]
+    spans = [SliceRange(0, d) for d in x.type.shape]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         spans[axis] = clamped(start, end, step, x.type.shape[axis])
     return sliced(call.result, x, spans)
@@ -58,7 +58,7 @@ def check_different(axes: Sequence[int]) -> None:
         raise ValueError(f"axes {list(axes)} name an axis twice")
 
 
-class Span(NamedTuple):
+class SliceRange(NamedTuple):
     """``size`` indices from ``start``, every ``step``-th: a range, whose ends may be free."""
 
     start: int
@@ -66,26 +66,26 @@ class Span(NamedTuple):
     step: int = 1
 
     @staticmethod
-    def of(indices: range) -> Span:
+    def of(indices: range) -> SliceRange:
         """The span of a range."""
-        return Span(indices.start if indices else 0, len(indices), indices.step)
+        return SliceRange(indices.start if indices else 0, len(indices), indices.step)
 
 
-def clamped(start: int, end: int, step: int, size: int) -> Span:
+def clamped(start: int, end: int, step: int, size: int) -> SliceRange:
     """``range(size)[start:end:step]``"""
     if not step:
         raise ValueError("slice step cannot be zero")
     low, high = (0, size) if step > 0 else (-1, size - 1)
     start, end = (_within(at + size if at < 0 else at, low, high) for at in (start, end))
     count = (end - start + step - 1) // step if step > 0 else (start - end - step - 1) // -step
-    return Span(start, count, step) if count > 0 else Span(0, 0, step)
+    return SliceRange(start, count, step) if count > 0 else SliceRange(0, 0, step)
 
 
 def _within(at: int, low: int, high: int) -> int:
     return low if at < low else high if at > high else at
 
 
-def sliced(name: str, x: Node, spans: Sequence[Span]) -> Node:
+def sliced(name: str, x: Node, spans: Sequence[SliceRange]) -> Node:
     """The elements of x at the indices of one span for each axis."""
     starts, sizes, steps = zip(*spans, strict=True) if spans else ((), (), ())
     return Slice(name=name, x=x, starts=starts, sizes=sizes, steps=steps)
@@ -93,12 +93,12 @@ def sliced(name: str, x: Node, spans: Sequence[Span]) -> Node:
 
 def along(name: str, x: Node, axis: int, indices: range) -> Node:
     """``sliced`` on one axis."""
-    return along_span(name, x, axis, Span.of(indices))
+    return along_span(name, x, axis, SliceRange.of(indices))
 
 
-def along_span(name: str, x: Node, axis: int, span: Span) -> Node:
+def along_span(name: str, x: Node, axis: int, span: SliceRange) -> Node:
     """``sliced`` on one axis."""
-    spans = [span if i == axis else Span(0, d) for i, d in enumerate(x.type.shape)]
+    spans = [span if i == axis else SliceRange(0, d) for i, d in enumerate(x.type.shape)]
     return sliced(name, x, spans)
 
 
@@ -147,17 +147,17 @@ def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[int])
     return Concat(name=name, parts=parts, axis=axis)
 
 
-def evenly_spaced(indices: Sequence[int]) -> list[Span]:
+def evenly_spaced(indices: Sequence[int]) -> list[SliceRange]:
     """The indices as few ranges, taken from the front.  Distances that depend on a free size end a
     range: a guard on them would hold for one size."""
-    spans: list[Span] = []
+    spans: list[SliceRange] = []
     start = 0
     while start < len(indices):
         end = start + 1
         step = fixed_distance(indices, end)
         while step and fixed_distance(indices, end) == step:
             end += 1
-        spans.append(Span(indices[start], end - start, step or 1))
+        spans.append(SliceRange(indices[start], end - start, step or 1))
         start = end
     return spans
 
@@ -176,7 +176,7 @@ def split(call: Call) -> list[Result]:
     start = 0
     for i, size in enumerate(split_sizes(call, x.type.shape[axis])):
         if size:
-            results.append(along_span(call.result_name(i), x, axis, Span(start, size)))
+            results.append(along_span(call.result_name(i), x, axis, SliceRange(start, size)))
         else:
             shape = tuple(0 if a == axis else d for a, d in enumerate(x.type.shape))
             results.append(np.zeros(shape, x.type.dtype.numpy))
@@ -205,7 +205,7 @@ def pad(call: Call) -> Node:
     x = call.tensor(0)
     before, after = pad_widths(call, x.type.rank)
     spans = [
-        Span(max(-b, 0), max(d + min(a, 0) - max(-b, 0), 0))
+        SliceRange(max(-b, 0), max(d + min(a, 0) - max(-b, 0), 0))
         for b, a, d in zip(before, after, x.type.shape, strict=True)
     ]
     if not all(span.size for span in spans):
@@ -264,7 +264,7 @@ def mirrored(call: Call, x: Node, mode: str, before: list[int], after: list[int]
     return x
 
 
-def border(call: Call, x: Node, axis: int, span: Span, width: int) -> Node | None:
+def border(call: Call, x: Node, axis: int, span: SliceRange, width: int) -> Node | None:
     """``width`` rows of x at ``span``; a single row is repeated."""
     if not width:
         return None
@@ -276,9 +276,9 @@ def border(call: Call, x: Node, axis: int, span: Span, width: int) -> Node | Non
 
 
 _BORDERS = {
-    "reflect": lambda d, b, a: (Span(b, b, -1), Span(d - 2, a, -1)),
-    "edge": lambda d, b, a: (Span(0, 1), Span(d - 1, 1)),
-    "wrap": lambda d, b, a: (Span(d - b, b), Span(0, a)),
+    "reflect": lambda d, b, a: (SliceRange(b, b, -1), SliceRange(d - 2, a, -1)),
+    "edge": lambda d, b, a: (SliceRange(0, 1), SliceRange(d - 1, 1)),
+    "wrap": lambda d, b, a: (SliceRange(d - b, b), SliceRange(0, a)),
 }
 """(size, before, after) -> the indices in front of and behind an axis."""
 
