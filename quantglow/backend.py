@@ -24,7 +24,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from quantglow.api.compile import compile as compile_model
 from quantglow.api.models.fallback import fallback_model
 from quantglow.importer.onnx import open_model
-from quantglow.importer.onnx.reading.proto import inferred
+from quantglow.importer.onnx.reading.proto import infer
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.programs.build import thread_count
@@ -79,7 +79,7 @@ class QuantglowBackend(Backend):
     ) -> tuple[Any, ...]:
         """Run one node; ``opset_version`` says of which opset it is (default: the newest)."""
         opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
-        results = cls.run_model(model_of(node, inputs, opset), inputs, device, **kwargs)
+        results = cls.run_model(wrap_node(node, inputs, opset), inputs, device, **kwargs)
         return namedtupledict("Outputs", list(node.output))(*results)
 
     @classmethod
@@ -93,7 +93,7 @@ def is_wide(model: onnx.ModelProto) -> bool:
     return any(e.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE for e in ends)
 
 
-def model_of(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> onnx.ModelProto:
+def wrap_node(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> onnx.ModelProto:
     """A model of one node for inputs like these."""
     arrays = dict(zip(filter(None, node.input), map(np.asarray, inputs), strict=True))
     infos = [
@@ -107,7 +107,7 @@ def model_of(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> onnx.Mo
     opsets = [onnx.helper.make_opsetid(node.domain, opset)]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)
-    return inferred(model, data_prop=True)
+    return infer(model, data_prop=True)
 
 
 is_compatible = QuantglowBackend.is_compatible

@@ -213,7 +213,7 @@ ByName = Mapping[str | None, tuple[Kind, ...]]
 """Steps by the name of an input or output; None: the only one of the model."""
 
 
-def checked(option: str, value: Any, kind: type[Kind]) -> ByName[Kind]:
+def check(option: str, value: Any, kind: type[Kind]) -> ByName[Kind]:
     """Steps as the user gives them: one, several, or a mapping by name.  Raises ``OptionError``."""
     if value is None:
         return {}

@@ -22,7 +22,7 @@ from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ConversionError, OptionError, QuantglowError
 from quantglow.support.extras import package
-from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.support.processes.threads import renew_after_fork
 
 MOST_WEIGHTS = 4
 """Maximum number of different weights for which a graph is converted: beyond, it is in training."""
@@ -71,7 +71,7 @@ class GraphOnQuantglow:
         self.converted: tuple[list[Any], CompiledModel | FallbackModel] | None = None
         self.conversions = 0
         self.eager = False
-        renewed_after_fork(self)
+        renew_after_fork(self)
         if differentiates:
             self._give_up(
                 "gradients are enabled, and compiled graphs have none. Remedy: call the model "
@@ -111,7 +111,7 @@ class GraphOnQuantglow:
         with self.lock:
             if self.eager:
                 raise ConversionError("another call gave the graph up")
-            weights = [state_of(arguments[i]) for i in split.frozen]
+            weights = [tensor_state(arguments[i]) for i in split.frozen]
             if self.converted is None or self.converted[0] != weights:
                 self.converted = weights, self._converted(arguments)
             return self.converted[1]
@@ -145,7 +145,7 @@ def check_devices(arguments: Sequence[Any]) -> None:
         raise ConversionError(f"tensors are on {sorted(elsewhere)}. Remedy: move them to the CPU")
 
 
-def state_of(tensor: Any) -> Any:
+def tensor_state(tensor: Any) -> Any:
     """A value that changes when somebody changes the tensor."""
     if not tensor.ndim:
         return tensor.item()

@@ -24,7 +24,7 @@ import numpy as np
 import quantglow as qg
 from quantglow import interpreter
 from quantglow.api.pipeline.request import computing
-from quantglow.api.stages import float_graph_of
+from quantglow.api.stages import open_float_graph
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.profiling import Profile
@@ -63,7 +63,7 @@ def stages(name: str, profile_with: ProfileWith = COMPILED) -> Iterator[tuple[st
     yield "values of a sample", values(graph, data[0])
     profile = qg.profile(graph, data, progress=False, profile_with=profile_with)
     yield "profile", extremes(profile)
-    graph = float_graph_of(graph)
+    graph = open_float_graph(graph)
     config = qg.QuantizationConfig(quantize_output=True, **network.options)
     samples = samples_of(data, graph, config.seed)
     candidate, noises = search(graph, profile, config, samples)

@@ -19,7 +19,7 @@ import numpy as np
 from quantglow.codegen.llvm.array_kernels.elements import mapped
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.ops.expression import Expr
-from quantglow.runtime.native.array_ops import loaded
+from quantglow.runtime.native.array_ops import load
 from quantglow.support.arrays import Array
 from quantglow.support.processes.workers import each, side_by_side
 
@@ -97,7 +97,7 @@ class Errors:
 def compiled(steps: Expr, level: str = "native") -> Compiled:
     """A function of contiguous float32 arrays, in vectors as kernels compute it."""
     target = resolve(level)
-    (kernel,) = loaded(target, [mapped(target, steps)])
+    (kernel,) = load(target, [mapped(target, steps)])
 
     def compute(x: Array) -> Array:
         y = np.empty_like(x)

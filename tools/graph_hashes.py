@@ -27,7 +27,7 @@ from typing import Any
 import quantglow as qg
 from benchmarks.networks.registry import network
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.text import FORMER_NAMES, constants_of, print_graph
+from quantglow.ir.graph.text import FORMER_NAMES, print_graph, text_constants
 from tools.comparison import Record, add_arguments, finish
 from tools.small_networks import NETWORKS, samples
 
@@ -73,7 +73,7 @@ def variants() -> Iterator[tuple[str, Callable[[], Graph]]]:
 def entry(graph: Graph) -> dict[str, Any]:
     """The text of a graph and the hash of its constants, in the order of the text."""
     found = hashlib.sha256()
-    for array in constants_of(graph).values():
+    for array in text_constants(graph).values():
         found.update(f"{array.dtype} {array.shape} ".encode())
         found.update(array.tobytes())
     text = print_graph(graph).splitlines()[1:]  # The first line has the hash of the ONNX file.

@@ -38,7 +38,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.program.program import BufferKind, View
 from quantglow.memory.planner import MemoryPlan
 from quantglow.memory.plans import PlannedProgram
-from quantglow.runtime.native.executable import chunks_of, crew_for
+from quantglow.runtime.native.executable import crew_for, split_chunks
 from quantglow.runtime.native.table_runner import run_time_texts
 from quantglow.runtime.programs.build import ProgramBackend
 from quantglow.runtime.saved import saving
@@ -96,7 +96,7 @@ def program_entry(
     rows, listed, work = [], [], 0.0
     for step, call in kernel_calls(program, target):
         text, pointers = texts.add(call.ir), pointers_of(call, plan)
-        chunks = chunks_of(np.array([call.items]), np.array([call.work]), threads)
+        chunks = split_chunks(np.array([call.items]), np.array([call.work]), threads)
         shared = [call.items, int(chunks[0])]
         name = call.label or type(step).__name__
         listed.append(f"{text} {name} {digest(repr((text, pointers, shared)))}")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.kernel import KernelCall
-from quantglow.export.bundle.exporter import emitted
+from quantglow.export.bundle.exporter import emit
 from quantglow.export.bundle.program_object import kernel_functions
 from quantglow.runtime.saved import saving
 from quantglow.support.arrays import Array
@@ -45,7 +45,7 @@ class Counted:
 def kernels_at(place: str, folder: Path, name: str) -> list[Counted]:
     """The kernels of a saved network, most instructions first."""
     graph, feeds = saving.load(folder / f"{name}.qgm").graph, feeds_of(folder, name)[0]
-    return counts(emitted(graph, level_of(place)), place, [feeds[x.name] for x in graph.inputs])
+    return counts(emit(graph, level_of(place)), place, [feeds[x.name] for x in graph.inputs])
 
 
 def counts(program: EmittedProgram, place: str, sample: list[Array]) -> list[Counted]:

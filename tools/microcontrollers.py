@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 import quantglow as qg
-from quantglow.export.bundle.exporter import emitted
-from quantglow.ir.ops.work import macs_of
+from quantglow.export.bundle.exporter import emit
+from quantglow.ir.ops.work import count_macs
 from quantglow.ir.program.program import Compute, Instruction, Repeat
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.support.arrays import Array
@@ -27,7 +27,7 @@ DEFAULT = ("random_keyword_spotting", "random_visual_wake_words")
 
 def products(model: CompiledModel, level: str) -> int:
     """Multiply-accumulates of all convolutions and products of matrices."""
-    program = emitted(model.graph, level)
+    program = emit(model.graph, level)
     return sum(products_of(row.step) for row in program.rows[: program.count])
 
 
@@ -35,7 +35,7 @@ def products_of(step: Instruction) -> int:
     """Multiply-accumulates of an instruction, all trips of a loop included."""
     if isinstance(step, Repeat):
         return step.trips * sum(map(products_of, step.body))
-    return macs_of(step.op) if isinstance(step, Compute) else 0
+    return count_macs(step.op) if isinstance(step, Compute) else 0
 
 
 def show(

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from quantglow.codegen.llvm.targets import LEVELS, runs_here
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.text import constants_of, print_graph
+from quantglow.ir.graph.text import print_graph, text_constants
 from quantglow.runtime.saved import saving
 from tests.support.pinned import digest
 from tools import other_processors
@@ -56,7 +56,7 @@ def expected() -> dict[str, Hashes]:
 def graph_hash(graph: Graph) -> str:
     """SHA-256 of a graph's text, which names each constant by its contents."""
     found = hashlib.sha256(print_graph(graph).encode())
-    for constant in constants_of(graph).values():
+    for constant in text_constants(graph).values():
         found.update(constant.tobytes())
     return found.hexdigest()
 

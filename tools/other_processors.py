@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.codegen.llvm.emitted import EmittedProgram
-from quantglow.export.bundle.exporter import emitted
+from quantglow.export.bundle.exporter import emit
 from quantglow.export.bundle.object_file import StackUse
 from quantglow.export.bundle.program_object import program_object
 from quantglow.ir.graph.graph import Graph
@@ -205,7 +205,7 @@ class Program:
 
 def program_of(graph: Graph, level: str, folder: Path) -> Program:
     """The program of a network."""
-    return linked(emitted(graph, level), folder)
+    return linked(emit(graph, level), folder)
 
 
 def linked(program: EmittedProgram, folder: Path) -> Program:

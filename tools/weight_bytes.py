@@ -15,8 +15,8 @@ import argparse
 from pathlib import Path
 
 from quantglow.codegen.llvm.targets import LEVELS
-from quantglow.export.bundle.constants import Placement, weights_of
-from quantglow.export.bundle.exporter import emitted
+from quantglow.export.bundle.constants import Placement, weight_blocks
+from quantglow.export.bundle.exporter import emit
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.runtime.saved import saving
@@ -30,7 +30,7 @@ def constant_nbytes(graph: Graph) -> int:
 
 def bundle_nbytes(graph: Graph, level: str) -> int:
     """Bytes of the constants of a graph's bundle."""
-    return weights_of([emitted(graph, level)], Placement.OBJECT)[0].nbytes
+    return weight_blocks([emit(graph, level)], Placement.OBJECT)[0].nbytes
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ from benchmarks.support.openvino_decoder import (
 )
 from benchmarks.support.process_memory import status_nbytes
 from benchmarks.support.processes import ROOT, environment_with, module_command
-from quantglow.api.pipeline.groupwise import float_family, source_of, with_packed_weights
+from quantglow.api.pipeline.groupwise import canonical_source, float_family, with_packed_weights
 from quantglow.quantization.options import WeightType
 from tests.support.decoder import Array, Decoder, Feeds, decoder_model
 
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 def packed(model: onnx.ModelProto, weights: WeightType) -> onnx.ModelProto:
     """The model with weights in groups, rounded to the nearest code."""
-    source = source_of(model)
+    source = canonical_source(model)
     config = qg.QuantizationConfig(weights=weights)
     return with_packed_weights(source, float_family(source), (), config).source.whole
 

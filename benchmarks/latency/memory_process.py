@@ -35,7 +35,7 @@ def quantglow_llvm_linker(model: str, threads: int) -> Run:
     from quantglow.runtime.jit.linker import UnlinkableError
 
     refusal = UnlinkableError("switched off")
-    patch("quantglow.runtime.jit.library.linked", side_effect=refusal).start()
+    patch("quantglow.runtime.jit.library.link", side_effect=refusal).start()
     return quantglow(model, threads)
 
 

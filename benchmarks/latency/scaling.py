@@ -24,10 +24,10 @@ from benchmarks.support.arguments import add_models, add_samples, positive
 from benchmarks.support.quantglow_runtime import compiled_model
 from benchmarks.support.runtime import PRECISIONS
 from quantglow.codegen.llvm.targets import resolve
-from quantglow.evaluation.call_times import profile_calls, timed_part
+from quantglow.evaluation.call_times import profile_calls, select_part
 from quantglow.runtime.jit.library import addresses
 from quantglow.runtime.native.buffers import aligned_bytes
-from quantglow.runtime.native.executable import chunks_of, crew_for
+from quantglow.runtime.native.executable import crew_for, split_chunks
 from quantglow.runtime.native.peak import BLOCK_NBYTES, MEMORY_NBYTES, reading_kernel, reading_rate
 from quantglow.runtime.native.table_runner import SERIAL
 from quantglow.runtime.native.threads import run_table
@@ -99,7 +99,7 @@ def simulated(calls: Sequence[Call], threads: int, machine: Machine) -> Run:
 
 def chunks_on(call: Call, threads: int) -> int:
     """Chunks in which the run-time system divides a call."""
-    return int(chunks_of(np.array([call.items]), np.array([call.work]), threads)[0])
+    return int(split_chunks(np.array([call.items]), np.array([call.work]), threads)[0])
 
 
 def chunk_seconds(call: Call, chunks: int) -> list[float]:
@@ -193,7 +193,7 @@ def compiled(name: str, options: argparse.Namespace, threads: int) -> tuple[Any,
 def measured(name: str, options: argparse.Namespace, threads: int) -> float:
     """Seconds of an inference on threads that this machine has, without entering from Python."""
     model, feeds = compiled(name, options, threads)
-    executable, own = timed_part(model.build, feeds)
+    executable, own = select_part(model.build, feeds)
     with executable.bound(own, executable.new_outputs()) as table:
         return seconds_of(lambda: run_table(executable.target, executable.crew, table), 100)
 
@@ -201,7 +201,7 @@ def measured(name: str, options: argparse.Namespace, threads: int) -> float:
 def calls_of(name: str, options: argparse.Namespace) -> list[Call]:
     """The calls of a network, timed on one thread."""
     model, feeds = compiled(name, options, 1)
-    executable, _ = timed_part(model.build, feeds)
+    executable, _ = select_part(model.build, feeds)
     far = sum(array.nbytes for array in executable.loaded.kept) > 2**20 * options.cache
     times = profile_calls(model.build, feeds).calls
     rows = zip(times, executable.binding.items.tolist(), executable.binding.work, strict=False)

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.networks import registry
 from benchmarks.networks.network import Feeds
-from quantglow.evaluation.latencies import loaded_latencies
+from quantglow.evaluation.latencies import measure_loaded
 
 OURS = "quantglow"
 PEERS = ("onnxruntime", "openvino")
@@ -85,8 +85,8 @@ def figures(
         def next_one() -> Future[Any]:
             return submit(next(feeds))
 
-        loaded_latencies(next_one, IN_FLIGHT * streams, WARMUP_SECONDS)
-        found, whole = loaded_latencies(next_one, IN_FLIGHT * streams, seconds)
+        measure_loaded(next_one, IN_FLIGHT * streams, WARMUP_SECONDS)
+        found, whole = measure_loaded(next_one, IN_FLIGHT * streams, seconds)
     p50, p99 = np.percentile(found, [50, 99])
     return {"rate": len(found) / whole, "p50": float(p50), "p99": float(p99)}
 

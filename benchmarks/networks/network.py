@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 
 import quantglow as qg
-from quantglow.ir.ops.work import macs_of
+from quantglow.ir.ops.work import count_macs
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
@@ -70,7 +70,7 @@ class Network:
     def macs(self, batch: int = 1) -> int:
         """Multiply-accumulates of one run."""
         graph = qg.import_model(self.path(batch), {self.input_name: self.input_shape(batch)})
-        return sum(map(macs_of, graph.compute_nodes()))
+        return sum(map(count_macs, graph.compute_nodes()))
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:

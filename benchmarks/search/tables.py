@@ -22,8 +22,8 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
-from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.measuring import Job, Measurement, Measurer, Work, planned_tasks
+from quantglow.tuning.core_fit import Shape, build_graph
+from quantglow.tuning.measuring import Job, Measurement, Measurer, Work, plan_tasks
 from quantglow.tuning.searchers import Space
 from quantglow.tuning.trials import FAR_NBYTES, Task
 
@@ -104,8 +104,8 @@ class Table:
 def measured_tables() -> list[Table]:
     """All choices of all shapes, measured here; takes about twenty minutes."""
     target = replace(resolve(LEVEL), core=resolve("native").core)
-    graph, found = graph_of(SHAPES), []
-    tasks = planned_tasks(graph, target)[0]
+    graph, found = build_graph(SHAPES), []
+    tasks = plan_tasks(graph, target)[0]
     measurer = Measurer(Work.of(graph, target), samples=SAMPLES)
     for shape, task in zip(SHAPES, tasks, strict=True):
         nbytes, every = FAR_NBYTES if shape.size < FAR_BELOW else 0, range(len(task.choices))

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from quantglow.api.compile import compile
-from quantglow.api.models.families import family_of, opened, with_steps
+from quantglow.api.models.families import open_family, open_source, with_steps
 from quantglow.importer import as_onnx
 from quantglow.importer.onnx import Source
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
-from quantglow.ir.graph.signature import declared_feeds, entering, leaving
+from quantglow.ir.graph.signature import declared_only, entering, leaving
 from quantglow.ort.float_results import running
-from quantglow.profiling.samples.feeds import Feeds, first_of
+from quantglow.profiling.samples.feeds import Feeds, first_feeds
 from quantglow.support import debug
 from quantglow.support.arguments import number, options_named
 from quantglow.support.arrays import Array
@@ -97,12 +97,12 @@ def bisect(
     tolerance = number("tolerance", tolerance)
     model, data = as_onnx(model, data)
     model = with_steps(model, before, after)
-    source = None if isinstance(model, Graph) else opened(model)
-    family = family_of(model if source is None else source)
-    feeds, _ = first_of(data, family.signature)
+    source = None if isinstance(model, Graph) else open_source(model)
+    family = open_family(model if source is None else source)
+    feeds, _ = first_feeds(data, family.signature)
     if feeds is None:
         raise CalibrationError("data holds no samples. Remedy: pass at least one.")
-    feeds = declared_feeds(family.signature.inputs, feeds)
+    feeds = declared_only(family.signature.inputs, feeds)
     entering_feeds = entering(family.signature.inputs, feeds)
     judge = _Judge(entering_feeds, tolerance)
     start = model if source is None else source.at(family.case_of(feeds))

@@ -11,11 +11,11 @@ from typing import Any
 
 from quantglow.api.models.families import with_steps
 from quantglow.api.options import InputShapes
-from quantglow.api.pipeline.request import imported
+from quantglow.api.pipeline.request import import_request
 from quantglow.api.pipeline.samples import Samples, profile_in
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.evaluation.accuracy import SAME, UNSEEN, LayerAccuracy, OutputAccuracy
-from quantglow.evaluation.baselines.latency import OURS, Contender, compared, reason_of
+from quantglow.evaluation.baselines.latency import OURS, Contender, compare_latency, failure_reason
 from quantglow.evaluation.baselines.quantizers import (
     FLOAT,
     PEER_QUANTIZERS,
@@ -26,14 +26,14 @@ from quantglow.evaluation.baselines.quantizers import (
     of_one_mechanism,
 )
 from quantglow.evaluation.latencies import busy_note
-from quantglow.evaluation.layers import MAX_SAMPLES, accumulated_sums, values_by_name
+from quantglow.evaluation.layers import MAX_SAMPLES, accumulate_errors, values_by_name
 from quantglow.evaluation.metrics import ErrorSums, class_like
-from quantglow.evaluation.outputs import output_accuracy_of
+from quantglow.evaluation.outputs import compare_output
 from quantglow.evaluation.outputs import with_logits as report_with_logits
 from quantglow.evaluation.report import Report
 from quantglow.importer import as_onnx
 from quantglow.ir.graph.family import Family
-from quantglow.ir.graph.signature import declared_feeds
+from quantglow.ir.graph.signature import declared_only
 from quantglow.ir.types import DType, TensorType
 from quantglow.ort.float_results import Outputs, running
 from quantglow.ort.quantizer_input import logits_in, quantizer_input, with_logits
@@ -70,11 +70,11 @@ class SampleSplit:
             )
         reader = Samples(data, family, subset_size, holds_out=True, seed=seed)
         ports = family.signature.inputs
-        used = [declared_feeds(ports, feeds) for feeds in reader]
+        used = [declared_only(ports, feeds) for feeds in reader]
         if not used:
             raise CalibrationError("there are no samples. Remedy: give at least one.")
         held = reader.held.samples if reader.held else []
-        unseen = [declared_feeds(ports, feeds) for feeds in held]
+        unseen = [declared_only(ports, feeds) for feeds in held]
         return SampleSplit(used, unseen or used, UNSEEN if unseen else SAME)
 
 
@@ -92,7 +92,7 @@ class Checked:
     def outputs(self, results: Outputs) -> tuple[OutputAccuracy, ...]:
         """The accuracy of a model's outputs; of the logits behind them, too, if it gives them."""
         outputs = tuple(
-            output_accuracy_of(name, *self.pair(results, position), self.is_class_like(position))
+            compare_output(name, *self.pair(results, position), self.is_class_like(position))
             for position, name in enumerate(self.names)
         )
         if len(results[0]) != len(self.expected[0]):
@@ -151,7 +151,7 @@ def compare(
         raise OptionError("compare has its own check of outputs. Remedy: leave verify out.")
     model, calibration_data = as_onnx(model, calibration_data)
     model = with_steps(model, before, after)
-    source = imported(model, calibration_data, input_shapes)
+    source = import_request(model, calibration_data, input_shapes)
     split = SampleSplit.of(source.data, source.family, subset_size, seed)
     busy = busy_note()
     compiled = quantize_and_compile(
@@ -168,7 +168,7 @@ def compare(
         path = Path(folder) / "float.onnx"
         path.write_bytes(quantizer_input(model, input_shapes or {}).SerializeToString())
         with step("the float model runs"):
-            checked = checked_by_float(path, compiled, split.checked)
+            checked = check_by_float(path, compiled, split.checked)
         rows = [float_row(path), our_row(compiled, source.family, checked, Path(folder))]
         for peer in peers:
             with step(f"{peer.name} quantizes, {peer_minutes:g} minutes at most"):
@@ -188,7 +188,7 @@ def peer_named(name: str) -> PeerQuantizer:
     return PEER_QUANTIZERS[name]
 
 
-def checked_by_float(
+def check_by_float(
     path: Path, compiled: CompiledModel | FallbackModel, samples: Sequence[Feeds]
 ) -> Checked:
     """The float outputs, by onnxruntime.  Raises ``ModelError``."""
@@ -236,7 +236,7 @@ def with_our_logits(
         graph = family.fitting(samples[0])
         for feeds in samples[:MAX_SAMPLES]:
             exact = values_by_name(graph, feeds)
-            for name, of_sample in accumulated_sums(compiled.graph, feeds, exact).items():
+            for name, of_sample in accumulate_errors(compiled.graph, feeds, exact).items():
                 sums[name] = sums.get(name, ErrorSums()) + of_sample
     except (KeyError, QuantglowError):
         return outputs
@@ -251,7 +251,7 @@ def peer_row(
     peer: PeerQuantizer, source: Path, samples: Sequence[Feeds], checked: Checked, limit: float
 ) -> QuantizerFigures:
     """The row of another quantizer, without its latency; with the reason if it fails."""
-    target = target_of(peer, source)
+    target = peer_path(peer, source)
     try:
         spent = peer.quantize(source, target, samples, limit)
         results = peer.run(target, checked.samples, limit)
@@ -261,7 +261,7 @@ def peer_row(
             if not same(results, exact):
                 figures = replace(figures, exact_outputs=checked.outputs(exact))
     except IsolationError as error:
-        return QuantizerFigures(peer.name, reason=reason_of(error, peer.packages))
+        return QuantizerFigures(peer.name, reason=failure_reason(error, peer.packages))
     except ValueError as error:
         return QuantizerFigures(peer.name, reason=f"its outputs differ in shape: {error}")
     return replace(figures, nbytes=file_nbytes(target), calibration_seconds=spent)
@@ -273,7 +273,7 @@ def same(one: Outputs, other: Outputs) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def target_of(peer: PeerQuantizer, source: Path) -> Path:
+def peer_path(peer: PeerQuantizer, source: Path) -> Path:
     """The file of a quantizer's model."""
     return source.parent / f"{peer.name}{peer.suffix}"
 
@@ -290,10 +290,10 @@ def with_latencies(
     ran = [peer for peer, row in zip(peers, rows[2:], strict=True) if not row.reason]
     contenders = [
         Contender(FLOAT, "onnxruntime", str(source)),
-        *(Contender(peer.name, peer.runtime, str(target_of(peer, source))) for peer in ran),
+        *(Contender(peer.name, peer.runtime, str(peer_path(peer, source))) for peer in ran),
     ]
     run: Callable[[Any], object] = lambda feeds: compiled.run(None, feeds)  # noqa: E731
-    latencies = compared(run, feeds, contenders, compiled.num_threads, seconds)
+    latencies = compare_latency(run, feeds, contenders, compiled.num_threads, seconds)
     measured = {each.runtime: each for each in latencies}
     return [
         replace(row, seconds=latency.median if not latency.reason else None, reason=latency.reason)

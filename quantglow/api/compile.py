@@ -7,21 +7,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow.api.models.fallback import (
-    compiled_on_use,
+    compile_on_use,
     fallback_model,
     partly_compiled,
     ready_to_answer,
 )
 from quantglow.api.models.families import (
     Built,
-    family_of,
-    programs_of,
-    settled,
+    build_programs,
+    open_family,
+    settle,
     with_steps,
 )
-from quantglow.api.models.parts import ModelFallback, staged_tail
+from quantglow.api.models.parts import ModelFallback, stage_tail
 from quantglow.api.options import InputShapes, ModelOptions, ProgramOptions
-from quantglow.evaluation.report import report_of
+from quantglow.evaluation.report import build_report
 from quantglow.importer import model_as_onnx
 from quantglow.importer.onnx import Source, open_model, split
 from quantglow.ir.graph.family import Family
@@ -38,7 +38,7 @@ from quantglow.support.options import (
     POSITIVE,
     Options,
     argument,
-    one_of,
+    choice_among,
     option,
     takes_options,
 )
@@ -73,7 +73,7 @@ class CompileArguments(ProgramOptions, ModelOptions, OneModel):
     )
     tune: Tune | None = option(
         None,
-        one_of(TUNES).or_none(),
+        choice_among(TUNES).or_none(),
         '"records": kernels have the forms and tiles that were measured on this machine; '
         '"measure": those without a record are measured first, for ``max_minutes`` (default: 5).  '
         "Results are equal, bit for bit",
@@ -109,11 +109,11 @@ def compile(options: CompileArguments) -> CompiledModel | FallbackModel:
     max_minutes = check_minutes(options.max_minutes, tune)
     client = check_client(options.client, tune)
     model = with_steps(model_as_onnx(options.model, options.samples), options.before, options.after)
-    source = None if isinstance(model, Graph) else settled(open_model(model), model)
+    source = None if isinstance(model, Graph) else settle(open_model(model), model)
 
     def compiled_by(compiler: Compiler) -> CompiledModel | FallbackModel:
         if source is None:
-            return compile_family(family_of(model), compiler)
+            return compile_family(open_family(model), compiler)
         return ready_to_answer(compile_source(source, input_shapes, compiler))
 
     if tune == "measure":
@@ -130,7 +130,7 @@ def compile_source(
 ) -> CompiledModel | FallbackModel:
     """Compile a model, or as much of it as can be compiled; onnxruntime runs the rest."""
     try:
-        return compile_family(family_of(source, input_shapes), compiler, source)
+        return compile_family(open_family(source, input_shapes), compiler, source)
     except UnsupportedOpError as error:
         return compile_parts(source, input_shapes, compiler, error)
     except FallbackError as error:
@@ -149,8 +149,8 @@ def compile_parts(
     with suppress(ModelError, FallbackError):
         if (parts := split(source, input_shapes)) is not None:
             head = Source.of(parts.head)
-            compiled = compile_family(family_of(head, input_shapes), compiler, head)
-            staged = staged_tail(parts.tail, parts.late, parts.reasons, compiler)
+            compiled = compile_family(open_family(head, input_shapes), compiler, head)
+            staged = stage_tail(parts.tail, parts.late, parts.reasons, compiler)
             return partly_compiled(source, parts, compiled, error, staged)
     return fallback_model(source, error, compiler.num_threads)
 
@@ -163,13 +163,13 @@ def compile_family(
     ``source``: the model, which onnxruntime runs at shapes for which it cannot be compiled.
     """
     seconds: dict[str, float] = {}
-    with debug.timed("import", seconds):
+    with debug.time_stage("import", seconds):
         graph = family.default
     whole = ModelFallback(source, compiler) if source else None
     if graph is None:
-        return compiled_on_use(programs_of(Built(family), None, compiler, whole), family.notes)
+        return compile_on_use(build_programs(Built(family), None, compiler, whole), family.notes)
     build = compiler.compile(graph)
-    programs = programs_of(Built(family), Specialisation(graph, build), compiler, whole)
+    programs = build_programs(Built(family), Specialisation(graph, build), compiler, whole)
     notes = (*family.notes, *float_notes(graph))
-    report = replace(report_of(build, seconds), notes=notes)
+    report = replace(build_report(build, seconds), notes=notes)
     return CompiledModel(programs, lambda: report)

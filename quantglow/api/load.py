@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from quantglow.api.options import ProgramOptions
 from quantglow.codegen.llvm.cache import ENVIRONMENT, Carried
 from quantglow.codegen.llvm.targets import resolve
-from quantglow.evaluation.report import Report, report_of
+from quantglow.evaluation.report import Report, build_report
 from quantglow.ir.graph.family import Case, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Shapes, Signature, are_outputs
@@ -53,7 +53,7 @@ from quantglow.support.options import (
     OptionKind,
     Options,
     argument,
-    one_of,
+    choice_among,
     option,
     takes_options,
 )
@@ -78,7 +78,7 @@ class LoadArguments(ProgramOptions, SavedFile):
 
     code: Literal["ignore", "use", "require"] = option(
         "ignore",
-        one_of(CODE_MODES),
+        choice_among(CODE_MODES),
         'use of machine code that the file includes.  "ignore": the model is compiled here.  '
         '"use": code that fits this processor, version, number of threads and schedule runs; else '
         'the model is compiled here.  "require": it runs, or an error says why it does not fit.  '
@@ -87,7 +87,7 @@ class LoadArguments(ProgramOptions, SavedFile):
     )
     tune: Literal["records"] | None = option(
         None,
-        one_of([RECORDS]).or_none(),
+        choice_among([RECORDS]).or_none(),
         '"records": kernels have the forms and tiles that `quantglow tune` measured on this '
         "machine.  Results are equal, bit for bit",
     )
@@ -107,9 +107,9 @@ def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
     check_tune(options.tune, options.backend)
     if options.code == "ignore":
         compiler = with_records(options.compiler) if options.tune else options.compiler
-        return model_of(saving.load(file), compiler)
+        return build_model(saving.load(file), compiler)
     threads, saved = thread_count(options.num_threads), saving.load(file, with_code=True)
-    brought, target = carried_by(
+    brought, target = carry_places(
         saved,
         file,
         (options.target, threads, options.schedule),
@@ -118,10 +118,10 @@ def load(options: LoadArguments) -> CompiledModel | PartlyCompiledModel:
     compiler = replace(options, target=target, num_threads=threads).compiler
     if options.tune and brought is None:
         compiler = with_records(compiler)
-    return model_of(saved, replace(compiler, carried=brought))
+    return build_model(saved, replace(compiler, carried=brought))
 
 
-def carried_by(
+def carry_places(
     saved: SavedModel, file: str, names: tuple[str, int, str], *, must_fit: bool
 ) -> tuple[Carried | None, str]:
     """The code of a file, ready to be found, and the target that it is for; None and the target
@@ -165,7 +165,7 @@ def compile_saved(
     return []
 
 
-def model_of(saved: SavedModel, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
+def build_model(saved: SavedModel, compiler: Compiler) -> CompiledModel | PartlyCompiledModel:
     """The model of the contents of a file.  Raises ``FileFormatError``."""
     check_externals(saved.graph)
     compiler = replace(compiler, is_checked=True)
@@ -187,7 +187,7 @@ def programs_in(saved: SavedModel, compiler: Compiler) -> ModelPrograms:
     """The programs of a saved model: the first one, but where the graph of the file is a part."""
     if saved.free is None:
         return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)), compiler)
-    programs = reopened(saved, compiler)
+    programs = reopen(saved, compiler)
     if programs.opened.case is not None:
         programs.prepare(programs.opened.case)
     return programs
@@ -198,7 +198,7 @@ def report_now(report: Report, programs: ModelPrograms, is_part: bool) -> Report
     ``is_part``: what is behind it has operators in onnxruntime, too."""
     if programs.is_empty:
         return report
-    now = report_of(programs.first.build, {})
+    now = build_report(programs.first.build, {})
     return replace(
         report,
         target=now.target,
@@ -219,7 +219,7 @@ def is_whole(graph: Graph, signature: Signature) -> bool:
 def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> PartlyCompiledModel:
     """A model in two parts.  Raises ``FileFormatError``."""
     # Only here: a process that runs a compiled model needs no onnx.
-    from quantglow.api.models.parts import staged_tail
+    from quantglow.api.models.parts import stage_tail
     from quantglow.importer.onnx import open_model
     from quantglow.runtime.saved.tail_weights import whole_tail
 
@@ -228,7 +228,7 @@ def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> Partl
         return body, suffix
 
     def inner(name: str) -> AnyModel:
-        return model_of(tail.files[name], compiler)
+        return build_model(tail.files[name], compiler)
 
     try:
         model = whole_tail(tail)
@@ -238,7 +238,7 @@ def with_tail(head: CompiledModel, tail: SavedTail, compiler: Compiler) -> Partl
     known = {info.name for info in head.get_outputs()} | {info.name for info in whole.graph.output}
     if unknown := sorted(set(tail.output_names) - known):
         raise FileFormatError(f"the tail has no output(s) {unknown}. Remedy: save the model again.")
-    staged = staged_tail(whole, tail.late, tail.reasons, compiler, int8)
+    staged = stage_tail(whole, tail.late, tail.reasons, compiler, int8)
     staged = None if staged is None else replace(staged, is_restored=True)
     weights = {tensor.name for tensor in whole.graph.initializer}
     read = {info.name for info in whole.graph.input} - weights
@@ -258,7 +258,7 @@ def saved_case(saved: SavedModel) -> Case:
     return Case.of(shapes, values_from_json((saved.free or {}).get("values") or {}))
 
 
-def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
+def reopen(saved: SavedModel, compiler: Compiler) -> FreeShapes:
     """The programs of a model of free dimensions, none yet.  Raises ``FileFormatError``."""
     try:
         signature = Signature.from_json((saved.free or {})["signature"])
@@ -308,10 +308,10 @@ class Reopened:
 
     def fallback(self) -> Fallback:
         """onnxruntime, for cases in which the model cannot be compiled."""
-        from quantglow.api.models.families import source_of
+        from quantglow.api.models.families import restore_source
         from quantglow.api.models.parts import ModelFallback
 
-        return ModelFallback(source_of(self.saved), self.compiler)
+        return ModelFallback(restore_source(self.saved), self.compiler)
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The parts of the file that further shapes need."""

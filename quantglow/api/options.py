@@ -24,7 +24,7 @@ from quantglow.support.options import (
     OptionKind,
     Options,
     argument,
-    one_of,
+    choice_among,
     option,
     same_option,
 )
@@ -56,13 +56,13 @@ class CompileOptions(Options):
     )
     schedule: Schedule = option(
         FAST,
-        one_of(SCHEDULES),
+        choice_among(SCHEDULES),
         '"memory": search for the order of execution with the smallest arena, up to some seconds; '
         "results are equal",
     )
     while_compiling: WhileCompiling = option(
         WAIT,
-        one_of((WAIT, ONNXRUNTIME)),
+        choice_among((WAIT, ONNXRUNTIME)),
         'what answers calls at new shapes of a model with free dimensions.  "wait": the program, '
         'once it is compiled; "onnxruntime": at once, with the float model, while a thread '
         "compiles the program; answers of an int8 model change when that is ready.  ``answers`` of "
@@ -78,7 +78,7 @@ class ProgramOptions(CompileOptions):
     num_threads: int | None = same_option(CompileOptions, "num_threads")
     _: KW_ONLY
     backend: str = option(
-        "llvm", one_of(BACKENDS), '"llvm", or "reference": the same program in NumPy'
+        "llvm", choice_among(BACKENDS), '"llvm", or "reference": the same program in NumPy'
     )
     backends: Sequence[Backend] = option(
         (),

@@ -16,17 +16,22 @@ from quantglow.api.models.fallback import (
 )
 from quantglow.api.models.families import with_steps
 from quantglow.api.pipeline.accuracy_control import AccuracyControl, Whole
-from quantglow.api.pipeline.calibration import Calibrated, calibrated
-from quantglow.api.pipeline.compilation import compiled, with_latency
-from quantglow.api.pipeline.groupwise import compiled_with_packed_weights
-from quantglow.api.pipeline.int8_tail import checked_whole, int8_tail, under_contract
-from quantglow.api.pipeline.quantization import Prepared, prepared, quantized, without_slower
+from quantglow.api.pipeline.calibration import Calibrated, calibrate
+from quantglow.api.pipeline.compilation import compile_quantized, with_latency
+from quantglow.api.pipeline.groupwise import compile_with_packed_weights
+from quantglow.api.pipeline.int8_tail import check_whole, int8_tail, under_contract
+from quantglow.api.pipeline.quantization import (
+    Prepared,
+    prepare_quantization,
+    quantize_cases,
+    without_slower,
+)
 from quantglow.api.pipeline.request import (
     AccuracyContract,
     Cut,
     QuantizationArguments,
     QuantizationRequest,
-    imported,
+    import_request,
 )
 from quantglow.importer import as_onnx
 from quantglow.importer.onnx import open_model
@@ -61,7 +66,7 @@ def quantize_and_compile(options: QuantizationArguments) -> CompiledModel | Fall
     model, samples = as_onnx(options.model, options.calibration_data)
     model = with_steps(model, options.before, options.after)
     with answering_afterwards(answers):
-        compiled = quantized_and_compiled(model, samples, QuantizationRequest.of(options), compiler)
+        compiled = run_pipeline(model, samples, QuantizationRequest.of(options), compiler)
     return ready_to_answer(compiled)
 
 
@@ -75,26 +80,26 @@ def answering_afterwards(answers: AnswerLog | None) -> Iterator[None]:
             answers.is_on = True
 
 
-def quantized_and_compiled(
+def run_pipeline(
     model: Any, data: Any, request: QuantizationRequest, compiler: Compiler
 ) -> CompiledModel | FallbackModel:
     """The stages, one after the other."""
     if request.config.weights is not None:
-        return compiled_with_packed_weights(model, data, request, compiler)
+        return compile_with_packed_weights(model, data, request, compiler)
     try:
-        source = imported(model, data, request.input_shapes)
+        source = import_request(model, data, request.input_shapes)
         if source.cut is not None:
             check_rest(source.cut, compiler)
     except UnsupportedOpError as error:
         return fallback_model(open_model(model), error, compiler.num_threads)
     with keeping_best():
-        calibrated_model = calibrated(source, request)
-        ready = prepared(calibrated_model, request)
+        calibrated_model = calibrate(source, request)
+        ready = prepare_quantization(calibrated_model, request)
         if request.measure_speed:
             ready = without_slower(ready, compiler)
         compiled = int8_model(ready, compiler)
         if source.cut and request.verify and not isinstance(compiled, CompiledModel):
-            compiled = checked_whole(compiled, source.family.signature, calibrated_model.checks)
+            compiled = check_whole(compiled, source.family.signature, calibrated_model.checks)
     if request.measure_latency:
         return with_latency(compiled, model, calibrated_model.checks.feeds)
     return compiled
@@ -114,7 +119,7 @@ def tail_behind(
     def on_tail(
         model: Any, data: Any, tail_request: QuantizationRequest
     ) -> CompiledModel | FallbackModel:
-        return quantized_and_compiled(model, data, tail_request, compiler)
+        return run_pipeline(model, data, tail_request, compiler)
 
     return int8_tail(cut, samples, request, compiler, on_tail)
 
@@ -127,8 +132,8 @@ def int8_model(prepared: Prepared, compiler: Compiler) -> CompiledModel | Partly
     whole = whole_model(cut, tail)
     if contract is None:
         with kernels_ahead(compiler) as load_kernels:
-            candidate = quantized(prepared, converted=load_kernels)
-        return whole(compiled(candidate, compiler))
+            candidate = quantize_cases(prepared, converted=load_kernels)
+        return whole(compile_quantized(candidate, compiler))
     controlled = AccuracyControl(prepared, contract, compiler, whole).run()
     if tail is None:
         return whole(controlled.head)
@@ -146,7 +151,7 @@ def check_rest(cut: Cut, compiler: Compiler) -> None:
         raise cut.error from refusal
 
 
-def quantized_under(
+def quantize_under(
     contract: AccuracyContract | None,
     graph: Graph,
     samples: Sequence[Feeds],
@@ -159,7 +164,7 @@ def quantized_under(
     if config.weights is not None:
         raise OptionError("recipes are for int8 activations. Remedy: leave weights= out.")
     with keeping_best():
-        ready = prepared(calibrated(imported(graph, samples), request), request)
+        ready = prepare_quantization(calibrate(import_request(graph, samples), request), request)
         model = int8_model(ready, compiler)
         assert isinstance(model, CompiledModel)
         return model

@@ -16,13 +16,18 @@ from quantglow.api.models.families import (
     with_steps,
 )
 from quantglow.api.options import InputShapes, Progress
-from quantglow.api.pipeline.calibration import calibrated
+from quantglow.api.pipeline.calibration import calibrate
 from quantglow.api.pipeline.compilation import page_source
-from quantglow.api.pipeline.distributed_profiling import checked_for_model, profile_on
+from quantglow.api.pipeline.distributed_profiling import check_for_model, profile_on
 from quantglow.api.pipeline.distributed_rounding import ClusterRuns
 from quantglow.api.pipeline.groupwise import graph_with_packed_weights
-from quantglow.api.pipeline.quantization import QuantizedCases, prepared, quantized, timed_layers
-from quantglow.api.pipeline.request import QuantizationRequest, computing, imported
+from quantglow.api.pipeline.quantization import (
+    QuantizedCases,
+    prepare_quantization,
+    quantize_cases,
+    time_layers,
+)
+from quantglow.api.pipeline.request import QuantizationRequest, computing, import_request
 from quantglow.api.pipeline.samples import profile_in
 from quantglow.evaluation import diagnosis
 from quantglow.evaluation.accuracy import WORST
@@ -43,7 +48,7 @@ from quantglow.quantization.qdq import fuse_quantized
 from quantglow.quantization.rounding.layerwise import Begin
 from quantglow.quantization.rounding.sample_runs import SampleRuns
 from quantglow.runtime.programs.build import Compiler
-from quantglow.runtime.programs.feeds import TensorInfo, feeds_of
+from quantglow.runtime.programs.feeds import TensorInfo, check_feeds
 from quantglow.support.arguments import (
     brief,
     choice,
@@ -57,7 +62,7 @@ from quantglow.support.arguments import (
 )
 from quantglow.support.arrays import Array
 from quantglow.support.errors import BackendError, CalibrationError, OptionError
-from quantglow.support.extras import checked_client
+from quantglow.support.extras import require_client
 from quantglow.support.processes.interrupts import keeping_best
 
 
@@ -129,8 +134,8 @@ def profile(
     model, calibration_data = as_onnx(model, calibration_data)
     model = with_steps(model, before, after)
     fixed_shapes = shapes("input_shapes", input_shapes)
-    workers = None if client is None else checked_for_model(client, model)
-    source = imported(model, calibration_data, fixed_shapes)
+    workers = None if client is None else check_for_model(client, model)
+    source = import_request(model, calibration_data, fixed_shapes)
     with keeping_best():
         if workers is not None:
             return profile_on(
@@ -161,8 +166,8 @@ def quantize(
     the workers are not, or give no result.
     """
     graph, data = as_onnx(graph, data)
-    chosen = config_of(config)
-    workers = None if client is None else checked_client(client)
+    chosen = resolve_config(config)
+    workers = None if client is None else require_client(client)
     if workers is not None and (data is None or chosen.weights is not None or not chosen.recovery):
         raise OptionError(
             "client runs the samples of accuracy recovery, and there is none without data, without "
@@ -171,7 +176,7 @@ def quantize(
         )
     if chosen.weights is not None:
         with keeping_best():
-            return graph_with_packed_weights(float_graph_of(graph), data, chosen)
+            return graph_with_packed_weights(open_float_graph(graph), data, chosen)
     if not isinstance(profile, Profile | str | os.PathLike):
         raise OptionError(
             f"profile must be a Profile or the path of one, got {brief(profile)}. "
@@ -182,7 +187,7 @@ def quantize(
     if workers is not None:
         begin = partial(ClusterRuns, workers, chosen.profile_with)
     with keeping_best(), computing(chosen.profile_with):
-        return quantizer.quantize(float_graph_of(graph), known, chosen, data=data, begin=begin)
+        return quantizer.quantize(open_float_graph(graph), known, chosen, data=data, begin=begin)
 
 
 @options_named()
@@ -193,7 +198,7 @@ def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     """
     instance("graph", graph, Graph, "a Graph, as import_model gives it")
     ends = graph.signature
-    input_feeds = feeds_of(feeds, lambda: map(TensorInfo.of, ends.inputs))
+    input_feeds = check_feeds(feeds, lambda: map(TensorInfo.of, ends.inputs))
     return leaving(ends.outputs, interpreter.interpret(graph, entering(ends.inputs, input_feeds)))
 
 
@@ -230,7 +235,7 @@ def diagnose(
     sensitivity = flag("sensitivity", sensitivity)
     measure_speed = flag("measure_speed", measure_speed)
     progress = progress_mode("progress", progress)
-    config = config_of(config)
+    config = resolve_config(config)
     if config.weights is not None:
         raise OptionError(
             "diagnose looks at int8 activations, and weights= leaves them out. Remedy: look at the "
@@ -241,14 +246,14 @@ def diagnose(
     )
     model, calibration_data = as_onnx(model, calibration_data)
     model = with_steps(model, before, after)
-    source = imported(model, calibration_data, shapes("input_shapes", input_shapes))
+    source = import_request(model, calibration_data, shapes("input_shapes", input_shapes))
     with keeping_best():
-        calibration = calibrated(source, request)
+        calibration = calibrate(source, request)
         if not calibration.checks.feeds:
             raise CalibrationError(
                 "a profile holds no samples to measure on. Remedy: pass the calibration samples."
             )
-        candidate = quantized(prepared(calibration, request))
+        candidate = quantize_cases(prepare_quantization(calibration, request))
         exact = candidate.main.candidate
         diagnosed = diagnosis.diagnose(
             exact.graph,
@@ -267,7 +272,7 @@ def diagnose(
 def with_speed(diagnosed: Diagnosis, candidate: QuantizedCases) -> Diagnosis:
     """The diagnosis with times of layers and a timeline, or a note why there are none."""
     try:
-        speeds, trace = timed_layers(candidate, Compiler.of())
+        speeds, trace = time_layers(candidate, Compiler.of())
     except BackendError as error:
         note = f"the time of layers was not measured: {error}"
         return with_source(replace(diagnosed, notes=(*diagnosed.notes, note)), candidate)
@@ -281,7 +286,7 @@ def with_source(
     return replace(diagnosed, source=page_source(candidate, trace))
 
 
-def config_of(config: QuantizationConfig | None) -> QuantizationConfig:
+def resolve_config(config: QuantizationConfig | None) -> QuantizationConfig:
     """The options, or those that are the default.  Raises ``OptionError``."""
     if config is None:
         return QuantizationConfig()
@@ -291,7 +296,7 @@ def config_of(config: QuantizationConfig | None) -> QuantizationConfig:
     return checked
 
 
-def float_graph_of(model: Any) -> Graph:
+def open_float_graph(model: Any) -> Graph:
     """The optimized float graph of a model, or of a graph; a model's stored weights stay."""
     is_graph = isinstance(model, Graph)
     graph = model if is_graph else importer.import_model(model_as_onnx(model, None), fallback=True)

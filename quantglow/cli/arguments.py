@@ -117,6 +117,6 @@ def output_argument(parser: argparse.ArgumentParser, what: str, required: bool =
     parser.add_argument("--output", required=required, metavar="FILE", help=what)
 
 
-def config_of(options: argparse.Namespace) -> QuantizationConfig:
+def parse_config(options: argparse.Namespace) -> QuantizationConfig:
     """Configuration from the arguments of ``quantization_arguments``."""
     return QuantizationConfig(**option_values(options, QUANTIZATION))

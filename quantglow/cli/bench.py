@@ -23,12 +23,12 @@ from quantglow.cli.arguments import (
     steps_arguments,
     trace_argument,
 )
-from quantglow.cli.files import SAVED, is_saved, opened
-from quantglow.cli.options import option_flags, shapes_of
-from quantglow.cli.steps import steps_of, words_of
-from quantglow.evaluation.baselines.latency import PEERS, Contender, compared
+from quantglow.cli.files import SAVED, is_saved, open_model
+from quantglow.cli.options import option_flags, parse_shapes
+from quantglow.cli.steps import parse_steps, step_words
+from quantglow.evaluation.baselines.latency import PEERS, Contender, compare_latency
 from quantglow.evaluation.call_times import CallReport, profile_calls
-from quantglow.evaluation.latencies import busy_note, call_latencies, loaded_latencies
+from quantglow.evaluation.latencies import busy_note, call_latencies, measure_loaded
 from quantglow.report.speed import LatencyComparison, calls_table, kernels_table
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
@@ -101,14 +101,14 @@ def run(options: argparse.Namespace, console: Console) -> None:
     """
     if not options.seconds > 0:
         raise OptionError(f"seconds must be positive, got {options.seconds}")
-    source = compared_file(options)
+    source = compare_file(options)
     busy = busy_note()
-    compiled = opened(options)
-    feeds = drawn_feeds(compiled, shapes_of(options))
+    compiled = open_model(options)
+    feeds = draw_feeds(compiled, parse_shapes(options))
     sizes = [None if n is None else integer("batch_sizes", n, 1) for n in options.batch_sizes]
     try:
         beside = beside_others(compiled, feeds, source, options) if source else None
-        rows = list(rows_of(compiled, [with_batch(feeds, n) for n in sizes], options, beside))
+        rows = list(measure_rows(compiled, [with_batch(feeds, n) for n in sizes], options, beside))
     except InputError as error:
         raise OptionError(
             f"the model does not run on the shapes that bench chose: {error} Or give them with "
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         console.print(calls_table(calls).rich(), kernels_table(calls).rich())
 
 
-def compared_file(options: argparse.Namespace) -> str:
+def compare_file(options: argparse.Namespace) -> str:
     """The ONNX file that other runtimes run; empty if none is asked for.  Raises
     ``OptionError``."""
     if not options.compare:
@@ -158,7 +158,7 @@ def beside_others(
     """Latencies beside other runtimes, on the first batch size."""
     batch = with_batch(feeds, options.batch_sizes[0])
     with file_with_steps(source, options) as path:
-        latencies = compared(
+        latencies = compare_latency(
             lambda arrays: compiled.run(None, arrays),
             batch,
             [Contender(name, name, path) for name in options.compare],
@@ -171,12 +171,12 @@ def beside_others(
 @contextmanager
 def file_with_steps(source: str, options: argparse.Namespace) -> Iterator[str]:
     """An ONNX file with the steps that the options name: ``source`` itself if there are none."""
-    if not words_of(options):
+    if not step_words(options):
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(with_steps(source, **steps_of(options)).SerializeToString())
+        path.write_bytes(with_steps(source, **parse_steps(options)).SerializeToString())
         yield str(path)
 
 
@@ -201,7 +201,7 @@ class Row:
         """The figures of calls with ``feeds`` that took ``seconds`` together."""
         median, p90, p99 = (float(v) for v in np.percentile(latencies, [50, 90, 99]))
         shapes = {name: array.shape for name, array in feeds.items()}
-        return Row(shapes, median, p90, p99, batch_of(feeds) * len(latencies) / seconds)
+        return Row(shapes, median, p90, p99, batch_size(feeds) * len(latencies) / seconds)
 
     @property
     def batch(self) -> int:
@@ -228,7 +228,7 @@ class Row:
         return f"batch {self.batch} ({inputs}): {times}; {self.per_second:.0f} samples/s"
 
 
-def rows_of(
+def measure_rows(
     compiled: CompiledModel | FallbackModel,
     batches: Sequence[Mapping[str, Array]],
     options: argparse.Namespace,
@@ -242,7 +242,7 @@ def rows_of(
     yield from (row(compiled, feeds, options) for feeds in batches[is_measured:])
 
 
-def batch_of(feeds: Mapping[str, Array]) -> int:
+def batch_size(feeds: Mapping[str, Array]) -> int:
     """The number of samples in feeds."""
     return max((len(a) for a in feeds.values() if a.ndim), default=1)
 
@@ -257,7 +257,7 @@ def row(
         return Row.of(feeds, times, sum(times))
     with InferQueue(compiled, options.streams) as queue:
         queue.run(None, feeds)
-        times, seconds = loaded_latencies(
+        times, seconds = measure_loaded(
             lambda: queue.submit(feeds), IN_FLIGHT * queue.streams, options.seconds
         )
     return Row.of(feeds, times, seconds)
@@ -284,7 +284,7 @@ def kernel_times(compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Ar
     return profile_calls(compiled.build, feeds)
 
 
-def drawn_feeds(
+def draw_feeds(
     compiled: CompiledModel | FallbackModel, shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, Array]:
     """Random values in the type of each input.

@@ -26,8 +26,8 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.commands import next_step
 from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved, refuse_steps
-from quantglow.cli.options import option_flags, option_values, samples_of, shapes_of
-from quantglow.cli.steps import steps_of
+from quantglow.cli.options import open_samples, option_flags, option_values, parse_shapes
+from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import CHOICES, LEVELS
 from quantglow.evaluation.report import Report
 from quantglow.export.bundle import Library
@@ -85,8 +85,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     check_folder(options.output)
     settings = {field.name: getattr(options, field.name) for field in fields(BundleOptions)}
     BundleOptions(**settings).check(options.output)
-    compiled = opened(options)
-    shapes = shapes_of(options) if is_saved(options.model) else {}
+    compiled = open_model(options)
+    shapes = parse_shapes(options) if is_saved(options.model) else {}
     compiled.export_bundle(options.output, input_shapes=shapes or None, **settings)
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))
@@ -132,18 +132,20 @@ class BundleReport(Tabular):
         yield from self.report.closing() if self.report else ()
 
 
-def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
+def open_model(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``."""
     if not options.calibration_data:
         refuse_without_data(options, "quantize_output")
         if is_saved(options.model):
             refuse_steps(options)
             return load(options.model)
-        return compile_model(options.model, input_shapes=shapes_of(options), **steps_of(options))
+        return compile_model(
+            options.model, input_shapes=parse_shapes(options), **parse_steps(options)
+        )
     check_onnx(options.model)
     return quantize_and_compile(
         options.model,
-        samples_of(options),
+        open_samples(options),
         **option_values(options, QUANTIZATION_CALL),
     )
 

@@ -12,17 +12,17 @@ from typing import Any
 from rich.console import Console
 
 from quantglow.api import stages
-from quantglow.api.quantize_and_compile import quantized_under
+from quantglow.api.quantize_and_compile import quantize_under
 from quantglow.cli.files import check_writable
 from quantglow.cli.options import option_flags
-from quantglow.cli.recipe import Recipe, images_of, load_recipe
+from quantglow.cli.recipe import Recipe, load_images, load_recipe
 from quantglow.cli.recipe_data import READERS, Reader, check_labels, same
 from quantglow.evaluation.metrics import ErrorSums
 from quantglow.evaluation.outputs import reference
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import declared_feeds
+from quantglow.ir.graph.signature import declared_only
 from quantglow.profiling import Profile
-from quantglow.profiling.samples.feeds import Feeds, feeds_of
+from quantglow.profiling.samples.feeds import Feeds, read_feeds
 from quantglow.report.tables import ReportTable, number
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.programs.build import Compiler
@@ -71,10 +71,10 @@ def run(options: argparse.Namespace, console: Console) -> None:
     recipe = load_recipe(options.recipe)
     if options.update_profile and recipe.profile:
         check_writable(str(recipe.profile))
-    graph, feeds = prepared(recipe)
+    graph, feeds = prepare(recipe)
     read = READERS[recipe.answers](recipe.model)
     compiler = Compiler.of(num_threads=options.num_threads)
-    compiled = quantized_under(recipe.contract, graph, feeds, recipe.config, compiler)
+    compiled = quantize_under(recipe.contract, graph, feeds, recipe.config, compiler)
     profile = compiled.profile
     assert profile is not None
     if options.update_profile and profile.samples < len(feeds):
@@ -98,13 +98,13 @@ def run(options: argparse.Namespace, console: Console) -> None:
         )
 
 
-def prepared(recipe: Recipe) -> tuple[Graph, list[Feeds]]:
+def prepare(recipe: Recipe) -> tuple[Graph, list[Feeds]]:
     """The float graph and the calibration feeds."""
     if not os.path.isfile(recipe.model):
         hint = f" Remedy: {recipe.obtain}" if recipe.obtain else ""
         raise ModelError(f"the model {str(recipe.model)!r} does not exist.{hint}")
-    graph = stages.float_graph_of(stages.import_model(recipe.model, recipe.input_shapes or None))
-    images, _ = images_of(recipe.calibration, recipe.steps)
+    graph = stages.open_float_graph(stages.import_model(recipe.model, recipe.input_shapes or None))
+    images, _ = load_images(recipe.calibration, recipe.steps)
     return graph, feeds_of_images(graph, images)
 
 
@@ -117,14 +117,14 @@ def feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
     if len(graph.inputs) != 1 or graph.inputs[0].type.shape[:1] != (1,):
         kinds = [f"{i.name}: {i.type}" for i in graph.inputs]
         raise ModelError(f"a recipe needs a model with one input of batch 1, this has {kinds}")
-    return list[Feeds](feeds_of(images, graph.signature))
+    return list[Feeds](read_feeds(images, graph.signature))
 
 
 def evaluate(
     recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader
 ) -> MeasuredAccuracy:
     """Evaluation of the compiled model against float; ``read`` gives the answers of outputs."""
-    images, labels = images_of(recipe.evaluation, recipe.steps)
+    images, labels = load_images(recipe.evaluation, recipe.steps)
     check_labels(labels, recipe.answers, graph)
     feeds = feeds_of_images(graph, images)
     sums = [ErrorSums() for _ in graph.outputs]
@@ -135,7 +135,7 @@ def evaluate(
             expected = waiting()
         names.add(expected.name)
         for sample, exact in zip(piece, expected.outputs, strict=True):
-            results = compiled.run(None, declared_feeds(graph.signature.inputs, sample))
+            results = compiled.run(None, declared_only(graph.signature.inputs, sample))
             sums = [s + ErrorSums.of(a, b) for s, a, b in zip(sums, exact, results, strict=True)]
             answers.append(read(exact[0]))
             got.append(read(results[0]))

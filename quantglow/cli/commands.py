@@ -37,12 +37,12 @@ from quantglow.cli.files import (
     arrays_in,
     check_onnx,
     check_writable,
-    opened,
+    open_model,
     refuse_shapes_of_saved,
     write_arrays,
 )
-from quantglow.cli.options import option_flags, option_values, samples_of, shapes_of
-from quantglow.cli.steps import steps_of, words_of
+from quantglow.cli.options import open_samples, option_flags, option_values, parse_shapes
+from quantglow.cli.steps import parse_steps, step_words
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report
 from quantglow.report.accuracy import is_close
@@ -80,10 +80,10 @@ def profile(options: argparse.Namespace, console: Console) -> None:
     check_writable(options.output, ARRAYS, (options.model, options.calibration_data))
     result = stages.profile(
         options.model,
-        samples_of(options),
+        open_samples(options),
         subset_size=options.subset_size,
-        input_shapes=shapes_of(options),
-        **steps_of(options),
+        input_shapes=parse_shapes(options),
+        **parse_steps(options),
     )
     result.save(options.output)
     console.print(
@@ -124,7 +124,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     try:
         compiled = quantize_and_compile(
             options.model,
-            samples_of(options),
+            open_samples(options),
             **option_values(options, QUANTIZE),
         )
     except AccuracyDropError as error:
@@ -153,7 +153,7 @@ def show(report: object, options: argparse.Namespace, output: str, console: Cons
 def next_command(report: Report, options: argparse.Namespace, output: str) -> str:
     """The command that measures a good model, or looks into another one."""
     is_file = os.path.basename(options.model) != "stdin.onnx"
-    onnx = ["--onnx", options.model, *words_of(options)]
+    onnx = ["--onnx", options.model, *step_words(options)]
     beside = [*onnx, "--compare", "onnxruntime"] if is_file else []
     flags = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
     saved = Path(output).suffix == SAVED
@@ -174,7 +174,7 @@ def compile(options: argparse.Namespace, console: Console) -> None:
     refuse_shapes_of_saved(options)
     check_writable(options.output, MODELS, (options.model,), FLOAT_SHARE)
     check_include_code(options.output, options.include_code)
-    compiled = opened(options)
+    compiled = open_model(options)
     console.print(compiled.report, crop=False)
     save(compiled, options.output, options.include_code, console)
 
@@ -198,7 +198,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.output:
         check_writable(options.output, ARRAYS, (options.model, options.inputs))
     feeds = arrays_in(options.inputs)
-    compiled = opened(options)
+    compiled = open_model(options)
     outputs = compiled.run(None, feeds)
     named = dict(zip((info.name for info in compiled.get_outputs()), outputs, strict=True))
     console.print(outputs_table(named).rich())
@@ -266,4 +266,4 @@ def source_words(options: argparse.Namespace) -> list[str]:
     words = [options.model, "--calibration-data", options.calibration_data]
     words += ["--preprocess", options.preprocess] if options.preprocess else []
     words += ["--input-shapes", *options.input_shapes] if options.input_shapes else []
-    return [*words, *words_of(options)]
+    return [*words, *step_words(options)]

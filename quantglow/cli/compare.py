@@ -18,7 +18,7 @@ from quantglow.cli.arguments import (
     steps_arguments,
 )
 from quantglow.cli.files import check_onnx
-from quantglow.cli.options import option_flags, option_values, samples_of
+from quantglow.cli.options import open_samples, option_flags, option_values
 from quantglow.evaluation.baselines.quantizers import PEER_QUANTIZERS
 
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     check_onnx(options.model)
     comparison = compare(
         options.model,
-        samples_of(options),
+        open_samples(options),
         quantizers=options.quantizers,
         seconds=options.seconds,
         peer_minutes=options.peer_minutes,

@@ -11,15 +11,15 @@ from rich.console import Console
 from quantglow.api import stages
 from quantglow.cli.arguments import (
     calibration_arguments,
-    config_of,
     model_argument,
     output_argument,
+    parse_config,
     quantization_arguments,
     steps_arguments,
 )
 from quantglow.cli.files import check_onnx, check_writable
-from quantglow.cli.options import samples_of, shapes_of
-from quantglow.cli.steps import steps_of
+from quantglow.cli.options import open_samples, parse_shapes
+from quantglow.cli.steps import parse_steps
 from quantglow.evaluation.accuracy import WORST
 from quantglow.evaluation.diagnosis import Diagnosis
 from quantglow.support.files import writing
@@ -60,15 +60,15 @@ def run(options: argparse.Namespace, console: Console) -> None:
         check_writable(options.output, PAGES, (options.model, options.calibration_data))
     diagnosis = stages.diagnose(
         options.model,
-        samples_of(options),
-        config_of(options),
+        open_samples(options),
+        parse_config(options),
         subset_size=options.subset_size,
         samples=options.samples,
         sensitivity=options.sensitivity,
         worst=options.worst,
-        input_shapes=shapes_of(options),
+        input_shapes=parse_shapes(options),
         measure_speed=wants_speed(options),
-        **steps_of(options),
+        **parse_steps(options),
     )
     console.print(diagnosis, highlight=False, crop=False)
     if options.output:

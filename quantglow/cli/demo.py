@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     for make in EXAMPLES:
         example = make()
         console.rule(example.title)
-        runners, report = prepared(example, threads)
+        runners, report = prepare(example, threads)
         console.print(report.headline, operators_line(report), sep="\n", highlight=False)
         console.print(stages_table(report).rich())
         console.print(results_table(example, runners, threads).rich())
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     console.print(f"{time.perf_counter() - start:.0f} s in all")
 
 
-def prepared(example: Example, threads: int) -> tuple[dict[str, Runner], Report]:
+def prepare(example: Example, threads: int) -> tuple[dict[str, Runner], Report]:
     """Models of both precisions and both runtimes, by title, and the report of quantglow's int8."""
     shape = (1, *example.images.shape[1:])
     shapes = {example.input_name: shape}

@@ -20,7 +20,7 @@ from quantglow.api.compile import compile as compile_model
 from quantglow.api.load import load
 from quantglow.api.options import CompileOptions
 from quantglow.cli.options import option_values
-from quantglow.cli.steps import words_of
+from quantglow.cli.steps import step_words
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.support.arrays import Array
@@ -152,7 +152,7 @@ def from_stdin() -> Iterator[str]:
         yield str(path)
 
 
-def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
+def open_model(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
     code: Any = getattr(options, "code", "ignore")
     tune: Any = getattr(options, "tune", None)
@@ -170,7 +170,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
 
 def refuse_steps(options: argparse.Namespace) -> None:
     """Raise ``OptionError`` if steps are given for a saved model, and no ONNX file beside it."""
-    if words_of(options) and not getattr(options, "onnx", None):
+    if step_words(options) and not getattr(options, "onnx", None):
         raise OptionError(
             f"--before and --after are for ONNX models, {options.model!r} is a saved one. Remedy: "
             "give them where the model is compiled; a saved model has its steps."

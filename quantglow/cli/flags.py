@@ -60,7 +60,7 @@ def with_config(words: Sequence[str], commands: dict[str, argparse.ArgumentParse
     place = list(words).index(command)
     parsed, remainder = parser.parse_known_args(list(words[place + 1 :]))
     config_words = [
-        word for path in parsed.config for word in words_of(path, command, commands[command])
+        word for path in parsed.config for word in file_words(path, command, commands[command])
     ]
     return [*words[: place + 1], *rest_behind(remainder, config_words)]
 
@@ -74,7 +74,7 @@ def rest_behind(remainder: Sequence[str], words: Sequence[str]) -> list[str]:
     return [*remainder[:first], *words, *remainder[first:]]
 
 
-def words_of(path: str, command: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+def file_words(path: str, command: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     """The flags of a file."""
     for name, value in entries(path).items():
         flag = f"--{name.replace('_', '-')}"
@@ -129,7 +129,7 @@ def in_flags(
 ) -> str:
     """A message with the flags of ``command``, or else of the first command that has them;
     ``is_about_option``: it may begin with the name of one."""
-    flags = flags_of(command, parsers)
+    flags = command_flags(command, parsers)
     subject = SUBJECT.match(text) if is_about_option else None
     if subject and flags.get(subject[0], "").startswith("--"):
         text = flags[subject[0]] + text[subject.end() :]
@@ -138,7 +138,7 @@ def in_flags(
         name, value, entry = match.groups()
         if name == command:
             return name
-        return worded(flags[name], value or entry or "") if name in flags else match[0]
+        return word(flags[name], value or entry or "") if name in flags else match[0]
 
     def bare(match: re.Match[str]) -> str:
         is_word = "_" not in match[1]  # "target" is one of English, too.
@@ -147,7 +147,7 @@ def in_flags(
     return NAME.sub(bare, KEYWORD.sub(keyword, text))
 
 
-def flags_of(command: str, parsers: Mapping[str, argparse.ArgumentParser]) -> dict[str, str]:
+def command_flags(command: str, parsers: Mapping[str, argparse.ArgumentParser]) -> dict[str, str]:
     """The flag of each keyword, with its command if it is of another one."""
     flags: dict[str, str] = {}
     for name in sorted(parsers, key=lambda name: name != command):
@@ -158,7 +158,7 @@ def flags_of(command: str, parsers: Mapping[str, argparse.ArgumentParser]) -> di
     return flags
 
 
-def worded(flag: str, value: str) -> str:
+def word(flag: str, value: str) -> str:
     """A flag and its value as words of a command line."""
     if value == "True":
         return flag

@@ -16,16 +16,16 @@ from rich.console import Console
 from quantglow.api import stages
 from quantglow.api.compile import compile as compile_model
 from quantglow.api.models.families import is_quantized, with_steps
-from quantglow.api.pipeline.calibration import calibrated
-from quantglow.api.pipeline.quantization import prepared, quantized
-from quantglow.api.pipeline.request import QuantizationRequest, imported
+from quantglow.api.pipeline.calibration import calibrate
+from quantglow.api.pipeline.quantization import prepare_quantization, quantize_cases
+from quantglow.api.pipeline.request import QuantizationRequest, import_request
 from quantglow.api.quantize_and_compile import quantize_and_compile
 from quantglow.cli.arguments import (
     QUANTIZATION,
     STEPS,
     calibration_arguments,
-    config_of,
     model_argument,
+    parse_config,
     quantization_arguments,
     schedule_argument,
     steps_arguments,
@@ -38,8 +38,8 @@ from quantglow.cli.files import (
     refuse_shapes_of_saved,
     refuse_steps,
 )
-from quantglow.cli.options import option_values, samples_of, shapes_of
-from quantglow.cli.steps import steps_of
+from quantglow.cli.options import open_samples, option_values, parse_shapes
+from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import LEVELS
 from quantglow.evaluation.footprint import Footprint
 from quantglow.evaluation.report import Report
@@ -114,7 +114,7 @@ def draw(options: argparse.Namespace) -> None:
     read = [file for file in (options.model, options.calibration_data) if file is not None]
     check_writable(options.output, PICTURES, read)
     refuse_shapes_of_saved(options)
-    footprint = Footprint.of(graph_of(options), options.target, options.schedule)
+    footprint = Footprint.of(open_graph(options), options.target, options.schedule)
     with writing(options.output) as file:
         file.write_text(str(MemoryPicture(footprint.map)), encoding="utf-8")
 
@@ -123,8 +123,8 @@ def stage_text(options: argparse.Namespace) -> str:
     """The text of the stage that ``options`` ask for."""
     refuse_shapes_of_saved(options)
     if options.stage == "report":
-        return report_text(report_of(options), options)
-    graph = graph_of(options)
+        return report_text(open_report(options), options)
+    graph = open_graph(options)
     if options.stage == "int8" and not is_quantized(graph):
         raise OptionError("stage int8 needs --calibration-data FILE")
     if options.stage in ("imported", "optimized", "int8"):
@@ -146,25 +146,25 @@ def report_text(report: object, options: argparse.Namespace) -> str:
     return str(ReportView(report, all_layers=True, next_step=step))
 
 
-def graph_of(options: argparse.Namespace) -> Graph:
+def open_graph(options: argparse.Namespace) -> Graph:
     """The graph of the stage, or the graph that its program is made of."""
     if is_saved(options.model):
         refuse_steps(options)
         return saved_graph(options.model)
     if options.calibration_data and options.stage not in ("imported", "optimized"):
         request = QuantizationRequest(
-            config=config_of(options),
+            config=parse_config(options),
             subset_size=options.subset_size,
             verify=False,
             holds_out=True,
         )
-        model = with_steps(options.model, **steps_of(options))
-        source = imported(model, samples_of(options), shapes_of(options))
-        return quantized(prepared(calibrated(source, request), request)).main.graph
-    graph = stages.import_model(options.model, shapes_of(options), **steps_of(options))
+        model = with_steps(options.model, **parse_steps(options))
+        source = import_request(model, open_samples(options), parse_shapes(options))
+        return quantize_cases(prepare_quantization(calibrate(source, request), request)).main.graph
+    graph = stages.import_model(options.model, parse_shapes(options), **parse_steps(options))
     if options.stage == "imported" or is_quantized(graph):
         return graph
-    return stages.float_graph_of(graph)
+    return stages.open_float_graph(graph)
 
 
 def saved_graph(path: str) -> Graph:
@@ -180,18 +180,18 @@ def saved_graph(path: str) -> Graph:
     return graph
 
 
-def report_of(options: argparse.Namespace) -> object:
+def open_report(options: argparse.Namespace) -> object:
     """The report saved with a model, or a new one from quantizing or compiling it."""
     if is_saved(options.model):
         refuse_steps(options)
         return Report.from_json(saving.load(options.model).report)
     if not options.calibration_data:
         return compile_model(
-            options.model, input_shapes=shapes_of(options), **steps_of(options)
+            options.model, input_shapes=parse_shapes(options), **parse_steps(options)
         ).report
     return quantize_and_compile(
         options.model,
-        samples_of(options),
+        open_samples(options),
         **option_values(options, [*QUANTIZATION, "subset_size", "input_shapes", *STEPS]),
     ).report
 
@@ -206,7 +206,7 @@ def lines_about(text: str, pattern: str) -> str:
     matching = [line for line in lines if any(fits(name, pattern) for name in names_in(line))]
     if not matching:
         raise OptionError(no_layer(pattern, [n for line in lines for n in names_in(line)]))
-    return "\n".join(map(shortened, matching))
+    return "\n".join(map(shorten, matching))
 
 
 def names_in(line: str) -> list[str]:
@@ -219,7 +219,7 @@ def fits(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}:*")
 
 
-def shortened(line: str) -> str:
+def shorten(line: str) -> str:
     """The line with the first two numbers of long tuples, and how many there are."""
 
     def cut(match: re.Match[str]) -> str:

@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        options = parsed(words)
+        options = parse(words)
         console = Console(soft_wrap=False, width=width())
         with ExitStack() as stack:
             if getattr(options, "model", None) == STDIN:
@@ -214,7 +214,7 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns if has_columns or is_terminal else WIDE
 
 
-def parsed(words: Sequence[str]) -> argparse.Namespace:
+def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options of a command line and of its ``--config`` files."""
     top = parser()
     return top.parse_args(with_config(words, parsers(top)))

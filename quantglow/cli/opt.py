@@ -18,7 +18,7 @@ from quantglow.api import stages
 from quantglow.api.bisect import Bisection, bisect
 from quantglow.cli.arguments import steps_arguments
 from quantglow.cli.files import check_onnx
-from quantglow.cli.steps import steps_of, words_of
+from quantglow.cli.steps import parse_steps, step_words
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.text import arrays_written_out, parse_graph, print_with_arrays
 from quantglow.ir.program.text import parse_program
@@ -52,7 +52,7 @@ GRAPH_PASSES: dict[str, Pass] = by_name(
 NAMED_PROGRAM_PASSES: dict[str, ProgramPass] = by_name(PROGRAM_PASSES)
 
 
-def chosen(names: Iterable[str], passes: dict[str, Step], others: Iterable[str]) -> list[Step]:
+def choose(names: Iterable[str], passes: dict[str, Step], others: Iterable[str]) -> list[Step]:
     """The passes of these names.  Raises ``OptionError``, with a near name; ``others`` are names of
     passes over the other representation.
     """
@@ -127,15 +127,15 @@ def text_for(options: argparse.Namespace) -> str:
     """The text that the options ask for."""
     if options.list:
         return listing()
-    return f"{bisected(options)}\n" if options.bisect else optimized(options)
+    return f"{bisect_passes(options)}\n" if options.bisect else optimize_text(options)
 
 
-def bisected(options: argparse.Namespace) -> Bisection:
+def bisect_passes(options: argparse.Namespace) -> Bisection:
     """The finding of ``bisect`` for an ONNX model.  Raises ``OptionError`` without samples."""
     if options.calibration_data is None:
         raise OptionError("bisect: give samples by --calibration-data")
     check_onnx(options.text)
-    return bisect(options.text, options.calibration_data, **steps_of(options))
+    return bisect(options.text, options.calibration_data, **parse_steps(options))
 
 
 def listing() -> str:
@@ -148,24 +148,24 @@ def table(passes: dict[str, Callable[..., Any]]) -> str:
     return "".join(f"  {name:32}{summary(step)}\n" for name, step in passes.items())
 
 
-def optimized(options: argparse.Namespace) -> str:
+def optimize_text(options: argparse.Namespace) -> str:
     """The text of the graph or program after the passes that ``options`` name."""
     most = integer("max_elements", options.max_elements)
     if Path(options.text).suffix == ".onnx":
-        graph = stages.import_model(options.text, **steps_of(options))
-        return optimized_graph(graph, options.passes, most, options.verify)
-    if words_of(options):
+        graph = stages.import_model(options.text, **parse_steps(options))
+        return optimize_graph(graph, options.passes, most, options.verify)
+    if step_words(options):
         raise OptionError(
             "--before and --after are for ONNX models, and a text is a graph or a program already. "
             "Remedy: omit them, or give the model."
         )
-    text = text_of(options.text)
+    text = read_text(options.text)
     if text.startswith("program"):
-        return optimized_program(text, options.passes, most)
-    return optimized_graph(parse_graph(text, {}), options.passes, most, options.verify)
+        return optimize_program(text, options.passes, most)
+    return optimize_graph(parse_graph(text, {}), options.passes, most, options.verify)
 
 
-def text_of(path: str) -> str:
+def read_text(path: str) -> str:
     """The text of a file, or of stdin.  Raises ``FileFormatError``."""
     if path == "-" and sys.stdin is None:
         raise FileFormatError("there is no stdin to read a text from. Remedy: name a file.")
@@ -177,17 +177,17 @@ def text_of(path: str) -> str:
         ) from error
 
 
-def optimized_graph(graph: Graph, names: Iterable[str], most: int, verify: bool) -> str:
+def optimize_graph(graph: Graph, names: Iterable[str], most: int, verify: bool) -> str:
     """The text of the graph after these passes."""
-    passes = chosen(names, GRAPH_PASSES, NAMED_PROGRAM_PASSES)
+    passes = choose(names, GRAPH_PASSES, NAMED_PROGRAM_PASSES)
     if verify:
         graph.verify()
     optimized = run_in_order(graph, passes, Graph.verify, always=verify)
     return print_with_arrays(optimized, most)
 
 
-def optimized_program(text: str, names: Iterable[str], most: int) -> str:
+def optimize_program(text: str, names: Iterable[str], most: int) -> str:
     """The text of the program after these passes; reading it verifies it."""
-    passes = chosen(names, NAMED_PROGRAM_PASSES, GRAPH_PASSES)
+    passes = choose(names, NAMED_PROGRAM_PASSES, GRAPH_PASSES)
     program = run_in_order(parse_program(text, {}), passes, verify_program, always=True)
     return program.text(arrays_written_out(most))

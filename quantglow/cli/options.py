@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quantglow.api.pipeline.request import QuantizationArguments
-from quantglow.cli.steps import listed
+from quantglow.cli.steps import list_steps
 from quantglow.profiling.samples import ImageFolder
 from quantglow.quantization.options import AUTO, NONE
 from quantglow.support.errors import OptionError
@@ -25,7 +25,7 @@ CODE = re.compile(r"``([^`]+)``")
 """A name in a help text."""
 
 
-def flag_of(name: str) -> str:
+def flag_name(name: str) -> str:
     """The flag of an option."""
     return f"--{name.replace('_', '-')}"
 
@@ -41,9 +41,9 @@ def option_flags(
     usual = {each.name: each.default for each in fields(kind)} | defaults  # type: ignore[arg-type]
     return [
         parser.add_argument(
-            flag_of(name),
+            flag_name(name),
             default=usual[name],
-            help=help_of(declared, name, usual[name]),
+            help=flag_help(declared, name, usual[name]),
             **flag_words(declared[name].flag or {}, usual[name]),
         )
         for name in names
@@ -57,12 +57,12 @@ def flag_words(words: Mapping[str, Any], default: Any) -> dict[str, Any]:
     return {"action": "store_true" if default is False else argparse.BooleanOptionalAction}
 
 
-def help_of(declared: Mapping[str, Declaration], name: str, default: Any) -> str:
+def flag_help(declared: Mapping[str, Declaration], name: str, default: Any) -> str:
     """The help of an option, with flags for the names of other options, and its default."""
 
     def named(match: re.Match[str]) -> str:
         other = declared.get(match[1])
-        return match[1] if other is None or other.flag is None else flag_of(match[1])
+        return match[1] if other is None or other.flag is None else flag_name(match[1])
 
     text = CODE.sub(named, declared[name].help).replace("%", "%%")
     is_shown = isinstance(default, str | int | float) and not isinstance(default, bool)
@@ -84,7 +84,7 @@ def techniques(name: str, options: argparse.Namespace) -> str | tuple[str, ...]:
     return AUTO if AUTO in words else () if NONE in words else tuple(words)
 
 
-def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+def parse_shapes(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     """Shapes by name: ``["x:1,3,48,192"]`` becomes ``{"x": (1, 3, 48, 192)}``."""
     shapes = {}
     for text in options.input_shapes or ():
@@ -96,13 +96,13 @@ def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def samples_of(options: argparse.Namespace) -> Any:
+def open_samples(options: argparse.Namespace) -> Any:
     """The calibration data: a path, or with ``--preprocess`` the images of a folder."""
     path = options.calibration_data
     return ImageFolder(path, options.preprocess) if path and options.preprocess else path
 
 
-def validation_of(options: argparse.Namespace) -> Any:
+def open_validation(options: argparse.Namespace) -> Any:
     """The validation data; images in subfolders are labeled by these."""
     path = options.validation_data
     if not path or not options.preprocess or not os.path.isdir(path):
@@ -114,8 +114,8 @@ def validation_of(options: argparse.Namespace) -> Any:
 READERS: dict[str, Callable[[str, argparse.Namespace], Any]] = {
     "recovery": techniques,
     "equalization": techniques,
-    "input_shapes": lambda name, options: shapes_of(options),
-    "validation_data": lambda name, options: validation_of(options),
-    "before": lambda name, options: listed(name, getattr(options, name)),
-    "after": lambda name, options: listed(name, getattr(options, name)),
+    "input_shapes": lambda name, options: parse_shapes(options),
+    "validation_data": lambda name, options: open_validation(options),
+    "before": lambda name, options: list_steps(name, getattr(options, name)),
+    "after": lambda name, options: list_steps(name, getattr(options, name)),
 }

@@ -88,7 +88,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
         ) from error
 
 
-def images_of(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array, Array | None]:
+def load_images(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array, Array | None]:
     """Model inputs, and the labels if the data set has them.  Raises ``CalibrationError``."""
     try:
         stored = read_arrays(data.file)

@@ -76,7 +76,7 @@ def crop(images: ImageSet, side: Any) -> Array:
     return np.stack(crops)
 
 
-def zero_right_of(images: ImageSet, role: Any) -> Array:
+def clear_right(images: ImageSet, role: Any) -> Array:
     """0 in every column from an image's width on; ``role`` names the array of widths."""
     widths = images.arrays.get(str(role))
     if widths is None or widths.shape != images.values.shape[:1]:
@@ -106,7 +106,7 @@ STEPS: dict[str, Callable[[ImageSet, Any], Array]] = {
     "crop": crop,
     "divide": divide,
     "subtract": subtract,
-    "zero_right_of": zero_right_of,
+    "zero_right_of": clear_right,
 }
 
 

@@ -24,25 +24,25 @@ ANTIALIAS = "antialias"
 AFTER = "softmax sigmoid topk:K argmax layout:NHWC"
 
 
-def steps_of(options: argparse.Namespace) -> dict[str, Any]:
+def parse_steps(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments from their flags.  Raises ``OptionError``."""
-    return {name: listed(name, getattr(options, name)) for name in ("before", "after")}
+    return {name: list_steps(name, getattr(options, name)) for name in ("before", "after")}
 
 
-def words_of(options: argparse.Namespace) -> list[str]:
+def step_words(options: argparse.Namespace) -> list[str]:
     """The flags of steps as they were given."""
     options_by_flag = (("--before", options.before), ("--after", options.after))
     return [word for flag, words in options_by_flag if words for word in (flag, *words)]
 
 
-def listed(option: str, words: Sequence[str] | None) -> Any:
+def list_steps(option: str, words: Sequence[str] | None) -> Any:
     """A list of steps, or lists by name, which holds for the words behind it, too."""
     named: dict[str, list[steps.Step]] = {}
     current = ""
     for word in words or ():
         name, equals, text = word.rpartition("=")
         current = name if equals else current
-        named.setdefault(current, []).append(parsed(option, text))
+        named.setdefault(current, []).append(parse(option, text))
     if "" not in named:
         return named or None
     if len(named) > 1:
@@ -53,7 +53,7 @@ def listed(option: str, words: Sequence[str] | None) -> Any:
     return named[""]
 
 
-def parsed(option: str, text: str) -> steps.Step:
+def parse(option: str, text: str) -> steps.Step:
     """The step of a word.  Raises ``OptionError``."""
     name, _, arguments = text.partition(":")
     make = STEPS[choice(option, name, STEPS)]

@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 
 from quantglow.cli.arguments import MACHINE, steps_arguments
-from quantglow.cli.bench import drawn_feeds
-from quantglow.cli.files import opened
+from quantglow.cli.bench import draw_feeds
+from quantglow.cli.files import open_model
 from quantglow.cli.options import option_flags
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.machine import core_to_json
@@ -26,7 +26,7 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.support.errors import OptionError
 from quantglow.support.extras import dask
 from quantglow.support.progress import step
-from quantglow.tuning.core_fit import CoreFit, measure_core, stored
+from quantglow.tuning.core_fit import CoreFit, measure_core, store
 from quantglow.tuning.networks import MAX_MINUTES, Tuning, tune_network
 from quantglow.tuning.records import Record, check_minutes
 from quantglow.tuning.tuner import DEFAULT_SEARCHER, SEARCHERS
@@ -89,11 +89,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
         console.print(f"warning: {busy}", highlight=False)
     facts: dict[str, Any] = {}
     if options.machine:
-        fit = stored(measure_core(lambda done: told(f"{done} tiles timed")))
+        fit = store(measure_core(lambda done: tell(f"{done} tiles timed")))
         facts["machine"] = machine_json(fit)
         if not options.json:
             console.print(summary(fit), highlight=False, markup=False)
-            console.print(table_of(fit).rich())
+            console.print(costs_table(fit).rich())
     if options.model is not None:
         facts |= tune_model(options, minutes, console)
     if options.json:
@@ -105,15 +105,15 @@ def tune_model(
 ) -> dict[str, Any]:
     """Measure the kernels of a model, and the whole model before and after."""
     start = time.monotonic()
-    compiled = opened(options)
+    compiled = open_model(options)
     compiler = Compiler.of(options.target, options.num_threads, schedule=options.schedule)
     around = (time.monotonic() - start + 2 * COMPARED_SECONDS) / 60
-    with client_of(options.scheduler) as client, step("kernels are measured"):
+    with open_client(options.scheduler) as client, step("kernels are measured"):
         time_left = time_for_kernels(minutes, around)
-        tuning = tune_network(compiled, compiler, time_left, options.searcher, told, client)
+        tuning = tune_network(compiled, compiler, time_left, options.searcher, tell, client)
     assert isinstance(compiled, CompiledModel)
     tuned = tuning.compiler.compile(compiled.graph).executable
-    plain, feeds = compiled.build.executable, drawn_feeds(compiled, {})
+    plain, feeds = compiled.build.executable, draw_feeds(compiled, {})
     times = medians(
         {"before": lambda: plain.run(feeds), "after": lambda: tuned.run(feeds)}, COMPARED_SECONDS
     )
@@ -146,7 +146,7 @@ def advice(tuning: Tuning, faster: int) -> str:
 
 
 @contextmanager
-def client_of(address: str | None) -> Iterator[Any]:
+def open_client(address: str | None) -> Iterator[Any]:
     """A client of the Dask scheduler at an address; None where none is given.  Raises
     ``OptionError``."""
     if address is None:
@@ -164,7 +164,7 @@ def client_of(address: str | None) -> Iterator[Any]:
         yield client
 
 
-def told(line: str) -> None:
+def tell(line: str) -> None:
     """Say on stderr how far the work is."""
     print(line, file=sys.stderr, flush=True)
 
@@ -203,15 +203,15 @@ def machine_json(core_fit: CoreFit) -> dict[str, object]:
     }
 
 
-def table_of(core_fit: CoreFit) -> ReportTable:
+def costs_table(core_fit: CoreFit) -> ReportTable:
     """The costs, before and now."""
-    before, now = map(texts_of, (core_fit.listed, core_fit.core))
+    before, now = map(cost_texts, (core_fit.listed, core_fit.core))
     rows = [(name, before[name], now[name]) for name in before]
     columns = ("cost", "before", "now")
     return ReportTable(f"Core of this machine ({core_fit.target.name})", columns, rows)
 
 
-def texts_of(core: Core) -> dict[str, str]:
+def cost_texts(core: Core) -> dict[str, str]:
     """Each cost as text."""
     return {name: str(value) for name, value in core_to_json(core).items()}
 

@@ -124,18 +124,20 @@ def profile_calls(build: Build, feeds: Mapping[str, Array], repeats: int = 30) -
 
     If a batch runs in pieces, the first piece is timed.
     """
-    executable, part_feeds = timed_part(build, feeds)
+    executable, part_feeds = select_part(build, feeds)
     calls = executable.profile_calls(part_feeds, repeats)
     return CallReport(calls, measure_peak(executable.target, build.num_threads))
 
 
-def timed_calls(build: Build, feeds: Mapping[str, Array]) -> list[CallTime]:
+def time_calls(build: Build, feeds: Mapping[str, Array]) -> list[CallTime]:
     """The median time of every kernel call of a build."""
-    executable, part_feeds = timed_part(build, feeds)
+    executable, part_feeds = select_part(build, feeds)
     return executable.profile_calls(part_feeds)
 
 
-def timed_part(build: Build, feeds: Mapping[str, Array]) -> tuple[LlvmExecutable, dict[str, Array]]:
+def select_part(
+    build: Build, feeds: Mapping[str, Array]
+) -> tuple[LlvmExecutable, dict[str, Array]]:
     """The compiled program of a build, and the part of ``feeds`` that it takes.
 
     Raises ``BackendError`` if there is no program.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from quantglow.codegen.llvm.call_profile import name_of
 from quantglow.codegen.llvm.emitted import EmittedCall, EmittedProgram, Place
-from quantglow.export.bundle import BundleCode, BundledModel, contents_of
+from quantglow.export.bundle import BundleCode, BundledModel, build_contents
 from quantglow.export.bundle.constants import Placement
 from quantglow.export.bundle.exporter import (
     bundle_target,
@@ -66,7 +66,7 @@ class Footprint(Concise, HasText):
             planned = plan_program(graph, bundle_isa)
         emitted = code_for(planned, bundle_isa)
         model = BundledModel("model", graph.source_hash, is_integer(graph))
-        bundle = contents_of(model, BundleCode((emitted,)), Placement.OBJECT)
+        bundle = build_contents(model, BundleCode((emitted,)), Placement.OBJECT)
         return Footprint(
             bundle_isa.name,
             bundle.flash,
@@ -74,12 +74,12 @@ class Footprint(Concise, HasText):
             bundle.program.arena_nbytes,
             replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
             least.plan.peak_nbytes,
-            tuple(layers_of(planned.program, emitted)),
+            tuple(layer_footprints(planned.program, emitted)),
             MemoryMap.of(planned.program, planned.plan),
         )
 
 
-def layers_of(program: Program, emitted: EmittedProgram) -> Iterator[LayerFootprint]:
+def layer_footprints(program: Program, emitted: EmittedProgram) -> Iterator[LayerFootprint]:
     """The calls of a program; a constant counts where it is read first."""
     live, counted = live_nbytes(program), set[int]()
     for call in emitted.calls:

@@ -51,25 +51,25 @@ def medians(runs: Mapping[str, Callable[[], object]], seconds: float = 1.0) -> d
     counts, end = {}, time.perf_counter() + seconds * len(runs)
     for name, run in runs.items():
         run()
-        once = _spent(run, 1)
+        once = _spend(run, 1)
         counts[name] = max(1, int(seconds / ROUNDS / max(once, 1e-6)))
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(ROUNDS):
         if number >= FEWEST_ROUNDS and time.perf_counter() > end:
             break
         for name, run in runs.items():
-            times[name].append(_spent(run, counts[name]) / counts[name])
+            times[name].append(_spend(run, counts[name]) / counts[name])
     return {name: float(np.median(seconds)) for name, seconds in times.items()}
 
 
-def _spent(run: Callable[[], object], count: int) -> float:
+def _spend(run: Callable[[], object], count: int) -> float:
     start = time.perf_counter()
     for _ in range(count):
         run()
     return time.perf_counter() - start
 
 
-def loaded_latencies(
+def measure_loaded(
     submit: Callable[[], Future[Any]], in_flight: int, seconds: float
 ) -> tuple[list[float], float]:
     """Seconds of each call while ``in_flight`` of them are under way, and of all together.

@@ -17,18 +17,18 @@ import numpy as np
 from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy, RightAnswers
 from quantglow.evaluation.metrics import CodeCounter, ErrorSums
 from quantglow.evaluation.outputs import Feeds, Reference, Runner, output_accuracy, with_logits
-from quantglow.interpreter import Listener, interpret, value_of
+from quantglow.interpreter import Listener, compute_value, interpret
 from quantglow.interpreter.executor import Execution
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.arithmetic import dequantize, quantize
-from quantglow.ir.ops.work import evaluated_macs
+from quantglow.ir.ops.work import count_evaluated_macs
 from quantglow.ir.types import TensorType
 from quantglow.profiling import Histogram, Profile
 from quantglow.quantization.quantizer import QuantizationReport
 from quantglow.quantization.search.fake_quantization import logit_outputs
 from quantglow.support.arrays import Array
-from quantglow.support.processes.interrupts import NEVER, Deadline, ended, is_interrupted
+from quantglow.support.processes.interrupts import NEVER, Deadline, end, is_interrupted
 
 Sample = TypeVar("Sample", bound=Mapping[str, Array])
 
@@ -80,7 +80,7 @@ def verify(
     A check that fails becomes a note: the model does not depend on it.
     """
     if not samples:
-        return unverified(decisions, "not checked: a profile holds no samples to check with")
+        return skip_verification(decisions, "not checked: a profile holds no samples to check with")
 
     def compared() -> Verification:
         expected = reference()
@@ -97,8 +97,8 @@ def verify(
         )
         return Verification(layers=accuracies)
 
-    outputs = attempted(compared, Verification(), "the outputs were not compared")
-    layers = attempted(by_layer, unverified(decisions), "the layers were not compared")
+    outputs = attempt(compared, Verification(), "the outputs were not compared")
+    layers = attempt(by_layer, skip_verification(decisions), "the layers were not compared")
     figures = with_logits(outputs.outputs, float_graph, layers.layers)
     notes = (*outputs.notes, *layers.notes)
     return replace(outputs, outputs=figures, layers=layers.layers, notes=notes)
@@ -106,7 +106,7 @@ def verify(
 
 def affordable(samples: Sequence[Sample], graph: Graph) -> Sequence[Sample]:
     """The samples that the check has time for."""
-    work = sum(map(evaluated_macs, graph.compute_nodes()))
+    work = sum(map(count_evaluated_macs, graph.compute_nodes()))
     return samples[: max(MAX_SAMPLES, WORK // max(int(work), 1))]
 
 
@@ -114,12 +114,12 @@ def until_interrupted(samples: Iterable[Sample]) -> Iterator[Sample]:
     """The samples until Ctrl-C, at least one."""
     for index, feeds in enumerate(samples):
         if index and is_interrupted():
-            ended("the check", f"Ctrl-C ended the check early: after {index} sample(s)")
+            end("the check", f"Ctrl-C ended the check early: after {index} sample(s)")
             return
         yield feeds
 
 
-def attempted(
+def attempt(
     check: Callable[[], Verification], otherwise: Verification, failure: str
 ) -> Verification:
     """The result of a check; ``otherwise`` with a note if it raises."""
@@ -130,7 +130,7 @@ def attempted(
         return replace(otherwise, notes=(*otherwise.notes, note))
 
 
-def unverified(decisions: QuantizationReport, *notes: str) -> Verification:
+def skip_verification(decisions: QuantizationReport, *notes: str) -> Verification:
     """The decisions alone, without a run."""
     layers = tuple(map(LayerAccuracy.of, decisions.nodes))
     return Verification(layers=layers, notes=notes)
@@ -153,7 +153,7 @@ def layer_accuracy(
     for feeds in samples:
         exact = values_by_name(float_graph, feeds)
         _add(local, local_sums(int8_graph, exact))
-        _add(accumulated, accumulated_sums(int8_graph, feeds, exact, counter))
+        _add(accumulated, accumulate_errors(int8_graph, feeds, exact, counter))
     uses = counter.uses(histograms)
     layers = map(LayerAccuracy.of, decisions.nodes)
     return tuple(
@@ -175,7 +175,7 @@ def values_by_name(graph: Graph, feeds: Feeds) -> dict[str, Array]:
     return values
 
 
-def accumulated_sums(
+def accumulate_errors(
     graph: Graph, feeds: Feeds, exact: Mapping[str, Array], *listeners: Listener
 ) -> dict[str, ErrorSums]:
     """Each value of the int8 graph's own run against the exact value of its name.
@@ -217,10 +217,10 @@ class _Local(NamedTuple):
 
 
 def _local(exact: Mapping[str, Array], node: Node, operands: Sequence[_Local]) -> _Local:
-    value = value_of(node, [operand.read for operand in operands], exact)
+    value = compute_value(node, [operand.read for operand in operands], exact)
     if not comparable(node, exact):
         return _Local(value, value)
-    return _Local(value, rounded(exact[node.name], node.type))
+    return _Local(value, round_to_type(exact[node.name], node.type))
 
 
 def comparable(node: Node, exact: Mapping[str, Array]) -> bool:
@@ -236,7 +236,7 @@ def real(value: Array, kind: TensorType) -> Array:
     return value if kind.quant is None else dequantize(value, kind.params)
 
 
-def rounded(value: Array, kind: TensorType) -> Array:
+def round_to_type(value: Array, kind: TensorType) -> Array:
     """A float value in the type of a node."""
     return value if kind.quant is None else quantize(value, kind.element)
 

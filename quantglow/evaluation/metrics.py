@@ -201,7 +201,7 @@ def _range_share(low: float, high: float, histogram: Histogram | None, method: s
     return choose_range(histogram, method, CORE_PERCENT).within(low, high).width / (high - low)
 
 
-def ranges_of(graph: Graph) -> dict[str, Range]:
+def quantized_ranges(graph: Graph) -> dict[str, Range]:
     """The range of each quantized value; that of a conversion counts for the value in its name."""
     ranges: dict[str, Range] = {}
     for node in graph.nodes:

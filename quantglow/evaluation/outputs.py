@@ -13,7 +13,7 @@ from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy
 from quantglow.evaluation.metrics import ErrorSums, class_like, top1_agreement
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import declared_feeds
+from quantglow.ir.graph.signature import declared_only
 from quantglow.ort.float_results import Outputs, running
 from quantglow.quantization.plan.network_ends import behind_views
 from quantglow.quantization.search.fake_quantization import logit_outputs
@@ -59,24 +59,24 @@ def reference(model: object, float_graph: Graph, samples: Sequence[Feeds]) -> It
     with ExitStack() as stack:
         try:
             inputs = float_graph.signature.inputs
-            declared = [declared_feeds(inputs, feeds) for feeds in samples]
+            declared = [declared_only(inputs, feeds) for feeds in samples]
             answer = stack.enter_context(running(model, declared))
         except Exception as error:  # noqa: BLE001 - the check is worth less than the model
             failure = str(error)
-            yield lambda: interpreted(failed(failure))
+            yield lambda: interpreted(fail(failure))
             return
 
         def expected() -> Expected:
             try:
                 outputs, notes = answer()
             except Exception as error:  # noqa: BLE001 - as above
-                return interpreted(failed(str(error)))
+                return interpreted(fail(str(error)))
             return Expected(outputs, ONNXRUNTIME, notes)
 
         yield expected
 
 
-def failed(cause: str) -> str:
+def fail(cause: str) -> str:
     """The note on a model that onnxruntime did not run."""
     return f"compared with {INTERPRETER}, because onnxruntime did not run the model: {cause}"
 
@@ -90,11 +90,11 @@ def output_accuracy(
     for position, (name, node) in enumerate(graph.outputs):
         references = [reference[position] for reference, _ in pairs]
         values = [np.reshape(values[position], node.type.shape) for _, values in pairs]
-        entries.append(output_accuracy_of(name, references, values, class_like(node.type)))
+        entries.append(compare_output(name, references, values, class_like(node.type)))
     return tuple(entries)
 
 
-def output_accuracy_of(
+def compare_output(
     name: str, expected: Sequence[Array], results: Sequence[Array], classes: bool
 ) -> OutputAccuracy:
     """The accuracy of an output over all samples; ``classes``: each row has a score for each, or

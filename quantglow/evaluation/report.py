@@ -207,7 +207,7 @@ class Report(Concise, HasView):
             ) from error
 
 
-def report_of(build: Build, seconds: Mapping[str, float]) -> Report:
+def build_report(build: Build, seconds: Mapping[str, float]) -> Report:
     """The report of a build; ``seconds`` are the stages before it."""
     figures = [plan.figures for plan in build.plans]
     return Report(

@@ -30,9 +30,9 @@ def as_onnx(model: Any, data: Any = None) -> tuple[Any, Any]:
     if is_torch_module(model) or is_exported_program(model):
         for needed in ("torch", "onnxscript"):
             package(needed, "torch", "a PyTorch model")
-        from quantglow.importer.torch.modules import converted  # imports torch
+        from quantglow.importer.torch.modules import convert  # imports torch
 
-        return converted(model, data)
+        return convert(model, data)
     if is_tflite(model):
         return from_tflite(model), data
     if is_estimator(model):
@@ -62,8 +62,8 @@ def from_tflite(model: Any) -> Any:
     """The ``ModelProto`` of a TFLite file.  Raises ``ModelError``."""
     package("tflite", "tflite", "a TFLite file")
     from quantglow.importer.onnx.reading.loading import read_file
-    from quantglow.importer.tflite import converted
+    from quantglow.importer.tflite import convert
 
     if isinstance(model, bytes):
-        return converted(model, "the model")
-    return converted(read_file(Path(model)), str(model))
+        return convert(model, "the model")
+    return convert(read_file(Path(model)), str(model))

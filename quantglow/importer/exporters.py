@@ -27,7 +27,7 @@ def quiet(*packages: str) -> Iterator[None]:
         undo.enter_context(redirect_stderr(StringIO()))
         undo.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        for handler in handlers_of(packages):
+        for handler in log_handlers(packages):
             handler.addFilter(refuse)
             undo.callback(handler.removeFilter, refuse)
         yield
@@ -38,14 +38,14 @@ def refuse(record: logging.LogRecord) -> bool:
     return False
 
 
-def handlers_of(packages: tuple[str, ...]) -> set[logging.Handler]:
+def log_handlers(packages: tuple[str, ...]) -> set[logging.Handler]:
     """The handlers of the packages' own loggers."""
     loggers = logging.root.manager.loggerDict
     names = [*packages, *(n for n in loggers if n.partition(".")[0] in packages)]
     return {handler for name in names for handler in logging.getLogger(name).handlers}
 
 
-def cause_of(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """The innermost cause of an exporter's error, its first line."""
     while error.__cause__ is not None:
         error = error.__cause__
@@ -67,7 +67,7 @@ def from_sklearn(estimator: Any, data: Any) -> tuple[Any, Any]:
             return skl2onnx.to_onnx(estimator, rows[:1], options=options), {"X": rows}
         except Exception as error:
             raise ConversionError(
-                f"skl2onnx refuses {type(estimator).__name__}: {cause_of(error)}. Remedy: fit it "
+                f"skl2onnx refuses {type(estimator).__name__}: {root_cause(error)}. Remedy: fit it "
                 "first; put steps that it names in front of the model."
             ) from error
 

@@ -43,7 +43,7 @@ def interpret(
     def evaluate(node: Node, operands: Sequence[Array]) -> Array:
         if listeners and isinstance(node, Loop):
             return watched.value(node, operands)
-        return value_of(node, operands, feeds)
+        return compute_value(node, operands, feeds)
 
     execution = Execution(graph, outputs, evaluate)
     for node, value in execution:
@@ -52,7 +52,7 @@ def interpret(
     return execution.run()
 
 
-def value_of(node: Node, operands: Sequence[Array], feeds: Mapping[str, Array]) -> Array:
+def compute_value(node: Node, operands: Sequence[Array], feeds: Mapping[str, Array]) -> Array:
     """The value of one node from those of its operands; ``feeds`` has those of inputs."""
     if isinstance(node, Input):
         return np.asarray(feeds[node.name])

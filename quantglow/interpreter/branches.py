@@ -29,7 +29,7 @@ class Branch:
     nodes: frozenset[Node]
 
 
-def branches_of(graph: Graph) -> list[Branch]:
+def find_branches(graph: Graph) -> list[Branch]:
     """The branches of every single condition that chooses between values."""
     readers: dict[Node, list[Where]] = defaultdict(list)
     for node in graph.nodes:
@@ -55,12 +55,12 @@ def only_behind(graph: Graph, chosen: Sequence[Where], outcome: bool) -> frozens
 
 def in_branches(graph: Graph) -> frozenset[Node]:
     """The nodes of all branches: some runs compute them in vain."""
-    return frozenset[Node]().union(*(branch.nodes for branch in branches_of(graph)))
+    return frozenset[Node]().union(*(branch.nodes for branch in find_branches(graph)))
 
 
-def taken_only(graph: Graph, listener: Listener) -> Listener:
+def listen_to_taken(graph: Graph, listener: Listener) -> Listener:
     """A listener of one run that passes on values of taken branches only, once these are known."""
-    branches = branches_of(graph)
+    branches = find_branches(graph)
     return _Taken(branches, listener) if branches else listener
 
 

@@ -10,7 +10,7 @@ several samples at once        arrays of samples stacked along axis 0 (``stacks`
 ============================== ===================================================================
 
 So a value is transformed in ``evaluate``, looked at by iterating, kept by naming it in ``ends``,
-and a run starts in the middle at a ``State``.
+and a run starts in the middle at a ``ExecutionState``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class Execution(Generic[Value]):
     """One run of a graph.
 
     - Order: each node is evaluated once, in the order of the graph; with ``only`` some nodes, and
-      what they are computed from.  A run from a ``State``, of one with the same ``only`` and ends,
-      begins at its position; Constants before that are evaluated first, so it need not hold them.
+      what they are computed from.  A run from a ``ExecutionState``, of one with the same ``only``
+      and ends, begins at its position; Constants before that are evaluated first, so it need not
+      hold them.
     - Memory: a value is freed when its last reader has been evaluated.  Values of ``ends`` stay.
     - Threads: the run belongs to one thread at a time.  Runs share nothing, so any number may go on
       side by side (``workers.each``), and ``evaluate`` may use threads of its own.
@@ -139,7 +140,7 @@ def peak_nbytes(graph: Graph) -> int:
     return peak
 
 
-def multiplied(body: Graph) -> tuple[Node, ...]:
+def multiply(body: Graph) -> tuple[Node, ...]:
     """The computed values that products with constant weights read."""
     layers = (n for n in body.nodes if isinstance(n, Contraction) and isinstance(n.w, Constant))
     return tuple(dict.fromkeys(layer.x for layer in layers if not isinstance(layer.x, Constant)))
@@ -154,7 +155,7 @@ class Watched:
 
     def value(self, node: Loop, operands: Sequence[Array]) -> Array:
         """The value of a loop; listeners see what is multiplied in its body, if it is finite."""
-        factors = () if node.body in self.visited else multiplied(node.body)
+        factors = () if node.body in self.visited else multiply(node.body)
         self.visited.add(node.body)
         if not factors:
             return node.evaluate(*operands)

@@ -53,7 +53,7 @@ class ReferenceExecutable(Concise):
         memory = self._memory(feeds)
         for step in self.program.instructions:
             execute(step, memory)
-        return [array_of(view, memory).copy() for _, view in self.program.outputs]
+        return [view_array(view, memory).copy() for _, view in self.program.outputs]
 
     def _memory(self, feeds: Mapping[str, Array]) -> dict[Buffer, Array]:
         arena = np.full(self.plan.peak_nbytes, POISON, np.uint8)
@@ -76,7 +76,7 @@ def as_bytes(array: Array) -> Array:
     return np.frombuffer(array.tobytes(), np.uint8)
 
 
-def array_of(view: View, memory: Mapping[Buffer, Array]) -> Array:
+def view_array(view: View, memory: Mapping[Buffer, Array]) -> Array:
     """The NumPy array that a view describes."""
     if not view.type.size:
         return np.empty(view.shape, view.type.dtype.numpy)
@@ -96,13 +96,13 @@ def execute(step: Instruction, memory: Mapping[Buffer, Array]) -> None:
         case Alloc(buffer=buffer):
             memory[buffer][:] = POISON
         case Copy(src=src, dst=dst):
-            array_of(dst, memory)[...] = array_of(src, memory)
+            view_array(dst, memory)[...] = view_array(src, memory)
         case Fill(value=value):
             for box in step.boxes():
-                array_of(box, memory)[...] = value
+                view_array(box, memory)[...] = value
         case Compute(op=op, inputs=inputs, output=output):
-            result = op.evaluate(*(array_of(view, memory) for view in inputs))
-            array_of(output, memory)[...] = result
+            result = op.evaluate(*(view_array(view, memory) for view in inputs))
+            view_array(output, memory)[...] = result
         case Repeat():
             repeat(step, memory)
         case Dealloc():
@@ -112,7 +112,7 @@ def execute(step: Instruction, memory: Mapping[Buffer, Array]) -> None:
 def repeat(step: Repeat, memory: Mapping[Buffer, Array]) -> None:
     """Run a loop; views of loops inside of it do not move with it."""
     for trip in range(step.trips):
-        if step.condition is not None and not array_of(step.condition, memory).item():
+        if step.condition is not None and not view_array(step.condition, memory).item():
             break
         for inner in step.body:
             moves = not isinstance(inner, Repeat)

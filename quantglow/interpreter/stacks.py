@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from quantglow.interpreter import Listener, check_feeds
-from quantglow.interpreter.branches import branches_of
+from quantglow.interpreter.branches import find_branches
 from quantglow.interpreter.executor import Execution
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
@@ -156,7 +156,7 @@ class Evaluator:
 
     def together(self, node: Node) -> int:
         """Number of samples of a node to stack."""
-        return together_of(node)
+        return samples_together(node)
 
     def layout(self, together: int) -> StackLayout:
         """All samples in parts of equal shapes, of ``together`` at most."""
@@ -182,7 +182,7 @@ class Evaluator:
         """The values for some samples; those of several are stacked along the first axis."""
         counterpart = self.counterpart(node, part[0])
         is_single = len(part) == 1 or isinstance(counterpart, Contraction)
-        stacked = counterpart if is_single else joined(counterpart, len(part))
+        stacked = counterpart if is_single else join(counterpart, len(part))
         if stacked is None:  # It does not mix samples at the shapes of ``node``, but at these.
             apart = (part[index : index + 1] for index in range(len(part)))
             return np.concatenate([self._computed(node, operands, one) for one in apart])
@@ -222,7 +222,7 @@ def runs_together(graph: Graph) -> bool:
     """Whether listeners may see values of several samples at once: there are no branches, whose
     values count in some samples only, and no loops, inside of which they look.
     """
-    return not branches_of(graph) and not any(isinstance(node, Loop) for node in graph.nodes)
+    return not find_branches(graph) and not any(isinstance(node, Loop) for node in graph.nodes)
 
 
 def in_groups(samples: Sequence[Sample], nbytes: int, groups: int = 1) -> list[Sequence[Sample]]:
@@ -233,11 +233,11 @@ def in_groups(samples: Sequence[Sample], nbytes: int, groups: int = 1) -> list[S
     return [samples[start : start + size] for start in range(0, len(samples), size)]
 
 
-def together_of(node: Node) -> int:
+def samples_together(node: Node) -> int:
     """Number of samples of a node to stack: a power of two."""
     largest = max([node.type.nbytes, *(o.type.nbytes for o in node.operands if _is_computed(o))])
     fitting = min(max(STACK_NBYTES, weights_nbytes(node)) // max(largest, 1), MOST)
-    if fitting < 2 or joined(node, 2) is None:
+    if fitting < 2 or join(node, 2) is None:
         return 1
     return 1 << (fitting.bit_length() - 1)
 
@@ -249,7 +249,7 @@ def weights_nbytes(node: Node) -> int:
     return weights.type.nbytes if isinstance(weights, Constant) else 0
 
 
-def joined(node: Node, count: int) -> Node | None:
+def join(node: Node, count: int) -> Node | None:
     """The node that computes ``count`` samples stacked along axis 0; None where they may depend on
     each other.
     """

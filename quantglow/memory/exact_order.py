@@ -47,10 +47,10 @@ def best_order(tasks: Tasks, known_peak: int, max_runs: int = MAX_RUNS) -> BestO
     order = _Search(tasks, max_runs, peak_bound(tasks)).result()
     if order.order is not None:
         return order
-    return _bisected(tasks, known_peak, order.bound, max_runs)
+    return _bisect(tasks, known_peak, order.bound, max_runs)
 
 
-def _bisected(tasks: Tasks, known_peak: int, bound: int, max_runs: int) -> BestOrder:
+def _bisect(tasks: Tasks, known_peak: int, bound: int, max_runs: int) -> BestOrder:
     """A good order, by searches that call every task free whose peak is not above a level: the
     higher the level, the sooner they end."""
     best: tuple[int, ...] | None = None

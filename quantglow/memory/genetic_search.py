@@ -6,8 +6,8 @@ best candidates stay, a child takes each key from one of these more often than f
 new ones are drawn.  Work is bounded by the number of evaluations, never by time: equal arguments
 give equal results on every machine.
 
-``searched_order`` takes keys as priorities of tasks and judges an order by its planned arena, as
-REGAL (Paliwal et al. 2020, arXiv:1905.02494) searches schedules of graphs.  ``searched_plan`` takes
+``search_order`` takes keys as priorities of tasks and judges an order by its planned arena, as
+REGAL (Paliwal et al. 2020, arXiv:1905.02494) searches schedules of graphs.  ``search_plan`` takes
 them as the order in which first fit places buffers.
 """
 
@@ -22,11 +22,11 @@ from quantglow.memory.planner import (
     Interval,
     MemoryPlan,
     alive_together,
+    build_plan,
     first_fit,
     lower_bound,
-    named_plan,
-    peak_of,
-    plan_of,
+    peak_nbytes,
+    plan_intervals,
 )
 from quantglow.memory.tasks import Tasks, lives
 
@@ -74,7 +74,7 @@ class Genetic:
         drawn = Random(self.seed)
         population = sorted((Best(cost(keys), keys) for keys in starts), key=_cost)
         missing = max(self.population - len(population), 0)
-        new = [_drawn(drawn, length) for _ in range(missing)]
+        new = [_draw(drawn, length) for _ in range(missing)]
         while population[0].cost > goal and evaluations > 0:
             for keys in new[:evaluations]:
                 population.append(Best(cost(keys), keys))
@@ -93,10 +93,10 @@ class Genetic:
             for _ in range(self.population - self.elite - self.mutants)
         ]
         children: list[Keys] = [_child(drawn, better, worse) for better, worse in pairs]
-        return children + [_drawn(drawn, length) for _ in range(self.mutants)]
+        return children + [_draw(drawn, length) for _ in range(self.mutants)]
 
 
-def keys_of(order: Sequence[int]) -> Keys:
+def order_keys(order: Sequence[int]) -> Keys:
     """The keys whose sorted order is an order of all numbers below its length."""
     keys = [0.0] * len(order)
     for position, number in enumerate(order):
@@ -108,7 +108,7 @@ def _cost(candidate: Best) -> int:
     return candidate.cost
 
 
-def _drawn(drawn: Random, length: int) -> Keys:
+def _draw(drawn: Random, length: int) -> Keys:
     return [drawn.random() for _ in range(length)]
 
 
@@ -117,7 +117,7 @@ def _child(drawn: Random, better: Keys, worse: Keys) -> Keys:
     return [one if drawn.random() < BIAS else other for one, other in pairs]
 
 
-def searched_order(
+def search_order(
     tasks: Tasks, starts: Sequence[Sequence[int]], goal: int, runs: int = RUNS
 ) -> tuple[int, ...]:
     """The order with the smallest planned arena that was found, ``starts`` among them.
@@ -129,20 +129,20 @@ def searched_order(
     def cost(keys: Keys) -> int:
         """Bytes of the arena; of orders whose bound is no better than the best arena, the bound."""
         nonlocal best
-        order = order_of(tasks, keys)
+        order = decode_order(tasks, keys)
         bound = tasks.peak(order)
         if best is not None and bound >= best:
             return bound
-        planned = plan_of(lives(tasks, order)).peak_nbytes
+        planned = plan_intervals(lives(tasks, order)).peak_nbytes
         best = planned if best is None else min(best, planned)
         return planned
 
     evaluations = runs // len(tasks)
-    fittest = Genetic().search(len(tasks), cost, list(map(keys_of, starts)), evaluations, goal)
-    return order_of(tasks, fittest.keys)
+    fittest = Genetic().search(len(tasks), cost, list(map(order_keys, starts)), evaluations, goal)
+    return decode_order(tasks, fittest.keys)
 
 
-def order_of(tasks: Tasks, keys: Keys) -> tuple[int, ...]:
+def decode_order(tasks: Tasks, keys: Keys) -> tuple[int, ...]:
     """The order that always runs the task with the smallest key of those that can run."""
     missing = [needed.bit_count() for needed in tasks.before]
     ready = [(keys[task], task) for task, count in enumerate(missing) if not count]
@@ -158,7 +158,7 @@ def order_of(tasks: Tasks, keys: Keys) -> tuple[int, ...]:
     return tuple(order)
 
 
-def searched_plan(
+def search_plan(
     intervals: Sequence[Interval], start: MemoryPlan, placements: int = PLACEMENTS
 ) -> MemoryPlan:
     """The best plan found; ``start`` if none is better."""
@@ -170,13 +170,13 @@ def searched_plan(
         return first_fit(intervals, sorted(range(len(keys)), key=keys.__getitem__), together)
 
     def cost(keys: Keys) -> int:
-        return peak_of(intervals, offsets(keys))
+        return peak_nbytes(intervals, offsets(keys))
 
     placed = [start.offsets[interval.buffer] for interval in intervals]
     bound = lower_bound(intervals)
-    known = keys_of(sorted(range(len(placed)), key=placed.__getitem__))
+    known = order_keys(sorted(range(len(placed)), key=placed.__getitem__))
     plans = placements // len(placed)
     best = Genetic().search(len(placed), cost, [known], plans, bound)
     if best.cost >= start.peak_nbytes:
         return start
-    return named_plan(intervals, offsets(best.keys), bound)
+    return build_plan(intervals, offsets(best.keys), bound)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quantglow.ir.program.program import Alloc, Buffer, Dealloc, Program
-from quantglow.ir.symbolic.size import aligned, likely
+from quantglow.ir.symbolic.size import align, likely
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError
 
@@ -34,7 +34,7 @@ MOST_PAIRS = 4_000_000
 all alive together."""
 
 
-def aligned_nbytes(buffer: Buffer) -> int:
+def align_nbytes(buffer: Buffer) -> int:
     """Bytes that a buffer takes in the arena, at the shape at hand."""
     return -(-likely(buffer.nbytes) // ALIGNMENT) * ALIGNMENT
 
@@ -49,7 +49,7 @@ class Interval:
 
     @cached_property
     def nbytes(self) -> int:
-        return aligned_nbytes(self.buffer)
+        return align_nbytes(self.buffer)
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,35 +89,35 @@ class MemoryPlan(Concise):
 
 def plan_memory(program: Program) -> MemoryPlan:
     """The best of several first-fit plans, or of a large program the plan of one scan."""
-    return plan_of(lifetimes(program))
+    return plan_intervals(lifetimes(program))
 
 
-def plan_of(intervals: Sequence[Interval]) -> MemoryPlan:
+def plan_intervals(intervals: Sequence[Interval]) -> MemoryPlan:
     """The plan of buffers with these lives."""
     bound, together = lower_bound(intervals), alive_together(intervals)
     if together is None:
         offsets = scan([(i.begin, i.end, i.nbytes) for i in intervals])
-        return named_plan(intervals, offsets, bound)
+        return build_plan(intervals, offsets, bound)
     best: list[int] = []
     best_peak = -1
     for order in _ORDERS:
         keys = [order(interval) for interval in intervals]
         offsets = first_fit(intervals, sorted(range(len(keys)), key=keys.__getitem__), together)
-        peak = peak_of(intervals, offsets)
+        peak = peak_nbytes(intervals, offsets)
         if best_peak < 0 or peak < best_peak:
             best, best_peak = offsets, peak
         if best_peak == bound:
             break
-    return named_plan(intervals, best, bound)
+    return build_plan(intervals, best, bound)
 
 
-def named_plan(intervals: Sequence[Interval], offsets: Sequence[int], bound: int) -> MemoryPlan:
+def build_plan(intervals: Sequence[Interval], offsets: Sequence[int], bound: int) -> MemoryPlan:
     """The plan that places intervals at these offsets."""
     named = {i.buffer: at for at, i in zip(offsets, intervals, strict=True)}
-    return MemoryPlan(named, peak_of(intervals, offsets), bound)
+    return MemoryPlan(named, peak_nbytes(intervals, offsets), bound)
 
 
-def peak_of(intervals: Sequence[Interval], offsets: Sequence[int]) -> int:
+def peak_nbytes(intervals: Sequence[Interval], offsets: Sequence[int]) -> int:
     """Bytes of the arena in which intervals have these offsets."""
     return max((at + i.nbytes for at, i in zip(offsets, intervals, strict=True)), default=0)
 
@@ -297,7 +297,7 @@ class OrderedPlan(Concise):
         if together is None:
             raise BackendError("too many buffers are alive together for a plan of all shapes")
         below = _next_below([[o for o in others if o < i] for i, others in enumerate(together)])
-        nbytes = tuple(aligned(i.buffer.nbytes, ALIGNMENT) for i in intervals)
+        nbytes = tuple(align(i.buffer.nbytes, ALIGNMENT) for i in intervals)
         return OrderedPlan(tuple(i.buffer for i in intervals), nbytes, below)
 
     @cached_property

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.program.verify import verify_program
 from quantglow.memory.plans import PlannedProgram, pieces_for
-from quantglow.memory.schedule import FAST, arranged
+from quantglow.memory.schedule import FAST, arrange_program
 from quantglow.support import debug
 from quantglow.transforms.lowering import lower
-from quantglow.transforms.lowering.split_batch import batch_of, split_batch
+from quantglow.transforms.lowering.split_batch import batch_size, split_batch
 from quantglow.transforms.program.copy_elision import Donation
 from quantglow.transforms.program.generate import generate_by_node
 
@@ -39,14 +39,14 @@ def plan_program(
     unsigned = target is None or target.isa.unsigned_activations
     small = target is not None and target.saves_code
     slack_nbytes = 0 if target is None else target.isa.slack_nbytes
-    with debug.timed("lower", seconds):
+    with debug.time_stage("lower", seconds):
         lowered = lower(graph, unsigned=unsigned, small=small)
     debug.dump_ir("lower", lowered)
-    with debug.timed("plan", seconds):
+    with debug.time_stage("plan", seconds):
         generated = partial(
             generate_by_node, lowered, slack_nbytes=slack_nbytes, donations=donations
         )
-        arrangement = arranged(lowered, generated, schedule)
+        arrangement = arrange_program(lowered, generated, schedule)
         if debug.verifying():
             verify_program(arrangement.program)
     debug.dump_ir("program", arrangement.program)
@@ -54,8 +54,8 @@ def plan_program(
     return PlannedProgram(lowered, arrangement.program, arrangement.plan)
 
 
-def piece_of(graph: Graph, planned: PlannedProgram, threads: int) -> tuple[Graph, int]:
+def batch_piece(graph: Graph, planned: PlannedProgram, threads: int) -> tuple[Graph, int]:
     """The graph to compile and the number of its runs; the program belongs to the whole."""
-    pieces = pieces_for(batch_of(graph) or 1, planned.traffic, threads)
+    pieces = pieces_for(batch_size(graph) or 1, planned.traffic, threads)
     part = split_batch(graph, pieces) if pieces > 1 else None
     return (graph, 1) if part is None else (part, pieces)

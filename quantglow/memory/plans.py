@@ -52,12 +52,12 @@ def pieces_for(batch: int, traffic: Traffic, threads: int) -> int:
     if threads == 1:
         return best
     worthwhile = [n for n in numbers if n == best or (n > best and n * weights <= moved)]
-    shared = [n for n in worthwhile if shared_evenly(n, threads)]
+    shared = [n for n in worthwhile if shares_evenly(n, threads)]
     enough = [n for n in shared if n >= PIECES_PER_THREAD * threads]
     return (enough[:1] or shared[-1:] or [1])[0]
 
 
-def shared_evenly(pieces: int, threads: int) -> bool:
+def shares_evenly(pieces: int, threads: int) -> bool:
     """Whether threads that take whole pieces are busy for at least three quarters of the time, as
     with parts of each layer.
     """

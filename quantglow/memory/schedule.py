@@ -21,9 +21,9 @@ from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.program.program import Program
 from quantglow.ir.symbolic.size import likely
 from quantglow.memory.exact_order import best_order
-from quantglow.memory.genetic_search import searched_order, searched_plan
+from quantglow.memory.genetic_search import search_order, search_plan
 from quantglow.memory.planner import MemoryPlan, lifetimes, plan_memory
-from quantglow.memory.tasks import Tasks, tasks_of
+from quantglow.memory.tasks import Tasks, build_tasks
 from quantglow.support.classes import Concise
 from quantglow.transforms.program.generate import Generated
 from quantglow.transforms.program.sharing import optimize_program
@@ -48,14 +48,14 @@ class Arranged(Concise):
     plan: MemoryPlan
 
 
-def arranged(graph: Graph, make: Maker, way: str = FAST) -> Arranged:
+def arrange_program(graph: Graph, make: Maker, way: str = FAST) -> Arranged:
     """The program of a lowered graph with its plan, by one of ``SCHEDULES``."""
     generated = make(schedule(graph))
     program = optimize_program(generated.program)
     quick = Arranged(program, plan_memory(program))
     if way == FAST:
         return quick
-    tasks = tasks_of(graph, generated)
+    tasks = build_tasks(graph, generated)
     return quick if len(tasks) > MOST_TASKS else _smallest(tasks, make, quick)
 
 
@@ -68,7 +68,7 @@ def _smallest(tasks: Tasks, make: Maker, best: Arranged) -> Arranged:
     for order in orders:
         best = _better(tasks, order, make, best, smallest.bound)
     if best.plan.peak_nbytes > smallest.bound:
-        order = searched_order(tasks, orders, smallest.bound)
+        order = search_order(tasks, orders, smallest.bound)
         best = _better(tasks, order, make, best, smallest.bound)
     return replace(best, plan=replace(best.plan, every_order_nbytes=smallest.bound))
 
@@ -80,7 +80,7 @@ def _better(
     if best.plan.peak_nbytes == bound or tasks.peak(order) >= best.plan.peak_nbytes:
         return best
     program = optimize_program(make(tasks.nodes_in(order)).program)
-    plan = searched_plan(lifetimes(program), plan_memory(program))
+    plan = search_plan(lifetimes(program), plan_memory(program))
     return Arranged(program, plan) if plan.peak_nbytes < best.plan.peak_nbytes else best
 
 

@@ -25,7 +25,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Loop, Pad
 from quantglow.ir.program.lifetimes import siblings
 from quantglow.ir.program.program import Alloc, Buffer, BufferKind, Compute, Dealloc, Instruction
-from quantglow.memory.planner import Interval, aligned_nbytes
+from quantglow.memory.planner import Interval, align_nbytes
 from quantglow.support.classes import Concise, cached_property
 from quantglow.transforms.program.generate import Generated
 from quantglow.transforms.program.sharing import replaceable, share_carried
@@ -85,7 +85,7 @@ class Tasks(Concise):
     def nbytes(self) -> Mapping[Buffer, int]:
         """Bytes of each buffer in the arena."""
         touched = [b for steps in self.steps for step in steps for b in step.touched]
-        return {buffer: aligned_nbytes(buffer) for buffer in touched}
+        return {buffer: align_nbytes(buffer) for buffer in touched}
 
     @cached_property
     def users(self) -> Mapping[Buffer, int]:
@@ -150,7 +150,7 @@ class Tasks(Concise):
         return topological_order([*self.graph.inputs, *nodes, *self.graph.nodes])
 
 
-def tasks_of(graph: Graph, generated: Generated) -> Tasks:
+def build_tasks(graph: Graph, generated: Generated) -> Tasks:
     """The tasks of the program of a graph."""
     shared = share_carried(generated.program).instructions
     steps = [step for step in shared if not isinstance(step, Alloc | Dealloc)]
@@ -250,7 +250,7 @@ def lives(tasks: Tasks, order: Sequence[int]) -> list[Interval]:
             owner = owners.get(buffer, buffer)
             first.setdefault(owner, at)
             last[owner] = at
-    begins, ends = _numbered(len(steps), first, last)
+    begins, ends = _number(len(steps), first, last)
     return [Interval(buffer, begins[buffer], end) for buffer, end in ends.items()]
 
 
@@ -272,7 +272,7 @@ def _owners(steps: Sequence[TaskStep]) -> dict[Buffer, Buffer]:
     return owners
 
 
-def _numbered(
+def _number(
     count: int, first: dict[Buffer, int], last: dict[Buffer, int]
 ) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
     """Numbers of the ``alloc`` and ``dealloc`` instructions of buffers, those in their order."""

@@ -33,7 +33,7 @@ def unwritten_blocks(program: Program, plan: MemoryPlan, slack_nbytes: int) -> B
 
     ``slack_nbytes``: bytes behind a temporary that kernels may read.
     """
-    nbytes = _aligned(plan.peak_nbytes + slack_nbytes)
+    nbytes = _align(plan.peak_nbytes + slack_nbytes)
     walk = _Walk(plan, slack_nbytes, np.zeros(nbytes, bool), np.zeros(nbytes, bool))
     walk.follow(program.instructions)
     blocks = walk.unwritten.reshape(-1, ALIGNMENT).any(axis=1)
@@ -96,5 +96,5 @@ def written_views(step: Instruction) -> Iterator[View]:
     yield from (view for view in views if view.buffer.kind is BufferKind.TEMP)
 
 
-def _aligned(nbytes: int) -> int:
+def _align(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

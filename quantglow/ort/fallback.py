@@ -84,12 +84,12 @@ def model_of(segment: Graph) -> bytes:
     """A segment as an ONNX model.  A segment of the fallback alone keeps their operator set."""
     # Imported here because a process without nodes of the fallback needs no onnx.
     from quantglow.export.onnx.model import export_onnx
-    from quantglow.importer.onnx.resolvers.external import joined_model
+    from quantglow.importer.onnx.resolvers.external import join_model
 
     nodes = segment.compute_nodes()
     externals = [node for node in nodes if isinstance(node, External)]
     if len(externals) == len(nodes):
-        return joined_model(externals, [node for _, node in segment.outputs])
+        return join_model(externals, [node for _, node in segment.outputs])
     return bytes(export_onnx(segment).SerializeToString())
 
 

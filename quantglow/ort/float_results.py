@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.support.arrays import Array
-from quantglow.support.processes.isolation import ChildDied, called, started
+from quantglow.support.processes.isolation import ChildDied, call_isolated, start
 
 PLACE = "quantglow.ort.session:outputs"
 """Name of the function that the child calls."""
@@ -42,14 +42,14 @@ def running(
     names = list(samples[0])
     arrays = [*first, *arrays_of(samples, names)]
     facts = {"path": path, "names": names, "optimize": True, "output_names": output_names}
-    with started(PLACE, arrays, facts, seconds=MAX_SECONDS) as call:
+    with start(PLACE, arrays, facts, seconds=MAX_SECONDS) as call:
 
         def answer() -> tuple[Outputs, tuple[str, ...]]:
             try:
                 return grouped(call.result(), len(samples)), ()
             except ChildDied as error:
                 plain = {**facts, "optimize": False}
-                results = called(PLACE, arrays, plain, seconds=MAX_SECONDS)
+                results = call_isolated(PLACE, arrays, plain, seconds=MAX_SECONDS)
                 note = f"onnxruntime ran without its graph optimizations: with them {error}"
                 return grouped(results, len(samples)), (note,)
 

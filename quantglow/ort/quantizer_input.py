@@ -16,7 +16,7 @@ from onnx.version_converter import convert_version
 
 from quantglow.importer.onnx.reading.light_models import whole
 from quantglow.importer.onnx.reading.loading import load_model
-from quantglow.importer.onnx.reading.proto import opsets_of
+from quantglow.importer.onnx.reading.proto import opset_versions
 from quantglow.support.errors import ModelError
 
 PER_CHANNEL_OPSET = 13
@@ -48,7 +48,7 @@ def quantizer_input(
     for value in proto.graph.input:
         if value.name in input_shapes:
             fix_shape(value, input_shapes[value.name])
-    if opsets_of(proto).get("", 1) >= PER_CHANNEL_OPSET:
+    if opset_versions(proto).get("", 1) >= PER_CHANNEL_OPSET:
         return proto
     try:
         return convert_version(proto, PER_CHANNEL_OPSET)

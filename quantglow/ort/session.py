@@ -21,7 +21,7 @@ from quantglow.ort.kernel_guards import KERNEL_GUARDS, has_operator
 from quantglow.support.arrays import Array
 from quantglow.support.errors import FallbackError
 from quantglow.support.processes.interrupts import endable
-from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.support.processes.threads import renew_after_fork
 from quantglow.support.timeline import FOREIGN, span
 
 NAME = "onnxruntime"
@@ -66,7 +66,7 @@ class Session:
         self._repeats = isinstance(model, str) or has_operator(model, REPEATING)
         self._seconds = math.inf
         self._session = self._load()
-        renewed_after_fork(self)
+        renew_after_fork(self)
         self.input_names: list[str] = [argument.name for argument in self.session.get_inputs()]
 
     @property
@@ -187,9 +187,9 @@ def opened(model: bytes, num_threads: int = 1) -> Session:
         return Session(model, num_threads)
     except FallbackError as error:
         # Imported here because a process without nodes of the fallback needs no onnx.
-        from quantglow.export.onnx.compatibility import downgraded, foreign_nodes
+        from quantglow.export.onnx.compatibility import downgrade, foreign_nodes
 
-        for older in downgraded(model):
+        for older in downgrade(model):
             try:
                 return Session(older, num_threads)
             except FallbackError:

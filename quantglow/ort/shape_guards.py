@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 from quantglow.export.onnx.compatibility import copy_shared_results, name_left_out_results
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
-from quantglow.importer.onnx.reading.proto import all_nodes, graphs_of, inferred, opset_of
+from quantglow.importer.onnx.reading.proto import all_nodes, infer, iterate_graphs, main_opset
 from quantglow.ort.kernel_guards import (
     KERNEL_GUARDS,
     Dims,
@@ -52,7 +52,7 @@ def guard_model(model: bytes) -> bytes:
     if any(has_checks(node) for node in all_nodes(proto.graph.node)):
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
-        add_guards(proto.graph, known_shapes(copy), {}, opset_of(proto))
+        add_guards(proto.graph, known_shapes(copy), {}, main_opset(proto))
     elif not is_changed:
         return model
     return bytes(proto.SerializeToString())
@@ -66,13 +66,13 @@ def has_checks(node: onnx.NodeProto) -> bool:
 
 def known_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
     """The graph with the shapes that follow from its inputs, not those that it declares."""
-    for graph in graphs_of(proto):
+    for graph in iterate_graphs(proto):
         graph.ClearField("value_info")
         ends = (*graph.output, *(() if graph is proto.graph else graph.input))
         for value in ends:
             value.type.tensor_type.ClearField("shape")
     with suppress(*INFERENCE_FAILURES):
-        return inferred(proto).graph
+        return infer(proto).graph
     return proto.graph
 
 

@@ -29,7 +29,7 @@ from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import FileFormatError, OptionError, ProfileMismatchError
 from quantglow.support.files import DAMAGED_CONTENT, cause, writing
-from quantglow.support.processes.threads import undisturbed
+from quantglow.support.processes.threads import run_undisturbed
 from quantglow.support.views import HasDrawing
 
 FORMAT = "quantglow-profile"
@@ -151,8 +151,8 @@ def write_profile(
         "version": VERSION,
         "source_hash": source_hash,
         "samples": samples,
-        "runs": [_described_run(*run) for run in runs],
-        "tensors": {name: _described(h) for name, h in histograms.items()},
+        "runs": [_run_facts(*run) for run in runs],
+        "tensors": {name: _describe(h) for name, h in histograms.items()},
     }
     manifest["sha256"] = _digest(manifest, counts)
     with writing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
@@ -178,7 +178,9 @@ def read_profile(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(_member(archive, "manifest.json", MAX_TEXT_NBYTES))
             raw = _member(archive, "counts.npy", MAX_NBYTES)
-        counts = undisturbed(lambda: np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False))
+        counts = run_undisturbed(
+            lambda: np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
+        )
         _check(manifest, counts)
         histograms = _histograms(manifest["tensors"], counts)
         runs = [_run(entry) for entry in manifest.get("runs", [])]
@@ -226,7 +228,7 @@ def _digest(manifest: Mapping[str, Any], counts: Array) -> str:
     return digest.hexdigest()
 
 
-def _described_run(case: Case, count: int) -> dict[str, Any]:
+def _run_facts(case: Case, count: int) -> dict[str, Any]:
     values = {"values": dict(case.values)} if case.values else {}
     return {"inputs": dict(case.shapes), "count": count, **values}
 
@@ -239,7 +241,7 @@ def _run(entry: Mapping[str, Any]) -> Run:
     return Case.of(shapes, values), int(entry["count"])
 
 
-def _described(histogram: Histogram) -> dict[str, Any]:
+def _describe(histogram: Histogram) -> dict[str, Any]:
     fields = asdict(histogram)
     fields["counts"] = len(histogram.counts)
     for extreme in ("minimum", "maximum"):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.interpreter import Listener, interpret
-from quantglow.interpreter.branches import taken_only
+from quantglow.interpreter.branches import listen_to_taken
 from quantglow.interpreter.executor import peak_nbytes
 from quantglow.interpreter.stacks import MOST, in_groups, interpret_together, runs_together
 from quantglow.ir.graph.family import Case, Family
@@ -22,14 +22,14 @@ from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
-from quantglow.profiling.samples.feeds import Located, feeds_of
-from quantglow.profiling.specials import ABSENT, Specials, brought, specials_of, text_of
+from quantglow.profiling.samples.feeds import Located, read_feeds
+from quantglow.profiling.specials import ABSENT, Specials, brought, describe_specials, node_specials
 from quantglow.support.arguments import count
 from quantglow.support.arrays import Array
 from quantglow.support.errors import CalibrationError, InputError, ModelError, UnsupportedOpError
-from quantglow.support.processes.interrupts import ended, is_interrupted
+from quantglow.support.processes.interrupts import end, is_interrupted
 from quantglow.support.processes.workers import at_once, each, later, side_by_side
-from quantglow.support.progress import shown
+from quantglow.support.progress import show
 
 TOGETHER_NBYTES = 2**27
 """Maximum size of the values of batches that run side by side, in bytes."""
@@ -62,7 +62,9 @@ Runner = Callable[[Graph, Sequence[Located], Sequence[Listener]], object]
 ``interpret_together`` does; a single one as ``interpret``."""
 
 
-def interpreted(graph: Graph, batches: Sequence[Located], listeners: Sequence[Listener]) -> None:
+def run_interpreter(
+    graph: Graph, batches: Sequence[Located], listeners: Sequence[Listener]
+) -> None:
     """A ``Runner`` that keeps nothing."""
     if len(batches) == 1:
         interpret(graph, batches[0], listeners)
@@ -76,12 +78,12 @@ def profile(
     *,
     subset_size: int = 300,
     progress: bool | str = "auto",
-    run: Runner = interpreted,
+    run: Runner = run_interpreter,
 ) -> Profile:
     """Histograms of every float value of ``graph`` over the first ``subset_size`` batches.
 
     If ``graph`` is a family, the graph for its shapes runs each batch; values of one name share one
-    histogram.  ``data`` is as for ``feeds_of``.  ``progress`` is a bar on stderr; "auto" shows
+    histogram.  ``data`` is as for ``read_feeds``.  ``progress`` is a bar on stderr; "auto" shows
     it on a terminal only.  Ctrl-C inside ``interrupts.keeping_best`` ends it after a batch.
 
     Raises ``CalibrationError`` for data that does not fit the model, holds NaN or Inf, or leads to
@@ -92,10 +94,10 @@ def profile(
     recorded: dict[str, Histogram] = {}
     cases: Counter[Case] = Counter()
     family = Family.of(graph)
-    batches = shown_batches(islice(feeds_of(data, family.signature), subset_size), data, progress)
+    batches = show_progress(islice(read_feeds(data, family.signature), subset_size), data, progress)
     with side_by_side():
         for groups in _together(batches, family):
-            for histograms in each(partial(_recorded, run), groups):
+            for histograms in each(partial(_record, run), groups):
                 _merge(recorded, histograms)
             for feeds in chain.from_iterable(group for group, _ in groups):
                 cases[Case.fitting(feeds, family.deciding)] += 1
@@ -145,18 +147,18 @@ def _groups(batches: Sequence[tuple[Located, Graph]], sizes: Mapping[Graph, int]
     ]
 
 
-def _recorded(run: Runner, group: Group) -> dict[str, Histogram]:
+def _record(run: Runner, group: Group) -> dict[str, Histogram]:
     """The histograms of one group."""
     batches, graph = group
     recorder = _Recorder(batches[0].place)
     try:
         with np.errstate(all="ignore"):
-            run(graph, batches, [taken_only(graph, recorder)])
+            run(graph, batches, [listen_to_taken(graph, recorder)])
         recorder.finish()
     except CalibrationError:
         if len(batches) > 1:  # One of them alone tells its place.
             for feeds in batches:
-                _recorded(run, ([feeds], graph))
+                _record(run, ([feeds], graph))
         raise
     return recorder.recorded
 
@@ -170,7 +172,7 @@ def _merge(recorded: dict[str, Histogram], histograms: Mapping[str, Histogram]) 
 def note_early_end(batches: int) -> None:
     """Keep for the report that Ctrl-C ended profiling."""
     extent = f"calibrated on {batches} batch(es)"
-    ended("profiling", f"Ctrl-C ended profiling early: {extent}")
+    end("profiling", f"Ctrl-C ended profiling early: {extent}")
 
 
 def graph_for(feeds: Located, family: Family) -> Graph:
@@ -212,7 +214,7 @@ class _Recorder:
         node, counted = self.waiting.popleft()
         histogram = counted()
         is_computed = histogram.nans and not node.has(Trait.MOVES)
-        if is_computed or not histogram.specials <= specials_of(node, self._specials):
+        if is_computed or not histogram.specials <= node_specials(node, self._specials):
             raise CalibrationError(
                 f"{self.place} leads to {histogram.nans} NaN and {histogram.infinities} Inf "
                 f"value(s) in {node.name!r} ({node.op}). {self._remedy(node, histogram)}"
@@ -227,7 +229,8 @@ class _Recorder:
         for operand in node.operands if histogram.nans else ():
             if operand.type.dtype.is_float and (specials := self._specials(operand)):
                 return (
-                    f"Its operand {operand.name!r} holds the model's own {text_of(specials)}. "
+                    f"Its operand {operand.name!r} holds the model's own "
+                    f"{describe_specials(specials)}. "
                     f"Remedy: {REPLACE if specials & ABSENT else AVOID}"
                 )
         return (
@@ -236,7 +239,7 @@ class _Recorder:
         )
 
 
-def shown_batches(feeds: Iterable[Located], data: Any, progress: bool | str) -> Iterator[Located]:
+def show_progress(feeds: Iterable[Located], data: Any, progress: bool | str) -> Iterator[Located]:
     """The feeds, with a progress bar around them if wanted."""
     count = 0 if isinstance(data, str) else length_hint(data)
-    return shown(feeds, "Profiling", progress, float(count) if count else None)
+    return show(feeds, "Profiling", progress, float(count) if count else None)

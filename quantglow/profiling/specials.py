@@ -39,7 +39,7 @@ def shows_specials(node: Node) -> bool:
     return node.has(Trait.ELEMENTWISE) or node.has(Trait.PASSES_SPECIALS)
 
 
-def text_of(specials: Specials) -> str:
+def describe_specials(specials: Specials) -> str:
     """The special values as a text for messages: ``-inf``, or ``-inf and inf``."""
     return " and ".join(sorted("NaN" if math.isnan(s) else str(s) for s in specials))
 
@@ -64,7 +64,7 @@ def specials_in(values: Array | np.floating) -> Specials:
     return frozenset(special for special, places in masks.items() if places.any())
 
 
-def specials_of(node: Node, of: Callable[[Node], Specials]) -> Specials:
+def node_specials(node: Node, of: Callable[[Node], Specials]) -> Specials:
     """The special values that the value of a node may include.
 
     ``of`` gives those of its operands; finite numbers are assumed not to overflow, and infinities

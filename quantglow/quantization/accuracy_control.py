@@ -40,7 +40,7 @@ from quantglow.support.arguments import brief, choice, number, positive
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import AccuracyDropError, OptionError
 from quantglow.support.processes.interrupts import NEVER, Deadline, TimeUp, is_interrupted
-from quantglow.support.progress import shown
+from quantglow.support.progress import show
 
 DropType = Literal["absolute", "relative"]
 DROP_TYPES: tuple[DropType, ...] = get_args(DropType)
@@ -146,7 +146,7 @@ class AccuracySearch(Generic[Model, Override]):
         """
         self.deadline = Deadline.after(self.contract.max_minutes)
         try:
-            for _ in shown(self.each_trial(), "Accuracy control", progress):
+            for _ in show(self.each_trial(), "Accuracy control", progress):
                 pass
         except TimeUp:
             self.cut_short = INTERRUPTED if is_interrupted() else LATE

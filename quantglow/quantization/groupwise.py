@@ -16,7 +16,7 @@ import numpy as np
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
-from quantglow.ir.ops.groupwise import PackedWeights, packed_codes
+from quantglow.ir.ops.groupwise import PackedWeights, pack_codes
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.rounding.moments import Feedback, feedback
 from quantglow.support.arrays import Array
@@ -54,7 +54,7 @@ def packed_weights(
     grid = searched_grid(parts, bits, symmetric, importance)
     codes = grid.codes(parts) if moments is None else rounded_by_moments(parts, grid, moments)
     points = None if symmetric else grid.zero_points.astype(np.uint8)
-    return PackedWeights(packed_codes(codes.astype(np.uint8), bits), grid.scales, points, bits)
+    return PackedWeights(pack_codes(codes.astype(np.uint8), bits), grid.scales, points, bits)
 
 
 def importance_of(moments: Array, depth: int, shape: tuple[int, int]) -> Array:

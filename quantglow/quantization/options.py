@@ -17,9 +17,9 @@ from quantglow.support.options import (
     OptionKind,
     Options,
     by_position,
+    choice_among,
     declarations,
-    documented,
-    one_of,
+    document,
     option,
 )
 
@@ -169,7 +169,7 @@ def size_of_group(name: str, value: Any) -> int:
     return size
 
 
-@documented
+@document
 @by_position
 @fields_named
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -178,7 +178,7 @@ class QuantizationConfig(Options):
 
     preset: Preset = option(
         "mixed",
-        one_of(PRESETS),
+        choice_among(PRESETS),
         '"mixed": asymmetric activations; "performance": zero points are fixed, at 0, or at -128 '
         "where no value is negative",
     )
@@ -241,20 +241,20 @@ class QuantizationConfig(Options):
     )
     effort: Effort = option(
         DEFAULT,
-        one_of(EFFORTS),
+        choice_among(EFFORTS),
         '"fast": in seconds, without search on samples; "best": a longer search, and the output '
         "noise on held-back samples never grows",
     )
     seed: int = option(0, NATURAL, "draws the samples that decide which techniques are kept")
     profile_with: ProfileWith = option(
         COMPILED,
-        one_of(PROFILES_WITH),
+        choice_among(PROFILES_WITH),
         'layers are computed on samples by machine code ("compiled") or by NumPy ("interpreter"); '
         "values are equal up to the rounding of float sums",
     )
     weights: WeightType | None = option(
         None,
-        one_of(WEIGHTS).or_none(),
+        choice_among(WEIGHTS).or_none(),
         "quantize only the constant weights of products, in groups of ``group_size``; this needs "
         "no calibration data, and rounds better with samples",
     )
@@ -265,7 +265,7 @@ class QuantizationConfig(Options):
     )
     activations: ActivationType = option(
         "dynamic",
-        one_of(ACTIVATIONS),
+        choice_among(ACTIVATIONS),
         'operands of products with ``weights``: rounded to int8 as they come ("dynamic"), '
         'or "float"',
     )

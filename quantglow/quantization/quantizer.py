@@ -14,9 +14,9 @@ from typing import Any
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.kinds import Trait
-from quantglow.ir.graph.origins import label_of
+from quantglow.ir.graph.origins import node_label
 from quantglow.profiling import Profile
-from quantglow.profiling.samples.feeds import Feeds, feeds_of
+from quantglow.profiling.samples.feeds import Feeds, read_feeds
 from quantglow.quantization.accuracy_control import NO_OVERRIDES, PrecisionOverrides
 from quantglow.quantization.converter import Converter
 from quantglow.quantization.decisions import Decisions
@@ -72,7 +72,7 @@ def samples_of(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
     """The samples that memory has room for, drawn by ``seed``; none if ``data`` is None."""
     if data is None:
         return []
-    return Reservoir(capacity(graph), seed).extend(feeds_of(data, graph.signature)).kept
+    return Reservoir(capacity(graph), seed).extend(read_feeds(data, graph.signature)).kept
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def report_of(plan: Plan) -> QuantizationReport:
         tuple(
             NodeReport(
                 n.name,
-                label_of(n, origins),
+                node_label(n, origins),
                 plan.precision(n),
                 plan.reasons.get(n, ""),
                 n.has(Trait.KEEPS_QUANTIZATION),

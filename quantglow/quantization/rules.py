@@ -30,7 +30,7 @@ from quantglow.ir.ops import (
     Softmax,
     Table,
 )
-from quantglow.ir.ops.arithmetic import quant_of
+from quantglow.ir.ops.arithmetic import quantization
 from quantglow.ir.ops.binary import Binary
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.unary import Unary
@@ -259,7 +259,7 @@ def is_wide(value: Node, conversion: Conversion) -> bool:
 
 
 def _inside(element: ElementType, low: float, high: float) -> bool:
-    params = quant_of(element)
+    params = quantization(element)
     steps = [limit - params.zero_point for limit in element.dtype.limits]
     tolerance = params.scale / 2
     return (
@@ -276,7 +276,7 @@ def tabulate(function: Callable[[Any], Any], x: ElementType, out: ElementType) -
     """
     lowest, highest = x.dtype.limits
     codes = np.arange(lowest, highest + 1, dtype=np.float64)
-    params, source = quant_of(out), quant_of(x)
+    params, source = quantization(out), quantization(x)
     low, high = out.dtype.limits
     reals = (codes - source.zero_point) * source.scale
     with np.errstate(all="ignore"):

@@ -125,7 +125,7 @@ def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> ReportTable:
     return ReportTable.of(title, (name, sqnr, *logits, *others), outputs)
 
 
-def errors_of(layers: Sequence[LayerAccuracy]) -> Iterator[Column[LayerAccuracy]]:
+def error_columns(layers: Sequence[LayerAccuracy]) -> Iterator[Column[LayerAccuracy]]:
     """The columns of errors, sensitivities only if they are known."""
     if any(layer.sensitivity_db is not None for layer in layers):
         yield ALONE
@@ -138,7 +138,7 @@ def layers_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
     """
     counts = Counter(layer.precision for layer in layers)
     title = "Layers: " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-    return ReportTable.of(title, (NAME, OP, PRECISION, *errors_of(layers), REASON), layers)
+    return ReportTable.of(title, (NAME, OP, PRECISION, *error_columns(layers), REASON), layers)
 
 
 def float_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
@@ -148,7 +148,7 @@ def float_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
 
 def worst_tables(layers: Sequence[LayerAccuracy]) -> tuple[ReportTable, ReportTable]:
     """Table of some layers with all that is known of them: their errors, and their codes."""
-    errors = (NAME, OP, *errors_of(layers))
+    errors = (NAME, OP, *error_columns(layers))
     uses = [LayerCodes(layer.name, layer.codes) for layer in layers if layer.codes]
     return (
         ReportTable.of(f"Worst int8 layers: {len(layers)}", errors, layers),

@@ -64,7 +64,7 @@ def advice(
     for layer in significant(layers):
         outside = (clipped or {}).get(layer.name, 0.0)
         effects = tuple(alone(layer, layers, speeds))
-        lines.append(Advice(layer.name, *diagnosed(layer, outside, effects)))
+        lines.append(Advice(layer.name, *diagnose(layer, outside, effects)))
     return lines
 
 
@@ -80,7 +80,7 @@ def good_db(layer: LayerAccuracy) -> float:
     return GOOD_LOCAL_DB if layer.sensitivity_db is None else GOOD_DB
 
 
-def diagnosed(
+def diagnose(
     layer: LayerAccuracy, outside: float, effects: tuple[Remedy, ...]
 ) -> tuple[str, tuple[Remedy, ...]]:
     """The finding about a layer, and all remedies."""
@@ -115,13 +115,13 @@ def alone(
         gain, cost = gain_db(layer, layers), float_cost(layer.name, speeds)
         effect = "" if gain is None else f", about +{gain:.1f} dB"
         effect += "" if cost is None else f" for {cost:+.1%} time"
-        yield Remedy(f"Keep it in float{effect}:", flag_of("--nodes-to-exclude", layer.name))
+        yield Remedy(f"Keep it in float{effect}:", option_flag("--nodes-to-exclude", layer.name))
     if layer.codes is not None and layer.codes.levels == INT8_LEVELS:
-        flag = flag_of("--int16-activations", layer.name)
+        flag = option_flag("--int16-activations", layer.name)
         yield Remedy("Store its values as int16:", flag)
 
 
-def flag_of(option: str, name: str) -> str:
+def option_flag(option: str, name: str) -> str:
     """A flag that takes a name literally, whatever is in it, quoted for a shell.
 
     Characters that a terminal does not print are written by their number, in an expression.

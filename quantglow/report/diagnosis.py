@@ -15,7 +15,7 @@ from quantglow.report.accuracy import (
     with_figure,
     worst_tables,
 )
-from quantglow.report.page import Figures, page_of
+from quantglow.report.page import Figures, graph_page
 from quantglow.report.speed import speed_table
 from quantglow.report.tables import ReportTable, Tabular
 from quantglow.report.webpage import Page
@@ -66,7 +66,7 @@ class DiagnosisView(Tabular):
         shown = Figures(
             figures.layers, figures.outputs, figures.speeds, self.verdict, figures.notes, measured
         )
-        return page_of(figures.graph, figures.source, shown)
+        return graph_page(figures.graph, figures.source, shown)
 
 
 _MEANINGS = (

@@ -79,12 +79,12 @@ def blocks(names: Sequence[str]) -> list[Path]:
 
     A part that its block alone has adds nothing, and is left out.
     """
-    paths = [prefixes(name, separator_of(names)) for name in names]
+    paths = [prefixes(name, name_separator(names)) for name in names]
     counts = Counter(prefix for prefixes in paths for prefix in prefixes)
-    return [tuple(kept(prefixes, counts, len(names))) for prefixes in paths]
+    return [tuple(keep(prefixes, counts, len(names))) for prefixes in paths]
 
 
-def separator_of(names: Sequence[str]) -> str:
+def name_separator(names: Sequence[str]) -> str:
     """The first separator that half of the names have inside; a line feed if there is none."""
     for separator in SEPARATORS:
         if 2 * sum(separator in name.strip(separator) for name in names) > len(names):
@@ -98,7 +98,7 @@ def prefixes(name: str, separator: str) -> list[Path]:
     return [tuple(parts[:end]) for end in range(1, len(parts))]
 
 
-def kept(prefixes: Sequence[Path], counts: Counter[Path], whole: int) -> list[str]:
+def keep(prefixes: Sequence[Path], counts: Counter[Path], whole: int) -> list[str]:
     """The last part of each block that has two nodes or more, and fewer than the block around."""
     parts, around = [], whole
     for prefix in prefixes:

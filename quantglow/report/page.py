@@ -20,7 +20,7 @@ import numpy as np
 
 from quantglow.evaluation.accuracy import LayerAccuracy, OutputAccuracy, plain
 from quantglow.evaluation.layer_speed import LayerSpeed
-from quantglow.evaluation.metrics import CodeUse, clipped_share, ranges_of
+from quantglow.evaluation.metrics import CodeUse, clipped_share, quantized_ranges
 from quantglow.evaluation.report import UNNAMED, PageSource, TraceLike
 from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Histogram
@@ -44,17 +44,17 @@ from quantglow.support.errors import FileFormatError
 from quantglow.version import __version__
 
 
-def source_of(
+def build_page_source(
     model: Any,
     histograms: Mapping[str, Histogram],
     config: QuantizationConfig,
     trace: Mapping[str, Any] | None = None,
 ) -> PageSource:
     """The source of the page of what was made of ``model``."""
-    return PageSource(name_of(model), histograms, config.texts, trace)
+    return PageSource(model_name(model), histograms, config.texts, trace)
 
 
-def name_of(model: Any) -> str:
+def model_name(model: Any) -> str:
     """The name of a model's file without its folder, which the page keeps to itself."""
     return Path(model).name if isinstance(model, str | os.PathLike) else UNNAMED
 
@@ -90,7 +90,7 @@ def timeline(trace: Mapping[str, Any]) -> dict[str, Any]:
         (numbers.setdefault(thread, len(numbers)), *fields)
         for thread, *fields in rows(trace)[:MAX_EVENTS]
     ]
-    named = dict(named_threads(trace))
+    named = dict(thread_names(trace))
     return {"threads": [named.get(n, f"thread {n}") for n in numbers], "events": events}
 
 
@@ -111,7 +111,7 @@ def times(event: Mapping[str, Any]) -> tuple[float, float]:
     return begin, duration
 
 
-def named_threads(trace: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+def thread_names(trace: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """Each thread that has a name, and it."""
     for event in trace["traceEvents"]:
         if event["ph"] == "M" and event["name"] == "thread_name":
@@ -142,8 +142,8 @@ def layer_columns(speeds: Sequence[LayerSpeed]) -> dict[str, Column[LayerAccurac
         "alone": ALONE,
         "local": LOCAL,
         "accumulated": ACCUMULATED,
-        "ms": timed("ms", ms, "time of its kernels, measured"),
-        "float_ms": timed("float ms", float_ms, program),
+        "ms": time_column("ms", ms, "time of its kernels, measured"),
+        "float_ms": time_column("float ms", float_ms, program),
         "limits": of_codes("limits %", lambda use: percent(use.saturation), 1, limits),
         "codes": of_codes("codes", lambda use: use.used, 0, "codes that occurred"),
         "seen": of_codes("range seen %", lambda use: percent(use.seen), 0, range_help),
@@ -152,7 +152,7 @@ def layer_columns(speeds: Sequence[LayerSpeed]) -> dict[str, Column[LayerAccurac
     }
 
 
-def timed(title: str, times: Mapping[str, float], meaning: str) -> Column[LayerAccuracy]:
+def time_column(title: str, times: Mapping[str, float], meaning: str) -> Column[LayerAccuracy]:
     """A column of times by layer, in milliseconds."""
     return Column(title, lambda layer: times.get(layer.name), "{:.4f}", digits=4, help=meaning)
 
@@ -185,7 +185,7 @@ class Figures:
     facts: Sequence[tuple[str, str]] = ()
 
 
-def page_of(
+def graph_page(
     graph: Graph | None, source: PageSource | None, figures: Figures, trace: TraceLike = None
 ) -> Page:
     """The page of a model, as far as it is known; ``trace`` replaces that of the source."""
@@ -200,7 +200,7 @@ def page_of(
 
 def page_data(graph: Graph | None, source: PageSource, figures: Figures) -> dict[str, Any]:
     """The sections of a page."""
-    ranges = {} if graph is None else ranges_of(graph)
+    ranges = {} if graph is None else quantized_ranges(graph)
     histograms = {name: each for name, each in source.histograms.items() if each.count}
     clipped = {
         name: clipped_share(histograms[name], ranges[name])

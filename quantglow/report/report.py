@@ -19,7 +19,7 @@ from quantglow.report.accuracy import (
     with_figure,
     worst_tables,
 )
-from quantglow.report.page import Figures, page_of
+from quantglow.report.page import Figures, graph_page
 from quantglow.report.sections import Summary, fallback_table, overrides_table, programs_table
 from quantglow.report.speed import speed_table
 from quantglow.report.tables import ReportTable, Tabular, nbytes_text, paragraph
@@ -157,7 +157,7 @@ class ReportView(Tabular):
         words = "" if summary is None else "\n".join(summary.lines())
         notes, rows = (*report.warnings, *report.notes), [*compilation_rows(report)]
         figures = Figures(report.layers, report.outputs, report.speeds, words, notes, rows)
-        return page_of(report.graph, report.source, figures, trace)
+        return graph_page(report.graph, report.source, figures, trace)
 
 
 def compilation_rows(report: Report) -> Iterator[tuple[str, str]]:

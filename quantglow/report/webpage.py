@@ -46,13 +46,13 @@ def page(title: str, data: Mapping[str, Any]) -> str:
 
     A page without a graph needs no library.
     """
-    style, drawing = text_of(ASSETS / "page.css"), [library()] if "graph" in data else []
-    script = "\n".join([*drawing, *(text_of(ASSETS / name) for name in SCRIPTS)])
+    style, drawing = read_asset(ASSETS / "page.css"), [library()] if "graph" in data else []
+    script = "\n".join([*drawing, *(read_asset(ASSETS / name) for name in SCRIPTS)])
     policy = (
         f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    return Template(text_of(ASSETS / "page.html")).substitute(
+    return Template(read_asset(ASSETS / "page.html")).substitute(
         title=html.escape(title), policy=policy, style=style, script=script, data=safe_json(data)
     )
 
@@ -72,17 +72,17 @@ class Page:
         return self.text
 
     def _repr_html_(self) -> str:
-        return framed(self.text)
+        return frame(self.text)
 
 
-def framed(text: str) -> str:
+def frame(text: str) -> str:
     """A page inside of another one, apart from its styles and scripts.
 
     It is packed, because a notebook has such a frame for each object that it shows.
     """
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-    frame = Template(text_of(ASSETS / "frame.html"))
-    inside = frame.substitute(packed=packed, script=text_of(ASSETS / FRAME_SCRIPT))
+    frame = Template(read_asset(ASSETS / "frame.html"))
+    inside = frame.substitute(packed=packed, script=read_asset(ASSETS / FRAME_SCRIPT))
     return (
         f'<iframe srcdoc="{html.escape(inside)}" sandbox="allow-scripts" '
         f'style="width:100%;height:{HEIGHT}px;border:0"></iframe>'
@@ -96,10 +96,10 @@ def safe_json(data: Mapping[str, Any]) -> str:
 
 def library() -> str:
     """The layout library behind its license."""
-    return f"/*!\n{text_of(VENDOR / 'dagre.LICENSE')}*/\n{text_of(VENDOR / 'dagre.min.js')}"
+    return f"/*!\n{read_asset(VENDOR / 'dagre.LICENSE')}*/\n{read_asset(VENDOR / 'dagre.min.js')}"
 
 
-def text_of(path: Path) -> str:
+def read_asset(path: Path) -> str:
     """The text of a file of the package."""
     return path.read_text(encoding="utf-8")
 

@@ -14,12 +14,12 @@ from quantglow.ir.graph.signature import Shapes, entering, leaving
 from quantglow.runtime.exports.onnx_models import whole_model, write
 from quantglow.runtime.programs.answers import Answers
 from quantglow.runtime.programs.build import MAX_THREADS, Build
-from quantglow.runtime.programs.feeds import TensorInfo, chosen_outputs, feeds_by_name, feeds_of
+from quantglow.runtime.programs.feeds import TensorInfo, check_feeds, choose_outputs, feeds_by_name
 from quantglow.runtime.saved.saving import Freedom, SavedTail, save
 from quantglow.runtime.serving.infer_queue import InferQueue
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specializations import ModelPrograms, ServedShapes, served_meanwhile
-from quantglow.runtime.states.caches import Caches, pairs_of
+from quantglow.runtime.states.caches import Caches, match_caches
 from quantglow.runtime.states.state import State
 from quantglow.runtime.states.state_programs import CachePair, StatePrograms
 from quantglow.support.arguments import file_path, flag, integer, items, options_named, strings
@@ -28,7 +28,7 @@ from quantglow.support.arrays import Array
 from quantglow.support.classes import OfOneProcess, cached_property
 from quantglow.support.errors import OptionError
 from quantglow.support.pages import release_pages
-from quantglow.support.timeline import traced_run
+from quantglow.support.timeline import trace_run
 from quantglow.support.views import HasDrawing
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def save_with_code(
         save(path, *contents)
         return
     # Only here: few processes make code for others.
-    from quantglow.runtime.saved.machine_code import checked_targets, code_for
+    from quantglow.runtime.saved.machine_code import check_targets, code_for
 
-    checked_targets(targets, programs.compiler)
+    check_targets(targets, programs.compiler)
     if programs.is_empty:
         raise OptionError(
             "include_code: the model leaves dimensions free and was not run, so no program has "
@@ -140,8 +140,8 @@ class CompiledModel(OfOneProcess, HasDrawing):
         """
         ends = self.specialisations.signature
         names = [port.name for port in ends.outputs]
-        positions = [names.index(name) for name in chosen_outputs(output_names, names)]
-        arrays = entering(ends.inputs, feeds_of(feeds, self.get_inputs))
+        positions = [names.index(name) for name in choose_outputs(output_names, names)]
+        arrays = entering(ends.inputs, check_feeds(feeds, self.get_inputs))
         outputs = leaving(ends.outputs, self.specialisations.at(arrays).run(arrays))
         return [outputs[position] for position in positions]
 
@@ -200,7 +200,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
 
         A run before it compiles and loads what is missing.
         """
-        return traced_run(self, feeds, path)
+        return trace_run(self, feeds, path)
 
     def warm_up(
         self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
@@ -248,7 +248,7 @@ class CompiledModel(OfOneProcess, HasDrawing):
         programs = self.specialisations
         if not isinstance(programs, FreeShapes):
             raise OptionError("all shapes of the model are fixed. Remedy: keep the past free.")
-        cache_pairs = pairs_of(programs.signature.inputs, programs.signature.outputs, pairs)
+        cache_pairs = match_caches(programs.signature.inputs, programs.signature.outputs, pairs)
         shared = self._states.setdefault(cache_pairs, StatePrograms(programs, cache_pairs))
         most = None if max_length is None else integer("max_length", max_length, 1)
         rows = integer("capacity", capacity, 1)

@@ -74,7 +74,7 @@ def dump_ir(stage: str, ir: object) -> None:
 
 
 @contextmanager
-def timed(stage: str, seconds: dict[str, float] | None = None) -> Iterator[None]:
+def time_stage(stage: str, seconds: dict[str, float] | None = None) -> Iterator[None]:
     """Log the time of a stage at debug level 1, and add it to ``seconds[stage]`` if given."""
     start = time.perf_counter()
     with span(stage):

@@ -43,7 +43,7 @@ def package(name: str, extra: str, purpose: str, error: type[QuantglowError] = O
         ) from None
 
 
-def checked_client(client: Any) -> Any:
+def require_client(client: Any) -> Any:
     """The client.  Raises ``OptionError`` unless it is one of Dask that is not asynchronous."""
     if not isinstance(client, dask("distributed").Client) or client.asynchronous:
         raise OptionError(
@@ -58,7 +58,7 @@ def dask(name: str) -> Any:
     return package(name, "distributed", "client")
 
 
-def cancelled_error() -> type[BaseException]:
+def cancellation_type() -> type[BaseException]:
     """The error of a task that was dropped.  asyncio takes 30 ms to import, for clusters only."""
     from asyncio import CancelledError
 
@@ -119,7 +119,7 @@ def answers(address: str) -> bool:
     return True
 
 
-def awaited(client: Any, future: Any) -> Any:
+def await_result(client: Any, future: Any) -> Any:
     """The result of a future.  Raises ``BackendError`` where the cluster has no workers for long,
     or dropped the task.
     """
@@ -129,10 +129,10 @@ def awaited(client: Any, future: Any) -> Any:
             return future.result(timeout=POLL_SECONDS)
         except TimeoutError:
             attendance.check()
-        except cancelled_error() as error:
+        except cancellation_type() as error:
             raise BackendError(f"the cluster dropped tasks: {error}. Remedy: {LOCAL}") from None
 
 
-def received(content: Content) -> Content:
+def receive(content: Content) -> Content:
     """The content, as a task of which Dask keeps the result and repeats it where it is lost."""
     return content

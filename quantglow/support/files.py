@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantglow.support.errors import FileFormatError
-from quantglow.support.processes.threads import undisturbed
+from quantglow.support.processes.threads import run_undisturbed
 
 DAMAGE = (
     zipfile.BadZipFile,
@@ -144,12 +144,12 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
                 raise ValueError("it is no .npz file" if begin else "it is empty")
             with zipfile.ZipFile(file) as archive:
                 check_unpacked_size(archive, file.seek(0, os.SEEK_END))
-            return undisturbed(lambda: _arrays_of(file))
+            return run_undisturbed(lambda: _read_arrays(file))
     except DAMAGE as error:
         raise ValueError(f"it is damaged: {error}") from error
 
 
-def _arrays_of(file: IO[bytes]) -> dict[str, NDArray[Any]]:
+def _read_arrays(file: IO[bytes]) -> dict[str, NDArray[Any]]:
     file.seek(0)
     with np.load(file, allow_pickle=False) as arrays:
         return {name: np.asarray(arrays[name]) for name in arrays.files}

@@ -86,7 +86,7 @@ def as_parts(factors: Array) -> Array:
     return np.stack([columns.real, columns.imag], axis=-1)
 
 
-def recognised(array: Array) -> tuple[Windowed, Array] | None:
+def recognize(array: Array) -> tuple[Windowed, Array] | None:
     """The windowed matrix that an array of float32 is, and the turns it has been made from."""
     if array.dtype != np.float32 or array.ndim < 2 or array.shape[-1] < LEAST_SAMPLES:
         return None

@@ -77,7 +77,7 @@ SHAPES = OptionKind(shapes, {"nargs": "+"})
 PROGRESS = OptionKind(progress_mode, {"type": bool})
 
 
-def one_of(allowed: Iterable[str]) -> OptionKind:
+def choice_among(allowed: Iterable[str]) -> OptionKind:
     """One of some words."""
     words = tuple(allowed)
     return OptionKind(lambda name, value: choice(name, value, words), {"choices": words})
@@ -89,7 +89,7 @@ class Declaration:
 
     help  the one text of docstrings, of the docs and of ``--help``; a name in double backquotes may
           be that of another option
-    flag  the keywords of the kind and of the option for argparse, see ``Kind``
+    flag  the keywords of the kind and of the option for argparse, see ``OptionKind``
     """
 
     help: str
@@ -130,14 +130,14 @@ def declarations(kind: Any) -> dict[str, Declaration]:
     return {each.name: each.metadata[KEY] for each in fields(kind) if KEY in each.metadata}
 
 
-def values_of(options: Options, kind: type[Options]) -> dict[str, Any]:
+def option_values(options: Options, kind: type[Options]) -> dict[str, Any]:
     """The values that ``options`` has of the options of one of its base classes, by name."""
     return {name: getattr(options, name) for name in declarations(kind)}
 
 
-def part_of(options: Options, kind: type[Part]) -> Part:
+def select_options(options: Options, kind: type[Part]) -> Part:
     """The same as an object of the base class."""
-    return kind(**values_of(options, kind))
+    return kind(**option_values(options, kind))
 
 
 def options_table(kind: type[Any]) -> str:
@@ -164,7 +164,7 @@ def with_table(docstring: str | None, kind: type[Any]) -> str | None:
     return "\n\n".join(filter(None, (summary, options_table(kind), more)))
 
 
-def documented(kind: type[Part]) -> type[Part]:
+def document(kind: type[Part]) -> type[Part]:
     """Class decorator: its docstring lists its options."""
     kind.__doc__ = with_table(kind.__doc__, kind)
     return kind

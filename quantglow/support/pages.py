@@ -69,7 +69,7 @@ LASTING = Path("/var/tmp")
 _mapped = Alive[mmap.mmap]()
 
 
-def paged(arrays: Iterable[Array]) -> list[Array] | None:
+def page(arrays: Iterable[Array]) -> list[Array] | None:
     """Read-only copies of arrays in a file, which is gone with the last of them; None where there
     is no room for it.
 
@@ -77,7 +77,7 @@ def paged(arrays: Iterable[Array]) -> list[Array] | None:
     """
     try:
         with tempfile.TemporaryFile(dir=folder()) as file:
-            written = list(map(partial(appended, file), arrays))  # holds no array
+            written = list(map(partial(append, file), arrays))  # holds no array
             file.flush()
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):  # ValueError: an empty file
@@ -89,7 +89,7 @@ def paged(arrays: Iterable[Array]) -> list[Array] | None:
     ]
 
 
-def paged_pieces(pieces: Iterable[Data]) -> Data | None:
+def page_pieces(pieces: Iterable[Data]) -> Data | None:
     """Bytes one behind the other in a file, as ``paged`` has arrays."""
     try:
         with tempfile.TemporaryFile(dir=folder()) as file:
@@ -106,11 +106,13 @@ def together(content: Content) -> Data:
     """Bytes in one piece; those of large parts in pages, if there is room."""
     if not isinstance(content, JoinedBytes):
         return content
-    paged = paged_pieces(pieces_of(content)) if is_worth_paging(map(len, content.parts)) else None
-    return b"".join(pieces_of(content)) if paged is None else paged
+    paged = (
+        page_pieces(iterate_pieces(content)) if is_worth_paging(map(len, content.parts)) else None
+    )
+    return b"".join(iterate_pieces(content)) if paged is None else paged
 
 
-def pieces_of(content: Content) -> Iterator[Data]:
+def iterate_pieces(content: Content) -> Iterator[Data]:
     """The bytes in pieces of ``PIECE_NBYTES``; pages are given back behind each part."""
     for part in content.parts if isinstance(content, JoinedBytes) else (content,):
         for start in range(0, len(part), PIECE_NBYTES):
@@ -119,7 +121,7 @@ def pieces_of(content: Content) -> Iterator[Data]:
             release_pages()
 
 
-def appended(file: IO[bytes], array: Array) -> tuple[int, np.dtype[Any], tuple[int, ...]]:
+def append(file: IO[bytes], array: Array) -> tuple[int, np.dtype[Any], tuple[int, ...]]:
     """Write the elements of an array behind a file; where they begin, their type and shape."""
     file.write(bytes(-file.tell() % ALIGNMENT))
     start = file.tell()
@@ -136,7 +138,7 @@ def folder() -> str:
     return tempfile.gettempdir()
 
 
-def file_of(array: Array) -> mmap.mmap | None:
+def mapped_file(array: Array) -> mmap.mmap | None:
     """The file that an array is a view of."""
     base: object = array
     while isinstance(base, np.ndarray):

@@ -1,6 +1,6 @@
 """Progress of work: bars in terminals and notebooks, lines in logs.
 
-``shown`` and ``step`` enter the work under way; ``heartbeat`` says it from time to time.  The bar
+``show`` and ``step`` enter the work under way; ``heartbeat`` says it from time to time.  The bar
 of a notebook is HTML and needs no widgets.
 """
 
@@ -40,7 +40,7 @@ def is_shown(progress: bool | str) -> bool:
     return progress is True or (progress == "auto" and sys.stderr.isatty())
 
 
-def shown(
+def show(
     items: Iterable[Item], label: str, progress: bool | str = "auto", total: float | None = None
 ) -> Iterator[Item]:
     """The items, with a bar if ``progress`` is True, or "auto" in a terminal or a notebook.
@@ -59,10 +59,10 @@ def shown(
 def with_bar(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
     """The items, with a bar, or lines in a log."""
     if in_notebook():
-        yield from in_html(items, label, len_of(items) if total is None else total)
+        yield from in_html(items, label, count_items(items) if total is None else total)
         return
     if not sys.stderr.isatty():
-        yield from with_lines(items, label, len_of(items) if total is None else total)
+        yield from with_lines(items, label, count_items(items) if total is None else total)
         return
     # Imported here because rich costs memory and time, and most processes never show a bar.
     from rich.console import Console
@@ -72,7 +72,7 @@ def with_bar(items: Iterable[Item], label: str, total: float | None) -> Iterator
     yield from track(items, label, total=total, console=console, transient=True)
 
 
-def len_of(items: Iterable[Any]) -> float | None:
+def count_items(items: Iterable[Any]) -> float | None:
     """The number of items, where they know it."""
     return float(len(items)) if isinstance(items, Sized) else None
 

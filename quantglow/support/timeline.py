@@ -135,7 +135,7 @@ def span(name: str, category: str = STAGE) -> Iterator[None]:
         trace.add(Event(name, category, threading.get_ident(), begin, end))
 
 
-def traced_run(model: Any, feeds: Mapping[str, Any], path: str | os.PathLike[str]) -> list[Any]:
+def trace_run(model: Any, feeds: Mapping[str, Any], path: str | os.PathLike[str]) -> list[Any]:
     """All outputs of a run that is traced; one run before it compiles and loads what is missing."""
     path = file_path("path", path)
     check_writable(path)

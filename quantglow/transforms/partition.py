@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Protocol, runtime_checkable
 
-from quantglow.interpreter.branches import Branch, branches_of
+from quantglow.interpreter.branches import Branch, find_branches
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
-from quantglow.ir.ops.work import macs_of
+from quantglow.ir.ops.work import count_macs
 from quantglow.ir.symbolic.size import likely
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
@@ -71,7 +71,7 @@ INT8_TIMES = 4
 
 def branches_apart(graph: Graph) -> list[Branch]:
     """The large branches of a graph."""
-    candidates = ((b, sum(map(operations, b.nodes))) for b in branches_of(graph))
+    candidates = ((b, sum(map(operations, b.nodes))) for b in find_branches(graph))
     return [branch for branch, work in candidates if likely(work) >= LEAST_OPERATIONS]
 
 
@@ -79,7 +79,7 @@ def operations(node: Node) -> int:
     """Multiply-accumulates of a matrix product, as float ones of equal time; for other operators
     the number of elements of the result.
     """
-    if not (macs := macs_of(node)):
+    if not (macs := count_macs(node)):
         return node.type.size
     return macs if node.operands[0].type.dtype.is_float else macs // INT8_TIMES
 

@@ -91,7 +91,7 @@ def recording(record: PassRecord) -> Iterator[None]:
 
 
 @contextmanager
-def recorded() -> Iterator[None]:
+def record() -> Iterator[None]:
     """Log what all passes that run in the block do, if the debug level asks for it."""
     if active_record() is not None or not debug.level():
         yield
@@ -119,7 +119,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
         _watcher.reset(token)
 
 
-def declined(name: str, reason: str) -> None:
+def decline(name: str, reason: str) -> None:
     """Note why the pass that runs leaves the value ``name`` as it is."""
     record = active_record()
     if record is not None:
@@ -149,7 +149,7 @@ def run_in_order(
     An IR that a pass changed is verified where ``QUANTGLOW_VERIFY`` asks for it, or ``always``.
     """
     check = verify if always or debug.verifying() else None
-    with recorded():
+    with record():
         for step in passes:
             ir = run_checked(ir, step, check)
     return ir

@@ -48,7 +48,7 @@ class Uses:
     def only(self, reader: Node, node: Node) -> bool:
         """Whether ``reader`` alone reads ``node``, and may absorb it; else it declined."""
         if not self.single(node):
-            declined(reader, f"{node.name!r} has other readers")
+            decline(reader, f"{node.name!r} has other readers")
         return self.single(node)
 
     def fresh(self, name: str) -> str:
@@ -150,9 +150,9 @@ def rewrite_pass(name: str) -> Callable[[LocalRule], RewritePass]:
     return lambda rule: RewritePass(name, rule, rule.__doc__ or "", settles=True)
 
 
-def declined(node: Node, reason: str) -> Node | None:
+def decline(node: Node, reason: str) -> Node | None:
     """None, noted in the debug log as the answer of a rule to ``node``, with its reason."""
-    pass_manager.declined(node.name, reason)
+    pass_manager.decline(node.name, reason)
     return None
 
 

@@ -32,10 +32,10 @@ from quantglow.support.errors import BackendError, QuantglowError
 from quantglow.support.extras import (
     POLL_SECONDS,
     Attendance,
-    checked_client,
     dask,
     large_messages,
-    received,
+    receive,
+    require_client,
 )
 from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.support.processes.system import LOOK_SECONDS, idle_ticks, processors
@@ -78,15 +78,15 @@ def machine(target: str) -> Machine:
     return Machine(place, this_host(), here.name, core_to_json(here.core))
 
 
-def measured(work: Work, core: Mapping[str, Any], jobs: Sequence[Job], samples: int) -> list[Any]:
+def measure(work: Work, core: Mapping[str, Any], jobs: Sequence[Job], samples: int) -> list[Any]:
     """The measurements of jobs, in order, on one core of this machine with such costs."""
     user = getattr(os, "getuid", int)()
-    with locked(Path(tempfile.gettempdir()) / f"quantglow-lease-{user}"), pinned():
+    with lock(Path(tempfile.gettempdir()) / f"quantglow-lease-{user}"), pin():
         return list[Measurement](Measurer(replace(work, core=core), samples).run(jobs))
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Inside, this process has the lock of a file; none where the system has no such locks."""
     try:
         import fcntl  # Windows has no such module
@@ -103,7 +103,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def pinned() -> Iterator[None]:
+def pin() -> Iterator[None]:
     """Inside, this thread and the children that it starts run on the processor that is most idle
     for ``LOOK_SECONDS``, where the system lets them."""
     try:
@@ -123,7 +123,7 @@ def pinned() -> Iterator[None]:
 def tune_on_cluster(client: Any, tuner: Tuner, known: Sequence[Record]) -> list[Record]:
     """New records of all kinds of machines of a cluster.  Raises ``OptionError`` for a client of
     another kind, ``BackendError`` if no machine measures."""
-    with open_cluster(checked_client(client), tuner) as cluster:
+    with open_cluster(require_client(client), tuner) as cluster:
         kinds = cluster.kinds()
         with ThreadPoolExecutor(len(kinds), "quantglow-tune") as pool:
             runs = (partial(_tune_kind, cluster, tuner, known, *kind) for kind in kinds.items())
@@ -206,7 +206,7 @@ def open_cluster(client: Any, tuner: Tuner) -> Iterator[Cluster]:
     """The machines of a client's cluster, which get the graph of a tuner."""
     work = Work.of(tuner.graph, tuner.target, tuner.threads)
     with large_messages():
-        sent = client.submit(received, work, pure=False)
+        sent = client.submit(receive, work, pure=False)
         try:
             yield Cluster(client, sent, work.target, tuner.target.name, tuner.say)
         finally:
@@ -263,7 +263,7 @@ class ClusterMeasurer:
         """A task that measures a batch."""
         arguments = (self.cluster.work, facts.core, list(batch.jobs), self.samples)
         return self.cluster.client.submit(
-            measured, *arguments, workers=[batch.address], pure=False, retries=0
+            measure, *arguments, workers=[batch.address], pure=False, retries=0
         )
 
     def _ended(self, running: Mapping[Any, TrialBatch]) -> list[Any]:

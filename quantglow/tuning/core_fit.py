@@ -31,7 +31,7 @@ from quantglow.runtime.native.peak import reading_rate
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
-from quantglow.tuning.measuring import Job, Measurement, Measurer, Progress, Work, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, Measurer, Progress, Work, plan_tasks
 from quantglow.tuning.trials import FAR_NBYTES, Task
 
 PLAIN = "plain"
@@ -99,7 +99,7 @@ SHAPES = (
 )
 
 
-def graph_of(shapes: Sequence[Shape]) -> Graph:
+def build_graph(shapes: Sequence[Shape]) -> Graph:
     """A graph of all these convolutions, each with an input of its own."""
     convolutions = [convolution(shape, f"{number}") for number, shape in enumerate(shapes)]
     inputs = tuple(conv.x for conv in convolutions if isinstance(conv.x, Input))
@@ -190,7 +190,7 @@ def measure_core(progress: Progress) -> CoreFit:
     Raises ``BackendError`` if nothing could be measured.
     """
     target = replace(resolve("native"), choices=Choices())
-    timed_kernels = timed_shapes(target, progress)
+    timed_kernels = time_shapes(target, progress)
     fitting = [each for i, each in enumerate(timed_kernels) if i % HELD_OUT]
     judging = timed_kernels[::HELD_OUT]
     core = fit(fitting, (target.core, *KNOWN_CORES))
@@ -204,7 +204,7 @@ def measure_core(progress: Progress) -> CoreFit:
     return CoreFit(target, target.core, core, losses[0], losses[1], points)
 
 
-def stored(core_fit: CoreFit) -> CoreFit:
+def store(core_fit: CoreFit) -> CoreFit:
     """The fit, kept for all later processes.  Raises ``BackendError``."""
     facts = {
         "points": core_fit.points,
@@ -224,10 +224,10 @@ def stored(core_fit: CoreFit) -> CoreFit:
     return replace(core_fit, path=path)
 
 
-def timed_shapes(target: Target, progress: Progress) -> list[Timed]:
+def time_shapes(target: Target, progress: Progress) -> list[Timed]:
     """The times of tiles of all shapes.  Raises ``BackendError``."""
-    graph = graph_of(SHAPES)
-    tasks, rng = planned_tasks(graph, target)[0], np.random.default_rng(0)
+    graph = build_graph(SHAPES)
+    tasks, rng = plan_tasks(graph, target)[0], np.random.default_rng(0)
     jobs: list[Job] = []
     for task in tasks:
         kernel = kernel_of(task.step, target, Choice(PLAIN))
@@ -239,10 +239,10 @@ def timed_shapes(target: Target, progress: Progress) -> list[Timed]:
         shape = [(t.rows, t.columns, t.vectors) for t in picked]
         jobs += [Job(task.key, Choice(PLAIN, tile), far) for tile in shape]
     measured = Measurer(Work.of(graph, target), samples=4).run(jobs, progress)
-    return timed_tasks(tasks, measured)
+    return time_tasks(tasks, measured)
 
 
-def timed_tasks(tasks: Sequence[Task], measured: Sequence[Measurement]) -> list[Timed]:
+def time_tasks(tasks: Sequence[Task], measured: Sequence[Measurement]) -> list[Timed]:
     """The times of each task.  Raises ``BackendError`` if one has none."""
     timings = []
     for task in tasks:
@@ -281,11 +281,11 @@ def loss(timed: Sequence[Timed], core: Core) -> float:
 def fit(timed: Sequence[Timed], starts: Sequence[Core]) -> Core:
     """Costs with the least ``loss`` near those of a known core, by a search in one cost after the
     other from each of them."""
-    ends = [_descended(timed, start) for start in dict.fromkeys(starts)]
+    ends = [_descend(timed, start) for start in dict.fromkeys(starts)]
     return min(ends, key=lambda pair: pair[0])[1]
 
 
-def _descended(timed: Sequence[Timed], start: Core) -> tuple[float, Core]:
+def _descend(timed: Sequence[Timed], start: Core) -> tuple[float, Core]:
     if not np.isfinite(start.issue):
         start = replace(start, issue=FREE_ISSUE)
     core, origin = start, np.log(np.maximum(_costs(start), LEAST))
@@ -298,7 +298,7 @@ def _descended(timed: Sequence[Timed], start: Core) -> tuple[float, Core]:
     for _ in range(ROUNDS):
         before = best
         for cost, factor in product(range(len(LEAST)), FACTORS):
-            tried = _moved(core, cost, factor)
+            tried = _move(core, cost, factor)
             if (now := value(tried)) < best:
                 best, core = now, tried
         if best > 0.999 * before:
@@ -311,7 +311,7 @@ def _costs(core: Core) -> list[float]:
     return [*(getattr(core, name) for name in FITTED), *core.finish]
 
 
-def _moved(core: Core, number: int, factor: float) -> Core:
+def _move(core: Core, number: int, factor: float) -> Core:
     """The core with one cost multiplied by a factor."""
     costs = _costs(core)
     costs[number] = round(max(costs[number], LEAST[number]) * factor, 4)
@@ -323,9 +323,9 @@ def _moved(core: Core, number: int, factor: float) -> Core:
 def prefers_even(target: Target) -> bool:
     """Whether weights from far away come faster when they are prefetched evenly."""
     shapes = (Shape(7, 512, 512, 3), Shape(7, 512, 2048), Shape(7, 960, 320))
-    graph = graph_of(shapes)
+    graph = build_graph(shapes)
     jobs = []
-    for task in planned_tasks(graph, target)[0]:
+    for task in plan_tasks(graph, target)[0]:
         kernel = kernel_of(task.step, target, Choice(PLAIN, None, True))
         assert kernel is not None
         tile = (kernel.tile.rows, kernel.tile.columns, kernel.tile.vectors)

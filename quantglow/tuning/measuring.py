@@ -22,14 +22,14 @@ from quantglow.codegen.llvm.machine import core_of, core_to_json
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.ir.graph.attributes import ArrayMark
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.text import constants_of, parse_graph, print_without_scales, scales_of
+from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
 from quantglow.runtime.programs.build import ProgramBackend
 from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import NEVER, Deadline
-from quantglow.support.processes.isolation import IsolationError, called
-from quantglow.tuning.trials import KernelTrial, LoadedKernel, Task, tasks_of, timed
+from quantglow.support.processes.isolation import IsolationError, call_isolated
+from quantglow.tuning.trials import KernelTrial, LoadedKernel, Task, find_tasks, time_kernels
 
-CHILD = "quantglow.tuning.measuring:measured_here"
+CHILD = "quantglow.tuning.measuring:measure_here"
 START_SECONDS = 60.0
 """Time limit of a child beside that of its choices: it plans the program anew."""
 GRACE_SECONDS = 5.0
@@ -55,7 +55,7 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Job:
-    """One choice of a task to measure; ``weights_nbytes``: see ``Trial``."""
+    """One choice of a task to measure; ``weights_nbytes``: see ``KernelTrial``."""
 
     task: str
     choice: Choice
@@ -103,7 +103,7 @@ class Work:
     @staticmethod
     def of(graph: Graph, target: Target, threads: int = 1) -> Work:
         """The work of a graph; the target is found by its name whatever its costs."""
-        constants, scales = constants_of(graph), scales_of(graph)
+        constants, scales = text_constants(graph), text_scales(graph)
         is_native = target == replace(resolve("native"), core=target.core)
         return Work(
             print_without_scales(graph),
@@ -162,7 +162,7 @@ class Measurer:
             "until": None if left is None else time.time() + seconds,
         }
         limit = min(START_SECONDS + CHOICE_SECONDS * len(jobs), seconds + GRACE_SECONDS)
-        times, defaults, states = called(CHILD, self.work.arrays, facts, seconds=limit)
+        times, defaults, states = call_isolated(CHILD, self.work.arrays, facts, seconds=limit)
         rows = zip(jobs, times.tolist(), defaults.tolist(), states.tolist(), strict=True)
         return [
             Measurement(job, tuple(choice), tuple(default))
@@ -173,15 +173,15 @@ class Measurer:
         ]
 
 
-def planned_tasks(graph: Graph, target: Target, threads: int = 1) -> tuple[list[Task], int]:
+def plan_tasks(graph: Graph, target: Target, threads: int = 1) -> tuple[list[Task], int]:
     """The tasks of the program of a graph, as it would be compiled, and the bytes of its
     constants."""
     plain = replace(target, choices=Choices())
     planned, _ = ProgramBackend(plain).planned(graph, threads)
-    return tasks_of(planned.program, plain), planned.figures.constant_nbytes
+    return find_tasks(planned.program, plain), planned.figures.constant_nbytes
 
 
-def measured_here(
+def measure_here(
     arrays: Sequence[Array],
     samples: int,
     jobs: Sequence[tuple[str, Any, int]],
@@ -194,7 +194,7 @@ def measured_here(
     ``work``: the other fields of ``Work``.
     """
     graph, target = Work(arrays=arrays, **work).parse()
-    tasks = {task.key: task for task in planned_tasks(graph, target, work["threads"])[0]}
+    tasks = {task.key: task for task in plan_tasks(graph, target, work["threads"])[0]}
     seconds, defaults = np.zeros((2, len(jobs), samples))
     states = np.full(len(jobs), UNKNOWN, np.int8)
     numbered = sorted(enumerate(jobs), key=lambda pair: (pair[1][0], pair[1][2], pair[0]))
@@ -215,7 +215,7 @@ def measured_here(
                         kernels[number] = kernel
             default = trial.loaded(tasks[key].default)
             assert default is not None
-            times = timed([default, *kernels.values()], samples)
+            times = time_kernels([default, *kernels.values()], samples)
             defaults[list(kernels)] = times[0]
             seconds[list(kernels)] = times[1:]
     return [seconds, defaults, states]

@@ -17,7 +17,7 @@ from quantglow.tuning.records import (
     keep_records,
     of_machine,
     read_records,
-    tuned_target,
+    tune_target,
 )
 from quantglow.tuning.tuner import DEFAULT_SEARCHER, Say, Tuner, quiet
 
@@ -77,6 +77,6 @@ def tune_network(
 
         records = tune_on_cluster(client, tuner, known)
     is_kept = keep_records(records)
-    tuned = replace(compiler, target=tuned_target(target, [*known, *records]))
+    tuned = replace(compiler, target=tune_target(target, [*known, *records]))
     shapes = {task.key: task.shape for task in tuner.planned[0]}
     return Tuning(tuned, tuple(records), shapes, is_kept)

@@ -141,7 +141,7 @@ def hints(records: Iterable[Record], host: str) -> dict[str, list[Choice]]:
     return {task: list(choices) for task, choices in choices.items()}
 
 
-def tuned_target(target: Target, records: Iterable[Record]) -> Target:
+def tune_target(target: Target, records: Iterable[Record]) -> Target:
     """A target with the choices that were measured on this machine."""
     own_records = of_machine(records, this_host())
     chosen = {
@@ -154,7 +154,7 @@ def with_records(compiler: Compiler) -> Compiler:
     """A compiler whose target has the choices that were measured on this machine."""
     if compiler.target is None:
         return compiler
-    return replace(compiler, target=tuned_target(compiler.target, read_records()))
+    return replace(compiler, target=tune_target(compiler.target, read_records()))
 
 
 def check_tune(tune: Tune | None, backend: str) -> None:
@@ -180,9 +180,9 @@ def check_client(client: Any, tune: Tune | None) -> Any:
     """The argument ``client``.  Raises ``OptionError``."""
     if client is not None:
         # Only here: a process that loads a model needs no cluster.
-        from quantglow.support.extras import checked_client
+        from quantglow.support.extras import require_client
 
-        checked_client(client)
+        require_client(client)
         if tune != "measure":
             raise OptionError("client is for tune='measure'. Remedy: give both.")
     return client

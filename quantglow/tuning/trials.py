@@ -77,7 +77,7 @@ class Task:
         return f"{sizes[0]} * {sizes[1]} = {sizes[2]} {x.type.dtype}"
 
 
-def tasks_of(program: Program, target: Target) -> list[Task]:
+def find_tasks(program: Program, target: Target) -> list[Task]:
     """The distinct tasks of a program, in the order of execution."""
     target = replace(target, choices=Choices())
     tasks: dict[str, Task] = {}
@@ -228,7 +228,7 @@ class LoadedKernel:
         return allocator(self.trial.task.target)
 
 
-def timed(kernels: Sequence[LoadedKernel], samples: int) -> Array:
+def time_kernels(kernels: Sequence[LoadedKernel], samples: int) -> Array:
     """Seconds [kernels, samples]: in each round a sample of each, after a run that is not timed."""
     seconds = np.empty((len(kernels), samples))
     for kernel in kernels:

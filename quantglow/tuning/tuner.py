@@ -22,7 +22,7 @@ from quantglow.support.classes import cached_property
 from quantglow.support.errors import BackendError
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning.g_bfs import GBFS
-from quantglow.tuning.measuring import Job, Measurement, Measurer, Measuring, Work, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, Measurer, Measuring, Work, plan_tasks
 from quantglow.tuning.n_a2c import NA2C
 from quantglow.tuning.optuna_search import OptunaSearch
 from quantglow.tuning.random_search import Annealing, RandomSearch
@@ -151,7 +151,7 @@ class Tuner:
     @cached_property
     def planned(self) -> tuple[list[Task], int]:
         """The tasks of the program, and the bytes of its weights."""
-        return planned_tasks(self.graph, self.target, self.threads)
+        return plan_tasks(self.graph, self.target, self.threads)
 
     @cached_property
     def measuring(self) -> Callable[[int, Deadline], Measuring]:

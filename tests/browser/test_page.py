@@ -17,8 +17,8 @@ from quantglow.ir.ops import Relu
 from quantglow.ir.types import f32
 from quantglow.profiling import Histogram
 from quantglow.report import CodeUse, LayerAccuracy, OutputAccuracy
-from quantglow.report.page import Figures, page_of
-from quantglow.report.webpage import framed
+from quantglow.report.page import Figures, graph_page
+from quantglow.report.webpage import frame
 from tests.browser.conftest import Opener
 from tests.support.small_network import small_model, small_samples
 
@@ -57,7 +57,7 @@ def explained() -> str:
         NASTY, dict.fromkeys([*names, "tail"], values), {"preset": NASTY}, {"traceEvents": [EVENT]}
     )
     figures = Figures(layers, outputs, speeds, NASTY, [NASTY], [("target", NASTY)])
-    return page_of(graph_of(names), source, figures).text
+    return graph_page(graph_of(names), source, figures).text
 
 
 @pytest.fixture
@@ -233,6 +233,6 @@ def test_notebooks_show_frames(show: Opener, kind: str) -> None:
 
 
 def test_a_framed_page_is_the_page(show: Opener) -> None:
-    found = show(framed(explained()), ready="iframe")
+    found = show(frame(explained()), ready="iframe")
     found.page.frame_locator("iframe").locator(".node").first.wait_for()
     assert found.page.frame_locator("iframe").locator("h1").inner_text() == NASTY

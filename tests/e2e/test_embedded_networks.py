@@ -104,7 +104,7 @@ def test_the_demo_compares_four_runtimes(name: str) -> None:
         example.labels[:20],
         example.calibration[:8],
     )
-    runners, report = demo.prepared(small, 1)
+    runners, report = demo.prepare(small, 1)
     table = demo.results_table(small, runners, 1, seconds=0.05)
     assert [row[0] for row in table.rows] == list(runners)
     Console(quiet=True).print(table.rich(), demo.stages_table(report).rich())

@@ -9,7 +9,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.importer.tflite.files import KINDS, TfliteFile
-from quantglow.importer.tflite.operators import RULES, written
+from quantglow.importer.tflite.operators import RULES, write
 from tests.support.tflite_cases import CASES, inputs_of
 from tools.downloads.mlperf_tiny import SOURCES, int8_file, samples
 
@@ -90,7 +90,7 @@ def test_each_operator_of_a_real_network_is_within_one_step(task: str) -> None:
     for operator in file.operators:
         live = [i for i in operator.inputs if i >= 0 and file.tensors[i].value is None]
         alone = TfliteFile(file.tensors, [operator], live, operator.outputs)
-        compiled = qg.compile(written(alone), num_threads=1)
+        compiled = qg.compile(write(alone), num_threads=1)
         for array in given:
             answers(judge, [array])
             found = compiled(*(judge.get_tensor(i) for i in live))

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 import quantglow as qg
-from quantglow.importer.onnx.nodes.context import IMPORTERS, qualified
+from quantglow.importer.onnx.nodes.context import IMPORTERS, qualify
 from quantglow.ir.graph.family import Case as ShapeCase
 from quantglow.ir.graph.graph import Graph
 from quantglow.runtime.compiled import CompiledModel
@@ -52,7 +52,7 @@ def free_difference(case: Case, compile_: Compile, quantize: Compile, exact: Exa
     rng = np.random.default_rng(len(case.model.SerializeToString()) + 2)
     if rng.random() > SHARE:
         return ""
-    kinds = sorted({qualified(node) for node in case.model.graph.node}.intersection(IMPORTERS))
+    kinds = sorted({qualify(node) for node in case.model.graph.node}.intersection(IMPORTERS))
     count = int(rng.integers(1, 3)) if rng.random() < CUT_SHARE else 0
     left_out = [kinds[i] for i in rng.permutation(len(kinds))[:count]]
     late = np.random.default_rng(len(case.model.SerializeToString()) + 5)

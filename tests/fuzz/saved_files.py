@@ -107,8 +107,8 @@ def with_damage(original: Mapping[str, bytes], rng: np.random.Generator) -> byte
 def sealed(members: dict[str, bytes]) -> bytes:
     """A file of these members, whose hashes are right."""
     manifest = json.loads(members[MANIFEST])
-    manifest["members"] = {n: archives.described(members[n]) for n in manifest["members"]}
-    manifest["sha256"] = archives.digest_of(manifest)
+    manifest["members"] = {n: archives.describe(members[n]) for n in manifest["members"]}
+    manifest["sha256"] = archives.manifest_digest(manifest)
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for name, data in {**members, MANIFEST: json.dumps(manifest).encode()}.items():

@@ -22,11 +22,11 @@ import numpy as np
 
 import quantglow as qg
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.text import constants_of, print_with_arrays, scales_of
+from quantglow.ir.graph.text import print_with_arrays, text_constants, text_scales
 from quantglow.ir.symbolic.size import symbols as free_symbols
 from quantglow.runtime.saved import archives
 from quantglow.runtime.saved.members import Allowance
-from quantglow.runtime.saved.saving import StoredText, texts_of
+from quantglow.runtime.saved.saving import StoredText, read_texts
 from quantglow.runtime.saved.stored_arrays import ArrayStore
 from tests.fuzz import saved_files
 from tests.fuzz.compare import Difference
@@ -86,7 +86,7 @@ def originals() -> tuple[Original, ...]:
 def general_originals(members: Mapping[str, bytes]) -> list[Original]:
     """The graphs for all shapes of a file."""
     with zipfile.ZipFile(io.BytesIO(saved_files.sealed(dict(members)))) as archive:
-        graphs, general = texts_of(
+        graphs, general = read_texts(
             archive, json.loads(members[archives.MANIFEST]), Allowance.of(archive)
         )
     entries = json.loads(members[archives.FREE])[archives.GENERAL]
@@ -120,7 +120,7 @@ class Altered:
         assert graph is not None
         texts = list(original.texts)
         text = self.changed or self.result.text
-        texts[original.place] = (text, constants_of(graph), scales_of(graph))
+        texts[original.place] = (text, text_constants(graph), text_scales(graph))
         return packed(original.members, texts)
 
 
@@ -160,7 +160,9 @@ def packed(members: Mapping[str, bytes], texts: Sequence[StoredText]) -> bytes:
     others = {n: d for n, d in members.items() if not n.startswith("constants/")}
     written = zip(archives.members_of_graphs(manifest), texts, strict=True)
     others |= {name: text.encode() for name, (text, _, _) in written}
-    others |= {name: bytes(b"".join(archives.pieces_of(d))) for name, d in store.members().items()}
+    others |= {
+        name: bytes(b"".join(archives.iterate_pieces(d))) for name, d in store.members().items()
+    }
     manifest["members"] = {n: {} for n in others if n != archives.MANIFEST}
     return saved_files.sealed({**others, archives.MANIFEST: json.dumps(manifest).encode()})
 

@@ -13,7 +13,7 @@ from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
 from quantglow.ir.symbolic.guards import Relation
-from quantglow.ir.symbolic.size import aligned
+from quantglow.ir.symbolic.size import align
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import Arenas
@@ -97,7 +97,7 @@ def assert_serves(
 
 def guarded_bytes(nbytes: int) -> np.ndarray:
     """An arena full of ones: what a program does not write before it reads it shows."""
-    return guarded(np.full(aligned(nbytes, ALIGNMENT), 0xFF, np.uint8), at_end=True)
+    return guarded(np.full(align(nbytes, ALIGNMENT), 0xFF, np.uint8), at_end=True)
 
 
 def not_held(program: GeneralProgram, sizes: Sizes) -> list[str]:

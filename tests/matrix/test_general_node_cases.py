@@ -13,7 +13,7 @@ from quantglow.ir.graph.family import Case, may_decide
 from quantglow.ir.symbolic.expression import Values
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.general import GeneralProgram, general_program, planned_program
+from quantglow.runtime.shapes.general import GeneralProgram, general_program, plan_program_for
 from quantglow.runtime.shapes.general_programs import HALVINGS
 from quantglow.support.errors import QuantglowError
 from tests.matrix import node_cases
@@ -78,7 +78,7 @@ def serves(case: node_cases.Case, are_shared: bool) -> bool:
 
 def read_again(program: GeneralProgram, values: Values) -> LlvmExecutable:
     """The executable of a program that is made for these sizes from the text of its graph."""
-    again = planned_program(program.source, *program.source.at(values), program.compiler)
+    again = plan_program_for(program.source, *program.source.at(values), program.compiler)
     return LlvmExecutable.of(again.loaded, values)
 
 

@@ -17,7 +17,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.ops import MatMul, Quantize, Transpose
 from quantglow.ir.types import DType, ElementType, QuantParams
-from quantglow.tuning.trials import Task, tasks_of
+from quantglow.tuning.trials import Task, find_tasks
 from tests.generators.quantized_graphs.convolutions import Case, cases, floats, integers, tensor
 from tests.matrix.harness import TARGETS, assert_agree, on_llvm, planned
 from tests.support.effort import moderate
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.skipif(not LEVELS, reason="every level here saves code:
 
 def tasks(graph: Graph, target: Target) -> list[Task]:
     program, _ = planned(graph, target.isa.unsigned_activations)
-    return tasks_of(program, target)
+    return find_tasks(program, target)
 
 
 def tuned(target: Target, task: Task, choice: Choice) -> Target:

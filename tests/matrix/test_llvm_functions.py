@@ -11,7 +11,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
 from quantglow.ir.ops import Elementwise
 from quantglow.ir.ops.expression import Expr, arg, call, iconst
-from quantglow.ir.ops.functions import BINARY, ROW_FUNCTIONS, SELECT, UNARY, kind_of, result_kind
+from quantglow.ir.ops.functions import BINARY, ROW_FUNCTIONS, SELECT, UNARY, dtype_kind, result_kind
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
 from tests.generators.quantized_graphs.drawing import CHANNELS
@@ -92,7 +92,7 @@ def test_every_function_is_compiled_as_defined(name: str, kinds: str, size: int,
     assert_compiles(graph_of(expression, dtypes, (2, size), out), seed)
 
 
-@pytest.mark.parametrize("dtype", [d for d in DType if kind_of(d) == "i"])
+@pytest.mark.parametrize("dtype", [d for d in DType if dtype_kind(d) == "i"])
 @moderate
 @given(size=st.sampled_from(CHANNELS), seed=st.integers(0, 999))
 def test_narrow_integers_are_widened_and_stored(dtype: DType, size: int, seed: int) -> None:

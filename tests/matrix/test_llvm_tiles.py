@@ -90,7 +90,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> tuple[TileMachine, Target]:
         return tuple(library.load_texts(texts))
 
     monkeypatch.setattr(compilation, "library", lambda target: library)
-    monkeypatch.setattr(compilation, "symbols_of", symbols_of)
+    monkeypatch.setattr(compilation, "kernel_symbols", symbols_of)
     return registers, dataclasses.replace(best, isa=dataclasses.replace(best.isa, has_tiles=True))
 
 

@@ -10,7 +10,7 @@ import quantglow as qg
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.memory.plans import divisors
-from quantglow.transforms.lowering.split_batch import batch_of, split_batch
+from quantglow.transforms.lowering.split_batch import batch_size, split_batch
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import moderate
 from tests.support.equality import assert_equal_values
@@ -22,7 +22,7 @@ batched = mixed_graphs(most=4, batches=tuple(range(2, 9)))
 
 @given(batched)
 def test_the_pieces_of_a_batch_make_up_its_outputs(graph: Graph) -> None:
-    feeds, batch = feeds_of(graph, spread=2.0), batch_of(graph)
+    feeds, batch = feeds_of(graph, spread=2.0), batch_size(graph)
     whole = interpret(graph, feeds)
     for pieces in divisors(batch or 1):
         part = split_batch(graph, pieces)

@@ -43,7 +43,7 @@ from quantglow.ir.ops import (
 )
 from quantglow.ir.types import DType, TensorType
 from quantglow.profiling import Histogram, profile
-from quantglow.profiling.specials import ABSENT, Specials, specials_of
+from quantglow.profiling.specials import ABSENT, Specials, node_specials
 from quantglow.quantization.plan.tensor_ranges import masked_values, special_values
 from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.support.arrays import Array
@@ -110,7 +110,7 @@ def test_special_values_are_where_they_may_be(graph: Graph, seed: int) -> None:
         divides = isinstance(node, Div) and (values[node.y] == 0).any()
         if not divides:
             found = specials(node) if node.has(Trait.MOVES) else specials(node) - ABSENT
-            assert found <= specials_of(node, specials), node
+            assert found <= node_specials(node, specials), node
 
 
 MASKS = ("framed", "masked")

@@ -10,7 +10,7 @@ from quantglow.export.onnx.model import export_onnx
 from quantglow.interpreter import interpret
 from quantglow.interpreter.program import ReferenceExecutable
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.text import constants_of, parse_graph, print_graph
+from quantglow.ir.graph.text import parse_graph, print_graph, text_constants
 from quantglow.ir.program import text
 from quantglow.ir.program.verify import verify_program
 from quantglow.memory.planner import plan_memory
@@ -32,7 +32,7 @@ from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 @given(graph=loop_graphs())
 def test_a_graph_is_read_as_it_was_written(graph: Graph) -> None:
-    read = parse_graph(print_graph(graph), constants_of(graph))
+    read = parse_graph(print_graph(graph), text_constants(graph))
     assert print_graph(read) == print_graph(graph)
     assert_same_function(graph, read)
 
@@ -52,7 +52,7 @@ def test_programs_compute_what_their_graph_means(
     program = generate(lowered, schedule(lowered) if scheduled else None, slack_nbytes=64)
     program = optimize_program(program) if shared else program
     verify_program(program)
-    assert same_program(text.parse_program(str(program), text.constants_of(program)), program)
+    assert same_program(text.parse_program(str(program), text.text_constants(program)), program)
     feeds = feeds_of(graph)
     found = ReferenceExecutable(program, plan_memory(program)).run(feeds)
     assert_equal_values(found, interpret(graph, feeds))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantglow.ir.ops.arithmetic import dequantize, quant_of, quantize
+from quantglow.ir.ops.arithmetic import dequantize, quantization, quantize
 from quantglow.ir.types import QuantParams
 from quantglow.profiling import Range
 from quantglow.quantization.plan.params import activation_element, quantize_weights
@@ -27,7 +27,7 @@ def test_a_value_in_range_moves_by_half_a_step_at_most(
     seen: Range, symmetric: bool, shares: list[float]
 ) -> None:
     element = activation_element(seen, symmetric)
-    params = quant_of(element)
+    params = quantization(element)
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)
     x = np.array([low, high, 0.0, *(low + s * (high - low) for s in shares)], np.float32)
     error = np.abs(dequantize(quantize(x, element), params).astype(np.float64) - x)
@@ -38,7 +38,7 @@ def test_a_value_in_range_moves_by_half_a_step_at_most(
 @given(ranges(), st.booleans())
 def test_zero_is_exact_and_scales_are_normal_numbers(seen: Range, symmetric: bool) -> None:
     element = activation_element(seen, symmetric)
-    params = quant_of(element)
+    params = quantization(element)
     assert dequantize(quantize(np.zeros(1, np.float32), element), params) == 0
     assert np.finfo(np.float32).tiny <= params.scale < np.inf
 

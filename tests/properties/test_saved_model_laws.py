@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.api.pipeline.calibration import calibrated
-from quantglow.api.pipeline.compilation import compiled
-from quantglow.api.pipeline.quantization import prepared, quantized
-from quantglow.api.pipeline.request import QuantizationRequest, imported
+from quantglow.api.pipeline.calibration import calibrate
+from quantglow.api.pipeline.compilation import compile_quantized
+from quantglow.api.pipeline.quantization import prepare_quantization, quantize_cases
+from quantglow.api.pipeline.request import QuantizationRequest, import_request
 from quantglow.quantization.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.runtime.programs.build import Compiler
 from tests.generators.onnx_models.free_networks import (
@@ -41,8 +41,10 @@ def built_model(model: Network, config: QuantizationConfig, threads: int) -> Any
     request = QuantizationRequest(
         config=config, subset_size=len(samples), progress=False, verify=False
     )
-    made = quantized(prepared(calibrated(imported(model.proto, samples), request), request))
-    return compiled(made, Compiler.of("native", threads))
+    made = quantize_cases(
+        prepare_quantization(calibrate(import_request(model.proto, samples), request), request)
+    )
+    return compile_quantized(made, Compiler.of("native", threads))
 
 
 def outputs(compiled: Any, model: Network, shapes: list[Shapes]) -> dict[Shapes, list[Any]]:

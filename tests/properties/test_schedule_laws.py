@@ -14,10 +14,10 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.program.program import Program
 from quantglow.ir.program.verify import verify_program
 from quantglow.memory.exact_order import best_order, peak_bound
-from quantglow.memory.genetic_search import order_of, searched_order
+from quantglow.memory.genetic_search import decode_order, search_order
 from quantglow.memory.planner import lifetimes, lower_bound, plan_memory
-from quantglow.memory.schedule import Maker, arranged, schedule
-from quantglow.memory.tasks import Tasks, lives, members, tasks_of
+from quantglow.memory.schedule import Maker, arrange_program, schedule
+from quantglow.memory.tasks import Tasks, build_tasks, lives, members
 from quantglow.transforms.lowering import lower
 from quantglow.transforms.program.generate import Generated, generate_by_node
 from quantglow.transforms.program.sharing import optimize_program
@@ -44,12 +44,12 @@ def maker(graph: Graph, slack_nbytes: int = 0) -> tuple[Graph, Maker]:
 def tasks_and_maker(graph: Graph, slack_nbytes: int = 0) -> tuple[Tasks, Maker]:
     """The tasks of a graph in its scheduled order."""
     lowered, make = maker(graph, slack_nbytes)
-    return tasks_of(lowered, make(schedule(lowered))), make
+    return build_tasks(lowered, make(schedule(lowered))), make
 
 
 def drawn_order(tasks: Tasks, data: st.DataObject) -> tuple[int, ...]:
     """Any valid order."""
-    return order_of(tasks, data.draw(st.permutations(range(len(tasks)))))
+    return decode_order(tasks, data.draw(st.permutations(range(len(tasks)))))
 
 
 def program_in(tasks: Tasks, make: Maker, order: tuple[int, ...]) -> Program:
@@ -151,7 +151,10 @@ def test_the_peak_of_tasks_is_the_bound_of_their_lives(tasks: Tasks, data: st.Da
 @given(branching_graphs())
 def test_a_search_for_memory_never_gives_a_larger_arena(graph: Graph) -> None:
     lowered, make = maker(graph)
-    fast, memory = arranged(lowered, make).plan, arranged(lowered, make, "memory").plan
+    fast, memory = (
+        arrange_program(lowered, make).plan,
+        arrange_program(lowered, make, "memory").plan,
+    )
     assert memory.every_order_nbytes is not None
     assert memory.every_order_nbytes <= memory.peak_nbytes <= fast.peak_nbytes
 
@@ -160,7 +163,7 @@ def test_a_search_for_memory_never_gives_a_larger_arena(graph: Graph) -> None:
 @given(GRAPHS)
 def test_a_program_that_was_searched_for_is_valid(graph: Graph) -> None:
     lowered, make = maker(graph)
-    made = arranged(lowered, make, "memory")
+    made = arrange_program(lowered, make, "memory")
     verify_program(made.program)
     for live in live_sets(made.program):
         assert_disjoint(made.plan, live)
@@ -170,7 +173,7 @@ def test_a_program_that_was_searched_for_is_valid(graph: Graph) -> None:
 @given(branching_graphs())
 def test_a_search_finds_the_same_each_time(graph: Graph) -> None:
     lowered, make = maker(graph)
-    one, other = (arranged(lowered, make, "memory") for _ in range(2))
+    one, other = (arrange_program(lowered, make, "memory") for _ in range(2))
     assert str(one.program) == str(other.program)
     assert list(one.plan.offsets.values()) == list(other.plan.offsets.values())
 
@@ -182,6 +185,6 @@ def test_priorities_are_never_worse_than_where_they_start(
 ) -> None:
     tasks, make = tasks_and_maker(graph)
     starts = [drawn_order(tasks, data) for _ in range(2)]
-    found = searched_order(tasks, starts, goal=0, runs=600)
+    found = search_order(tasks, starts, goal=0, runs=600)
     peaks = [plan_memory(program_in(tasks, make, order)).peak_nbytes for order in (found, *starts)]
     assert peaks[0] == min(peaks)

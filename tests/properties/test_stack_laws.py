@@ -17,8 +17,8 @@ from quantglow.interpreter.stacks import (
     StackLayout,
     Stacks,
     in_groups,
-    joined,
-    together_of,
+    join,
+    samples_together,
 )
 from quantglow.ir import ops
 from quantglow.ir.graph.graph import Graph
@@ -84,7 +84,9 @@ def test_values_are_the_same_in_every_layout(count: int, one: int, other: int, o
 def test_samples_are_stacked_up_to_the_size_of_weights(outputs: int, together: int) -> None:
     x = Input(name="x", tensor=f32(1, 7, 7, 1024))  # 196 KiB
     weights = np.zeros((1, 1, 1024, outputs), np.float32)
-    assert together_of(ops.Conv(name="y", x=x, w=Constant(name="w", value=weights))) == together
+    assert (
+        samples_together(ops.Conv(name="y", x=x, w=Constant(name="w", value=weights))) == together
+    )
 
 
 X = Input(name="x", tensor=f32(1, 4, 3))
@@ -103,11 +105,11 @@ MIXED: dict[str, Node] = {
 
 @pytest.mark.parametrize("name", MIXED)
 def test_operators_that_mix_samples_are_not_stacked(name: str) -> None:
-    assert joined(MIXED[name], 2) is None
+    assert join(MIXED[name], 2) is None
 
 
 def test_a_view_takes_the_shape_of_the_stack() -> None:
-    found = joined(ops.Reshape(name="y", x=X, shape=(1, 12)), 3)
+    found = join(ops.Reshape(name="y", x=X, shape=(1, 12)), 3)
     assert found is not None
     assert found.type.shape == (3, 12)
 

@@ -21,7 +21,7 @@ from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import GroupedMatMul
 from quantglow.ir.ops.arithmetic import dequantize, is_integer
 from quantglow.ir.ops.contraction import Contraction
-from quantglow.ir.ops.groupwise import unpacked_codes
+from quantglow.ir.ops.groupwise import unpack_codes
 from quantglow.support.arrays import Array
 from tests.support.effort import moderate
 
@@ -192,7 +192,7 @@ def numbers_of(graph: Graph) -> list[Array]:
 
 def grouped_numbers(node: Any) -> Array:
     """The weights of a product in groups, without those that fill up the last one."""
-    codes = unpacked_codes(node.w.value, node.bits).astype(np.float32)
+    codes = unpack_codes(node.w.value, node.bits).astype(np.float32)
     points = node.midpoint if node.zero_points is None else node.zero_points.value[..., None]
     weights: Array = (codes - points) * node.scales.value[..., None]
     return weights.reshape(len(weights), -1)[:, : node.x.type.shape[1]]

@@ -16,10 +16,10 @@ from quantglow.ir.graph.node import Input
 from quantglow.ir.graph.signature import DECLARED
 from quantglow.ir.graph.text import (
     arrays_written_out,
-    constants_of,
     parse_graph,
     print_graph,
     print_with_arrays,
+    text_constants,
 )
 from quantglow.ir.ops import Relu
 from quantglow.ir.ops.expression import Expr, arg, call, iconst, lconst, parse_expression
@@ -76,7 +76,7 @@ expressions = st.recursive(st.one_of(st.integers(0, 3).map(arg), constants), cal
 @given(mixed_graphs(), st.dictionaries(names, st.sampled_from(DECLARED)))
 def test_a_graph_is_read_back(graph: Graph, declared: dict[str, str]) -> None:
     graph = replace(graph, declared=declared)
-    assert same_graph(parse_graph(print_graph(graph), constants_of(graph)), graph)
+    assert same_graph(parse_graph(print_graph(graph), text_constants(graph)), graph)
 
 
 @expensive
@@ -98,12 +98,12 @@ def test_an_array_that_is_written_out_is_read_back(array: Array) -> None:
 @given(mixed_graphs())
 def test_a_lowered_graph_is_read_back(graph: Graph) -> None:
     lowered = lower(graph)
-    assert same_graph(parse_graph(print_graph(lowered), constants_of(lowered)), lowered)
+    assert same_graph(parse_graph(print_graph(lowered), text_constants(lowered)), lowered)
 
 
 @given(programs())
 def test_a_program_is_read_back(program: Program) -> None:
-    again = program_text.parse_program(str(program), program_text.constants_of(program))
+    again = program_text.parse_program(str(program), program_text.text_constants(program))
     assert same_program(again, program)
 
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import quantglow as qg
 from quantglow.ir.symbolic import guards, text
-from quantglow.ir.symbolic.size import Size, expression_of, sized, symbols
+from quantglow.ir.symbolic.size import Size, size, symbols, to_expression
 from quantglow.runtime.native import compilation, program_store
 from tests.support import effort
 from tests.support.forged_file import HEAD, HINT, forged
@@ -73,8 +73,8 @@ def believed(numerator: int, divisor: int) -> int:
     if not isinstance(divisor, Size) and divisor < 1:
         raise ValueError("division by 0")
     free = next((s for s in (numerator, divisor) if isinstance(s, Size)), None)
-    quotient = expression_of(numerator) // expression_of(divisor)
-    return numerator // divisor if free is None else sized(quotient, free.guards)
+    quotient = to_expression(numerator) // to_expression(divisor)
+    return numerator // divisor if free is None else size(quotient, free.guards)
 
 
 @cache
@@ -83,7 +83,7 @@ def written(size: str) -> str:
     sizes, _ = symbols({"T": HINT})
     with mock.patch.object(text, "quotient", believed):
         try:
-            return text.size_text(text.size_from(text.tree_of(size), sizes))
+            return text.size_text(text.size_from(text.parse_tree(size), sizes))
         except ValueError:
             return f"{{{size}}}"
 

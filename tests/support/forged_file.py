@@ -61,8 +61,8 @@ def forged(
     members["free.json"] = json.dumps(free).encode()
     members["general/0.txt"] = (body if body.startswith("graph") else HEAD + body).encode()
     manifest = json.loads(members.pop("manifest.json"))
-    manifest["members"] = {name: archives.described(data) for name, data in members.items()}
-    manifest["sha256"] = archives.digest_of(manifest)
+    manifest["members"] = {name: archives.describe(data) for name, data in members.items()}
+    manifest["sha256"] = archives.manifest_digest(manifest)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("manifest.json", json.dumps(manifest))
         for name, data in members.items():

@@ -68,9 +68,9 @@ def objects(arrays: list[Array], **facts: Any) -> list[Array]:
 
 
 def nested(arrays: list[Array], **facts: Any) -> list[Array]:
-    from quantglow.support.processes.isolation import called
+    from quantglow.support.processes.isolation import call_isolated
 
-    return called("tests.unit.isolated_calls:echoed", arrays, seconds=60)
+    return call_isolated("tests.unit.isolated_calls:echoed", arrays, seconds=60)
 
 
 def crash_while_optimizing(arrays: list[Array], *, optimize: bool, **facts: Any) -> list[Array]:

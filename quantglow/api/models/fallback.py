@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from quantglow.evaluation.report import MemoryFigures, Report, report_of
+from quantglow.evaluation.report import MemoryFigures, Report, build_report
 from quantglow.evaluation.weight_sizes import WeightSizes
-from quantglow.importer.onnx import Source, Split, reason_of, reasons, weights_nbytes
+from quantglow.importer.onnx import Source, Split, node_reason, reasons, weights_nbytes
 from quantglow.ort.fallback import FallbackNode, whole_model
 from quantglow.ort.session import NAME, opened
 from quantglow.quantization.qdq import float_notes
@@ -36,7 +36,7 @@ NOTHING_COMPILED = (
 AnyFallback = TypeVar("AnyFallback", bound=FallbackModel)
 
 
-def compiled_on_use(programs: ModelPrograms, known: tuple[str, ...]) -> CompiledModel:
+def compile_on_use(programs: ModelPrograms, known: tuple[str, ...]) -> CompiledModel:
     """A model of which nothing is compiled yet; notes that are ``known`` already."""
 
     def report() -> Report:
@@ -45,7 +45,7 @@ def compiled_on_use(programs: ModelPrograms, known: tuple[str, ...]) -> Compiled
             return replace(empty, notes=(ON_USE, *known))
         build = programs.first
         notes = (ON_USE, FIRST, *known, *float_notes(build.graph))
-        return replace(report_of(build.build, {}), notes=notes)
+        return replace(build_report(build.build, {}), notes=notes)
 
     return CompiledModel(programs, report)
 
@@ -75,7 +75,7 @@ def fallback_model(source: Source, error: QuantglowError, threads: int) -> Fallb
     )
     fallback = FallbackModel(source.serialized(), known, threads, lambda: report)
     try:
-        return loaded(fallback)
+        return load(fallback)
     except FallbackError as refusal:
         raise error from refusal
 
@@ -99,7 +99,7 @@ def partly_compiled(
 
     Raises ``FallbackError``.
     """
-    tail, tail_nbytes = tail_of(parts), weights_nbytes(parts.tail)
+    tail, tail_nbytes = tail_nodes(parts), weights_nbytes(parts.tail)
 
     def report() -> Report:
         known = head.report
@@ -113,7 +113,7 @@ def partly_compiled(
             notes=(*known.notes, *(staged.notes if staged else [])),
         )
 
-    return loaded(
+    return load(
         PartlyCompiledModel(
             source.serialized(),
             error.reasons,
@@ -138,7 +138,7 @@ def check_tail(parts: Split, threads: int) -> None:
     opened(parts.tail.SerializeToString(), threads)
 
 
-def tail_of(parts: Split) -> tuple[FallbackNode, ...]:
+def tail_nodes(parts: Split) -> tuple[FallbackNode, ...]:
     """The operators behind the cut."""
     return nodes_in(parts.tail.graph.node, parts.reasons)
 
@@ -146,13 +146,13 @@ def tail_of(parts: Split) -> tuple[FallbackNode, ...]:
 def nodes_in(nodes: Iterable[Any], why: Sequence[str]) -> tuple[FallbackNode, ...]:
     """The operators of a tail, or of a part of it; ``why``: the reasons of the cut."""
     return tuple(
-        FallbackNode(next(filter(None, node.output)), node.op_type, NAME, reason_of(node, why))
+        FallbackNode(next(filter(None, node.output)), node.op_type, NAME, node_reason(node, why))
         for node in nodes
         if node.op_type != "Constant"
     )
 
 
-def loaded(model: AnyFallback) -> AnyFallback:
+def load(model: AnyFallback) -> AnyFallback:
     """The model with its session, loaded here so that it fails here: ``FallbackError``."""
     model.session  # noqa: B018
     return model

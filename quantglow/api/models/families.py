@@ -25,7 +25,7 @@ from quantglow.importer.onnx import Source
 from quantglow.ir.graph.family import Case, Family, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
-from quantglow.ir.graph.text import constants_of, print_graph
+from quantglow.ir.graph.text import print_graph, text_constants
 from quantglow.quantization.decisions import Decisions, from_json, to_json
 from quantglow.quantization.qdq import fuse_quantized
 from quantglow.quantization.qdq.stored_weights import (
@@ -60,8 +60,8 @@ def with_steps(model: Any, before: Any, after: Any) -> Any:
 
     Raises ``OptionError`` for steps that do not fit, and for a graph with steps.
     """
-    at_inputs = steps.checked("before", before, steps.Before)
-    at_outputs = steps.checked("after", after, steps.After)
+    at_inputs = steps.check("before", before, steps.Before)
+    at_outputs = steps.check("after", after, steps.After)
     if not at_inputs and not at_outputs:
         return model
     if isinstance(model, Graph):
@@ -72,18 +72,18 @@ def with_steps(model: Any, before: Any, after: Any) -> Any:
     return importer.with_steps(model, at_inputs, at_outputs)
 
 
-def opened(model: Any) -> Source:
+def open_source(model: Any) -> Source:
     """The source of a path, bytes or ModelProto, which may be changed afterwards."""
-    return settled(importer.open_model(model), model)
+    return settle(importer.open_model(model), model)
 
 
-def settled(source: Source, model: Any) -> Source:
+def settle(source: Source, model: Any) -> Source:
     """The source of ``model``, a copy where the caller could change it while it is in use."""
     is_shared = not isinstance(model, str | os.PathLike | bytes)
     return source.snapshot() if is_shared else source
 
 
-def family_of(model: Source | Graph, input_shapes: InputShapes | None = None) -> Family:
+def open_family(model: Source | Graph, input_shapes: InputShapes | None = None) -> Family:
     """The graphs to compile of a model or of a graph.
 
     With ``input_shapes``, or for a model that leaves nothing free, that is one graph, but where
@@ -94,14 +94,14 @@ def family_of(model: Source | Graph, input_shapes: InputShapes | None = None) ->
     return _family(model, input_shapes, ready)
 
 
-def float_family_of(model: Any, input_shapes: InputShapes | None = None) -> Family:
+def open_float_family(model: Any, input_shapes: InputShapes | None = None) -> Family:
     """The optimized float graphs of a path, bytes or ModelProto, or of a graph.
 
     Raises ``OptionError`` for what is quantized already.
     """
     if isinstance(model, Graph):
         return Family.of(float_graph(model))
-    return float_family(opened(model), input_shapes)
+    return float_family(open_source(model), input_shapes)
 
 
 def float_family(source: Source, input_shapes: InputShapes | None = None) -> Family:
@@ -169,13 +169,13 @@ class FamilyOrigin:
     def restored(saved: SavedModel) -> FamilyOrigin:
         """The origin of a saved model.  Raises ``FileFormatError`` and ``ModelError``."""
         free = saved.free or {}
-        source = source_of(saved)
+        source = restore_source(saved)
         if free.get("decisions") is None:
-            return FamilyOrigin(family_of(source))
+            return FamilyOrigin(open_family(source))
         try:
             entries = [free, *free.get("cases", [])]
             graphs = (saved.graph, *saved.cases)
-            decided = dict(_decided_from(*pair) for pair in zip(entries, graphs, strict=True))
+            decided = dict(_read_decided(*pair) for pair in zip(entries, graphs, strict=True))
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise FileFormatError(
                 f"the decisions of the quantizer are damaged: {error!r}. "
@@ -218,13 +218,13 @@ class Built:
     def source(self) -> Source:
         """The model that its file restores."""
         model, places = self._stored
-        return importer.restored(model, places, self._constants)
+        return importer.restore(model, places, self._constants)
 
     @cached_property
     def _stored(self) -> tuple[Content, importer.Places]:
         """The model of an int8 file, and where its weights are."""
         graphs = [decided.graph for decided in (self.decided or {}).values()]
-        return importer.stored(self._opened, self._constants, self.is_same, graphs)
+        return importer.store(self._opened, self._constants, self.is_same, graphs)
 
     @property
     def _opened(self) -> Source:
@@ -243,7 +243,7 @@ class Built:
         free: dict[str, Any] = {"signature": self.family.signature.to_json()}
         free |= {"values": case.value_map, LOOPS: True}
         if not self.decided:
-            source, places = importer.stored(self._opened, constant_nodes(graph), None)
+            source, places = importer.store(self._opened, constant_nodes(graph), None)
             free |= {"weights": places, "decisions": None}
             return Freedom(free, source, check=FamilyOrigin.restored)
         source, free["weights"] = self._stored
@@ -261,12 +261,12 @@ class Built:
         other = FamilyOrigin(float_family(source), self.decided)
         (values, main), *_ = (self.decided or {}).items()
         try:
-            return is_alike(other.graph_at(case_of(main.graph, values)), main.graph)
+            return is_alike(other.graph_at(graph_case(main.graph, values)), main.graph)
         except QuantglowError:
             return False
 
 
-def programs_of(
+def build_programs(
     built: Built,
     first: Specialisation | None,
     compiler: Compiler,
@@ -305,7 +305,7 @@ def free_programs(
     )
 
 
-def case_of(graph: Graph, values: CaseValues) -> Case:
+def graph_case(graph: Graph, values: CaseValues) -> Case:
     """The case of a graph that was made for these values."""
     return replace(Case.of({node.name: node.type.shape for node in graph.inputs}), values=values)
 
@@ -313,7 +313,7 @@ def case_of(graph: Graph, values: CaseValues) -> Case:
 def is_alike(one: Graph, other: Graph) -> bool:
     """Whether two graphs compute the same with the same constants, whatever they come from."""
     texts = [print_graph(replace(graph, source_hash="")) for graph in (one, other)]
-    arrays = [constants_of(graph) for graph in (one, other)]
+    arrays = [text_constants(graph) for graph in (one, other)]
     return texts[0] == texts[1] and all(
         array.tobytes() == arrays[1][name].tobytes() for name, array in arrays[0].items()
     )
@@ -324,12 +324,12 @@ def constant_nodes(graph: Graph) -> list[Constant]:
     return [node for node in graph.nodes if isinstance(node, Constant)]
 
 
-def source_of(saved: SavedModel) -> Source:
+def restore_source(saved: SavedModel) -> Source:
     """The model in a file.  Raises ``FileFormatError`` and ``ModelError``."""
     free = saved.free or {}
     places = free.get("weights", {})
     try:
-        restored = importer.restored(saved.source, places, constant_nodes(saved.graph))
+        restored = importer.restore(saved.source, places, constant_nodes(saved.graph))
         return replace(restored, unrolls=not free.get(LOOPS))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FileFormatError(
@@ -337,7 +337,7 @@ def source_of(saved: SavedModel) -> Source:
         ) from error
 
 
-def _decided_from(entry: Mapping[str, Any], graph: Graph) -> tuple[Any, Decided]:
+def _read_decided(entry: Mapping[str, Any], graph: Graph) -> tuple[Any, Decided]:
     """Values and what was decided for them, from a file."""
     case = Case.of({}, values_from_json(entry.get("values") or {}))
     return case.values, Decided(from_json(entry["decisions"], graph), graph)

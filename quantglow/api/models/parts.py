@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from quantglow.api.models.fallback import compiled_on_use, nodes_in, tail_of
-from quantglow.api.models.families import Built, family_of, free_programs
+from quantglow.api.models.fallback import compile_on_use, nodes_in, tail_nodes
+from quantglow.api.models.families import Built, free_programs, open_family
 from quantglow.importer.onnx import (
     Behind,
     LateLoop,
     Source,
     Split,
-    divided,
+    divide,
     names_of_weights,
     split,
 )
@@ -60,7 +60,7 @@ Kind = tuple[object, ...]
 """Facts of a case that decide where a model is cut: values, ranks, and axes without elements."""
 
 
-def kind_of(case: Case) -> Kind:
+def case_kind(case: Case) -> Kind:
     """The kind of a case."""
     return case.values, tuple((name, *map(bool, shape)) for name, shape in case.shapes)
 
@@ -88,7 +88,7 @@ def other_size(size: int) -> int:
     return 4 * size if size < SMALL else size // 2
 
 
-def identity_of(cut: Split) -> Kind:
+def cut_identity(cut: Split) -> Kind:
     """A value that is equal for equal cuts of a model."""
     tail = bytes(cut.tail.SerializeToString(deterministic=True))
     names = tuple(name for node in cut.head.graph.node for name in node.output)
@@ -96,7 +96,7 @@ def identity_of(cut: Split) -> Kind:
     return names, ends, hashlib.sha256(tail).digest()
 
 
-def declared_by(session: Tail, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def select_declared(session: Tail, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Values of float32 in the types that a session takes."""
     declared = dict(feeds)
     for info in map(TensorInfo.of_node, session.inputs):
@@ -114,7 +114,7 @@ class WholeExecutable:
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs.  Raises ``InputError`` for feeds that the model cannot take."""
         try:
-            return self.session.run(declared_by(self.session, feeds))
+            return self.session.run(select_declared(self.session, feeds))
         except FallbackError as error:
             shapes = {name: array.shape for name, array in feeds.items()}
             raise InputError(
@@ -169,7 +169,7 @@ class HeadAndTail:
         values = {**feeds, **dict(zip(self.known, reads_of_head, strict=True))}
         late = [name for name in self.names if name not in values]
         reads = {name: values[name] for name in self.tail.input_names}
-        results = self.tail.run(declared_by(self.tail, reads), late)
+        results = self.tail.run(select_declared(self.tail, reads), late)
         values.update(zip(late, results, strict=True))
         return [values[name] for name in self.names]
 
@@ -220,7 +220,7 @@ class ModelFallback:
             self.source.check_ranks(case.shape_map)
         except ModelError as error:
             raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
-        kind, cut = kind_of(case), self._cut(case)
+        kind, cut = case_kind(case), self._cut(case)
         parts = None if cut is None else self._divided(cut)
         if kind not in self.settled and self._is_settled(kind, cut, case):
             self.settled[kind] = parts, reasons
@@ -228,7 +228,7 @@ class ModelFallback:
 
     def known(self, case: Case) -> Served | None:
         """The program for a case of a kind that is settled; None for other cases."""
-        settled = self.settled.get(kind_of(case))
+        settled = self.settled.get(case_kind(case))
         return None if settled is None else self._at(*settled, case)
 
     def meanwhile(self, case: Case) -> Served:
@@ -287,7 +287,7 @@ class ModelFallback:
 
     def _divided(self, cut: Split) -> HeadAndTail:
         """The parts, the same for equal cuts."""
-        identity = identity_of(cut)
+        identity = cut_identity(cut)
         if identity not in self._cuts:
             self._cuts.setdefault(identity, self._new_parts(cut))
         return self._cuts[identity]
@@ -295,10 +295,10 @@ class ModelFallback:
     def _new_parts(self, cut: Split) -> HeadAndTail:
         names = tuple(port.name for port in self.source.signature.outputs)
         head = model_programs(Source.of(cut.head), self.compiler)
-        staged = staged_tail(cut.tail, cut.late, cut.reasons, self.compiler)
+        staged = stage_tail(cut.tail, cut.late, cut.reasons, self.compiler)
         if staged is None:
             tail = opened(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
-            return HeadAndTail(head, tail, names, tail_of(cut))
+            return HeadAndTail(head, tail, names, tail_nodes(cut))
         return HeadAndTail(head, staged, names, ())
 
     @cached_property
@@ -311,7 +311,7 @@ def model_programs(
 ) -> FreeShapes:
     """The programs of a model, compiled on first use, whether its dimensions are free or not."""
     fallback = ModelFallback(source, compiler)
-    return free_programs(Built(family_of(source)), compiler, fallback, most_values)
+    return free_programs(Built(open_family(source)), compiler, fallback, most_values)
 
 
 Int8Models = Callable[[Behind], tuple[AnyModel | str, AnyModel | str]]
@@ -323,7 +323,7 @@ def all_float(behind: Behind) -> tuple[str, str]:
     return "", ""
 
 
-def staged_tail(
+def stage_tail(
     tail: Any,
     late: Collection[str],
     reasons: Sequence[str],
@@ -332,7 +332,7 @@ def staged_tail(
 ) -> StagedTail | None:
     """The tail of a ``Split`` with the parts of it compiled whose shapes are known late; None where
     nothing of that is worth it, or can be."""
-    behind = divided(tail, late)
+    behind = divide(tail, late)
     if behind is None:
         return None
     with suppress(ModelError, FallbackError):
@@ -342,7 +342,7 @@ def staged_tail(
         body, suffix = int8(behind)
         loop = None
         if behind.loop is not None:
-            loop = compiled_loop(behind.loop, session, compiler, body)
+            loop = compile_loop(behind.loop, session, compiler, body)
         whole, names = bytes(tail.SerializeToString()), frozenset(late)
         staged = partial(StagedTail, loop or session, whole=whole, nodes=nodes, num_threads=threads)
         staged = partial(staged, rounded=rounded_weights(behind, loop, not isinstance(suffix, str)))
@@ -350,7 +350,7 @@ def staged_tail(
             return staged(suffix=None, late=names)
         if not isinstance(suffix, str):
             return staged(suffix=suffix, late=names, is_int8=True)
-        on_use = compiled_on_use(float_programs(behind.suffix, compiler), ())
+        on_use = compile_on_use(float_programs(behind.suffix, compiler), ())
         return staged(suffix=on_use, late=names, why=suffix)
     return None
 
@@ -368,7 +368,7 @@ def rounded_weights(behind: Behind, loop: CompiledLoop | None, is_int8: bool) ->
     return frozenset(rounded - exact)
 
 
-def compiled_loop(
+def compile_loop(
     loop: LateLoop, session: Session, compiler: Compiler, int8: AnyModel | str
 ) -> CompiledLoop:
     """A loop that runs in programs of its body; ``int8``: the quantized body, or why there is
@@ -377,7 +377,7 @@ def compiled_loop(
 
     def programs(trips: Sequence[BodyShapes]) -> FreeShapes:
         source = Source.of(loop.body_for(trips))
-        return free_programs(Built(family_of(source)), compiler, None, most_values=0)
+        return free_programs(Built(open_family(source)), compiler, None, most_values=0)
 
     operands = bytes(loop.operands.SerializeToString())
     operand_session = opened(operands, threads) if loop.operands.graph.output else None

@@ -9,12 +9,12 @@ from typing import Any
 
 from quantglow import interpreter
 from quantglow.api.pipeline.calibration import Calibrated
-from quantglow.api.pipeline.compilation import compiled, compiled_float, model_of
-from quantglow.api.pipeline.quantization import Prepared, QuantizedCases, quantized
+from quantglow.api.pipeline.compilation import build_model, compile_float, compile_quantized
+from quantglow.api.pipeline.quantization import Prepared, QuantizedCases, quantize_cases
 from quantglow.api.pipeline.request import AccuracyContract
 from quantglow.evaluation.layers import MAX_SAMPLES, noise_of_each
 from quantglow.evaluation.metrics import ErrorSums
-from quantglow.evaluation.report import PrecisionOverride, Report, report_of
+from quantglow.evaluation.report import PrecisionOverride, Report, build_report
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.accuracy_control import (
     FLOAT,
@@ -96,8 +96,8 @@ class AccuracyControl:
         calibrated, progress = self.calibrated, self.prepared.request.progress
         calibrated.require_samples("accuracy", "max_drop")
         contract = self.contract.measured_by(self.minus_relative_error)
-        plain = quantized(self.prepared)
-        exact = compiled_float(calibrated.family, calibrated.float_graph, self.compiler)
+        plain = quantize_cases(self.prepared)
+        exact = compile_float(calibrated.family, calibrated.float_graph, self.compiler)
         baseline = contract.figure(self.whole(exact))
         search = AccuracySearch[Any, Step](
             contract,
@@ -105,10 +105,10 @@ class AccuracyControl:
             lambda deadline: self.ranking(plain, deadline),
             lambda steps: self.trial(tuple(steps), search),
         )
-        with debug.timed("accuracy control", calibrated.seconds):
+        with debug.time_stage("accuracy control", calibrated.seconds):
             best = search.run(progress)
-        model = compiled(self.built[best.steps], self.compiler)
-        report = with_steps(model.report, best.steps, noted(search, best) + self.measured_on)
+        model = compile_quantized(self.built[best.steps], self.compiler)
+        report = with_steps(model.report, best.steps, note(search, best) + self.measured_on)
         head = replace(model, reporter=lambda: report)
         is_whole = not self.measured_on
         return Controlled(head, report, contract, baseline, is_whole, search.deadline)
@@ -116,16 +116,16 @@ class AccuracyControl:
     def quantized(self, steps: Sequence[Step], deadline: Deadline) -> QuantizedCases:
         """The model after these steps; the deadline cuts its recovery short."""
         overrides = PrecisionOverrides.by(steps)
-        return quantized(self.prepared, overrides, progress=False, deadline=deadline)
+        return quantize_cases(self.prepared, overrides, progress=False, deadline=deadline)
 
     def trial(self, steps: tuple[Step, ...], search: AccuracySearch[Any, Step]) -> Any:
         """A model after these steps, not checked."""
         candidate = self.quantized(steps, search.deadline)
         self.keep(steps, candidate, search.found)
         build = self.compiler.compile(candidate.main.graph)
-        report = replace(report_of(build, {}), notes=candidate.notes)
-        report = with_steps(report, steps, shown_steps(steps))
-        return self.whole(model_of(candidate, build, self.compiler, report))
+        report = replace(build_report(build, {}), notes=candidate.notes)
+        report = with_steps(report, steps, describe_steps(steps))
+        return self.whole(build_model(candidate, build, self.compiler, report))
 
     def keep(
         self, steps: tuple[Step, ...], candidate: QuantizedCases, best: Trial[Step] | None
@@ -185,14 +185,14 @@ class AccuracyControl:
         return self.calibrated.checks.feeds[:MAX_SAMPLES]
 
 
-def noted(search: AccuracySearch[Any, Step], trial: Trial[Step]) -> str:
+def note(search: AccuracySearch[Any, Step], trial: Trial[Step]) -> str:
     """A note on the search, and on its early end."""
     drop = f"drop {trial.drop:.4g}, allowed {search.contract.max_drop:.4g}"
     tried = f"{len(search.trials)} model(s) tried" + (search.cut_short and f", {search.cut_short}")
-    return f"accuracy control: {drop}; {tried}; {shown_steps(trial.steps)}"
+    return f"accuracy control: {drop}; {tried}; {describe_steps(trial.steps)}"
 
 
-def shown_steps(steps: Sequence[Step]) -> str:
+def describe_steps(steps: Sequence[Step]) -> str:
     """The steps in words, the first by name; the report's table has all."""
     if not steps:
         return "plain int8 does"

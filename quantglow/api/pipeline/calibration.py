@@ -23,7 +23,7 @@ from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.signature import Signature
 from quantglow.profiling import Profile
-from quantglow.profiling.samples.feeds import Feeds, feeds_of, is_one, name_of, samples_in
+from quantglow.profiling.samples.feeds import Feeds, data_name, is_one, read_feeds, samples_in
 from quantglow.profiling.samples.files import as_array, one_line, without_labels
 from quantglow.support import debug
 from quantglow.support.arrays import Array
@@ -87,7 +87,7 @@ class Calibrated:
             )
 
 
-def calibrated(imported: Imported, request: QuantizationRequest) -> Calibrated:
+def calibrate(imported: Imported, request: QuantizationRequest) -> Calibrated:
     """Profile the model on the request's samples, or take the profile that they are."""
     family, data = imported.family, imported.data
     validation = None
@@ -101,7 +101,7 @@ def calibrated(imported: Imported, request: QuantizationRequest) -> Calibrated:
         holds_out=request.holds_out and validation is None,
         seed=request.config.seed,
     )
-    with debug.timed("profile", imported.seconds), computing(request.config.profile_with):
+    with debug.time_stage("profile", imported.seconds), computing(request.config.profile_with):
         profile = known or profiling.profile(
             family,
             samples,
@@ -204,8 +204,8 @@ class Validation:
         labels = list[Any]()
         names = [port.name for port in signature.inputs]
         samples, owners = list[Feeds](), list[int]()
-        called = name_of(data, "the validation data")
-        for feeds in feeds_of(_unlabelled(data, names, labels), signature, called):
+        called = data_name(data, "the validation data")
+        for feeds in read_feeds(_strip_labels(data, names, labels), signature, called):
             samples.append(feeds)
             owners.append(len(labels) - 1)
         if not samples:
@@ -311,7 +311,7 @@ def _answers(output: Array) -> Array:
     return np.reshape(output[..., 0] if output.ndim > 1 else output, -1)
 
 
-def _unlabelled(data: Any, names: Sequence[str], labels: list[Any]) -> Any:
+def _strip_labels(data: Any, names: Sequence[str], labels: list[Any]) -> Any:
     """The data without labels, which go to ``labels``, None for a sample that has none."""
 
     def samples() -> Iterator[Any]:

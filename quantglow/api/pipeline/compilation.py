@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from quantglow.api.models.families import Built, programs_of
+from quantglow.api.models.families import Built, build_programs
 from quantglow.api.models.parts import ModelFallback, WholeModel
 from quantglow.api.pipeline.quantization import QuantizedCases
 from quantglow.evaluation import layers as verification
@@ -14,14 +14,14 @@ from quantglow.evaluation.accuracy import NOTHING_QUANTIZED
 from quantglow.evaluation.baselines.latency import latency_beside_float
 from quantglow.evaluation.layers import Verification, no_labels, until_interrupted
 from quantglow.evaluation.outputs import Reference, reference
-from quantglow.evaluation.report import PageSource, Report, report_of
+from quantglow.evaluation.report import PageSource, Report, build_report
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.importer.onnx import Source
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.signature import declared_feeds, leaving
+from quantglow.ir.graph.signature import declared_only, leaving
 from quantglow.profiling.samples.feeds import Feeds
-from quantglow.report.page import source_of
+from quantglow.report.page import build_page_source
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.programs.build import Build, Compiler
@@ -36,7 +36,7 @@ NO_SAMPLES = "the latency was not measured: there are no samples"
 NO_MODEL = "the latency was not measured: a graph is no ONNX model"
 
 
-def compiled(quantized: QuantizedCases, compiler: Compiler) -> CompiledModel:
+def compile_quantized(quantized: QuantizedCases, compiler: Compiler) -> CompiledModel:
     """The quantized model as a program, checked if the request asks for it."""
     calibrated, candidate = quantized.calibrated, quantized.main
     verify = quantized.prepared.request.verify
@@ -44,11 +44,11 @@ def compiled(quantized: QuantizedCases, compiler: Compiler) -> CompiledModel:
     with reference(calibrated.imported.model, candidate.candidate.graph, checked) as expected:
         build = compiler.compile(candidate.graph)
         seconds = {**calibrated.seconds, **build.seconds}
-        with debug.timed("verify", seconds):
+        with debug.time_stage("verify", seconds):
             result = _verification(quantized, build, expected, checked)
     profile = calibrated.profile
     report = replace(
-        checked_report(build, seconds, result),
+        report_checks(build, seconds, result),
         notes=(*calibrated.checks.notes, *result.notes, *quantized.notes, *interrupts.notes()),
         warnings=calibrated.warnings,
         origin=calibrated.checks.origin if result.samples else "",
@@ -57,17 +57,19 @@ def compiled(quantized: QuantizedCases, compiler: Compiler) -> CompiledModel:
         weights=WeightSizes.of(calibrated.float_graph, candidate.graph),
         source=page_source(quantized),
     )
-    return model_of(quantized, build, compiler, report)
+    return build_model(quantized, build, compiler, report)
 
 
 def page_source(quantized: QuantizedCases, trace: Mapping[str, Any] | None = None) -> PageSource:
     """Name, histograms and options of a quantized model, for its page."""
     prepared = quantized.prepared
     histograms = prepared.candidate.profile.histograms
-    return source_of(quantized.calibrated.imported.model, histograms, prepared.config, trace)
+    return build_page_source(
+        quantized.calibrated.imported.model, histograms, prepared.config, trace
+    )
 
 
-def model_of(
+def build_model(
     quantized: QuantizedCases, build: Build, compiler: Compiler, report: Report
 ) -> CompiledModel:
     """The compiled model of a build of the quantized graph."""
@@ -77,7 +79,7 @@ def model_of(
     source = calibrated.family.source
     exact = WholeModel(source, compiler.num_threads).at if isinstance(source, Source) else None
     whole = FallbackOnUse(lambda: ModelFallback(built.source, compiler), exact)
-    programs = programs_of(built, first, compiler, whole)
+    programs = build_programs(built, first, compiler, whole)
     return CompiledModel(programs, lambda: report, calibrated.profile)
 
 
@@ -89,7 +91,7 @@ def _verification(
     is_float = all(node.type.quant is None for node in main.graph.every_node())
     notes = (*calibrated.family.notes, *((NOTHING_QUANTIZED,) if is_float else ()))
     if not quantized.prepared.request.verify:
-        return verification.unverified(precisions, *notes)
+        return verification.skip_verification(precisions, *notes)
     ends = main.graph.signature.outputs
 
     def run(feeds: Mapping[str, Array]) -> list[Array]:
@@ -102,19 +104,17 @@ def _verification(
     return replace(result, notes=(*result.notes, *notes))
 
 
-def compiled_float(family: Family, graph: Graph, compiler: Compiler) -> CompiledModel:
+def compile_float(family: Family, graph: Graph, compiler: Compiler) -> CompiledModel:
     """A float model, compiled for the shapes of ``graph`` at once."""
     build = compiler.compile(graph)
-    programs = programs_of(Built(family), Specialisation(graph, build), compiler)
-    return CompiledModel(programs, lambda: report_of(build, {}))
+    programs = build_programs(Built(family), Specialisation(graph, build), compiler)
+    return CompiledModel(programs, lambda: build_report(build, {}))
 
 
-def checked_report(
-    build: Build, seconds: Mapping[str, float], verification: Verification
-) -> Report:
+def report_checks(build: Build, seconds: Mapping[str, float], verification: Verification) -> Report:
     """The report of a build that was compared with the float model."""
     return replace(
-        report_of(build, seconds),
+        build_report(build, seconds),
         outputs=verification.outputs,
         layers=verification.layers,
         compared_with=verification.compared_with,
@@ -134,7 +134,7 @@ def with_latency(compiled: Model, model: Any, samples: Sequence[Mapping[str, Arr
         return reporting(compiled, notes=(note,))
     part = compiled.head if isinstance(compiled, PartlyCompiledModel) else compiled
     assert isinstance(part, CompiledModel)
-    feeds = declared_feeds(part.specialisations.signature.inputs, samples[0])
+    feeds = declared_only(part.specialisations.signature.inputs, samples[0])
     threads = part.num_threads
     try:
         latencies = latency_beside_float(

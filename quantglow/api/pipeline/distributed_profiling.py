@@ -21,25 +21,25 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from quantglow import profiling
-from quantglow.api.models.families import float_family_of
+from quantglow.api.models.families import open_float_family
 from quantglow.api.pipeline.request import Imported, computing
 from quantglow.importer.onnx import open_model
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Profile
-from quantglow.profiling.recording import NO_SAMPLES, note_early_end, shown_batches
-from quantglow.profiling.samples.feeds import Located, feeds_of
+from quantglow.profiling.recording import NO_SAMPLES, note_early_end, show_progress
+from quantglow.profiling.samples.feeds import Located, read_feeds
 from quantglow.quantization.options import COMPILED, ProfileWith
 from quantglow.support.errors import BackendError, CalibrationError, OptionError
 from quantglow.support.extras import (
     LOCAL,
     POLL_SECONDS,
     Attendance,
-    cancelled_error,
-    checked_client,
+    cancellation_type,
     dask,
     large_messages,
-    received,
+    receive,
+    require_client,
 )
 from quantglow.support.processes.interrupts import is_interrupted
 from quantglow.version import __version__
@@ -79,12 +79,12 @@ def profile_on(
     Raises ``CalibrationError`` as ``profile`` does, and ``BackendError`` where the workers give no
     result or results of different processors.
     """
-    batches = feeds_of(source.data, source.family.signature)
-    tasks = tasks_of(shown_batches(islice(batches, subset_size), source.data, progress))
+    batches = read_feeds(source.data, source.family.signature)
+    tasks = split_tasks(show_progress(islice(batches, subset_size), source.data, progress))
     model = open_model(source.model).to_bytes()
     with large_messages():
         asked = tuple(sorted(input_shapes.items())), source.family.deciding, profile_with
-        work = _Work(client, client.submit(received, model, pure=False), asked)
+        work = _Work(client, client.submit(receive, model, pure=False), asked)
         try:
             for samples in tasks:
                 work.add(samples)
@@ -95,9 +95,9 @@ def profile_on(
             work.cancel()
 
 
-def checked_for_model(client: Any, model: Any) -> Any:
+def check_for_model(client: Any, model: Any) -> Any:
     """The client.  Raises ``OptionError`` unless it can send the model to workers."""
-    checked_client(client)
+    require_client(client)
     if isinstance(model, Graph):
         raise OptionError(
             "client: workers import the model themselves. Remedy: pass its path or bytes instead "
@@ -106,7 +106,7 @@ def checked_for_model(client: Any, model: Any) -> Any:
     return client
 
 
-def tasks_of(batches: Iterable[Located]) -> Iterator[list[Located]]:
+def split_tasks(batches: Iterable[Located]) -> Iterator[list[Located]]:
     """Groups of samples, none of which is empty."""
     group: list[Located] = []
     nbytes = 0
@@ -174,7 +174,7 @@ class _Work:
                         "give them more memory, or profile these samples without client."
                     ) from error
                 self._submit(samples, lives)
-            except cancelled_error() as error:
+            except cancellation_type() as error:
                 raise BackendError(f"the cluster dropped tasks: {error}. Remedy: {LOCAL}") from None
 
     def _done(self) -> list[Any]:
@@ -213,14 +213,16 @@ def places(samples: list[Located]) -> str:
 def part_of_profile(model: bytes, asked: Asked, samples: list[Located]) -> Part:
     """In a worker: the profile of some samples, and where it was recorded."""
     with _one_at_a_time, computing(asked[2]):
-        return environment(), profiling.profile(family_of(model, asked), samples, progress=False)
+        return environment(), profiling.profile(
+            worker_family(model, asked), samples, progress=False
+        )
 
 
 @lru_cache(2)
-def family_of(model: bytes, asked: Asked) -> Family:
+def worker_family(model: bytes, asked: Asked) -> Family:
     """The float graphs of a model, imported once in each worker."""
     shapes, deciding, _ = asked
-    family = float_family_of(model, dict(shapes) or None)
+    family = open_float_family(model, dict(shapes) or None)
     family.deciding = deciding
     return family
 

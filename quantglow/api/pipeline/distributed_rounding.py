@@ -31,7 +31,7 @@ from quantglow.quantization.rounding.moments import Moments
 from quantglow.quantization.rounding.sample_runs import Ends, RoundingTask, SampleRuns
 from quantglow.quantization.rules import Operands
 from quantglow.support.errors import BackendError
-from quantglow.support.extras import awaited, dask, large_messages, received
+from quantglow.support.extras import await_result, dask, large_messages, receive
 
 SHARD = 8
 """Number of samples of a shard.  Even, so that both halves of a shard belong to those of all."""
@@ -84,7 +84,7 @@ _changing = threading.Lock()
 """Held while ``RUNS`` changes: a worker has several threads."""
 
 
-def answered(task: RoundingTask, order: Order) -> Reply:
+def answer(task: RoundingTask, order: Order) -> Reply:
     """In a worker: carry out an order."""
     worker = dask("distributed").get_worker().address
     held = RUNS.get(order.key)
@@ -136,7 +136,7 @@ class ClusterRuns:
     def __post_init__(self) -> None:
         self.name = f"recovery-{uuid.uuid4().hex}"
         with large_messages():
-            self.sent_task = self.client.submit(received, self.task, pure=False)
+            self.sent_task = self.client.submit(receive, self.task, pure=False)
         total = len(self.samples)
         self.shards = [
             Shard(
@@ -187,7 +187,7 @@ class ClusterRuns:
         killed = dask("distributed").KilledWorker
         for _ in range(LIVES):
             try:
-                reply: Reply = awaited(self.client, future)
+                reply: Reply = await_result(self.client, future)
             except killed:
                 future = self._submit(index, name, begins=True)
                 continue
@@ -217,4 +217,4 @@ class ClusterRuns:
         options: dict[str, Any] = {"pure": False}
         if index in self.places:
             options |= {"workers": [self.places[index]], "allow_other_workers": True}
-        return self.client.submit(answered, self.sent_task, order, **options)
+        return self.client.submit(answer, self.sent_task, order, **options)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow.api.compile import compile_source
-from quantglow.api.models.families import opened
+from quantglow.api.models.families import open_source
 from quantglow.api.pipeline.compilation import with_latency
 from quantglow.api.pipeline.request import QuantizationRequest
 from quantglow.api.pipeline.samples import Samples, profile_in
@@ -32,7 +32,7 @@ from quantglow.importer.onnx import (
 from quantglow.ir.graph.family import Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.origins import Origins
-from quantglow.ir.graph.signature import declared_feeds
+from quantglow.ir.graph.signature import declared_only
 from quantglow.ir.ops.groupwise import PackedWeights
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.groupwise import input_moments, packed_weights
@@ -73,7 +73,7 @@ class Packed:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def compiled_with_packed_weights(
+def compile_with_packed_weights(
     model: Any, data: Any, request: QuantizationRequest, compiler: Compiler
 ) -> CompiledModel | FallbackModel:
     """The model with weights in groups, compiled, and compared with float where there are samples.
@@ -85,19 +85,19 @@ def compiled_with_packed_weights(
             "max_drop, measure_speed and validation_data are for int8 weights and activations. "
             "Remedy: leave them out where weights= is given."
         )
-    source = source_of(model)
+    source = canonical_source(model)
     family = float_family(source)
-    calibration = calibration_of(data, family, request)
+    calibration = calibrate_groups(data, family, request)
     packed = with_packed_weights(source, family, calibration.samples, request.config)
     compiled = compile_source(packed.source, request.input_shapes, compiler)
     if isinstance(compiled, FallbackModel):
         return compiled
     checks = [feeds for feeds in calibration.checks if request.verify]
-    accuracy = compared(source, family, compiled, checks) if checks else NOT_COMPARED
+    accuracy = compare(source, family, compiled, checks) if checks else NOT_COMPARED
     notes = () if calibration.samples else (NO_SAMPLES,)
     facts: dict[str, Any] = {
         **accuracy,
-        "layers": layers_of(packed.weights, request.config),
+        "layers": layer_accuracies(packed.weights, request.config),
         "samples": len(checks),
         "origin": calibration.origin if checks else "",
         "weights": packed.sizes,
@@ -127,18 +127,20 @@ def reporter(
 
 def graph_with_packed_weights(graph: Graph, data: Any, config: QuantizationConfig) -> Graph:
     """A float graph whose products have weights in groups, optimized."""
-    source = source_of(graph)
+    source = canonical_source(graph)
     family = float_family(source)
-    samples = calibration_of(data, family, QuantizationRequest(config=config, verify=False)).samples
+    samples = calibrate_groups(
+        data, family, QuantizationRequest(config=config, verify=False)
+    ).samples
     packed = with_packed_weights(source, family, samples, config)
     return optimize(packed.source.graph(fallback=True))
 
 
-def source_of(model: Any) -> Source:
+def canonical_source(model: Any) -> Source:
     """The source of a model, or of a float graph."""
     if isinstance(model, Graph):
         return importer.open_model(export_onnx(model))
-    return opened(model)
+    return open_source(model)
 
 
 def float_family(source: Source) -> Family:
@@ -146,7 +148,7 @@ def float_family(source: Source) -> Family:
     return Family(source.signature, source.source_hash, source.at)
 
 
-def calibration_of(data: Any, family: Family, request: QuantizationRequest) -> Calibration:
+def calibrate_groups(data: Any, family: Family, request: QuantizationRequest) -> Calibration:
     """The samples in calibration data; none in a profile."""
     if data is None or profile_in(data) is not None:
         return Calibration()
@@ -156,11 +158,11 @@ def calibration_of(data: Any, family: Family, request: QuantizationRequest) -> C
     samples = [feeds for feeds, _ in zip(reader, range(request.subset_size), strict=False)]
     unseen = reader.held.samples if reader.held else []
     checks, origin = (unseen, UNSEEN) if unseen else (samples, SAME)
-    first = [feeds for feeds in checks if shapes_of(feeds) == shapes_of(checks[0])]
+    first = [feeds for feeds in checks if feed_shapes(feeds) == feed_shapes(checks[0])]
     return Calibration(samples, first[:MAX_SAMPLES], origin)
 
 
-def shapes_of(feeds: Feeds) -> dict[str, tuple[int, ...]]:
+def feed_shapes(feeds: Feeds) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in feeds.items()}
 
 
@@ -170,8 +172,8 @@ def with_packed_weights(
     """The model whose products have weights in groups, rounded for the samples if there are any."""
     seconds: dict[str, float] = {}
     chosen = not_excluded(source, config)
-    with debug.timed("quantize", seconds), side_by_side():
-        packed = rounded(chosen, family, samples, config)
+    with debug.time_stage("quantize", seconds), side_by_side():
+        packed = round_weights(chosen, family, samples, config)
         pairs = ((weights, packed[weights.result]) for weights in chosen)
         replaced = importer.with_packed_weights(source, pairs, config.activations)
     before = sum(float_array(weights).nbytes for weights in chosen)
@@ -207,7 +209,7 @@ def not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
     return [weights for weights in weights if weights.result not in out]
 
 
-def rounded(
+def round_weights(
     chosen: Sequence[Weights],
     family: Family,
     samples: Sequence[Feeds],
@@ -235,30 +237,32 @@ def rounded(
     return packed
 
 
-def compared(
+def compare(
     source: Source, family: Family, compiled: CompiledModel, checks: Sequence[Feeds]
 ) -> dict[str, Any]:
     """Fields of the report: the outputs against the float model, who computed that, and notes."""
     graph = family.fitting(checks[0])
     ports = graph.signature.inputs
     with reference(source.serialized(), graph, checks) as references:
-        results = [compiled.run(None, declared_feeds(ports, feeds)) for feeds in checks]
+        results = [compiled.run(None, declared_only(ports, feeds)) for feeds in checks]
         expected = references()
     outputs = output_accuracy(graph, results, expected.outputs)
     return {"outputs": outputs, "compared_with": expected.name, "notes": expected.notes}
 
 
-def op_type_of(weights: Weights) -> str:
+def layer_op_type(weights: Weights) -> str:
     """The operator that reads the weights."""
     return weights.op_type if isinstance(weights, WeightProduct) else "Gather"
 
 
-def layers_of(weights: Sequence[Weights], config: QuantizationConfig) -> tuple[LayerAccuracy, ...]:
+def layer_accuracies(
+    weights: Sequence[Weights], config: QuantizationConfig
+) -> tuple[LayerAccuracy, ...]:
     """Products and tables, and what they compute with."""
     kind = "dynamic int8" if config.activations == "dynamic" else "float"
     precision = {True: f"{config.weights} weights, {kind} activations"}
     precision[False] = f"{config.weights} weights"
     return tuple(
-        LayerAccuracy(w.result, op_type_of(w), precision[isinstance(w, WeightProduct)])
+        LayerAccuracy(w.result, layer_op_type(w), precision[isinstance(w, WeightProduct)])
         for w in weights
     )

@@ -11,7 +11,7 @@ Under an accuracy contract the search of accuracy control ends with that part in
 int8 if the contract still holds for the whole model (``under_contract``), which only
 ``validation_fn`` can measure.
 
-``checked_whole`` compares the outputs of all parts together with those of onnxruntime.
+``check_whole`` compares the outputs of all parts together with those of onnxruntime.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from quantglow.api.models.parts import compiled_loop, declared_by, staged_tail
+from quantglow.api.models.parts import compile_loop, select_declared, stage_tail
 from quantglow.api.pipeline.accuracy_control import Controlled, Whole
 from quantglow.api.pipeline.calibration import CheckSamples
 from quantglow.api.pipeline.request import Cut, QuantizationRequest
 from quantglow.evaluation.accuracy import NOTHING_QUANTIZED, OutputAccuracy, RightAnswers
-from quantglow.evaluation.layers import Verification, attempted, until_interrupted
+from quantglow.evaluation.layers import Verification, attempt, until_interrupted
 from quantglow.evaluation.metrics import class_like
-from quantglow.evaluation.outputs import ONNXRUNTIME, output_accuracy_of
+from quantglow.evaluation.outputs import ONNXRUNTIME, compare_output
 from quantglow.evaluation.report import Report
 from quantglow.importer.onnx import Behind, Split, open_model
-from quantglow.ir.graph.signature import Signature, declared_feeds
+from quantglow.ir.graph.signature import Signature, declared_only
 from quantglow.ir.types import DType, TensorType
 from quantglow.ort.float_results import Outputs, running
 from quantglow.ort.session import opened
@@ -99,7 +99,7 @@ def int8_tail(
     def part(model: Any, reached: list[dict[str, Array]]) -> AnyModel | str:
         if tail_request.depth > MOST_DEPTH:
             return TOO_DEEP
-        return quantized_part(model, reached, tail_request, quantize) if reached else UNREACHED
+        return quantize_part(model, reached, tail_request, quantize) if reached else UNREACHED
 
     def int8(behind: Behind) -> tuple[AnyModel | str, AnyModel | str]:
         if request.contract is not None:
@@ -107,7 +107,7 @@ def int8_tail(
         reached = list(reaching(cut.split, behind, samples, compiler.num_threads))
         body: AnyModel | str = UNREACHED
         if behind.loop is not None:
-            trips = list(trips_of(behind, reached, compiler))
+            trips = list(sample_trips(behind, reached, compiler))
             shapes = [{name: array.shape for name, array in trip.items()} for trip in trips]
             body = part(behind.loop.body_for(shapes), trips) if trips else UNREACHED
         names = [info.name for info in behind.suffix.graph.input]
@@ -118,7 +118,7 @@ def int8_tail(
         return body, part(behind.suffix, filled_feeds) if behind.suffix.graph.output else UNREACHED
 
     split = cut.split
-    staged = staged_tail(split.tail, split.late, split.reasons, compiler, int8)
+    staged = stage_tail(split.tail, split.late, split.reasons, compiler, int8)
     return as_saved(staged, split, compiler)
 
 
@@ -129,11 +129,11 @@ def as_saved(staged: StagedTail | None, split: Split, compiler: Compiler) -> Sta
         return staged
     parts = staged.loop.int8, (staged.suffix if staged.is_int8 else None) or staged.why
     whole = open_model(staged.restored).whole
-    again = staged_tail(whole, split.late, split.reasons, compiler, lambda behind: parts)
+    again = stage_tail(whole, split.late, split.reasons, compiler, lambda behind: parts)
     return again and replace(again, is_restored=True)
 
 
-def quantized_part(
+def quantize_part(
     model: Any,
     samples: Sequence[Mapping[str, Array]],
     request: QuantizationRequest,
@@ -153,17 +153,17 @@ def quantized_part(
     return "its shapes depend on values of its inputs" if decides else part_model
 
 
-def trips_of(
+def sample_trips(
     behind: Behind, samples: Sequence[Mapping[str, Array]], compiler: Compiler
 ) -> Iterator[dict[str, Array]]:
     """The inputs of some trips of a loop, but for those with arrays without elements; ``samples``
     have the values that it reads."""
     assert behind.loop is not None
     session = opened(bytes(behind.first.SerializeToString()), compiler.num_threads)
-    loop = compiled_loop(behind.loop, session, compiler, "")
+    loop = compile_loop(behind.loop, session, compiler, "")
     each = max(LEAST_TRIPS, MOST_TRIPS // max(len(samples), 1))
     for number, sample in enumerate(samples):
-        feeds = declared_by(session, {name: sample[name] for name in session.input_names})
+        feeds = select_declared(session, {name: sample[name] for name in session.input_names})
         progress = loop.begun(feeds)
         count = trips_in(progress.copy(), loop.trip) if loop.names.holds else progress.limit or 0
         trips = positions(count, each, number)
@@ -197,7 +197,7 @@ def reaching(
         values = dict(sample)
         for stage in stages:
             reads = {name: values[name] for name in stage.input_names}
-            head_values = stage.run(declared_by(stage, reads))
+            head_values = stage.run(select_declared(stage, reads))
             values |= dict(zip([info.name for info in stage.outputs], head_values, strict=True))
         yield values
 
@@ -228,14 +228,14 @@ def under_contract(
     return whole(tail)(controlled.noted(note))
 
 
-def checked_whole(
+def check_whole(
     model: PartlyCompiledModel, signature: Signature, checks: CheckSamples
 ) -> PartlyCompiledModel:
     """The model; its report has the accuracy of its own outputs, not of those of its first part."""
     if not checks.feeds:
         return model
-    check = partial(_compared, model, signature, checks)
-    result, head = attempted(check, Verification(), HEAD_ONLY), model.reporter
+    check = partial(_compare, model, signature, checks)
+    result, head = attempt(check, Verification(), HEAD_ONLY), model.reporter
 
     def report() -> Report:
         known = head()
@@ -257,14 +257,14 @@ def checked_whole(
     return replace(model, reporter=report)
 
 
-def _compared(
+def _compare(
     model: PartlyCompiledModel, signature: Signature, checks: CheckSamples
 ) -> Verification:
     """Every output that is a tensor of numbers, on the samples of the check."""
     samples, names = list(until_interrupted(checks.feeds)), _numbers(model)
     if not names:
         return Verification(notes=(NO_NUMBERS,))
-    declared = [declared_feeds(signature.inputs, feeds) for feeds in samples]
+    declared = [declared_only(signature.inputs, feeds) for feeds in samples]
     with running(model.model, declared, names) as answer:
         results: Outputs = [model.run(names, feeds) for feeds in samples]
         expected, notes = answer()
@@ -301,7 +301,7 @@ def _accuracy(name: str, pairs: Sequence[tuple[Array, Array]]) -> OutputAccuracy
     full = [(w, f) for w, f in pairs if w.size]
     scores = [w.dtype.kind == "f" and class_like(TensorType(DType.F32, w.shape)) for w, _ in full]
     classes = bool(scores) and all(scores)
-    return output_accuracy_of(name, [w for w, _ in full], [f for _, f in full], classes)
+    return compare_output(name, [w for w, _ in full], [f for _, f in full], classes)
 
 
 def _of_other_shapes(name: str, count: int, samples: int) -> str:

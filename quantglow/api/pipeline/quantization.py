@@ -14,7 +14,7 @@ from typing import Any
 from quantglow.api.models.families import CaseValues, Decided, DecidedByValues
 from quantglow.api.pipeline.calibration import Calibrated
 from quantglow.api.pipeline.request import QuantizationRequest, computing
-from quantglow.evaluation.call_times import timed_calls
+from quantglow.evaluation.call_times import time_calls
 from quantglow.evaluation.layer_speed import (
     LayerSpeed,
     SpeedSearch,
@@ -64,12 +64,12 @@ class Prepared:
     speeds: tuple[LayerSpeed, ...] = ()
 
 
-def prepared(calibrated: Calibrated, request: QuantizationRequest) -> Prepared:
+def prepare_quantization(calibrated: Calibrated, request: QuantizationRequest) -> Prepared:
     """Decide equalization and ranges; ``max_minutes`` begins here."""
     deadline = Deadline.after(request.max_minutes)
     graph, samples = calibrated.float_graph, calibrated.samples
     profile_with = request.config.profile_with
-    with debug.timed("prepare", calibrated.seconds), computing(profile_with):
+    with debug.time_stage("prepare", calibrated.seconds), computing(profile_with):
         preparation = prepare(
             graph,
             calibrated.profile,
@@ -147,7 +147,7 @@ class QuantizedCases:
             if case.values in cases:
                 continue
             profile_with = self.prepared.config.profile_with
-            with debug.timed("quantize", calibrated.seconds), computing(profile_with):
+            with debug.time_stage("quantize", calibrated.seconds), computing(profile_with):
                 graph = calibrated.family.at(case.shape_map, case.value_map)
                 samples = calibrated.samples
                 cases[case.values] = quantize_for_all_shapes(
@@ -162,7 +162,7 @@ class QuantizedCases:
         return cases
 
 
-def quantized(
+def quantize_cases(
     prepared: Prepared,
     overrides: PrecisionOverrides = NO_OVERRIDES,
     *,
@@ -188,12 +188,12 @@ def quantized(
         deadline=end,
     )
     profile_with = prepared.config.profile_with
-    with debug.timed("quantize", prepared.calibrated.seconds), computing(profile_with):
+    with debug.time_stage("quantize", prepared.calibrated.seconds), computing(profile_with):
         candidate = quantizer.run()
     return QuantizedCases(prepared, overrides, candidate, end)
 
 
-def rounded_to_nearest(prepared: Prepared, config: QuantizationConfig) -> QuantizedGraph:
+def round_to_nearest(prepared: Prepared, config: QuantizationConfig) -> QuantizedGraph:
     """The int8 graph under other options, its weights not rounded against samples."""
     return Quantizer(prepared.candidate, config, progress=False).run()
 
@@ -210,14 +210,14 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
     def build(kept_float: Sequence[str]) -> Build:
         # Without samples: rounding weights against data takes long, and changes no time.
         config = excluding(prepared.config, kept_float)
-        graph = rounded_to_nearest(prepared, config).graph
+        graph = round_to_nearest(prepared, config).graph
         return compiler.compile(graph, skip_branches=False)
 
-    with debug.timed("measure speed", calibrated.seconds):
-        layers = rounded_to_nearest(prepared, prepared.config).report.nodes
+    with debug.time_stage("measure speed", calibrated.seconds):
+        layers = round_to_nearest(prepared, prepared.config).report.nodes
         floats = compiler.compile(calibrated.float_graph, skip_branches=False)
         integers = [n for n in layers if n.precision != "float"]
-        speeds = layer_speeds(integers, timed_calls(floats, feeds), timed_calls(build(()), feeds))
+        speeds = layer_speeds(integers, time_calls(floats, feeds), time_calls(build(()), feeds))
         kept = SpeedSearch(
             lambda names: build(names).executable,
             lambda one, other: time_ratio(one, other, feeds),
@@ -227,7 +227,7 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
     return replace(prepared, config=config, speeds=with_float(speeds, kept))
 
 
-def timed_layers(
+def time_layers(
     quantized: QuantizedCases, compiler: Compiler
 ) -> tuple[tuple[LayerSpeed, ...], dict[str, Any]]:
     """The times of all layers in float and as quantized, and the timeline of a run, in Chrome's
@@ -242,7 +242,7 @@ def timed_layers(
         for graph in (calibrated.float_graph, candidate.graph)
     )
     speeds = layer_speeds(
-        candidate.report.nodes, timed_calls(floats, feeds), timed_calls(integers, feeds)
+        candidate.report.nodes, time_calls(floats, feeds), time_calls(integers, feeds)
     )
     with recording() as trace:
         integers.executable.run(feeds)

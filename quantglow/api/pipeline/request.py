@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quantglow.api.models.families import float_family_of
+from quantglow.api.models.families import open_float_family
 from quantglow.api.options import CalibratedModel, CompileOptions, DataOptions, InputShapes
 from quantglow.api.pipeline.samples import profile_in
 from quantglow.importer import onnx as importer
 from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.ops.native import NativeOps, computing_with
-from quantglow.profiling.samples.feeds import first_of
+from quantglow.profiling.samples.feeds import first_feeds
 from quantglow.quantization.accuracy_control import DROP_TYPES, Contract, DropType
 from quantglow.quantization.options import COMPILED, ProfileWith, QuantizationConfig
 from quantglow.support import debug
@@ -31,10 +31,10 @@ from quantglow.support.options import (
     SWITCH,
     OptionKind,
     Options,
-    one_of,
+    choice_among,
     option,
-    part_of,
-    values_of,
+    option_values,
+    select_options,
 )
 
 TRANSFORMER = "transformer"
@@ -96,7 +96,7 @@ class CheckOptions(Options):
     )
     drop_type: DropType = option(
         "absolute",
-        one_of(DROP_TYPES),
+        choice_among(DROP_TYPES),
         'of ``max_drop``: "absolute", or "relative" to the float model\'s figure',
     )
     validation_fn: Callable[..., float] | None = option(
@@ -142,7 +142,7 @@ class QuantizationArguments(
 
     model_type: Literal["transformer"] | None = option(
         None,
-        one_of([TRANSFORMER]).or_none(),
+        choice_among([TRANSFORMER]).or_none(),
         "as in NNCF, which then smooths activations and keeps normalizations and masks in float; "
         "here every model gets that, layer by layer where it helps, so it changes nothing",
     )
@@ -168,10 +168,10 @@ class QuantizationRequest(CheckOptions, DataOptions):
     def of(options: QuantizationArguments) -> QuantizationRequest:
         """The request of a user."""
         return QuantizationRequest(
-            config=part_of(options, QuantizationConfig),
+            config=select_options(options, QuantizationConfig),
             holds_out=options.verify,
-            **values_of(options, CheckOptions),
-            **values_of(options, DataOptions),
+            **option_values(options, CheckOptions),
+            **option_values(options, DataOptions),
         )
 
     def __post_init__(self) -> None:
@@ -204,16 +204,16 @@ class Imported:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def imported(model: Any, data: Any, input_shapes: InputShapes | None = None) -> Imported:
+def import_request(model: Any, data: Any, input_shapes: InputShapes | None = None) -> Imported:
     """Import a model at the shapes that it fixes, that are given, or that ``data`` begins with.
 
     Raises ``UnsupportedOpError`` where no part of it can be compiled.
     """
     seconds: dict[str, float] = {}
     case = Case.of({name: tuple(shape) for name, shape in (input_shapes or {}).items()})
-    with debug.timed("import", seconds):
+    with debug.time_stage("import", seconds):
         try:
-            family = float_family_of(model, input_shapes)
+            family = open_float_family(model, input_shapes)
             if not family.is_single:
                 first, data = _first_case(family, data)
                 case = first or case
@@ -222,7 +222,7 @@ def imported(model: Any, data: Any, input_shapes: InputShapes | None = None) -> 
         except UnsupportedOpError as error:
             cut = _cut(model, case, error)
             head = cut.split.head
-            return Imported(head, float_family_of(head, input_shapes), data, cut, seconds)
+            return Imported(head, open_float_family(head, input_shapes), data, cut, seconds)
     return Imported(model, family, data, None, seconds)
 
 
@@ -233,7 +233,7 @@ def _first_case(family: Family, data: Any) -> tuple[Case | None, Any]:
     """
     if (known := profile_in(data)) is not None:
         return next(iter(known.main_cases), None), data
-    feeds, data = first_of(data, family.signature)
+    feeds, data = first_feeds(data, family.signature)
     return None if feeds is None else family.case_of(feeds), data
 
 
@@ -263,12 +263,12 @@ def computing(profile_with: ProfileWith) -> Iterator[None]:
     NumPy's floating-point errors are handled as by default, whatever the application has set: small
     products underflow.
     """
-    ops = compiled_ops() if profile_with == COMPILED else None
+    ops = compile_ops() if profile_with == COMPILED else None
     with computing_with(ops), np.errstate(all="warn", under="ignore"):
         yield
 
 
-def compiled_ops() -> NativeOps:
+def compile_ops() -> NativeOps:
     """Native code for this processor."""
     # Only here: it loads LLVM, or the cache of kernels.
     from quantglow.runtime.native.array_ops import array_kernels

@@ -28,8 +28,8 @@ from quantglow.ir.graph.family import Case, Family
 from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Profile
 from quantglow.profiling.profiles import is_profile
-from quantglow.profiling.recording import MOST_AT_ONCE, interpreted
-from quantglow.profiling.samples.feeds import Feeds, Located, feeds_of
+from quantglow.profiling.recording import MOST_AT_ONCE, run_interpreter
+from quantglow.profiling.samples.feeds import Feeds, Located, read_feeds
 from quantglow.quantization.equalize.sample_statistics import FloatRuns
 from quantglow.quantization.rounding import MAX_NBYTES, Reservoir, capacity, sample_nbytes
 from quantglow.quantization.shape_variants import ShapeVariant, are_alike, sharing
@@ -87,8 +87,8 @@ class Samples:
             yield feeds
 
     def _read(self) -> Iterator[Located]:
-        for feeds in feeds_of(self.data, self.family.signature):
-            self.checks.add(feeds, digest_of(feeds))
+        for feeds in read_feeds(self.data, self.family.signature):
+            self.checks.add(feeds, hash_feeds(feeds))
             yield feeds
 
     def _split(self) -> Iterator[Located]:
@@ -113,7 +113,7 @@ class Samples:
             by_place = {sample.place: sample for sample in self.recent}
             self.runs.run([by_place.get(feeds.place, feeds) for feeds in batches], listeners)
         else:
-            interpreted(graph, batches, listeners)
+            run_interpreter(graph, batches, listeners)
 
     def taken_runs(self, graph: Graph) -> FloatRuns | None:
         """The runs of ``graph``, if it is theirs; who takes them is to let go of them."""
@@ -192,7 +192,7 @@ class HeldOut:
 
     def offer(self, feeds: Located) -> Iterator[Located]:
         """Take a sample in, and give those to calibrate on now."""
-        digest = digest_of(feeds)
+        digest = hash_feeds(feeds)
         if digest in self.waiting:
             self.waiting[digest].append(self.waiting[digest][0])
         elif digest in self.digests:
@@ -205,7 +205,7 @@ class HeldOut:
     def end(self, beyond: Iterable[Located]) -> Iterator[Located]:
         """Give the rest to calibrate on; ``beyond``: samples that are not to be calibrated on."""
         for feeds in beyond:
-            if (digest := digest_of(feeds)) not in self.digests:
+            if (digest := hash_feeds(feeds)) not in self.digests:
                 self.digests.add(digest)
                 self.beyond.append(feeds)
         count = len(self.digests) // EVERY if len(self.digests) >= FEWEST_SAMPLES else 0
@@ -220,7 +220,7 @@ class HeldOut:
             yield from copies
 
 
-def digest_of(feeds: Feeds) -> bytes:
+def hash_feeds(feeds: Feeds) -> bytes:
     """A digest of names, types and contents."""
     digest = hashlib.blake2b(b"held out", digest_size=16)
     for name, array in sorted(feeds.items()):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.codegen.llvm.emitted import EmittedCall
-from quantglow.ir.ops.work import macs_of
+from quantglow.ir.ops.work import count_macs
 from quantglow.ir.program.program import Compute, Fill, Instruction, Repeat
 from quantglow.ir.symbolic.size import likely
 
@@ -101,7 +101,7 @@ def macs_in(step: Instruction) -> int:
     """Multiply-accumulates of an instruction; of a loop that ends by a condition, of one trip."""
     match step:
         case Compute(op=op):
-            return macs_of(op)
+            return count_macs(op)
         case Repeat(trips=trips, condition=condition):
             return (trips if condition is None else 1) * sum(map(macs_in, step.steps))
     return 0

@@ -36,7 +36,7 @@ from quantglow.ir.program.program import (
     View,
 )
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import is_free, likely, sized
+from quantglow.ir.symbolic.size import is_free, likely, size
 from quantglow.memory.planner import MemoryPlan, OrderedPlan
 from quantglow.support.arrays import Array
 
@@ -239,7 +239,7 @@ class _FreeLayout(_Layout):
         """The call with a text that serves all shapes, and the sizes that it takes."""
         made = super().placed(step, call, trips)
         text, names = self._text(step, call, len(made.pointers))
-        sizes = (sized(self.guards.names[name], self.guards) for name in names)
+        sizes = (size(self.guards.names[name], self.guards) for name in names)
         pointers = (*made.pointers, *(Pointer(Place.SIZE, 0, size) for size in sizes))
         return replace(made, kernel=replace(made.kernel, code=text), pointers=pointers)
 

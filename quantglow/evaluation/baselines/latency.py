@@ -18,7 +18,7 @@ import numpy as np
 
 from quantglow.evaluation.latencies import busy_note, call_latencies
 from quantglow.support.arrays import Array
-from quantglow.support.processes.isolation import IsolationError, RaisedInChild, called
+from quantglow.support.processes.isolation import IsolationError, RaisedInChild, call_isolated
 from quantglow.support.views import HasText
 
 OURS = "quantglow"
@@ -70,7 +70,7 @@ class Latency:
         return {"runtime": self.runtime, **figures}
 
 
-def compared(
+def compare_latency(
     run: Callable[[Mapping[str, Array]], object],
     feeds: Mapping[str, Array],
     contenders: Sequence[Contender],
@@ -93,13 +93,13 @@ def measure(peer: Latency, runtime: str, arrays: Sequence[Array], facts: Mapping
     """Add a round of a runtime, or the reason why it does not run."""
     limit = LOADING_SECONDS + facts["seconds"]
     try:
-        (times,) = called(PLACES[runtime], arrays, facts, seconds=limit)
+        (times,) = call_isolated(PLACES[runtime], arrays, facts, seconds=limit)
         peer.seconds += times.tolist()
     except IsolationError as error:
-        peer.reason = reason_of(error, runtime)
+        peer.reason = failure_reason(error, runtime)
 
 
-def reason_of(error: IsolationError, packages: str) -> str:
+def failure_reason(error: IsolationError, packages: str) -> str:
     """Why a child gave no result, in one line; ``packages``: what pip may have to install."""
     if isinstance(error, RaisedInChild) and error.kind == "ModuleNotFoundError":
         return f"not installed: pip install {packages}"
@@ -151,7 +151,7 @@ def latency_beside_float(
     busy = busy_note()
     with on_disk(model) as path:
         contender = Contender(PEER, PEER, path)
-        ours, other = compared(run, feeds, [contender], threads, SECONDS, rounds=1)
+        ours, other = compare_latency(run, feeds, [contender], threads, SECONDS, rounds=1)
     theirs = None if other.reason else other.median
     return MeasuredLatency(ours.median, theirs, threads, other.reason, busy)
 

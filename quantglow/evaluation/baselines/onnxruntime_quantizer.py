@@ -62,7 +62,7 @@ def quantize_file(
         )
 
 
-def quantized(
+def quantize(
     arrays: Sequence[Array], source: str, target: str, names: Sequence[str], method: str
 ) -> list[Array]:
     """``quantize_file`` in a child process: its seconds."""

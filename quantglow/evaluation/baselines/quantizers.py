@@ -15,10 +15,10 @@ from quantglow.ort.float_results import Outputs, arrays_of, grouped
 from quantglow.ort.quantizer_input import with_logits
 from quantglow.ort.session import EXACT_SUMS
 from quantglow.support.arrays import Array
-from quantglow.support.processes.isolation import called
+from quantglow.support.processes.isolation import call_isolated
 from quantglow.support.views import HasView, show
 
-ONNXRUNTIME = "quantglow.evaluation.baselines.onnxruntime_quantizer:quantized"
+ONNXRUNTIME = "quantglow.evaluation.baselines.onnxruntime_quantizer:quantize"
 
 FLOAT = "onnxruntime float"
 """The row of the float model, which the outputs of all others are compared with."""
@@ -49,7 +49,7 @@ class PeerQuantizer:
         """Write the int8 model; its seconds.  Raises ``IsolationError``."""
         names = list(samples[0])
         facts = {"source": str(source), "target": str(target), "names": names, **self.options}
-        (spent,) = called(self.place, arrays_of(samples, names), facts, seconds=seconds)
+        (spent,) = call_isolated(self.place, arrays_of(samples, names), facts, seconds=seconds)
         return float(spent)
 
     def run(
@@ -66,7 +66,7 @@ class PeerQuantizer:
         options = (self.exact_options if is_exact else None) or self.run_options
         path = with_logits(path) if path.suffix == ".onnx" else path
         facts = {"path": str(path), "names": names, **options}
-        arrays = called(self.outputs, arrays_of(samples, names), facts, seconds=seconds)
+        arrays = call_isolated(self.outputs, arrays_of(samples, names), facts, seconds=seconds)
         return grouped(arrays, len(samples))
 
 
@@ -89,7 +89,7 @@ NNCF = PeerQuantizer(
     "nncf",
     "openvino",
     "openvino nncf",
-    "quantglow.evaluation.baselines.openvino_quantizer:quantized",
+    "quantglow.evaluation.baselines.openvino_quantizer:quantize",
     "quantglow.evaluation.baselines.openvino_quantizer:outputs",
     ".xml",
 )

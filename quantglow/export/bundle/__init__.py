@@ -2,6 +2,13 @@
 
 from quantglow.export.bundle.contents import BundleCode, BundledModel
 from quantglow.export.bundle.linking import Library
-from quantglow.export.bundle.writer import BundleLimits, contents_of, write_bundle
+from quantglow.export.bundle.writer import BundleLimits, build_contents, write_bundle
 
-__all__ = ["BundleCode", "BundleLimits", "BundledModel", "Library", "contents_of", "write_bundle"]
+__all__ = [
+    "BundleCode",
+    "BundleLimits",
+    "BundledModel",
+    "Library",
+    "build_contents",
+    "write_bundle",
+]

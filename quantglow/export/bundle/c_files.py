@@ -46,7 +46,7 @@ def example(bundle: Contents) -> str:
             *outputs,
             f"static const void *const inputs[] = {{{pointers(bundle.inputs, 'input')}}};",
             f"static void *const outputs[] = {{{pointers(bundle.outputs, 'output')}}};",
-            *(weights_of(bundle) if bundle.has_weights else ()),
+            *(weight_lines(bundle) if bundle.has_weights else ()),
             "",
             "int main(void)",
             "{",
@@ -78,7 +78,7 @@ def pointers(tensors: Sequence[BundleTensor], word: str) -> str:
     return ", ".join(f"{word}{index}" for index in range(len(tensors))) or "0"
 
 
-def weights_of(bundle: Contents) -> Iterator[str]:
+def weight_lines(bundle: Contents) -> Iterator[str]:
     """Memory of the constants: filled from the file, or placed by the linker."""
     upper = bundle.upper
     size = f"weights[{upper}_WEIGHTS_NBYTES]"
@@ -161,10 +161,10 @@ def check_pool(target: Target) -> None:
 
 def pool_files(bundle: Contents) -> dict[str, str]:
     """``NAME_pool.h`` and ``NAME_pool.c``."""
-    return {f"{bundle.name}_pool.{k}": filled(path, bundle) for k, path in TEMPLATES.items()}
+    return {f"{bundle.name}_pool.{k}": fill(path, bundle) for k, path in TEMPLATES.items()}
 
 
-def filled(template: Path, bundle: Contents) -> str:
+def fill(template: Path, bundle: Contents) -> str:
     """The text of a template for a bundle."""
     weights, levels = bundle.has_weights, bool(bundle.program.parts)
     words = {

@@ -150,7 +150,7 @@ class Weights(Concise):
     @cached_property
     def _ends(self) -> list[int]:
         """Offset of each constant, then that of the end, in bytes."""
-        return list(accumulate((_aligned(c.nbytes) for c in self.constants), initial=0))
+        return list(accumulate((_align(c.nbytes) for c in self.constants), initial=0))
 
     @property
     def nbytes(self) -> int:
@@ -172,11 +172,11 @@ class Weights(Concise):
         for constant in self.constants:
             data = np.ascontiguousarray(constant).tobytes()
             yield data
-            yield bytes(_aligned(len(data)) - len(data))
+            yield bytes(_align(len(data)) - len(data))
         yield bytes(self.slack_nbytes)
 
 
-def weights_of(programs: Sequence[EmittedProgram], placement: Placement) -> list[Weights]:
+def weight_blocks(programs: Sequence[EmittedProgram], placement: Placement) -> list[Weights]:
     """The weights of each program: one block for all, which has equal constants once."""
     slack_nbytes = max(program.target.isa.slack_nbytes for program in programs)
     known: dict[bytes, int] = {}
@@ -193,5 +193,5 @@ def weights_of(programs: Sequence[EmittedProgram], placement: Placement) -> list
     return [Weights(tuple(constants), placement, slack_nbytes, blocks) for blocks in positions]
 
 
-def _aligned(nbytes: int) -> int:
+def _align(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

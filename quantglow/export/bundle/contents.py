@@ -16,7 +16,7 @@ from typing import Any
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Choice, Target
 from quantglow.export.bundle.constants import Placement, per_tensor
-from quantglow.export.bundle.linking import Flash, flash_of
+from quantglow.export.bundle.linking import Flash, measure_flash
 from quantglow.export.bundle.object_tables import ObjectFacts, object_facts
 from quantglow.export.bundle.program_object import ProgramObject, levels_object, program_object
 from quantglow.ir.program.program import View
@@ -112,7 +112,7 @@ class Contents(Concise):
     def needs(self) -> Needs:
         """Functions that a program has to bring.  Raises ``BackendError``."""
         others = (n for n in self.facts.undefined if not n.startswith(f"{self.name}_"))
-        return needs_of(others, self.model.is_integer)
+        return needed_functions(others, self.model.is_integer)
 
     @cached_property
     def flash(self) -> Flash:
@@ -121,7 +121,7 @@ class Contents(Concise):
         inside = weights.nbytes if weights.placement is Placement.OBJECT else 0
         called = ("level", "run_at") if self.program.parts else ("run",)
         roots = [f"{self.name}_{function}" for function in called]
-        return flash_of(self.codes, self.target, roots, weights.nbytes, inside)
+        return measure_flash(self.codes, self.target, roots, weights.nbytes, inside)
 
     @property
     def has_weights(self) -> bool:
@@ -188,12 +188,12 @@ class BundleTensor:
         }
 
 
-def inputs_of(name: str, program: EmittedProgram) -> tuple[BundleTensor, ...]:
+def input_tensors(name: str, program: EmittedProgram) -> tuple[BundleTensor, ...]:
     """The inputs of a bundle called ``name``, in their order."""
     return tuple(_tensors(f"{name}_INPUT", program.inputs))
 
 
-def outputs_of(name: str, program: EmittedProgram) -> tuple[BundleTensor, ...]:
+def output_tensors(name: str, program: EmittedProgram) -> tuple[BundleTensor, ...]:
     """The outputs, in their order."""
     return tuple(_tensors(f"{name}_OUTPUT", program.outputs))
 
@@ -230,7 +230,7 @@ class Needs:
         return f"memcpy, memset; {functions or 'no other function'}"
 
 
-def needs_of(undefined: Iterable[str], is_integer: bool) -> Needs:
+def needed_functions(undefined: Iterable[str], is_integer: bool) -> Needs:
     """The needs of an object; ``is_integer``: its model computes with integers only.
 
     Raises ``BackendError`` for functions that no program has, and for those of libm in an integer

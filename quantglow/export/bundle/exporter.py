@@ -92,7 +92,7 @@ class BundleOptions:
         is."""
         check_name(instance("name", self.name, str, "an identifier of C"))
         check_files(folder)
-        targets = targets_of(self.target)
+        targets = parse_targets(self.target)
         if self.kind is Library.SHARED:
             check_shared(targets[-1], self.placement)
         if flag("threads", self.threads):
@@ -111,7 +111,7 @@ def export_bundle(graph: Graph, folder: str | os.PathLike[str], options: BundleO
     if flag("quantize_output", options.quantize_output):
         graph = with_quantized_outputs(graph)
     model = BundledModel(options.name, graph.source_hash, is_integer(graph))
-    code = code_of(graph, options.target, options.schedule)
+    code = build_code(graph, options.target, options.schedule)
     write_bundle(folder, model, code, options.placement, options.kind, limits, options.threads)
 
 
@@ -158,26 +158,26 @@ def bundle_target(name: str) -> Target:
     return level_target(instance("target", level, str, "the name of a target"))
 
 
-def targets_of(name: str) -> tuple[Target, ...]:
+def parse_targets(name: str) -> tuple[Target, ...]:
     """The targets of a name; ``x86-64:all`` has several.  Raises ``BackendError`` for unknown
     ones."""
     is_choice = instance("target", name, str, "the name of a target").endswith(ALL)
     return choice_of(name)[0] if is_choice else (bundle_target(name),)
 
 
-def code_of(graph: Graph, target: str, schedule: str | None = None) -> BundleCode:
+def build_code(graph: Graph, target: str, schedule: str | None = None) -> BundleCode:
     """The programs of a graph for a target by name; ``x86-64:all`` has several.
 
     Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
     """
     check_own(graph)
     if not instance("target", target, str, "the name of a target").endswith(ALL):
-        return BundleCode((emitted(graph, target, schedule),))
+        return BundleCode((emit(graph, target, schedule),))
     targets, decision = choice_of(target)
     return BundleCode(tuple(program_for(graph, target, schedule) for target in targets), decision)
 
 
-def emitted(graph: Graph, target: str, schedule: str | None = None) -> EmittedProgram:
+def emit(graph: Graph, target: str, schedule: str | None = None) -> EmittedProgram:
     """The program of a graph for a target by name.  Raises ``BackendError``."""
     check_own(graph)
     return program_for(graph, bundle_target(target), schedule)

@@ -195,7 +195,7 @@ def functions(bundle: Contents) -> Iterator[str]:
             "   other than OK of any thread is that of the run. */"
         )
         yield f"typedef void (*{name}_barrier)(void *user);"
-        yield f"int {name}_run_part({arguments},\n    {part_of(name)});"
+        yield f"int {name}_run_part({arguments},\n    {identifier(name)});"
     if bundle.target.scales_vectors:
         yield ""
         yield "/* Bits of a vector register of this processor, which must have vectors. */"
@@ -206,7 +206,7 @@ def functions(bundle: Contents) -> Iterator[str]:
     yield f"extern const quantglow_facts {name}_facts;"
 
 
-def part_of(name: str) -> str:
+def identifier(name: str) -> str:
     """The last arguments of a run by several threads."""
     return f"int part, int parts, {name}_barrier barrier, void *user"
 
@@ -227,7 +227,7 @@ def levels(bundle: Contents) -> Iterator[str]:
         yield f"int {bundle.name}_run_at(int level, {arguments});"
         observed = f"{bundle.name}_observer observer, void *user"
         yield f"int {bundle.name}_run_observed_at(int level, {arguments},\n    {observed});"
-        part = part_of(bundle.name)
+        part = identifier(bundle.name)
         yield f"int {bundle.name}_run_part_at(int level, {arguments},\n    {part});"
         for part in parts:
             yield f"int {part}_run({arguments});"

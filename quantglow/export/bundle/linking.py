@@ -66,7 +66,7 @@ def command_name(command: Sequence[str]) -> str:
     return Path(command[0]).name if len(command) == 1 else command[-1]
 
 
-def linked(
+def link(
     command: Sequence[str],
     codes: Sequence[bytes],
     options: Sequence[str],
@@ -116,7 +116,7 @@ def check_shared(target: Target, placement: Placement) -> None:
         )
 
 
-def shared_library(codes: Sequence[bytes], target: Target, file: str) -> bytes:
+def link_shared(codes: Sequence[bytes], target: Target, file: str) -> bytes:
     """The library called ``file`` of some objects, linked by the first linker that exists.
 
     Raises ``BackendError``.
@@ -128,7 +128,7 @@ def shared_library(codes: Sequence[bytes], target: Target, file: str) -> bytes:
             "ziglang`; or leave library='shared' out and link the object yourself."
         )
     soname = f"-soname={file}"
-    return linked(command, codes, [f"-Wl,{soname}" if is_compiler(command) else soname], file)
+    return link(command, codes, [f"-Wl,{soname}" if is_compiler(command) else soname], file)
 
 
 def library_linkers(target: Target) -> Iterator[list[str]]:
@@ -178,7 +178,7 @@ class Linker:
     after: Sequence[str] = ()
 
 
-def linked_nbytes(
+def measure_linked(
     codes: Sequence[bytes], target: Target, roots: Sequence[str]
 ) -> tuple[int, str] | None:
     """Bytes that a program links of some objects, whose functions ``roots`` it calls, and the name
@@ -186,7 +186,7 @@ def linked_nbytes(
     for linker in program_linkers(target, roots):
         file = "example"
         try:
-            program = linked(linker.command, codes, linker.before, file, linker.after)
+            program = link(linker.command, codes, linker.before, file, linker.after)
             return object_facts(program, target.object_format).loaded_nbytes, command_name(
                 linker.command
             )
@@ -220,7 +220,7 @@ def program_linkers(target: Target, roots: Sequence[str]) -> Iterator[Linker]:
             yield Linker(command, options)
 
 
-def flash_of(
+def measure_flash(
     codes: Sequence[bytes],
     target: Target,
     roots: Sequence[str],
@@ -228,7 +228,7 @@ def flash_of(
     inside_nbytes: int,
 ) -> Flash:
     """The flash of some objects, which hold ``inside_nbytes`` of the weights."""
-    linking = linked_nbytes(codes, target, roots)
+    linking = measure_linked(codes, target, roots)
     if linking is None:
         loaded = sum(object_facts(code, target.object_format).loaded_nbytes for code in codes)
         linking = loaded, ""

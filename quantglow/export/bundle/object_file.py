@@ -21,7 +21,7 @@ from quantglow.codegen.llvm.isa.target import Settings, Target
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
-from quantglow.support.processes.isolation import IsolationError, called
+from quantglow.support.processes.isolation import IsolationError, call_isolated
 
 REMARKS = "-pass-remarks-analysis=stack-frame-layout"
 """The option by which LLVM reports layouts."""
@@ -81,7 +81,7 @@ class StackUse:
         return self.at(MOST_VLEN)
 
 
-def frames_of(report: str) -> dict[str, StackUse]:
+def parse_frames(report: str) -> dict[str, StackUse]:
     """The frame of each function that takes any stack."""
     fixed = {name: int(nbytes) for nbytes, name in FRAME.findall(report)}
     stacks = {name: StackUse(nbytes) for name, nbytes in fixed.items()}
@@ -122,7 +122,7 @@ def object_file(target: Target, texts: Sequence[str], public: Sequence[str]) -> 
     more = {"settings": asdict(target.settings), "public": list(public)}
     place = f"{__name__}:compile_here"
     try:
-        code, frames = called(place, arrays, facts | more, seconds=PATIENCE_SECONDS)
+        code, frames = call_isolated(place, arrays, facts | more, seconds=PATIENCE_SECONDS)
     except IsolationError as error:
         raise BackendError(f"LLVM made no object for {target.name}: {error}") from error
     stacks = json.loads(frames.tobytes())
@@ -156,5 +156,5 @@ def compile_here(
     before = os.fstat(2).st_size  # the parent gave a file
     code = generator.emit_object(module)
     said = os.pread(2, os.fstat(2).st_size - before, before)
-    frames = {name: astuple(stack) for name, stack in frames_of(said.decode()).items()}
+    frames = {name: astuple(stack) for name, stack in parse_frames(said.decode()).items()}
     return [np.frombuffer(code, np.uint8), np.frombuffer(json.dumps(frames).encode(), np.uint8)]

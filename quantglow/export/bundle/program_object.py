@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from quantglow.codegen.llvm.builder import I64, Builder
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Choice, Requirement, Target
-from quantglow.export.bundle.constants import Facts, Placement, Weights, array, weights_of
+from quantglow.export.bundle.constants import Facts, Placement, Weights, array, weight_blocks
 from quantglow.export.bundle.object_file import UNIT_NBYTES, StackUse, object_file
 from quantglow.export.bundle.run_functions import ARGUMENTS as PART
 from quantglow.export.bundle.run_functions import UNSUPPORTED, PartFunction, RunFunction
@@ -72,9 +72,9 @@ def program_object(
     model.  Raises ``BackendError``.
     """
     program = with_shared_kernels(program)
-    (weights,) = weights_of([program], placement)
+    (weights,) = weight_blocks([program], placement)
     part = part_object(name, program, weights, name, source_hash)
-    return replace(part, code=filled(part.code, weights))
+    return replace(part, code=fill(part.code, weights))
 
 
 def part_object(
@@ -126,7 +126,7 @@ def guards(
     for function, parameters in inner.items():
         result = UNSUPPORTED if parameters else 0
         public = function.removesuffix(INNER)
-        yield guarded(public, function, parameters, f"{name}_suits", needed, result)
+        yield guard(public, function, parameters, f"{name}_suits", needed, result)
 
 
 def deepest(frames: Mapping[str, StackUse], levels: Sequence[set[str]]) -> StackUse:
@@ -173,7 +173,7 @@ def weights_text(name: str, target: Target, weights: Weights, is_home: bool) -> 
     return [f"{head} externally_initialized constant {kind} {value}{section}, {end}"]
 
 
-def filled(code: bytes, weights: Weights) -> bytes:
+def fill(code: bytes, weights: Weights) -> bytes:
     """An object with the constants in place of the marker.  Raises ``BackendError``."""
     if weights.placement is not Placement.OBJECT:
         return code
@@ -213,7 +213,7 @@ def levels_object(
     ``programs``: those of the levels of ``choice``.  Raises ``BackendError``.
     """
     names = [prefix(name, program.target) for program in programs]
-    blocks = weights_of(programs, placement)
+    blocks = weight_blocks(programs, placement)
     parts = [
         part_object(level_program, program, block, name, source_hash)
         for level_program, program, block in zip(names, programs, blocks, strict=True)
@@ -234,7 +234,7 @@ def levels_object(
     deepest = StackUse.most(part.stack for part in parts)
     return replace(
         parts[-1],
-        code=filled(code.code, weights),
+        code=fill(code.code, weights),
         stack=sum(code.frames.values(), deepest + CALLS),
         arena_nbytes=arena_nbytes,
         kernels=kernels,
@@ -337,7 +337,7 @@ no:
 """
 
 
-def guarded(
+def guard(
     name: str, inner: str, parameters: str, question: str, needed: Requirement, result: int
 ) -> str:
     """The function ``name`` that runs ``inner``, or gives a result where ``question`` says no."""

@@ -144,7 +144,7 @@ def operand(place: Literal, number: int, loads: dict[str, str]) -> str:
     """The name of an operand where it takes the place of a literal; ``loads`` has instructions by
     the name that they define."""
     name = f"%size{number}.{place.element}"
-    loads.setdefault(name, loaded(name, place.element, WORD_NBYTES * number))
+    loads.setdefault(name, load(name, place.element, WORD_NBYTES * number))
     if place.kind == place.element:
         return name
     whole = f"{name}.{place.kind.split()[0][1:]}"
@@ -160,7 +160,7 @@ def sizes_pointer(pointers: int) -> str:
     )
 
 
-def loaded(name: str, element: str, offset_bytes: int) -> str:
+def load(name: str, element: str, offset_bytes: int) -> str:
     """Instructions that load an operand."""
     return (
         f"  {name}.at = getelementptr i8, ptr %sizes, i32 {offset_bytes}\n"
@@ -198,7 +198,7 @@ def with_shared_kernels(program: EmittedProgram) -> EmittedProgram:
         return program
     pointers = {row.kernel.ir: len(row.pointers) for row in program.rows}
     reused = dict[str, tuple[str, list[int]]]()
-    for kernels, texts in grouped(list(pointers), sharing):
+    for kernels, texts in group(list(pointers), sharing):
         shared = kernels.shared(pointers[texts[0]])
         reused.update(zip(texts, ((shared, words) for words in kernels.passed()), strict=True))
     sizes = CodeSizes(len(program.constants))
@@ -228,7 +228,7 @@ class CodeSizes:
         return replace(row, kernel=kernel, pointers=(*row.pointers, at))
 
 
-def grouped(texts: Sequence[str], sharing: Sharing) -> list[tuple[Kernels, list[str]]]:
+def group(texts: Sequence[str], sharing: Sharing) -> list[tuple[Kernels, list[str]]]:
     """Kernels that can be one, and the texts of each."""
     groups = dict[str, list[tuple[Kernels, list[str]]]]()
     for text in texts:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantglow.export.bundle.contents import Contents
 from quantglow.export.bundle.header import RESULTS
-from quantglow.export.bundle.linking import linked, programs
+from quantglow.export.bundle.linking import link, programs
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.support.errors import BackendError
 from quantglow.version import __version__
@@ -49,7 +49,7 @@ def wasm_module(bundle: Contents) -> bytes:
     stack = max(LEAST_STACK_NBYTES, -(-2 * program.stack.most_nbytes // ALIGNMENT) * ALIGNMENT)
     exports = [f"--export={name}" for name in (f"{bundle.name}_run", "__heap_base")]
     options = ["--no-entry", "--strip-all", "--stack-first", "-z", f"stack-size={stack}"]
-    return linked(command, [program.code], [*options, *exports], file)
+    return link(command, [program.code], [*options, *exports], file)
 
 
 def es_module(bundle: Contents) -> str:

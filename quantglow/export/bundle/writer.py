@@ -28,11 +28,11 @@ from quantglow.export.bundle.contents import (
     BundleCode,
     BundledModel,
     Contents,
-    inputs_of,
-    outputs_of,
+    input_tensors,
+    output_tensors,
 )
 from quantglow.export.bundle.header import header
-from quantglow.export.bundle.linking import Library, shared_library
+from quantglow.export.bundle.linking import Library, link_shared
 from quantglow.export.bundle.program_object import ProgramObject
 from quantglow.export.bundle.wasm import es_module, wasm_module
 from quantglow.memory.planner import ALIGNMENT
@@ -85,7 +85,7 @@ def write_bundle(
     Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
     ``FileFormatError``.
     """
-    bundle = replace(contents_of(model, code, placement), has_pool=has_pool)
+    bundle = replace(build_contents(model, code, placement), has_pool=has_pool)
     limits.check(bundle)
     files = bundle_files(bundle, library)
     path = Path(folder)
@@ -136,11 +136,13 @@ def is_generated(path: Path, first_line: str) -> bool:
     return line.startswith(before) and line.endswith(after)
 
 
-def contents_of(model: BundledModel, code: BundleCode, placement: Placement) -> Contents:
+def build_contents(model: BundledModel, code: BundleCode, placement: Placement) -> Contents:
     """The object of a model, and what there is to know of it.  Raises ``BackendError``."""
     name, base = model.name, code.base
     program = code.build(model, placement)
-    return Contents(model, base.target, program, inputs_of(name, base), outputs_of(name, base))
+    return Contents(
+        model, base.target, program, input_tensors(name, base), output_tensors(name, base)
+    )
 
 
 def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
@@ -151,7 +153,7 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
         "main.c": example(bundle),
         "CMakeLists.txt": cmake_lists(bundle),
     }
-    texts |= {file: signed(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
+    texts |= {file: sign(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
     if bundle.has_pool:
         texts |= pool_files(bundle)
     parts = {f"{part}.o": data for part, data in program.parts.items()}
@@ -169,7 +171,7 @@ def loadable_files(bundle: Contents) -> dict[str, bytes]:
     if bundle.target.is_module:
         return {f"{name}.wasm": wasm_module(bundle), f"{name}.mjs": es_module(bundle).encode()}
     file = f"lib{name}.so"
-    return {file: shared_library([program.code, *program.parts.values()], bundle.target, file)}
+    return {file: link_shared([program.code, *program.parts.values()], bundle.target, file)}
 
 
 def weights_files(name: str, program: ProgramObject) -> dict[str, bytes]:
@@ -196,16 +198,16 @@ def refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> Non
         )
 
 
-def signed(text: str, comment: str) -> str:
+def sign(text: str, comment: str) -> str:
     """A text with its hash in a last line, a ``comment`` of its language."""
     return f"{text}{comment.format(f'{SIGNATURE} {_hash(text.encode())}')}\n"
 
 
 def is_edited(path: Path, comment: str) -> bool:
-    """Whether a file is not as ``signed`` gave it."""
+    """Whether a file is not as ``sign`` gave it."""
     text = path.read_text(encoding="utf-8", errors="replace")
     last = text.rfind(comment.split("{}")[0] + SIGNATURE)
-    return last < 0 or signed(text[:last], comment) != text
+    return last < 0 or sign(text[:last], comment) != text
 
 
 def left_over(

@@ -20,8 +20,8 @@ from quantglow.importer.onnx.reading.proto import (
     all_names,
     all_nodes,
     every_node,
-    opset_of,
-    opsets_of,
+    main_opset,
+    opset_versions,
 )
 from quantglow.support.errors import ModelError
 
@@ -79,7 +79,7 @@ def copy_shared_results(proto: onnx.ModelProto) -> bool:
     names, is_changed = new_names(proto), False
     for node in every_node(proto):
         for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
-            occupied = given_values(node, body)
+            occupied = reused_inputs(node, body)
             for result in body.output:
                 if result.name in occupied:
                     body.node.add(op_type="Identity", input=[result.name], output=[next(names)])
@@ -88,20 +88,20 @@ def copy_shared_results(proto: onnx.ModelProto) -> bool:
     return is_changed
 
 
-def given_values(node: onnx.NodeProto, body: onnx.GraphProto) -> set[str]:
+def reused_inputs(node: onnx.NodeProto, body: onnx.GraphProto) -> set[str]:
     """Inputs of a body whose memory onnxruntime uses again while they are results."""
     count = {"Loop": 1, "Scan": len(body.input)}.get(node.op_type, 0)
     return {value.name for value in body.input[:count]}
 
 
-def downgraded(model: bytes) -> Iterator[bytes]:
+def downgrade(model: bytes) -> Iterator[bytes]:
     """The model in its opset, then in older ones, each in the oldest IR version that has it."""
     try:
         proto = onnx.ModelProto.FromString(model)
     except DecodeError:
         return
     used = {node.op_type for node in all_nodes(proto.graph.node) if not node.domain}
-    newest = opsets_of(proto).get("", 1)
+    newest = opset_versions(proto).get("", 1)
     for opset in range(newest, newest - MOST_STEPS, -1):
         if not all(means_the_same(op_type, newest, opset) for op_type in used):
             return
@@ -142,7 +142,7 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
     Raises ``ModelError`` for operators that the newer version has no form for.
     """
-    declared = opset_of(model)
+    declared = main_opset(model)
     if declared == opset:
         return model
     if is_same_in(model, opset):
@@ -155,7 +155,7 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     try:
         converted: onnx.ModelProto = version_converter.convert_version(model, opset)
     except (RuntimeError, *INFERENCE_FAILURES) as error:
-        names = ", ".join(sorted(changed_in(model, opset)))
+        names = ", ".join(sorted(changed_operators(model, opset)))
         raise ModelError(
             f"operators that stay as the model has them ({names}) changed between opset {declared} "
             f"and {opset}, in which the model is written, and onnx does not convert them: {error}. "
@@ -167,7 +167,7 @@ def at_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 def opset_for(model: onnx.ModelProto, least: int) -> int:
     """The oldest opset from ``least`` on that has the operators of the model, or that ONNX converts
     them to: runtimes may not read the newest one."""
-    declared = opset_of(model)
+    declared = main_opset(model)
     if declared <= least:
         return least
     return next(opset for opset in range(least, declared + 1) if is_same_in(model, opset))
@@ -175,11 +175,11 @@ def opset_for(model: onnx.ModelProto, least: int) -> int:
 
 def is_same_in(model: onnx.ModelProto, opset: int) -> bool:
     """Whether every operator of the model means the same in another version."""
-    return not changed_in(model, opset)
+    return not changed_operators(model, opset)
 
 
-def changed_in(model: onnx.ModelProto, opset: int) -> set[str]:
+def changed_operators(model: onnx.ModelProto, opset: int) -> set[str]:
     """Operators of the model that mean something else in another version."""
-    declared = opset_of(model)
+    declared = main_opset(model)
     used = {node.op_type for node in all_nodes(model.graph.node) if node.domain in ("", "ai.onnx")}
     return {op for op in used if not means_the_same(op, max(declared, opset), min(declared, opset))}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow.export.onnx.contraction import bounded, finished
+from quantglow.export.onnx.contraction import clamp, finish
 from quantglow.export.onnx.writer import (
     FIRST_OPSET,
     OnnxWriter,
@@ -19,7 +19,7 @@ from quantglow.export.onnx.writer import (
     export_rule,
     identity,
     of_rank,
-    permuted,
+    permute,
     source,
 )
 from quantglow.ir import ops
@@ -27,7 +27,7 @@ from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Elementwise, RowMap
 from quantglow.ir.ops.arithmetic import dequantize
 from quantglow.ir.ops.expression import Expr, call, const, parse_expression, polynomial
-from quantglow.ir.ops.functions import SELECT, kind_of
+from quantglow.ir.ops.functions import SELECT, dtype_kind
 from quantglow.ir.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ir.symbolic.size import integer, is_free, likely, surely_equal
 from quantglow.ir.types import DType, ElementType, TensorType
@@ -123,7 +123,7 @@ def elementwise(node: Elementwise, w: OnnxWriter) -> Value:
         operands = [w.spread(operand, rank, perm) for operand in node.args]
     written = ExpressionWriter(node, w, operands).stored(node.expression, node.out.dtype)
     if not is_full(node):
-        shape = w.integers(permuted(node.type.shape, perm), f"{node.name}:shape")
+        shape = w.integers(permute(node.type.shape, perm), f"{node.name}:shape")
         written = w.emit("Expand", [written, shape], f"{node.name}:full")
     return Value(written, perm)
 
@@ -144,7 +144,7 @@ def rows(node: RowMap, w: OnnxWriter) -> Value:
     """Every operand is a whole row: of one that is broadcast, a sum would be another."""
     rank = node.type.rank
     perm = w.common_order(node.args, rank)
-    shape = w.integers(permuted(node.type.shape, perm), f"{node.name}:shape")
+    shape = w.integers(permute(node.type.shape, perm), f"{node.name}:shape")
     operands = [
         w.emit("Expand", [w.spread(operand, rank, perm), shape], f"{node.name}:rows")
         for operand in node.args
@@ -261,7 +261,7 @@ class ExpressionWriter:
 
     def _dtype(self, expr: Expr) -> DType:
         """The type of an integer expression."""
-        kinds = tuple(kind_of(operand.type.dtype) for operand in self.node.operands)
+        kinds = tuple(dtype_kind(operand.type.dtype) for operand in self.node.operands)
         return DType.I64 if expr.kind(kinds) == "l" else DType.I32
 
     def _number(self, value: int, expr: Expr) -> str:
@@ -285,7 +285,7 @@ class ExpressionWriter:
 
 def is_widened(dtype: DType) -> bool:
     """Whether elements are widened to int32 before they are computed with."""
-    return kind_of(dtype) == "i" and dtype is not DType.I32
+    return dtype_kind(dtype) == "i" and dtype is not DType.I32
 
 
 @export_rule(ops.Unary)
@@ -301,7 +301,7 @@ def unary(node: ops.Unary, w: OnnxWriter) -> Value:
 @export_rule(ops.Clip)
 def clip(node: ops.Clip, w: OnnxWriter) -> Value:
     perm = w.order(node.x)
-    return Value(bounded(node, w.real(node.x, perm), node.low, node.high, w), perm)
+    return Value(clamp(node, w.real(node.x, perm), node.low, node.high, w), perm)
 
 
 @export_rule(ops.Swish)
@@ -324,7 +324,7 @@ def binary(node: ops.Binary, w: OnnxWriter) -> Value:
     rank = node.type.rank
     perm = w.common_order(node.operands, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.operands]
-    return finished(node, w.emit(node.op, operands, f"{node.name}:real"), perm, w)
+    return finish(node, w.emit(node.op, operands, f"{node.name}:real"), perm, w)
 
 
 @export_rule(ops.Where)
@@ -333,10 +333,10 @@ def where(node: ops.Where, w: OnnxWriter) -> Value:
     perm = w.common_order(node.operands, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.operands]
     dtype = DType.F32 if node.type.quant else node.type.dtype
-    return w.rounded(node, chosen(operands, dtype, f"{node.name}:real", w), perm)
+    return w.rounded(node, choose(operands, dtype, f"{node.name}:real", w), perm)
 
 
-def chosen(operands: list[str], dtype: DType, hint: str, w: OnnxWriter) -> str:
+def choose(operands: list[str], dtype: DType, hint: str, w: OnnxWriter) -> str:
     """The choice in types that onnxruntime's Where has: conditions by And and Or, small integers as
     larger ones."""
     if dtype in (DType.F32, DType.I32, DType.I64, DType.U8):

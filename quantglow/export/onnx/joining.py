@@ -23,20 +23,20 @@ from quantglow.export.onnx.writer import (
     OnnxWriter,
     Value,
     export_rule,
+    fresh_name,
     identity,
-    unused,
 )
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
-from quantglow.importer.onnx.nodes.values import array_of
-from quantglow.importer.onnx.reading.canonicalization import sorted_nodes
+from quantglow.importer.onnx.nodes.values import tensor_array
+from quantglow.importer.onnx.reading.canonicalization import sort_nodes
 from quantglow.importer.onnx.reading.proto import (
     all_nodes,
-    graphs_of,
-    inferred,
-    opset_of,
-    opsets_of,
+    infer,
+    iterate_graphs,
+    main_opset,
+    opset_versions,
 )
-from quantglow.importer.onnx.resolvers.external import read_names, renamed
+from quantglow.importer.onnx.resolvers.external import read_names, rename
 from quantglow.ir.ops.external import External
 from quantglow.ir.ops.loop import Trips
 
@@ -61,9 +61,9 @@ def write_part(node: External, w: OnnxWriter) -> list[str]:
     names = {name: w.number(name) for name in results}
     names |= {info.name: w.stored(arg) for info, arg in args}
     for tensor in proto.graph.initializer:
-        names[tensor.name] = w.constant(array_of(tensor), tensor.name)
-    w.nodes += [renamed(part, names) for part in proto.graph.node]
-    w.domains |= {name: version for name, version in opsets_of(proto).items() if name}
+        names[tensor.name] = w.constant(tensor_array(tensor), tensor.name)
+    w.nodes += [rename(part, names) for part in proto.graph.node]
+    w.domains |= {name: version for name, version in opset_versions(proto).items() if name}
     return [names[output.name] for output in source.graph.output]
 
 
@@ -75,7 +75,7 @@ class LoopBody:
     model: bytes
 
 
-def joined(
+def join(
     base: bytes, parts: Sequence[bytes], outputs: Sequence[str], body: LoopBody | None = None
 ) -> bytes:
     """The model of ``outputs``: ``parts`` where they compute a value, nodes of ``base`` elsewhere.
@@ -85,7 +85,7 @@ def joined(
     """
     files = [base, *parts, *([] if body is None else [body.model])]
     protos = list(map(onnx.ModelProto.FromString, files))
-    opset = max(FIRST_OPSET, *map(opset_of, protos[1:]))
+    opset = max(FIRST_OPSET, *map(main_opset, protos[1:]))
     opset = opset_for(protos[0], opset)
     whole, *compiled = (at_opset(proto, opset) for proto in protos)
     joint = _Joined(whole)
@@ -138,7 +138,7 @@ class _Joined:
         results = [name for node in part.graph.node for name in node.output if name]
         results += [tensor.name for tensor in part.graph.initializer]
         names = {name: self.new(name) for name in results if name not in ends}
-        nodes = [renamed(node, names) for node in part.graph.node]
+        nodes = [rename(node, names) for node in part.graph.node]
         for node in nodes:
             node.name = next(filter(None, node.output))
         tensors = []
@@ -151,7 +151,7 @@ class _Joined:
 
     def new(self, hint: str) -> str:
         """A name that nothing has."""
-        name = unused(hint, self.used)
+        name = fresh_name(hint, self.used)
         self.used.add(name)
         return name
 
@@ -200,13 +200,13 @@ class _Joined:
             onnx.helper.make_opsetid(*stamp) for stamp in self.opsets(parts).items()
         )
         model.metadata_props.extend(parts[-1].metadata_props)
-        return with_ranks(sorted_nodes(model))
+        return with_ranks(sort_nodes(model))
 
     def opsets(self, parts: Sequence[onnx.ModelProto]) -> Mapping[str, int]:
         """The newest version of each domain."""
         versions: dict[str, int] = {}
         for part in (self.base, *parts):
-            for domain, version in opsets_of(part).items():
+            for domain, version in opset_versions(part).items():
                 versions[domain] = max(version, versions.get(domain, 0))
         return versions
 
@@ -216,7 +216,7 @@ def with_ranks(model: onnx.ModelProto) -> onnx.ModelProto:
     bare = {end.name: end for end in model.graph.output if not is_ranked(end)}
     if bare:
         with suppress(*INFERENCE_FAILURES):
-            for end in inferred(model).graph.output:
+            for end in infer(model).graph.output:
                 if end.name in bare and is_ranked(end):
                     bare[end.name].CopyFrom(end)
     return model
@@ -252,7 +252,7 @@ def live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.N
 def names_in(model: onnx.ModelProto) -> set[str]:
     """Names of all values, at any depth."""
     names = {name for node in all_nodes(model.graph.node) for name in (*node.input, *node.output)}
-    for graph in graphs_of(model):
+    for graph in iterate_graphs(model):
         names |= {end.name for end in (*graph.input, *graph.output)}
         names |= {tensor.name for tensor in graph.initializer}
     return names

@@ -20,17 +20,17 @@ from quantglow.export.onnx.writer import (
     Value,
     export_rule,
     final_names,
+    find_rule,
+    fresh_name,
     identity,
     output_value,
-    rule_of,
-    unused,
 )
 from quantglow.importer.onnx.nodes.values import OTHER_FLOATS
-from quantglow.importer.onnx.resolvers.external import renamed
+from quantglow.importer.onnx.resolvers.external import rename
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.graph.signature import Signature, is_symbol
-from quantglow.ir.symbolic.size import expression_of, is_free
+from quantglow.ir.symbolic.size import is_free, to_expression
 from quantglow.ir.types import TensorType
 from quantglow.support.errors import ModelError
 from quantglow.support.files import writing
@@ -64,8 +64,8 @@ def export_onnx(
     Raises ``ModelError`` for operators of lowered graphs, and for weights of 2 GB or more.
     """
     check_exportable(graph)
-    writer = written(graph, dimensions)
-    proto = assembled(writer, graph)
+    writer = write(graph, dimensions)
+    proto = assemble(writer, graph)
     if signature is not None:
         name_dimensions(proto, signature)
     name_left_out_results(proto)
@@ -77,7 +77,7 @@ def export_onnx(
     return proto
 
 
-def written(graph: Graph, dimensions: Dimensions) -> OnnxWriter:
+def write(graph: Graph, dimensions: Dimensions) -> OnnxWriter:
     """All nodes of a graph, in the newest opset that one of them needs."""
     opset = FIRST_OPSET
     while True:
@@ -108,10 +108,10 @@ def check_exportable(graph: Graph) -> None:
 
 def is_exportable(node: Node) -> bool:
     """Whether ONNX has a form for the operator."""
-    return rule_of(type(node)) is not None or isinstance(node, ON_DEMAND)
+    return find_rule(type(node)) is not None or isinstance(node, ON_DEMAND)
 
 
-def assembled(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
+def assemble(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
     """The model of everything written."""
     if sum(array.nbytes for array in writer.initializers.values()) > LARGEST_NBYTES:
         raise ModelError("the weights need more than one 2 GB ONNX file. Remedy: quantize them.")
@@ -122,7 +122,7 @@ def assembled(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
         for name, node in dict.fromkeys(graph.outputs)
     }
     names = {"": "", **final_names(writer, graph, outputs)}
-    nodes = [renamed(written, names) for written in writer.nodes]
+    nodes = [rename(written, names) for written in writer.nodes]
     for written in nodes:
         written.name = next(filter(None, written.output))
     arrays = writer.initializers.items()
@@ -147,7 +147,7 @@ def assembled(writer: OnnxWriter, graph: Graph) -> onnx.ModelProto:
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     """The declaration; a free size has the name of its symbol, if it is one."""
     element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
-    dims = [symbol_of(size) if is_free(size) else size for size in kind.shape]
+    dims = [dimension_symbol(size) if is_free(size) else size for size in kind.shape]
     info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
     return info
 
@@ -162,9 +162,9 @@ def name_dimensions(model: onnx.ModelProto, signature: Signature) -> None:
                 dim.dim_param = str(symbol)
 
 
-def symbol_of(size: int) -> str | None:
+def dimension_symbol(size: int) -> str | None:
     """The name of a free size that is a symbol."""
-    text = str(expression_of(size))
+    text = str(to_expression(size))
     return text if text.isidentifier() else None
 
 
@@ -178,14 +178,14 @@ def declare(graph: onnx.GraphProto, declared: Mapping[str, str]) -> None:
             kind = end.type.tensor_type
             if end.name not in declared or kind.elem_type != FLOAT:
                 continue
-            names[end.name] = inner = unused(f"{end.name}:float32", used)
+            names[end.name] = inner = fresh_name(f"{end.name}:float32", used)
             used.add(inner)
             kind.elem_type = code = CODES[declared[end.name]]
             if position:
                 last.append(cast(inner, end.name, code))
             else:
                 first.append(cast(end.name, inner, FLOAT))
-    inside = [renamed(node, names) for node in graph.node]
+    inside = [rename(node, names) for node in graph.node]
     for node in inside:
         node.name = next(filter(None, node.output))
     del graph.node[:]

@@ -39,7 +39,7 @@ IMAGE = channels_first(4)
 @export_rule(MaxPool)
 def max_pool(node: MaxPool, w: OnnxWriter) -> Value:
     result = w.emit(
-        "MaxPool", [pooled(node, w)], f"{node.name}:real", dilations=node.dilations, **windows(node)
+        "MaxPool", [pool(node, w)], f"{node.name}:real", dilations=node.dilations, **windows(node)
     )
     return w.rounded(node, result, IMAGE)
 
@@ -52,7 +52,7 @@ def average_pool(node: AveragePool, w: OnnxWriter) -> Value:
         attributes["dilations"] = node.dilations
     mean = w.emit(
         "AveragePool",
-        [pooled(node, w)],
+        [pool(node, w)],
         f"{node.name}:real",
         count_include_pad=int(node.count_include_pad),
         **attributes,
@@ -60,7 +60,7 @@ def average_pool(node: AveragePool, w: OnnxWriter) -> Value:
     return w.rounded(node, mean, IMAGE)
 
 
-def pooled(node: Pool, w: OnnxWriter) -> str:
+def pool(node: Pool, w: OnnxWriter) -> str:
     """The image.  onnxruntime would fold a Pad into the pool, also where the pool's padding is
     another value, or must be smaller than the window."""
     x = w.real(node.x, IMAGE)

@@ -16,7 +16,7 @@ from quantglow.export.onnx.writer import (
     identity,
     moves_only_ones,
     of_rank,
-    permuted,
+    permute,
 )
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import (
@@ -49,8 +49,8 @@ def reshape(node: Reshape, w: OnnxWriter) -> Value:
         before = identity(node.x.type.rank)
     if node.type.rank == 4 and moves_only_ones(node.shape, IMAGE):
         after = IMAGE
-    shape = permuted(node.shape, after)
-    if surely_equal(shape, permuted(node.x.type.shape, before)):
+    shape = permute(node.shape, after)
+    if surely_equal(shape, permute(node.x.type.shape, before)):
         return Value(w.stored(node.x, before), after)
     return w.rounded(node, w.reshaped(w.real(node.x, before), shape, node.name), after)
 
@@ -60,7 +60,7 @@ def expand(node: Expand, w: OnnxWriter) -> Value:
     rank = node.type.rank
     perm = w.order(node.x) if node.x.type.rank == rank else identity(rank)
     x_perm = perm if node.x.type.rank == rank else identity(node.x.type.rank)
-    shape = w.integers(permuted(of_rank(node.shape, rank), perm), f"{node.name}:shape")
+    shape = w.integers(permute(of_rank(node.shape, rank), perm), f"{node.name}:shape")
     result = w.emit("Expand", [w.real(node.x, x_perm), shape], f"{node.name}:real")
     return w.rounded(node, result, perm)
 
@@ -76,7 +76,7 @@ def concat(node: Concat, w: OnnxWriter) -> Value:
 @export_rule(Slice)
 def slice_(node: Slice, w: OnnxWriter) -> Value:
     """An end that is reached backwards is counted from behind: -1 would be the last element."""
-    if (numbers := counted(node, w)) is not None:
+    if (numbers := count(node, w)) is not None:
         return Value(numbers, identity(1))
     perm = w.order(node.x)
     rows: list[tuple[int, int, int, int]] = []
@@ -93,7 +93,7 @@ def slice_(node: Slice, w: OnnxWriter) -> Value:
     return w.rounded(node, result, perm)
 
 
-def counted(node: Slice, w: OnnxWriter) -> str | None:
+def count(node: Slice, w: OnnxWriter) -> str | None:
     """Range for a free part of the integers from 0, which a graph stores up to some number."""
     if not isinstance(node.x, Constant) or node.type.rank != 1 or not is_free(node.sizes[0]):
         return None
@@ -111,7 +111,7 @@ def counted(node: Slice, w: OnnxWriter) -> str | None:
 def pad(node: Pad, w: OnnxWriter) -> Value:
     perm = w.order(node.x)
     widths = w.integers(
-        (*permuted(node.before, perm), *permuted(node.after, perm)), f"{node.name}:pads"
+        (*permute(node.before, perm), *permute(node.after, perm)), f"{node.name}:pads"
     )
     kind = np.float32 if node.x.type.quant else node.type.dtype.numpy
     value = w.constant(np.array(node.value, kind), f"{node.name}:value")

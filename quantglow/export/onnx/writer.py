@@ -1,4 +1,4 @@
-"""``Writer``, the view of an export rule: operands as ONNX values, nodes added; sizes as nodes.
+"""``OnnxWriter``, the view of an export rule: operands as ONNX values, nodes added; sizes as nodes.
 
 A size that depends on free dimensions is an expression of symbols (``ir.symbolic``), each of which
 is a dimension of an input; ``SizeWriter`` adds the ONNX nodes that compute it.
@@ -37,7 +37,7 @@ from quantglow.ir.symbolic.expression import (
     Symbol,
     number,
 )
-from quantglow.ir.symbolic.size import expression_of, has_sizes, is_free, likely
+from quantglow.ir.symbolic.size import has_sizes, is_free, likely, to_expression
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.errors import ModelError
@@ -58,7 +58,7 @@ returns the node's stored value."""
 
 
 class SizeWriter(Protocol):
-    """The part of a ``Writer`` that sizes need."""
+    """The part of a ``OnnxWriter`` that sizes need."""
 
     dimensions: dict[str, tuple[str, int]]
     """The ONNX value and the axis of each symbol."""
@@ -134,7 +134,7 @@ def export_rule(*kinds: type[Node]) -> Callable[[AnyRule], AnyRule]:
     return register
 
 
-def rule_of(kind: type[Node]) -> Rule | None:
+def find_rule(kind: type[Node]) -> Rule | None:
     """The rule of the operator or of its nearest base class that has one."""
     return next((export_rules[c] for c in kind.__mro__ if c in export_rules), None)
 
@@ -148,7 +148,7 @@ def channels_first(rank: int) -> Perm:
     return (0, rank - 1, *range(1, rank - 1)) if rank > 2 else identity(rank)
 
 
-def permuted(values: Sequence[int], perm: Perm) -> tuple[int, ...]:
+def permute(values: Sequence[int], perm: Perm) -> tuple[int, ...]:
     return tuple(values[p] for p in perm)
 
 
@@ -166,7 +166,7 @@ def of_rank(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
 def source(node: Node, perm: Perm) -> tuple[Node, Perm]:
     """The value below all Transposes, and the order of its axes that gives ``perm`` of node's."""
     while isinstance(node, Transpose):
-        perm, node = permuted(node.perm, perm), node.x
+        perm, node = permute(node.perm, perm), node.x
     return node, perm
 
 
@@ -240,14 +240,14 @@ class OnnxWriter:
         listed = list(values)
         if not any(map(is_free, listed)):
             return self.constant(np.array(listed, np.int64), hint)
-        parts = [size(expression_of(value), self) for value in listed]
+        parts = [size(to_expression(value), self) for value in listed]
         return parts[0] if len(parts) == 1 else self.emit("Concat", parts, hint, axis=0)
 
     def write(self, node: Node) -> None:
         """Write one node by its rule; its operands are there."""
         if isinstance(node, ON_DEMAND):
             return
-        rule = rule_of(type(node))
+        rule = find_rule(type(node))
         assert rule is not None, "the graph was found exportable"
         name, perm = rule(node, self)
         self.held[node] = {perm: name}
@@ -289,14 +289,14 @@ class OnnxWriter:
             return self.constant(node.value.transpose(perm), node.name)
         have = self.order(node)
         step = tuple(have.index(p) for p in perm)
-        shape = permuted(node.type.shape, have)
+        shape = permute(node.type.shape, have)
         moved = self.transposed(self.real(node, have), shape, step, node.name)
         return self.rounded(node, moved, perm).name
 
     def transposed(self, name: str, shape: tuple[int, ...], perm: Perm, hint: str) -> str:
         """``Transpose`` of a value of that shape; Reshape where no data moves."""
         if moves_only_ones(shape, perm):
-            return self.reshaped(name, permuted(shape, perm), hint)
+            return self.reshaped(name, permute(shape, perm), hint)
         return self.emit("Transpose", [name], f"{hint}:t", perm=perm)
 
     def reshaped(self, name: str, shape: Iterable[int], hint: str) -> str:
@@ -333,7 +333,7 @@ class OnnxWriter:
     def dequantized(self, name: str, kind: TensorType, perm: Perm, hint: str) -> str:
         """DequantizeLinear of integers."""
         parameters = self.parameters(kind.element, hint)
-        axis = axis_of(kind.params, perm)
+        axis = axis_attribute(kind.params, perm)
         return self.emit("DequantizeLinear", [name, *parameters], f"{hint}:dq", **axis)
 
     def quantized(self, name: str, element: ElementType, perm: Perm, hint: str) -> str:
@@ -341,7 +341,7 @@ class OnnxWriter:
         if element.quant is None:
             return name
         parameters = self.parameters(element, hint)
-        axis = axis_of(element.quant, perm)
+        axis = axis_attribute(element.quant, perm)
         return self.emit("QuantizeLinear", [name, *parameters], f"{hint}:q", **axis)
 
     def opaque(self, name: str, hint: str) -> str:
@@ -368,7 +368,7 @@ class OnnxWriter:
         return Value(self.quantized(name, node.type.element, perm, node.name), perm)
 
 
-def axis_of(params: QuantParams, perm: Perm) -> dict[str, int]:
+def axis_attribute(params: QuantParams, perm: Perm) -> dict[str, int]:
     """The axis attribute of QuantizeLinear and DequantizeLinear."""
     return {} if params.axis is None else {"axis": perm.index(params.axis)}
 
@@ -392,12 +392,12 @@ def final_names(writer: OnnxWriter, graph: Graph, outputs: Mapping[str, str]) ->
     used = set(names.values())
     for value, hint in writer.hints.items():
         if value not in names:
-            names[value] = unused(hint, used)
+            names[value] = fresh_name(hint, used)
             used.add(names[value])
     return names
 
 
-def unused(name: str, used: set[str]) -> str:
+def fresh_name(name: str, used: set[str]) -> str:
     candidate, number = name, 2
     while candidate in used:
         candidate, number = f"{name}:{number}", number + 1

@@ -1,8 +1,8 @@
 """ONNX models to typed graphs.  README.md has the guide."""
 
 from quantglow.importer.onnx.cutting.deferred_loops import LateLoop
-from quantglow.importer.onnx.cutting.split import Split, reason_of, reasons, split
-from quantglow.importer.onnx.cutting.tail import Behind, divided
+from quantglow.importer.onnx.cutting.split import Split, node_reason, reasons, split
+from quantglow.importer.onnx.cutting.tail import Behind, divide
 from quantglow.importer.onnx.importer import knows_operator
 from quantglow.importer.onnx.reading.light_models import weights_nbytes
 from quantglow.importer.onnx.source import Source, import_model, open_model
@@ -18,8 +18,8 @@ from quantglow.importer.onnx.weights.packing import (
 from quantglow.importer.onnx.weights.storage import (
     names_of_weights,
     own_constants,
-    restored,
-    stored,
+    restore,
+    store,
     stored_tail,
 )
 
@@ -31,17 +31,17 @@ __all__ = [
     "Split",
     "WeightProduct",
     "WeightTable",
-    "divided",
+    "divide",
     "import_model",
     "knows_operator",
     "names_of_weights",
+    "node_reason",
     "open_model",
     "own_constants",
-    "reason_of",
     "reasons",
-    "restored",
+    "restore",
     "split",
-    "stored",
+    "store",
     "stored_tail",
     "weight_products",
     "weight_tables",

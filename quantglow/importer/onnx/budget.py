@@ -104,14 +104,14 @@ class Meter:
 
     def exceeded(self, name: str, cause: str) -> ImportBudgetError:
         """The error; the caller raises it."""
-        where = "" if self.node is None else f"{described(self.node)}: "
+        where = "" if self.node is None else f"{describe(self.node)}: "
         return ImportBudgetError(
             f"{where}{cause}. Remedy: if you trust the model, raise the limit in the environment: "
             f"{variable(name)}=inf."
         )
 
 
-def described(proto: onnx.NodeProto) -> str:
+def describe(proto: onnx.NodeProto) -> str:
     """A node in one line: name, op and domain."""
     name = proto.name or next(iter(proto.output), "")
     domain = f"{proto.domain}." if proto.domain else ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx
 
-from quantglow.importer.onnx.budget import Meter, described
+from quantglow.importer.onnx.budget import Meter, describe
 from quantglow.importer.onnx.nodes.context import (
     DOMAINS,
     IMPORTERS,
@@ -18,18 +18,18 @@ from quantglow.importer.onnx.nodes.context import (
     OfLateShapes,
     Result,
     Unsupported,
-    qualified,
+    qualify,
 )
-from quantglow.importer.onnx.nodes.folding import FAILURES, fold, foldable, inferred_types
+from quantglow.importer.onnx.nodes.folding import FAILURES, fold, foldable, infer_types
 from quantglow.importer.onnx.nodes.values import (
     Foreign,
     IntegerValue,
     KnownSizes,
     KnownValue,
     Value,
-    array_of,
-    held_dtype,
-    shape_of,
+    graph_dtype,
+    tensor_array,
+    value_shape,
 )
 from quantglow.importer.onnx.operators.controlflow.loops import import_loop, import_scan
 from quantglow.importer.onnx.operators.controlflow.subgraphs import import_if
@@ -44,16 +44,16 @@ from quantglow.importer.onnx.operators.quantization.qlinear import (
 )
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
 from quantglow.importer.onnx.reading.light_models import Weights
-from quantglow.importer.onnx.reading.proto import OLDEST_OPSET, all_nodes, opsets_of
+from quantglow.importer.onnx.reading.proto import OLDEST_OPSET, all_nodes, opset_versions
 from quantglow.importer.onnx.resolvers.evaluation import (
     FLOAT,
-    evaluated,
-    importer_of,
+    evaluate_node,
+    find_importer,
     is_ours,
     known_value,
     with_free_sizes,
 )
-from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS, definition, expanded
+from quantglow.importer.onnx.resolvers.expansion import DEFINITIONS, definition, expand
 from quantglow.importer.onnx.resolvers.external import left_to_fallback
 from quantglow.ir.graph.family import Values
 from quantglow.ir.graph.node import Input, Node
@@ -75,7 +75,7 @@ def new_scope(proto: onnx.ModelProto, meter: Meter, fallback: bool = False) -> I
     read = {name for node in nodes for name in node.input}
     computed = {name for node in graph.node for name in node.output}
     return ImportScope(
-        opsets={"": OLDEST_OPSET, **opsets_of(proto)},
+        opsets={"": OLDEST_OPSET, **opset_versions(proto)},
         meter=meter,
         reserved=frozenset({*computed, *(i.name for i in graph.input)}),
         used=frozenset(read | outputs_of_graphs(graph, nodes)),
@@ -99,7 +99,7 @@ def known_initializers(graph: onnx.GraphProto, weights: Weights) -> Iterator[Kno
     """The initializers decoded, but for ``weights``.  Raises ``ModelError``."""
     for tensor in graph.initializer:
         array = weights.get(tensor.name)
-        yield KnownValue(tensor.name, array_of(tensor) if array is None else array)
+        yield KnownValue(tensor.name, tensor_array(tensor) if array is None else array)
 
 
 def declare_inputs(
@@ -118,7 +118,7 @@ def declare_inputs(
                 f"input {value.name!r} of shape {tuple(dims)} has more than {MAX_ELEMENTS} "
                 "elements. Remedy: export the model again, or give smaller input_shapes."
             )
-        if (dtype := held_dtype(element)) is not None:
+        if (dtype := graph_dtype(element)) is not None:
             node = Input(name=scope.claim(value.name), tensor=TensorType(dtype, tuple(dims)))
             scope.values[value.name] = known_input(node, values.get(value.name)) or node
             inputs.append(node)
@@ -131,10 +131,10 @@ def known_input(node: Input, elements: Sequence[int] | None) -> KnownValue | Non
     """The value of an input if it is known."""
     if 0 in node.type.shape:
         return KnownValue(node.name, np.zeros(node.type.shape, node.type.dtype.numpy))
-    return None if elements is None else valued(node, elements)
+    return None if elements is None else evaluate(node, elements)
 
 
-def valued(node: Input, elements: Sequence[int]) -> KnownValue:
+def evaluate(node: Input, elements: Sequence[int]) -> KnownValue:
     """An input with these values.  Raises ``ModelError`` where they do not fit it."""
     kind = node.type
     fits = not kind.dtype.is_float and len(elements) == kind.size
@@ -179,12 +179,12 @@ def import_or_refuse(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Val
         del scope.missed[missed:]  # the importer found another way
         return results
     except Unsupported as reason:
-        return refused(proto, scope, reason)
+        return refuse(proto, scope, reason)
     except AlreadyReported:
         return placeholders(proto, scope)
     except (TypeRuleError, *FAILURES) as error:
         if not scope.problems:
-            raise ModelError(f"{described(proto)}: is malformed: {error}") from error
+            raise ModelError(f"{describe(proto)}: is malformed: {error}") from error
         return placeholders(proto, scope)
 
 
@@ -194,14 +194,14 @@ def import_body(graph: onnx.GraphProto, scope: ImportScope) -> None:
     import_nodes(live_nodes(graph), scope)
 
 
-def refused(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
+def refuse(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
     """Stand-ins for a node that cannot be compiled: External nodes, or a problem of the model."""
     if scope.fallback and not (scope.cuts and isinstance(reason, OfLateShapes)):
         scope.claimed.difference_update(proto.output)  # by the importer, before it gave up
         results = left_to_fallback(proto, scope, str(reason))
         if results is not None:
             return results
-    scope.problems.append(f"{described(proto)}: {reason}")
+    scope.problems.append(f"{describe(proto)}: {reason}")
     return placeholders(proto, scope)
 
 
@@ -228,7 +228,7 @@ def with_moved_layout(
     proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
 ) -> dict[str, Value] | None:
     """Known integers that are moved, not computed: their layout is noted."""
-    layout = linear.laid_out(proto, operands_of(proto, scope), scope)
+    layout = linear.lay_out(proto, resolve_operands(proto, scope), scope)
     return None if layout is None else {layout.name: layout}
 
 
@@ -238,7 +238,7 @@ def as_it_is(
     """A node whose definition by other nodes, or whose value, holds for some sizes only."""
     if not scope.is_atomic(proto):
         return None
-    operands = operands_of(proto, scope).values()
+    operands = resolve_operands(proto, scope).values()
     if all(isinstance(v, KnownValue) and not isinstance(v, KnownSizes) for v in operands):
         return None
     return left_to_fallback(proto, scope, "its definition holds for some sizes only")
@@ -248,12 +248,12 @@ def with_known_operands(
     proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
 ) -> dict[str, Value] | None:
     """A node whose operands are all known, evaluated."""
-    kind, operands = qualified(proto), operands_of(proto, scope)
+    kind, operands = qualify(proto), resolve_operands(proto, scope)
     if kind in linear.ON_INTEGERS or not foldable(proto, operands, scope.opset):
         return None
     try:
         if is_ours(proto, operands, scope.opsets):
-            return evaluated(proto, operands, scope, bind)
+            return evaluate_node(proto, operands, scope, bind)
         if (results := by_float_definition(proto, operands, scope)) is not None:
             return results
         folded = fold(proto, operands, scope.opsets, scope.meter)
@@ -270,13 +270,13 @@ def by_float_definition(
     """A node of floats without an importer, by its definition, as at run time: ``onnx.reference``
     takes the logarithm of a Softmax that is 0.  None where the definition has loops."""
     floats = [v for v in operands.values() if isinstance(v, KnownValue) and v.onnx_type == FLOAT]
-    if qualified(proto) in IMPORTERS or not floats:
+    if qualify(proto) in IMPORTERS or not floats:
         return None
     function = definition(proto, scope)
     if function is None or any(a.HasField("g") for n in function.node for a in n.attribute):
         return None
     try:
-        return expanded(proto, scope, import_nodes)
+        return expand(proto, scope, import_nodes)
     except Unsupported:
         return None
 
@@ -285,7 +285,7 @@ def by_bodies(
     proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve
 ) -> dict[str, Value] | None:
     """An If or a loop, whose subgraphs are imported, too."""
-    importer = WITH_BODIES.get(qualified(proto))
+    importer = WITH_BODIES.get(qualify(proto))
     return None if importer is None else importer(Call(proto, scope), import_body)
 
 
@@ -296,11 +296,11 @@ WITH_BODIES = {"If": import_if, "Loop": import_loop, "Scan": import_scan}
 def by_importer(proto: onnx.NodeProto, scope: ImportScope, resolve: Resolve) -> dict[str, Value]:
     """A node by the importer of its type; without one, by the standard's definition of it."""
     try:
-        result = importer_of(proto)(Call(proto, scope))
+        result = find_importer(proto)(Call(proto, scope))
         return bind(proto, result if isinstance(result, Sequence) else [result], scope)
     except Unsupported:
         scope.claimed.difference_update(proto.output)
-        if (results := expanded(proto, scope, import_nodes)) is None:
+        if (results := expand(proto, scope, import_nodes)) is None:
             raise
         return results
 
@@ -328,7 +328,7 @@ def knows_operator(op_type: str) -> bool:
     )
 
 
-def operands_of(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
+def resolve_operands(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """The values of the node's inputs by name."""
     return {name: scope.values[name] for name in proto.input if name}
 
@@ -342,7 +342,7 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: ImportScope) -
         value = known_value(name, result) if isinstance(result, np.ndarray) else result
         if isinstance(value, KnownValue):
             scope.meter.count(name, value.shape, value.array.itemsize)
-        shape = shape_of(value)
+        shape = value_shape(value)
         if not isinstance(value, KnownValue) and shape and not 0 < math.prod(shape) <= MAX_ELEMENTS:
             raise Unsupported(f"{name!r} would have shape {shape}")
         values[name] = value
@@ -351,11 +351,11 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: ImportScope) -
 
 def placeholders(proto: onnx.NodeProto, scope: ImportScope) -> dict[str, Value]:
     """Stand-ins for the outputs of a refused node, so that the nodes behind it are checked too."""
-    inferred = inferred_types(proto, operands_of(proto, scope), scope.opsets)
+    inferred = infer_types(proto, resolve_operands(proto, scope), scope.opsets)
     values: dict[str, Value] = {}
     for name in filter(None, proto.output):
         element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))
-        dtype = held_dtype(element)
+        dtype = graph_dtype(element)
         if dtype is not None and dims is not None:
             values[name] = Input(name=scope.claim(name), tensor=TensorType(dtype, dims))
         else:

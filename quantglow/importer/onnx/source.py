@@ -26,19 +26,19 @@ from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES, fold
 from quantglow.importer.onnx.nodes.values import (
     OTHER_FLOATS,
     KnownValue,
-    array_of,
-    dtype_of,
-    origin_of,
+    node_origin,
+    supported_dtype,
+    tensor_array,
 )
 from quantglow.importer.onnx.reading.light_models import Weights, light, source_hash, whole
-from quantglow.importer.onnx.reading.loading import check_age, checked, load_model
-from quantglow.importer.onnx.reading.proto import all_nodes, clear_notes, inferred, opsets_of
+from quantglow.importer.onnx.reading.loading import check, check_age, load_model
+from quantglow.importer.onnx.reading.proto import all_nodes, clear_notes, infer, opset_versions
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
 from quantglow.ir.graph.signature import Port, Shapes, Signature
-from quantglow.ir.symbolic.size import guards_of
+from quantglow.ir.symbolic.size import find_guards
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError, UndecidedError, UnsupportedOpError
 
@@ -81,7 +81,7 @@ def open_model(model: Model) -> Source:
 
 def open_light(proto: onnx.ModelProto, weights: Weights) -> Source:
     """A checked model whose ``weights`` are not in ``proto``."""
-    model, paged = checked(proto, "the model", None, weights)
+    model, paged = check(proto, "the model", None, weights)
     return Source(model, weights={**weights, **paged})
 
 
@@ -134,7 +134,8 @@ class Source:
         fallback: bool = False,
         cuts: bool = False,
     ) -> Graph:
-        """The graph at these shapes and values, see ``import_model``; ``cuts``: see ``Scope``.
+        """The graph at these shapes and values, see ``import_model``; ``cuts``: see
+        ``ImportScope``.
 
         Where ``input_values`` are given, the fallback takes nothing for the lack of more of them.
         """
@@ -171,7 +172,7 @@ class Source:
         scope.values.update((value.name, value) for value in constants)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)
-        scope.guards = guards_of(chain.from_iterable(shapes.values()))
+        scope.guards = find_guards(chain.from_iterable(shapes.values()))
         with np.errstate(all="ignore"):  # weights may be infinite
             import_nodes(nodes, scope)
         return scope
@@ -229,7 +230,7 @@ class Source:
     def signature(self) -> Signature:
         """The inputs and outputs as the model declares them.  Raises ``ModelError``."""
         return Signature(
-            tuple(map(port_of, self.fed)), tuple(map(port_of, self.proto.graph.output))
+            tuple(map(parse_port, self.fed)), tuple(map(parse_port, self.proto.graph.output))
         )
 
     def fixed_signature(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Signature:
@@ -262,10 +263,10 @@ class Source:
     @cached_property
     def decoded(self) -> tuple[tuple[KnownValue, ...], tuple[onnx.NodeProto, ...]]:
         """Initializers and Constants, and the other nodes that some output needs."""
-        opsets = opsets_of(self.proto)
+        opsets = opset_versions(self.proto)
         constants, nodes = list(known_initializers(self.proto.graph, self.weights)), []
         for node in live_nodes(self.proto.graph):
-            values = decoded_constant(node, opsets)
+            values = decode_constant(node, opsets)
             constants += values
             if not values:
                 nodes.append(node)
@@ -274,7 +275,7 @@ class Source:
     @cached_property
     def origins(self) -> tuple[Origin, ...]:
         """The nodes that some output needs, those of subgraphs and calls of functions included."""
-        nodes = (origin_of(node, None) for node in all_nodes(self.decoded[1]))
+        nodes = (node_origin(node, None) for node in all_nodes(self.decoded[1]))
         return tuple(dict.fromkeys(origin for node in nodes for origin in node.chain))
 
     @cached_property
@@ -298,22 +299,22 @@ def renamed_values(nodes: Iterable[onnx.NodeProto], scope: ImportScope) -> dict[
     return {n: value.name for n, value in pairs if isinstance(value, Node) and value.name != n}
 
 
-def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[KnownValue]:
+def decode_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[KnownValue]:
     """The value of a Constant; the importer says what is wrong with those that have none."""
     if node.op_type != "Constant" or node.domain:
         return []
     try:
         if [a.name for a in node.attribute] == ["value"] and node.attribute[0].HasField("t"):
-            return [KnownValue(node.output[0], array_of(node.attribute[0].t))]
+            return [KnownValue(node.output[0], tensor_array(node.attribute[0].t))]
         return fold(node, {}, opsets, Meter(weights_nbytes=node.ByteSize()))
     except (Unsupported, ModelError, LookupError):
         return []
 
 
-def port_of(value: onnx.ValueInfoProto) -> Port:
+def parse_port(value: onnx.ValueInfoProto) -> Port:
     """An input or output; an undeclared element type is float."""
     element = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
-    dtype = dtype_of(value.name, element)
+    dtype = supported_dtype(value.name, element)
     return Port(value.name, dtype, declared_dims(value), OTHER_FLOATS.get(element, ""))
 
 
@@ -328,7 +329,7 @@ def inner_types(proto: onnx.ModelProto) -> Iterator[int]:
 def failures(model: onnx.ModelProto) -> frozenset[str]:
     """Errors of a strict inference, a text for each node."""
     try:
-        inferred(model, strict=True)
+        infer(model, strict=True)
     except INFERENCE_FAILURES as error:
         return frozenset(str(error).replace(HEADING, "").splitlines()) - {""}
     return frozenset()

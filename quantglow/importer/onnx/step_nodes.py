@@ -159,7 +159,7 @@ def fresh(name: str, used: set[str]) -> str:
     return candidate
 
 
-def kind_of(value: onnx.ValueInfoProto) -> int:
+def element_kind(value: onnx.ValueInfoProto) -> int:
     """The element type of an input or output; an undeclared one is float."""
     return value.type.tensor_type.elem_type or int(onnx.TensorProto.FLOAT)
 
@@ -168,7 +168,7 @@ def preceding(
     chain: Chain, value: onnx.ValueInfoProto, before: Sequence[steps.Before], inner: str
 ) -> None:
     """The nodes before an input, whose declaration becomes that of the data that is fed."""
-    kind, model_dims = kind_of(value), chain.dims
+    kind, model_dims = element_kind(value), chain.dims
     layout = next((step for step in before if isinstance(step, steps.Layout)), None)
     fed = next((step.name for step in before if isinstance(step, steps.ElementType)), None)
     fed_kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(fed)) if fed else kind
@@ -297,7 +297,7 @@ def following(
     """The nodes behind an output, whose declaration becomes that of the result; the outputs that
     come with it.
     """
-    kind, results = kind_of(value), [value.name]
+    kind, results = element_kind(value), [value.name]
     for index, step in enumerate(after):
         check(step, after[:index], kind, chain)
         write_after(step, chain)

@@ -14,7 +14,7 @@ from quantglow.importer.onnx.input_shapes import declared_dims
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
 from quantglow.importer.onnx.reading.light_models import whole
 from quantglow.importer.onnx.reading.loading import load_model
-from quantglow.importer.onnx.reading.proto import all_names, all_nodes, inferred, opset_of
+from quantglow.importer.onnx.reading.proto import all_names, all_nodes, infer, main_opset
 from quantglow.importer.onnx.step_nodes import Chain, following, fresh, preceding
 from quantglow.ir.graph.signature import Dim
 from quantglow.support.errors import OptionError
@@ -38,19 +38,21 @@ def with_steps(
     initialized = {t.name for t in graph.initializer}
     inputs = {value.name: value for value in graph.input if value.name not in initialized}
     outputs = {value.name: value for value in graph.output}
-    at_inputs = resolved("before", "input", before, inputs)
-    at_outputs = resolved("after", "output", after, outputs)
+    at_inputs = resolve("before", "input", before, inputs)
+    at_outputs = resolve("after", "output", after, outputs)
     check_not_both(graph, {*at_inputs, *at_outputs})
-    ranked = ranks_of(extended, at_outputs)
+    ranked = port_dims(extended, at_outputs)
     inner = {name: fresh(f"{name}:model", used) for name in (*at_inputs, *at_outputs)}
     rename(graph, inner)
     first, last = list[onnx.NodeProto](), list[onnx.NodeProto]()
     for name, before_it in at_inputs.items():
-        part = chain_at("input", name, name, declared_dims(inputs[name]), opset_of(extended), used)
+        part = chain_at(
+            "input", name, name, declared_dims(inputs[name]), main_opset(extended), used
+        )
         preceding(part, inputs[name], before_it, inner[name])
         first += part.nodes
     for name, after_it in at_outputs.items():
-        part = chain_at("output", name, inner[name], ranked[name], opset_of(extended), used)
+        part = chain_at("output", name, inner[name], ranked[name], main_opset(extended), used)
         graph.output.extend(following(part, outputs[name], after_it))
         last += part.nodes
     nodes = [*first, *graph.node, *last]
@@ -67,7 +69,7 @@ def chain_at(
     return Chain(f"{kind} {name!r}", name, value, dims, layout, opset, used)
 
 
-def resolved(
+def resolve(
     option: str, end: str, by_name: steps.ByName[steps.Kind], ports: Iterable[str]
 ) -> Mapping[str, tuple[steps.Kind, ...]]:
     """Steps by the name of an input or output.  Raises ``OptionError`` for unknown names."""
@@ -100,12 +102,12 @@ def check_not_both(graph: onnx.GraphProto, with_steps: Collection[str]) -> None:
         )
 
 
-def ranks_of(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, tuple[Dim, ...] | None]:
+def port_dims(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, tuple[Dim, ...] | None]:
     """The shapes of outputs, as declared or, where these say nothing, as inferred."""
     dims = {value.name: declared_dims(value) for value in model.graph.output}
     if any(dims[name] is None for name in names):
         try:
-            more = inferred(model).graph.output
+            more = infer(model).graph.output
         except INFERENCE_FAILURES:
             more = model.graph.output
         dims = {value.name: declared_dims(value) for value in more}

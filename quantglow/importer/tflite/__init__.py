@@ -6,6 +6,6 @@ has a rule for each operator.
 
 from __future__ import annotations
 
-from quantglow.importer.tflite.operators import converted
+from quantglow.importer.tflite.operators import convert
 
-__all__ = ["converted"]
+__all__ = ["convert"]

@@ -1,6 +1,6 @@
 """TFLite files, which are untrusted, and the nodes of their ONNX models.
 
-``TfliteFile`` reads tensors and operators.  ``Writer`` makes nodes of floats, between
+``TfliteFile`` reads tensors and operators.  ``TableWriter`` makes nodes of floats, between
 DequantizeLinear and QuantizeLinear where the file has integers.
 """
 
@@ -103,8 +103,10 @@ class TfliteFile:
         if model.SubgraphsLength() != 1:
             raise UnsupportedError(f"{model.SubgraphsLength()} graphs: loops and branches")
         graph = model.Subgraphs(0)
-        tensors = named(tensor_of(model, graph.Tensors(i)) for i in range(graph.TensorsLength()))
-        operators = [operator_of(model, graph.Operators(i)) for i in range(graph.OperatorsLength())]
+        tensors = name(parse_tensor(model, graph.Tensors(i)) for i in range(graph.TensorsLength()))
+        operators = [
+            parse_operator(model, graph.Operators(i)) for i in range(graph.OperatorsLength())
+        ]
         return TfliteFile(
             tensors, operators, integers(graph.InputsAsNumpy()), integers(graph.OutputsAsNumpy())
         )
@@ -115,7 +117,7 @@ def integers(vector: Any) -> tuple[int, ...]:
     return tuple(map(int, vector)) if isinstance(vector, np.ndarray) else ()
 
 
-def named(tensors: Any) -> list[Tensor]:
+def name(tensors: Any) -> list[Tensor]:
     """The tensors with names of their own."""
     by_name: dict[str, Tensor] = {}
     for index, tensor in enumerate(tensors):
@@ -125,7 +127,7 @@ def named(tensors: Any) -> list[Tensor]:
     return list(by_name.values())
 
 
-def tensor_of(model: Any, tensor: Any) -> Tensor:
+def parse_tensor(model: Any, tensor: Any) -> Tensor:
     """A tensor with its constant, if it is one."""
     name = (tensor.Name() or b"").decode()
     if tensor.Type() not in DTYPES:
@@ -138,10 +140,10 @@ def tensor_of(model: Any, tensor: Any) -> Tensor:
     value = None
     if isinstance(raw, np.ndarray) and raw.size:
         value = np.frombuffer(raw.tobytes(), dtype).reshape(shape)
-    return Tensor(name, shape, dims, dtype, quantization_of(tensor, dtype), value)
+    return Tensor(name, shape, dims, dtype, parse_quantization(tensor, dtype), value)
 
 
-def quantization_of(tensor: Any, dtype: np.dtype[Any]) -> Quantization | None:
+def parse_quantization(tensor: Any, dtype: np.dtype[Any]) -> Quantization | None:
     """Scales and zero points of an integer tensor, None where it has none."""
     parameters = tensor.Quantization()
     if parameters is None or dtype.kind not in "iu" or not parameters.ScaleLength():
@@ -152,7 +154,7 @@ def quantization_of(tensor: Any, dtype: np.dtype[Any]) -> Quantization | None:
     return Quantization(scale, zero.astype(dtype), int(parameters.QuantizedDimension()))
 
 
-def operator_of(model: Any, operator: Any) -> Operator:
+def parse_operator(model: Any, operator: Any) -> Operator:
     """An operator of the file."""
     code = model.OperatorCodes(operator.OpcodeIndex())
     number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())

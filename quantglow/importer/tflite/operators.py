@@ -31,10 +31,10 @@ DAMAGES = (
 """Errors to which the numbers of a damaged file lead."""
 
 
-def converted(data: bytes, origin: str) -> Any:
+def convert(data: bytes, origin: str) -> Any:
     """The ``ModelProto`` of a TFLite file.  Raises ``ConversionError``."""
     try:
-        return written(TfliteFile.of(data))
+        return write(TfliteFile.of(data))
     except UnsupportedError as error:
         raise ConversionError(
             f"{origin}: {error}. Remedy: convert the model that it was made of to ONNX."
@@ -45,7 +45,7 @@ def converted(data: bytes, origin: str) -> Any:
         ) from None
 
 
-def written(file: TfliteFile) -> Any:
+def write(file: TfliteFile) -> Any:
     """The ``ModelProto`` of a graph.  Raises ``UnsupportedError`` with all operators that have no
     rule."""
     if missing := sorted({o.kind for o in file.operators if o.kind not in RULES}):
@@ -98,7 +98,7 @@ def on_image(
     writer.activated(operator.outputs[0], back, activation)
 
 
-def convolved(writer: TableWriter, operator: Operator, options: Any, perm: list[int]) -> None:
+def convolve(writer: TableWriter, operator: Operator, options: Any, perm: list[int]) -> None:
     """A convolution with weights whose axes in the order ``perm`` are those of ONNX."""
     x, w, *bias = operator.inputs
     shape = [writer.value(w).shape[axis] for axis in perm]
@@ -114,13 +114,13 @@ def convolved(writer: TableWriter, operator: Operator, options: Any, perm: list[
 @rule("CONV_2D")
 def convolution(writer: TableWriter, operator: Operator) -> None:
     """Weights are [outputs, height, width, inputs of a group]."""
-    convolved(writer, operator, operator.options("Conv2DOptions"), [0, 3, 1, 2])
+    convolve(writer, operator, operator.options("Conv2DOptions"), [0, 3, 1, 2])
 
 
 @rule("DEPTHWISE_CONV_2D")
 def depthwise(writer: TableWriter, operator: Operator) -> None:
     """Weights are [1, height, width, outputs]."""
-    convolved(writer, operator, operator.options("DepthwiseConv2DOptions"), [3, 0, 1, 2])
+    convolve(writer, operator, operator.options("DepthwiseConv2DOptions"), [3, 0, 1, 2])
 
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -145,20 +145,20 @@ def fully_connected(writer: TableWriter, operator: Operator) -> None:
         raise UnsupportedError("weights of FULLY_CONNECTED in a shuffled format")
     (x, w, *bias), (output,) = operator.inputs, operator.outputs
     name = writer.begun(output)
-    rows = reshaped(writer, writer.real(x), f"{name}:rows", [-1, writer.value(w).shape[1]])
+    rows = write_reshape(writer, writer.real(x), f"{name}:rows", [-1, writer.value(w).shape[1]])
     operands = [rows, writer.weights(w, [0, 1]), *(writer.real(b) for b in bias if b >= 0)]
     product = writer.node("Gemm", operands, f"{name}:product", transB=1)
     product = writer.clipped(output, product, options.FusedActivationFunction())
-    writer.result(output, "Reshape", [product, target_of(writer, output)])
+    writer.result(output, "Reshape", [product, result_name(writer, output)])
 
 
-def reshaped(writer: TableWriter, value: str, name: str, shape: list[int]) -> str:
+def write_reshape(writer: TableWriter, value: str, name: str, shape: list[int]) -> str:
     """A value in another shape; -1 is the rest."""
     target = writer.constant(f"{name}:shape", np.array(shape, np.int64))
     return writer.node("Reshape", [value, target], name)
 
 
-def target_of(writer: TableWriter, index: int) -> str:
+def result_name(writer: TableWriter, index: int) -> str:
     """A constant, the shape of a result; its batch is the rest where it is free."""
     tensor = writer.file.tensors[index]
     shape = [-1, *tensor.shape[1:]] if tensor.dims[:1] == (-1,) else tensor.shape
@@ -250,7 +250,7 @@ def dequantize(writer: TableWriter, operator: Operator) -> None:
 def reshape(writer: TableWriter, operator: Operator) -> None:
     """The shape is that of the result."""
     (output,) = operator.outputs
-    operands = [writer.real(operator.inputs[0]), target_of(writer, output)]
+    operands = [writer.real(operator.inputs[0]), result_name(writer, output)]
     writer.result(output, "Reshape", operands)
 
 

@@ -10,8 +10,8 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
-from quantglow.importer.exporters import cause_of, quiet
-from quantglow.importer.torch.modules import DECOMPOSITIONS, PACKAGES, onnx_of
+from quantglow.importer.exporters import quiet, root_cause
+from quantglow.importer.torch.modules import DECOMPOSITIONS, PACKAGES, write_onnx
 from quantglow.support.errors import ConversionError
 
 
@@ -100,9 +100,9 @@ def onnx_of_graph(
     with quiet(*PACKAGES), torch.no_grad():
         alone = with_constants(module, arguments, split, outputs)
         inputs = tuple(arguments[position].detach() for position in split.fed)
-        program = exported_graph(alone, inputs, free_dims(module.graph, split))
+        program = export_graph(alone, inputs, free_dims(module.graph, split))
         check_pure(program)
-        return onnx_of(program)
+        return write_onnx(program)
 
 
 def with_constants(
@@ -119,7 +119,7 @@ def with_constants(
         alone.register_buffer(name, arguments[position].detach())
         copies[places[position]] = graph.get_attr(name)
     for position in split.sizes:
-        copies[places[position]] = size_of(places[position], places, split, copies, graph)
+        copies[places[position]] = resolve_size(places[position], places, split, copies, graph)
     for node in module.graph.nodes:
         if node.op not in ("placeholder", "output"):
             copies[node] = graph.node_copy(node, lambda n: copies[n])
@@ -131,7 +131,7 @@ def with_constants(
     return alone.eval()
 
 
-def size_of(
+def resolve_size(
     argument: Node, places: Sequence[Node], split: GraphSplit, copies: dict[Node, Any], graph: Graph
 ) -> Node:
     """A node that reads an integer argument from the shape of a tensor.
@@ -157,7 +157,7 @@ def free_dims(graph: Graph, split: GraphSplit) -> tuple[dict[int, Any], ...]:
     )
 
 
-def exported_graph(
+def export_graph(
     module: GraphModule, inputs: tuple[Any, ...], dims: tuple[dict[int, Any], ...]
 ) -> ExportedProgram:
     """The program of a graph, without operators in place.  Raises ``ConversionError``."""
@@ -166,7 +166,7 @@ def exported_graph(
             dict(DECOMPOSITIONS)
         )
     except Exception as error:
-        raise ConversionError(f"torch.export refuses the graph: {cause_of(error)}") from error
+        raise ConversionError(f"torch.export refuses the graph: {root_cause(error)}") from error
 
 
 def check_pure(program: ExportedProgram) -> None:

@@ -20,7 +20,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from quantglow.importer.exporters import cause_of, quiet
+from quantglow.importer.exporters import quiet, root_cause
 from quantglow.importer.torch.samples import ModuleCall, NamedSamples, first_samples, varying_axes
 from quantglow.support.arrays import array_of_tensor
 from quantglow.support.errors import ConversionError
@@ -43,7 +43,7 @@ MODES = {torch.ops.aten.dropout.default: 2, torch.ops.aten.batch_norm.default: 5
 """Operators that compute something else in training, and the position of the flag that says so."""
 
 
-def converted(model: Any, data: Any) -> tuple[Any, Any]:
+def convert(model: Any, data: Any) -> tuple[Any, Any]:
     """A module or exported program as ONNX, its samples by input name.
 
     Raises ``ConversionError`` where the model is in training mode or an exporter refuses it,
@@ -52,15 +52,15 @@ def converted(model: Any, data: Any) -> tuple[Any, Any]:
     with quiet(*PACKAGES), torch.no_grad():
         if isinstance(model, ExportedProgram):
             is_array = isinstance(data, torch.Tensor)
-            return onnx_of(model), array_of_tensor(data) if is_array else data
-        module = checked_module(model, data)
+            return write_onnx(model), array_of_tensor(data) if is_array else data
+        module = check_module(model, data)
         ahead, samples = first_samples(data)
         call = ModuleCall.of(first := ahead[0], signature(module.forward))
         axes = varying_axes(ahead, signature(module.forward))
-        program = exported(module, call, axes).run_decompositions(dict(DECOMPOSITIONS))
+        program = export(module, call, axes).run_decompositions(dict(DECOMPOSITIONS))
         check_stateless(program)
-        named = NamedSamples(samples, signature(module.forward), *inputs_of(program, call))
-        return onnx_of(program), whole_or_all(data, first, named)
+        named = NamedSamples(samples, signature(module.forward), *input_names(program, call))
+        return write_onnx(program), whole_or_all(data, first, named)
 
 
 def whole_or_all(data: Any, first: Any, named: NamedSamples) -> Any:
@@ -72,7 +72,7 @@ def whole_or_all(data: Any, first: Any, named: NamedSamples) -> Any:
     return iter(named) if isinstance(named.samples, Iterator) else named
 
 
-def checked_module(module: Any, data: Any) -> torch.nn.Module:
+def check_module(module: Any, data: Any) -> torch.nn.Module:
     """The module.  Raises ``ConversionError`` in training mode and without samples."""
     assert isinstance(module, torch.nn.Module)
     if is_training(module):
@@ -98,7 +98,7 @@ def is_training(module: torch.nn.Module) -> bool:
     return any(node.args[MODES[node.target]] is True for node in nodes)
 
 
-def unmarked(leaf: Any) -> Any:
+def unmark(leaf: Any) -> Any:
     """The leaf; a tensor as another object, without the marks that ``torch.export`` leaves."""
     return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
@@ -119,7 +119,7 @@ class ModuleBatch:
 
         def repeated(leaf: Any) -> Any:
             is_row = isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == sizes[0]
-            return torch.cat([leaf] * FEWEST) if is_row and sizes[0] < FEWEST else unmarked(leaf)
+            return torch.cat([leaf] * FEWEST) if is_row and sizes[0] < FEWEST else unmark(leaf)
 
         repeated_call, size = call.map(repeated), max(sizes[0], FEWEST)
         return ModuleBatch(
@@ -127,7 +127,7 @@ class ModuleBatch:
         )
 
 
-def exported(
+def export(
     module: torch.nn.Module, call: ModuleCall, axes: Mapping[int, Collection[int]]
 ) -> ExportedProgram:
     """The program of a module, for batches of all sizes and for all sizes of ``axes``, by the
@@ -135,11 +135,11 @@ def exported(
 
     Raises ``ConversionError``.
     """
-    call = call.map(on_device_of(module))
-    return of_free_batch(module, call, axes) or of_one_shape(module, call.map(unmarked))
+    call = call.map(to_module_device(module))
+    return of_free_batch(module, call, axes) or of_one_shape(module, call.map(unmark))
 
 
-def on_device_of(module: torch.nn.Module) -> Any:
+def to_module_device(module: torch.nn.Module) -> Any:
     """A function that moves tensors to where the module's weights are."""
     weight = next(module.parameters(), None)
     device = torch.device("cpu") if weight is None else weight.device
@@ -188,7 +188,7 @@ def of_one_shape(module: torch.nn.Module, call: ModuleCall) -> ExportedProgram:
         return torch.export.export(module, call.args, call.kwargs)
     except Exception as error:
         raise ConversionError(
-            f"torch.export refuses {type(module).__name__}: {cause_of(error)}. Remedy: "
+            f"torch.export refuses {type(module).__name__}: {root_cause(error)}. Remedy: "
             f"{remedy_for(error)}, or export another way and pass the ONNX file."
         ) from error
 
@@ -211,7 +211,7 @@ def check_stateless(program: ExportedProgram) -> None:
         )
 
 
-def inputs_of(
+def input_names(
     program: ExportedProgram, call: ModuleCall
 ) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
     """Names of the program's inputs, None for constants; and the leaves of the call."""
@@ -220,14 +220,14 @@ def inputs_of(
     return tuple(names), tuple(call.leaves)
 
 
-def onnx_of(program: ExportedProgram) -> Any:
+def write_onnx(program: ExportedProgram) -> Any:
     """The ``onnx.ModelProto`` of a program.  Raises ``ConversionError``."""
     try:
         names = output_names(program)
         result = torch.onnx.export(program, dynamo=True, verbose=False, output_names=names)
     except Exception as error:
         raise ConversionError(
-            f"torch.onnx.export refuses the exported program: {cause_of(error)}. Remedy: rewrite "
+            f"torch.onnx.export refuses the exported program: {root_cause(error)}. Remedy: rewrite "
             "what it names in the module, or write the ONNX file another way and pass that."
         ) from error
     assert result is not None

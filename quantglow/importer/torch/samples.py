@@ -36,7 +36,7 @@ class ModuleCall:
         arguments, anything else is the only argument; labels are left out.  Raises
         ``CalibrationError``.
         """
-        args, kwargs = arguments_of(unlabelled(sample, signature))
+        args, kwargs = call_arguments(strip_labels(sample, signature))
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -61,7 +61,7 @@ class ModuleCall:
         return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
 
 
-def unlabelled(sample: Any, signature: Signature) -> Any:
+def strip_labels(sample: Any, signature: Signature) -> Any:
     """A sample without labels: an entry of a dict that ``forward`` does not name, integers behind
     its arguments, or those of a file or folder."""
     if isinstance(sample, Unnamed):
@@ -88,7 +88,7 @@ def varying_axes(samples: Iterable[Any], signature: Signature) -> dict[int, set[
     varying: dict[int, set[int]] = {}
     first: list[tuple[int, ...]] | None = None
     for sample in samples:
-        shapes = [np.shape(leaf) for leaf in leaves_of(sample, signature)]
+        shapes = [np.shape(leaf) for leaf in sample_leaves(sample, signature)]
         first = shapes if first is None else first
         for position, (one, other) in enumerate(zip(first, shapes, strict=False)):
             pairs = enumerate(zip(one, other, strict=False))
@@ -97,9 +97,9 @@ def varying_axes(samples: Iterable[Any], signature: Signature) -> dict[int, set[
     return varying
 
 
-def leaves_of(sample: Any, signature: Signature) -> list[Any]:
+def sample_leaves(sample: Any, signature: Signature) -> list[Any]:
     """The leaves of a sample's call, not converted; none of a sample that fits no call."""
-    args, kwargs = arguments_of(unlabelled(sample, signature))
+    args, kwargs = call_arguments(strip_labels(sample, signature))
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
@@ -107,7 +107,7 @@ def leaves_of(sample: Any, signature: Signature) -> list[Any]:
     return list(pytree.tree_leaves((bound.args, dict(bound.kwargs))))
 
 
-def arguments_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def call_arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of a sample."""
     if isinstance(sample, Mapping):
         return (), dict(sample)

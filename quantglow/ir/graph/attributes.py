@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.ir.symbolic.size import is_free
-from quantglow.ir.symbolic.text import size_from, size_text, tree_of
+from quantglow.ir.symbolic.text import parse_tree, size_from, size_text
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType, shortest
 from quantglow.support.arrays import Array
 from quantglow.support.pages import LEAST_NBYTES, release_pages
@@ -196,7 +196,7 @@ def parse_call(text: str, sizes: Mapping[str, int] = NO_SIZES) -> tuple[str, dic
 
     Raises ``ValueError``.
     """
-    tree = tree_of(text.strip())
+    tree = parse_tree(text.strip())
     match tree:
         case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
             return name, {_keyword(k): decode(k.value, sizes) for k in keywords}

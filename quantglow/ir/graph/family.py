@@ -132,17 +132,17 @@ def values_from_json(data: Mapping[str, Any]) -> Values:
 def content_key(array: Array) -> bytes:
     """A hash of the type, the shape and the elements; made once for an array in pages."""
     kind = f"{array.dtype.str}{array.shape}{array.strides}"
-    if (file := pages.file_of(array)) is None:
-        return hashed(array)
+    if (file := pages.mapped_file(array)) is None:
+        return hash_array(array)
     keys = _keys.setdefault(file, {})
     place = array.ctypes.data, kind
     if place not in keys:
-        keys[place] = hashed(array)
+        keys[place] = hash_array(array)
         pages.release_pages()
     return keys[place]
 
 
-def hashed(array: Array) -> bytes:
+def hash_array(array: Array) -> bytes:
     """sha256 of the type, the shape and the elements."""
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -157,7 +157,7 @@ class SharedArrays:
 
     def graph(self, graph: Graph) -> Graph:
         """The graph with shared arrays; those that are new lie in pages."""
-        large = [array for array in arrays_of(graph) if array.nbytes >= LEAST_NBYTES]
+        large = [array for array in constant_arrays(graph) if array.nbytes >= LEAST_NBYTES]
         keys = [content_key(array) for array in large]
         new = {k: a for k, a in zip(keys, large, strict=True) if k not in self._arrays}
         new = dict(zip(new, in_pages(list(new.values())), strict=True))
@@ -168,13 +168,13 @@ class SharedArrays:
         return self._arrays.setdefault(key, array)
 
 
-def paged_graph(graph: Graph) -> Graph:
+def page_graph(graph: Graph) -> Graph:
     """The graph with its large arrays in pages."""
-    arrays = arrays_of(graph)
+    arrays = constant_arrays(graph)
     return with_arrays(graph, dict(zip(map(id, arrays), in_pages(arrays), strict=True)))
 
 
-def arrays_of(graph: Graph) -> list[Array]:
+def constant_arrays(graph: Graph) -> list[Array]:
     """The arrays of its Constants, each once."""
     constants = (node for node in graph.every_node() if isinstance(node, Constant))
     return list({id(node.value): node.value for node in constants}.values())
@@ -182,8 +182,8 @@ def arrays_of(graph: Graph) -> list[Array]:
 
 def in_pages(arrays: list[Array]) -> list[Array]:
     """The arrays, the large ones in pages if that is worth it."""
-    large = [a for a in arrays if a.nbytes >= pages.LEAST_NBYTES and pages.file_of(a) is None]
-    copies = pages.paged(large) if pages.is_worth_paging(a.nbytes for a in large) else None
+    large = [a for a in arrays if a.nbytes >= pages.LEAST_NBYTES and pages.mapped_file(a) is None]
+    copies = pages.page(large) if pages.is_worth_paging(a.nbytes for a in large) else None
     by_id = dict(zip(map(id, large), large if copies is None else copies, strict=True))
     return [by_id.get(id(array), array) for array in arrays]
 
@@ -242,7 +242,7 @@ class Family:
                 self.signature.check(shapes)
             graph = self.make(case)
             self.deciding = tuple(sorted({*self.deciding, *(values or {})}))
-            self._graphs[case] = paged_graph(graph) if self.is_single else self._arrays.graph(graph)
+            self._graphs[case] = page_graph(graph) if self.is_single else self._arrays.graph(graph)
             if len(self._graphs) > MAX_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
         graph = self._graphs[case] = self._graphs.pop(case)  # the last one

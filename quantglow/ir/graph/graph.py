@@ -277,10 +277,10 @@ def _arguments(node: Node, shown: Callable[[object], object]) -> Iterable[str]:
         value = getattr(node, name)
         if value is not None:
             yield f"{name}={encode(_names(value))}"
-    yield from (f"{name}={encode(shown(v))}" for name, v in shown_attributes(node).items())
+    yield from (f"{name}={encode(shown(v))}" for name, v in text_attributes(node).items())
 
 
-def shown_attributes(node: Node) -> dict[str, object]:
+def text_attributes(node: Node) -> dict[str, object]:
     """The attributes that differ from the defaults of their declaration."""
     defaults = {field.name: field.default for field in dataclasses.fields(node)}
     return {

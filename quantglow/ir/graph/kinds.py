@@ -84,7 +84,7 @@ def taking(**kinds: Kind) -> Mapping[str, Kind]:
     return MappingProxyType(kinds)
 
 
-def kind_of(element: ElementType | TensorType) -> Kind:
+def element_kind(element: ElementType | TensorType) -> Kind:
     """The kind of a type; ``NOTHING`` for parameters of elements that are not codes."""
     if element.quant is None:
         return _PLAIN.get(element.dtype, Kind.INTEGER)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
-from quantglow.ir.graph.kinds import Kind, Trait, kind_of, taking, words
+from quantglow.ir.graph.kinds import Kind, Trait, element_kind, taking, words
 from quantglow.ir.symbolic.size import depends_on, is_free, likely
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
@@ -215,7 +215,7 @@ def _depends(value: Any) -> bool:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
-def shared_fields(cls: type[AnyNode]) -> type[AnyNode]:
+def share_fields(cls: type[AnyNode]) -> type[AnyNode]:
     """Make a base class of operators, whose fields they inherit."""
     return dataclass(frozen=True, eq=False, kw_only=True, repr=False)(cls)
 
@@ -233,7 +233,7 @@ def op(cls: type[AnyNode]) -> type[AnyNode]:
             f"there is an operator {cls.__name__} already, in {other.__module__}. "
             "Remedy: give the class another name."
         )
-    kind = shared_fields(cls)
+    kind = share_fields(cls)
     _OPERAND_FIELDS[kind] = tuple(f.name for f in dataclasses.fields(kind) if _is_operand(kind, f))
     OPS[kind.__name__] = kind
     return kind
@@ -288,7 +288,7 @@ class Constant(Node):
     element: ElementType | None = None
 
     def infer(self) -> TensorType:
-        from_array = TensorType(_dtype_of(self), self.value.shape)
+        from_array = TensorType(_constant_dtype(self), self.value.shape)
         return from_array if self.element is None else from_array.with_element(self.element)
 
     def reference(self) -> Array:
@@ -302,7 +302,7 @@ class Constant(Node):
         return float(self.value.min()), float(self.value.max())
 
 
-@shared_fields
+@share_fields
 class StoredConstant(Constant):
     """Real numbers that a model has as integers, which the quantizer must not round again.
 
@@ -327,7 +327,7 @@ def may_change(node: Node) -> bool:
     return isinstance(node, Constant) and not isinstance(node, StoredConstant)
 
 
-def _dtype_of(node: Constant) -> DType:
+def _constant_dtype(node: Constant) -> DType:
     try:
         dtype = DType.of(node.value)
     except TypeError as error:
@@ -344,7 +344,7 @@ def check_kinds(node: Node) -> None:
         for each in value if isinstance(value, tuple) else (value,):
             if each is None:
                 continue
-            if not kind_of(each if isinstance(each, ElementType) else each.type) & kinds:
+            if not element_kind(each if isinstance(each, ElementType) else each.type) & kinds:
                 raise node.refuse(f"{name} must be {words(kinds)}")
 
 
@@ -357,7 +357,7 @@ def check_stated(node: Node) -> None:
     sizes = [max(1, likely(size)) for size in shape]
     if math.prod(sizes) > MOST_ELEMENTS:
         raise node.refuse(f"a value has {MOST_ELEMENTS} elements at most, not {node.type}")
-    if not kind_of(node.type):
+    if not element_kind(node.type):
         raise node.refuse(f"{node.type.dtype} has no quantization parameters")
     if quant is None or quant.axis is None:
         return

@@ -2,9 +2,9 @@
 
 Options and reports speak of the user's model, in which a Gemm may be a MatMul and an Add, and an
 LSTM one node.  An importer notes the node that it imports for every name that it claims
-(``importer.onnx.nodes.context.Scope``), and ``Graph.rebuild``, by which every pass changes a graph,
-derives the origins of what a rule made from those of what it replaced.  A graph that was made by
-hand has no origins; then its own nodes are the user's.
+(``importer.onnx.nodes.context.ImportScope``), and ``Graph.rebuild``, by which every pass changes a
+graph, derives the origins of what a rule made from those of what it replaced.  A graph that was
+made by hand has no origins; then its own nodes are the user's.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Origins:
 NO_ORIGINS = Origins()
 
 
-def joined(main: Iterable[Origins], fused: Iterable[Origins] = ()) -> Origins:
+def join(main: Iterable[Origins], fused: Iterable[Origins] = ()) -> Origins:
     """The origins of one node that does the work of ``main`` and took in ``fused``."""
     main = tuple(main)
     first = dict.fromkeys(origin for origins in main for origin in origins.main)
@@ -77,17 +77,17 @@ def joined(main: Iterable[Origins], fused: Iterable[Origins] = ()) -> Origins:
     return Origins(tuple(first), tuple(o for o in dict.fromkeys(others) if o not in first))
 
 
-def origins_of(node: Node, origins: Mapping[str, Origins]) -> Origins:
+def find_origins(node: Node, origins: Mapping[str, Origins]) -> Origins:
     """The origins of a node; without one, the node itself."""
     return origins.get(node.name) or Origins((Origin(node.name, node.op, results=(node.name,)),))
 
 
-def label_of(node: Node, origins: Mapping[str, Origins]) -> str:
+def node_label(node: Node, origins: Mapping[str, Origins]) -> str:
     """The operators whose work a node does, for reports.
 
     A move that the compiler put in names both: ``Transpose for Conv`` is not a convolution.
     """
-    sources = origins_of(node, origins)
+    sources = find_origins(node, origins)
     is_result = any(node.name in origin.results for origin in sources.all)
     if is_result or node.op in sources.main_types or not node.has(Trait.MOVES):
         return sources.label
@@ -116,7 +116,7 @@ class Lineage:
         """One of two nodes that compute the same is left, for both."""
         pair = [self.origins.get(node.name, NO_ORIGINS) for node in (after, before)]
         if before.op == after.op and not isinstance(after, Input | Constant):
-            self.origins[after.name] = joined(pair)
+            self.origins[after.name] = join(pair)
 
     def _derive(self, before: Node, after: Node) -> None:
         """Origins of all nodes that a rule made: computing ones continue what computed, moves what
@@ -144,7 +144,7 @@ class Lineage:
         if moves(node):  # one move for several that the compiler put in: a chain would add up
             main = [n for n in main if n.op in self.origins[n.name].main_types] or main[:1]
         others = [n for n in gone if n not in main]
-        return joined(*([self.origins[n.name] for n in part] for part in (main, others)))
+        return join(*([self.origins[n.name] for n in part] for part in (main, others)))
 
 
 def walk(root: Node, stop: Iterable[Node]) -> Iterator[Node]:

@@ -258,7 +258,7 @@ def leaving(ports: Sequence[Port], arrays: Sequence[Array]) -> list[Array]:
     return [as_declared(port, array) for port, array in pairs]
 
 
-def declared_feeds(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Array]:
+def declared_only(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Feeds of any float type, converted to the types that the model declares."""
     return {port.name: as_declared(port, feeds[port.name]) for port in ports}
 

@@ -30,7 +30,7 @@ from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import FileFormatError, QuantglowError
-from quantglow.support.processes.threads import undisturbed
+from quantglow.support.processes.threads import run_undisturbed
 
 STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 FORMER_NAMES = {"Map": "Elementwise", "Rows": "RowMap"}
@@ -51,11 +51,11 @@ _OUTPUT = re.compile(rf"output ({STRING}) = ({STRING})")
 
 
 def print_graph(graph: Graph) -> str:
-    """One line for each node; ``parse_graph`` reads it back, given ``constants_of(graph)``."""
+    """One line for each node; ``parse_graph`` reads it back, given ``text_constants(graph)``."""
     return str(graph)
 
 
-def constants_of(graph: Graph) -> dict[str, Array]:
+def text_constants(graph: Graph) -> dict[str, Array]:
     """The arrays that the text refers to, by the names of their nodes."""
     return {node.name: node.value for node in graph.every_node() if isinstance(node, Constant)}
 
@@ -98,14 +98,14 @@ def print_with_arrays(graph: Graph, most: int) -> str:
 
 def print_without_scales(graph: Graph) -> str:
     """The text of ``print_graph`` without scales; ``parse_graph`` reads it back, given
-    ``scales_of(graph)``.
+    ``text_scales(graph)``.
     """
     return graph_text(
         graph.source_hash, graph.declared, graph.nodes, graph.outputs, _without_scales
     )
 
 
-def scales_of(graph: Graph) -> dict[ArrayMark, Array]:
+def text_scales(graph: Graph) -> dict[ArrayMark, Array]:
     """The scales that are missing in the text, by the names of their nodes."""
     elements = (node.element for node in graph.every_node() if isinstance(node, Constant))
     arrays = (scales for element in elements if (scales := _channel_scales(element)) is not None)
@@ -168,7 +168,7 @@ def failure(number: int, line: str, error: Exception) -> FileFormatError:
 def unquote(literal: str) -> str:
     """The string that a Python literal stands for."""
     try:
-        return encodable(str(undisturbed(lambda: ast.literal_eval(literal))))
+        return encodable(str(run_undisturbed(lambda: ast.literal_eval(literal))))
     except SyntaxError as error:
         raise ValueError(f"bad string {literal[:60]}: {error}") from None
 
@@ -232,7 +232,7 @@ class GraphReader:
             if operand in values:
                 values[operand] = self.operands(values[operand])
         if isinstance(mark := values.get("value"), ArrayMark | Dense):
-            values["value"] = array_of(name, mark, self.constants)
+            values["value"] = marked_array(name, mark, self.constants)
         if isinstance(values.get("element"), ScalesMark):
             values["element"] = self.element(values["element"])
         values = {key: self.body_of(value) for key, value in values.items()}
@@ -268,12 +268,12 @@ class GraphReader:
         return self.node(names)
 
 
-def array_of(name: str, mark: ArrayMark | Dense, constants: Mapping[str, Array]) -> Array:
+def marked_array(name: str, mark: ArrayMark | Dense, constants: Mapping[str, Array]) -> Array:
     """The array of a constant, written out or stored apart.  Raises ``ValueError``."""
-    return mark.array() if isinstance(mark, Dense) else stored_array(name, mark, constants)
+    return mark.array() if isinstance(mark, Dense) else read_array(name, mark, constants)
 
 
-def stored_array(name: str, mark: ArrayMark, constants: Mapping[str, Array]) -> Array:
+def read_array(name: str, mark: ArrayMark, constants: Mapping[str, Array]) -> Array:
     """The array of a constant.  Raises ``ValueError`` if it is missing or another one."""
     if not constants:
         raise LeftOutArrayError(

@@ -19,7 +19,7 @@ import numpy as np
 from quantglow.ir.graph.attributes import register
 from quantglow.ir.graph.node import OPS, Node, attribute_fields
 from quantglow.ir.ops.expression import Expr
-from quantglow.ir.ops.native import mapped
+from quantglow.ir.ops.native import map_array
 from quantglow.ir.ops.unary import Fusible, Interval, affine
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -122,7 +122,7 @@ class Activation:
     def evaluate(self, x: Array, step: float | None = None) -> Array:
         """The function of a float32 array, see ``expression``."""
         with np.errstate(all="ignore"):  # Parts of sums are finished in other threads.
-            return mapped(self._steps(step), x)
+            return map_array(self._steps(step), x)
 
     def attributes(self) -> dict[str, float]:
         """The parameters by their names."""

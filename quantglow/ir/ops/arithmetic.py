@@ -34,7 +34,7 @@ def multiplier(*factors: npt.ArrayLike, divisor: float = 1.0) -> Array:
 
 def integer_bounds(element: ElementType, low: float, high: float) -> tuple[int, int]:
     """The integers to which ``[low, high]``, in real units, and the type limit a result."""
-    params = quant_of(element)
+    params = quantization(element)
     floor, ceiling = element.dtype.limits
 
     def to_integer(real: float) -> int:
@@ -46,7 +46,7 @@ def integer_bounds(element: ElementType, low: float, high: float) -> tuple[int, 
     return to_integer(low), to_integer(high)
 
 
-def quant_of(element: ElementType | TensorType) -> QuantParams:
+def quantization(element: ElementType | TensorType) -> QuantParams:
     """The quantization parameters of a quantized element type.  Raises ``ValueError``."""
     if element.quant is None:
         raise ValueError(f"{element} is not quantized")
@@ -55,7 +55,7 @@ def quant_of(element: ElementType | TensorType) -> QuantParams:
 
 def saturate(steps: Array, element: ElementType, low: int, high: int) -> Array:
     """``clip(rint(steps), low - zp, high - zp) + zp`` as integers; NaN becomes ``low``."""
-    zero_point = np.int32(quant_of(element).zero_point)
+    zero_point = np.int32(quantization(element).zero_point)
     return _saturate(steps, zero_point, element.dtype, low, high)
 
 
@@ -63,7 +63,7 @@ def saturate_over(steps: Array, element: ElementType, low: int, high: int) -> Ar
     """``saturate`` of float32 steps, which may be overwritten."""
     if element.dtype.nbytes > 2 or steps.dtype != np.float32:
         return saturate(steps, element, low, high)
-    zero_point = F32(quant_of(element).zero_point)
+    zero_point = F32(quantization(element).zero_point)
     clip_steps(steps, F32(low) - zero_point, F32(high) - zero_point)
     steps += zero_point  # Exact: all of it fits 16 bits.
     return steps.astype(element.dtype.numpy)
@@ -71,12 +71,12 @@ def saturate_over(steps: Array, element: ElementType, low: int, high: int) -> Ar
 
 def _saturate(steps: Array, zero_point: Any, dtype: DType, low: int, high: int) -> Array:
     """``saturate`` for zero points of any shape that broadcasts."""
-    shifted = _clipped_steps(steps, F32(low - zero_point), F32(high - zero_point)).astype(np.int32)
+    shifted = _clip_steps(steps, F32(low - zero_point), F32(high - zero_point)).astype(np.int32)
     shifted += zero_point
     return shifted.astype(dtype.numpy)
 
 
-def _clipped_steps(steps: Array, lowest: Any, highest: Any) -> Array:
+def _clip_steps(steps: Array, lowest: Any, highest: Any) -> Array:
     """``clip(rint(steps), lowest, highest)`` in float32; NaN becomes ``lowest``."""
     rounded: Array = np.array(steps, np.float32)
     clip_steps(rounded, lowest, highest)
@@ -94,7 +94,7 @@ def clip_steps(steps: Array, lowest: Any, highest: Any) -> None:
 
 def quantize(x: Array, element: ElementType) -> Array:
     """``saturate(rint(x / scale) + zero_point)``, the ONNX QuantizeLinear."""
-    params = quant_of(element)
+    params = quantization(element)
     shape = _broadcast_shape(x, params)
     scales = np.asarray(params.scales, np.float32).reshape(shape)
     zero_points = np.asarray(params.zero_points, np.int32).reshape(shape)
@@ -118,9 +118,9 @@ def dequantize(q: Array, params: QuantParams) -> Array:
     return (q.astype(np.int32) - zero_points).astype(np.float32) * scales
 
 
-def rounded_reals(x: Array, element: ElementType) -> Array:
+def round_reals(x: Array, element: ElementType) -> Array:
     """``dequantize(quantize(x))`` of a per-tensor type, without the integers in between."""
-    params, (low, high) = quant_of(element), element.dtype.limits
+    params, (low, high) = quantization(element), element.dtype.limits
     scale, zero_point = F32(params.scale), params.zero_point
     flat = np.ascontiguousarray(x, np.float32).reshape(-1)
     result, native = np.empty_like(flat), native_ops()
@@ -140,7 +140,7 @@ def rounded_reals(x: Array, element: ElementType) -> Array:
     return result.reshape(x.shape)
 
 
-def centred(q: Array, kind: TensorType) -> Array:
+def center(q: Array, kind: TensorType) -> Array:
     """``q - zero_point`` as int32."""
     return q.astype(np.int32) - np.int32(kind.params.zero_point)
 

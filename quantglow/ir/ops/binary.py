@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from quantglow.ir.graph.kinds import CODES, REALS, Kind, Trait, taking
-from quantglow.ir.graph.node import Constant, Node, op, shared_fields
-from quantglow.ir.ops.arithmetic import centred, integer_bounds, is_integer, multiplier, saturate
+from quantglow.ir.graph.node import Constant, Node, op, share_fields
+from quantglow.ir.ops.arithmetic import center, integer_bounds, is_integer, multiplier, saturate
 from quantglow.ir.ops.expression import Expr, arg, call
 from quantglow.ir.ops.samples import if_aligned
 from quantglow.ir.symbolic.size import broadcast_shapes
@@ -23,7 +23,7 @@ from quantglow.support.arrays import Array
 X, Y = arg(0), arg(1)
 
 
-@shared_fields
+@share_fields
 class Binary(Node):
     """``clip(function(x, y), low, high)`` with NumPy broadcasting.
 
@@ -85,7 +85,7 @@ class Binary(Node):
         step = self.type.params.scale
         if is_integer(operand.type):
             ratio = multiplier(operand.type.params.scale, divisor=step)
-            return centred(array, operand.type).astype(np.float32) * ratio
+            return center(array, operand.type).astype(np.float32) * ratio
         return multiplier(array, divisor=step)
 
 
@@ -136,7 +136,7 @@ class Mul(Binary):
     def steps(self, x: Array, y: Array) -> Array:
         step = self.type.params.scale
         if is_integer(self.x.type) and is_integer(self.y.type):
-            product = centred(x, self.x.type) * centred(y, self.y.type)
+            product = center(x, self.x.type) * center(y, self.y.type)
             ratio = multiplier(self.x.type.params.scale, self.y.type.params.scale, divisor=step)
             return product.astype(np.float32) * ratio
         if is_integer(self.y.type):
@@ -144,7 +144,7 @@ class Mul(Binary):
         else:
             integer = self.x.type
         factor = multiplier(y, integer.params.scale, divisor=step)
-        return centred(x, integer).astype(np.float32) * factor
+        return center(x, integer).astype(np.float32) * factor
 
 
 @op
@@ -218,7 +218,7 @@ class PRelu(Node):
     def reference(self, x: Array, slope: Array) -> Array:
         if self.out is None:
             return np.where(x < 0, x * slope, x)
-        values = centred(x, self.x.type).astype(np.float32)
+        values = center(x, self.x.type).astype(np.float32)
         scale, step = self.x.type.params.scale, self.type.params.scale
         positive, negative = multiplier(scale, divisor=step), multiplier(slope, scale, divisor=step)
         steps = values * np.where(values < 0, negative, positive)

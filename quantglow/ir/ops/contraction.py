@@ -18,7 +18,7 @@ from quantglow.ir.ops.arithmetic import (
     integer_bounds,
     is_integer,
     multiplier,
-    quant_of,
+    quantization,
     saturate_over,
 )
 from quantglow.ir.ops.native import Ends, IntegerEnds, native_ops
@@ -140,7 +140,7 @@ class Contraction(Node):
         ends = IntegerEnds(
             bias=np.broadcast_to(np.zeros(1, np.int32) if b is None else b, channels),
             scales=np.broadcast_to(scales, channels),
-            zero_point=quant_of(out).zero_point,
+            zero_point=quantization(out).zero_point,
             low=low,
             high=high,
             residual=residual,
@@ -223,19 +223,19 @@ def exact_operands(
     zero_point = kind.params.zero_point
     ends = (int(x.min(initial=zero_point)), int(x.max(initial=zero_point)))
     largest = max(abs(end - zero_point) for end in ends)
-    is_exact = largest * _largest_of(w) < EXACT or largest * _largest_sum(w) < EXACT
+    is_exact = largest * _largest_weight(w) < EXACT or largest * _largest_sum(w) < EXACT
     dtype = np.float32 if is_exact else np.float64
     return Images(x, dtype, zero_point, pads), w.astype(dtype)
 
 
-def _largest_of(w: Array) -> float:
+def _largest_weight(w: Array) -> float:
     """A bound of the sum of magnitudes of int8 weights [..., O] for one output."""
     return float(128 * (w.size // max(w.shape[-1], 1)))
 
 
 def _largest_sum(w: Array) -> float:
     """The largest sum of magnitudes of int8 weights [..., O] for one output, or a bound of it."""
-    if (bound := _largest_of(w)) >= EXACT:
+    if (bound := _largest_weight(w)) >= EXACT:
         return bound
     magnitudes = np.abs(w.astype(np.float32))
     sums = np.asarray(magnitudes.sum(axis=tuple(range(w.ndim - 1))))

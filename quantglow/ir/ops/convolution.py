@@ -10,7 +10,7 @@ import numpy as np
 from quantglow.ir.graph.kinds import CODES, REALS, taking
 from quantglow.ir.graph.node import Node, op
 from quantglow.ir.ops.activation import Activation
-from quantglow.ir.ops.arithmetic import centred, is_integer, multiplier, saturate
+from quantglow.ir.ops.arithmetic import center, is_integer, multiplier, saturate
 from quantglow.ir.ops.contraction import Contraction, exact_operands
 from quantglow.ir.ops.native import native_ops
 from quantglow.ir.ops.samples import if_aligned, if_constant
@@ -251,7 +251,7 @@ class MatMul(Node):
     def reference(self, x: Array, y: Array) -> Array:
         if not is_integer(self.x.type):
             return np.asarray(x @ y)
-        sums: Array = centred(x, self.x.type).astype(np.float64) @ centred(y, self.y.type)
+        sums: Array = center(x, self.x.type).astype(np.float64) @ center(y, self.y.type)
         accumulator = sums.astype(np.int64).astype(np.int32)
         values: Array = accumulator.astype(np.float32) * self.accumulator_scale()
         if self.out is None:

@@ -49,7 +49,7 @@ class Expr(Hashed):
         """
         if self.op == "arg":
             operand = operands[int(self.value)]
-            return operand if operand.dtype == real else _widened(operand)
+            return operand if operand.dtype == real else _widen(operand)
         if self.op in _LITERALS:
             return real(self.value) if self.op == "f" else _LITERALS[self.op](self.value)
         values = [a.evaluate(operands, real) for a in self.args]
@@ -57,7 +57,7 @@ class Expr(Hashed):
             return np.where(*values)
         function = UNARY[self.op] if len(values) == 1 else BINARY[self.op]
         temporaries = [value for value, part in zip(values, self.args, strict=True) if part.args]
-        return _applied(function, values, temporaries)
+        return _apply(function, values, temporaries)
 
     def __hash__(self) -> int:
         return self._hash
@@ -168,7 +168,7 @@ class Expr(Hashed):
 _LITERALS: dict[str, Callable[[Any], Any]] = {"f": np.float32, "i": np.int32, "l": np.int64}
 
 
-def _applied(function: Function, values: Sequence[Any], temporaries: Sequence[Any]) -> Any:
+def _apply(function: Function, values: Sequence[Any], temporaries: Sequence[Any]) -> Any:
     """The function of values; the result overwrites one of ``temporaries`` of the same shape.
 
     Large results in new memory would take twice as long.
@@ -181,7 +181,7 @@ def _applied(function: Function, values: Sequence[Any], temporaries: Sequence[An
     return function.compute(*values)
 
 
-def _widened(operand: Array) -> Array:
+def _widen(operand: Array) -> Array:
     return operand.astype(np.int32) if kind_of_array(operand) == "i" else operand
 
 
@@ -222,7 +222,7 @@ def if_negative(condition: Expr, x: Expr, y: Expr) -> Expr:
     return call(SELECT, call("lt", condition, const(0)), x, y)
 
 
-def clipped(x: Expr, low: float, high: float) -> Expr:
+def clip(x: Expr, low: float, high: float) -> Expr:
     """``min(max(x, low), high)`` with exact bounds, without those that are infinite."""
     if low > -math.inf:
         x = call("max", x, exact(low))
@@ -237,14 +237,14 @@ def polynomial(x: Expr, *coefficients: float) -> Expr:
     return value
 
 
-def quantized(steps: Expr, low: int, high: int, zero_point: int) -> Expr:
+def quantize(steps: Expr, low: int, high: int, zero_point: int) -> Expr:
     """``int(fmin(fmax(rint(steps), low - zp), high - zp)) + zp``, as ``arithmetic.saturate``."""
     clipped = call("fmax", call("rint", steps), const(low - zero_point))
     clipped = call("fmin", clipped, const(high - zero_point))
     return call("iadd", call("int", clipped), iconst(zero_point))
 
 
-def centred_float(index: int, zero_point: int) -> Expr:
+def center_float(index: int, zero_point: int) -> Expr:
     """``float(arg - zero_point)``"""
     return call("float", call("isub", arg(index), iconst(zero_point)))
 

@@ -82,17 +82,17 @@ class Function(NamedTuple):
     signature: str
 
 
-def kind_of(dtype: DType) -> str:
+def dtype_kind(dtype: DType) -> str:
     """The kind of value that an element becomes; integers of up to 32 bits are widened."""
     return _KINDS.get(dtype, "i")
 
 
 def kind_of_array(array: Array) -> str:
-    """``kind_of`` of an array's element type."""
-    return kind_of(DType.of(array))
+    """``dtype_kind`` of an array's element type."""
+    return dtype_kind(DType.of(array))
 
 
-def _saturated(x: Any, integer: type[Any]) -> Any:
+def _saturate(x: Any, integer: type[Any]) -> Any:
     """float32 towards zero, within the integer type; NaN becomes 0.  Other kinds wrap."""
     x = np.asarray(x)
     if x.dtype.kind != "f":
@@ -122,13 +122,13 @@ def _modulo(x: Any, y: Any) -> Any:
     return np.where(y == 0, 0, np.mod(x, np.where(y == 0, 1, y))).astype(np.result_type(x, y))
 
 
-def _shifted_left(x: Any, y: Any) -> Any:
+def _shift_left(x: Any, y: Any) -> Any:
     """x shifted left; 0 for amounts outside of the width."""
     inside = (y >= 0) & (y < 8 * x.dtype.itemsize)
     return np.where(inside, np.left_shift(x, np.where(inside, y, 0)), 0).astype(x.dtype)
 
 
-def _shifted_right(x: Any, y: Any) -> Any:
+def _shift_right(x: Any, y: Any) -> Any:
     """x shifted right with its sign; amounts outside of the width leave only the sign."""
     width = 8 * x.dtype.itemsize
     amount = np.where((y >= 0) & (y < width), y, width - 1)
@@ -211,8 +211,8 @@ UNARY: dict[str, Function] = {
     "atan": Function(np.arctan, "f:f"),
     "float": Function(lambda x: np.asarray(x).astype(np.float32), "x:f"),
     "int": Function(lambda x: np.asarray(x).astype(np.int32), "f:i"),
-    "int32": Function(lambda x: _saturated(x, np.int32), "x:i"),
-    "int64": Function(lambda x: _saturated(x, np.int64), "x:l"),
+    "int32": Function(lambda x: _saturate(x, np.int32), "x:i"),
+    "int64": Function(lambda x: _saturate(x, np.int64), "x:l"),
     "not": Function(np.logical_not, "b:b"),
     "expneg": Function(shrinking_power, "f:f"),
     "rowsum": Function(row_sum, "f:f"),
@@ -242,8 +242,8 @@ BINARY: dict[str, Function] = {
     "iand": Function(np.bitwise_and, "nn:n"),
     "ior": Function(np.bitwise_or, "nn:n"),
     "ixor": Function(np.bitwise_xor, "nn:n"),
-    "ishl": Function(_shifted_left, "nn:n"),
-    "ishr": Function(_shifted_right, "nn:n"),
+    "ishl": Function(_shift_left, "nn:n"),
+    "ishr": Function(_shift_right, "nn:n"),
     "and": Function(np.logical_and, "bb:b"),
     "or": Function(np.logical_or, "bb:b"),
     "xor": Function(np.logical_xor, "bb:b"),

@@ -107,7 +107,7 @@ def as_bytes(values: Array) -> Array:
     return stored.view(np.int8)
 
 
-def rows_of(stored: Array, group: int) -> Rows:
+def dequantize_rows(stored: Array, group: int) -> Rows:
     """The parts of rows that ``QuantizeRows`` made."""
     parts = stored.reshape(len(stored), -1, group_nbytes(group))
     codes, sums, scales = np.split(parts, (group, group + SUM_NBYTES), axis=2)
@@ -118,7 +118,7 @@ def rows_of(stored: Array, group: int) -> Rows:
     )
 
 
-def packed_codes(codes: Array, bits: int) -> Array:
+def pack_codes(codes: Array, bits: int) -> Array:
     """Codes [..., n] in bytes [..., n * bits / 8], the first one lowest."""
     each = 8 // bits
     parts = codes.astype(np.uint8).reshape(*codes.shape[:-1], -1, each)
@@ -128,7 +128,7 @@ def packed_codes(codes: Array, bits: int) -> Array:
     return packed
 
 
-def unpacked_codes(packed: Array, bits: int) -> Array:
+def unpack_codes(packed: Array, bits: int) -> Array:
     """uint8 codes [..., n] of bytes [..., n * bits / 8]."""
     if bits == 8:
         return packed
@@ -213,11 +213,11 @@ class GroupedMatMul(Node):
             np.full(scales.shape, self.midpoint, np.uint8) if zero_points is None else zero_points
         )
         product = self._of_rows if self.is_dynamic else self._of_floats
-        total = product(x, unpacked_codes(w, self.bits), scales, points)
+        total = product(x, unpack_codes(w, self.bits), scales, points)
         return total if b is None else total + b
 
     def _of_rows(self, x: Array, codes: Array, scales: Array, points: Array) -> Array:
-        rows = rows_of(x, self.group)
+        rows = dequantize_rows(x, self.group)
         total = np.zeros((len(x), len(codes)), np.float32)
         for group in range(codes.shape[1]):
             # float64 holds all int32 sums exactly, so that BLAS may add in any order.

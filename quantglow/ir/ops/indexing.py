@@ -3,7 +3,7 @@
 Negative indices count from the end.  An index beyond that is an ``OutOfRangeError``; compiled code
 takes the first element or writes nothing, and reports the index when it is done.
 
-Positions in a flattened tensor are computed from indices of several axes.  ``misplaced`` stands for
+Positions in a flattened tensor are computed from indices of several axes.  ``misplace`` stands for
 the position of an index that is out of range: no tensor is that large.
 """
 
@@ -31,14 +31,14 @@ MOST_INDEX = _CENTRE - 1
 """Larger indices are reported as this one."""
 
 
-def misplaced(length: int) -> int:
+def misplace(length: int) -> int:
     """The position of index 0 where it is out of range for an axis of this length; those of other
     indices up to ``MOST_INDEX`` lie beside it."""
     return _MISPLACED + min(length, _LENGTHS - 1) * _LENGTHS + _CENTRE
 
 
 def out_of_range(name: str, index: int, length: int) -> OutOfRangeError:
-    """The error for an index of a Gather or Scatter of this name, which may be ``misplaced``."""
+    """The error for an index of a Gather or Scatter of this name, which may be ``misplace``."""
     of, at = divmod(index - _MISPLACED, _LENGTHS)
     if 0 <= of <= length:  # an axis is no longer than the tensor that has it
         length, index = of, at - _CENTRE
@@ -46,7 +46,7 @@ def out_of_range(name: str, index: int, length: int) -> OutOfRangeError:
     return OutOfRangeError(shown, index, length)
 
 
-def counted(node: Node, indices: Array, length: int) -> Array:
+def count(node: Node, indices: Array, length: int) -> Array:
     """Indices counted from the begin.  Raises ``OutOfRangeError``."""
     positions = np.where(indices < 0, indices + length, indices)
     outside = (positions < 0) | (positions >= length)
@@ -84,7 +84,7 @@ class Gather(Node):
         return self.x.type.with_shape((*before, *self.indices.type.shape, *after))
 
     def reference(self, x: Array, indices: Array) -> Array:
-        return np.asarray(np.take(x, counted(self, indices, self.length), axis=self.axis))
+        return np.asarray(np.take(x, count(self, indices, self.length), axis=self.axis))
 
     @property
     def length(self) -> int:
@@ -138,7 +138,7 @@ class Scatter(Node):
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
         result, combine = x.copy(), REDUCTIONS[self.reduction]
-        for row, update in zip(counted(self, indices, self.length), updates, strict=True):
+        for row, update in zip(count(self, indices, self.length), updates, strict=True):
             result[row] = combine(result[row], update)
         return result
 

@@ -143,7 +143,7 @@ def computing_with(ops: NativeOps | None) -> Iterator[None]:
         _NATIVE.reset(token)
 
 
-def mapped(function: Expr, x: Array) -> Array:
+def map_array(function: Expr, x: Array) -> Array:
     """A function of ``$0`` for every element of a float32 array, in exact steps; by native code
     where it is in use.  Both give equal numbers; a zero may have the other sign.
     """

@@ -15,7 +15,7 @@ from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Node, op
 from quantglow.ir.ops.binary import broadcast
 from quantglow.ir.ops.expression import Expr
-from quantglow.ir.ops.functions import kind_of
+from quantglow.ir.ops.functions import dtype_kind
 from quantglow.ir.ops.samples import if_aligned
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
@@ -44,7 +44,7 @@ class Elementwise(Node):
     def infer(self) -> TensorType:
         if self.expression.row_functions():
             raise self.refuse(f"{self.expression} is not element by element")
-        return _type_of(self, self.args, self.expression, self.out)
+        return _infer_type(self, self.args, self.expression, self.out)
 
     def reference(self, args: tuple[Array, ...]) -> Array:
         shape = np.broadcast_shapes(*(a.shape for a in args))
@@ -69,7 +69,7 @@ class RowMap(Node):
         return if_aligned(self) if self.type.rank > 1 else None
 
     def infer(self) -> TensorType:
-        result = _type_of(self, self.args, self.expression, self.out)
+        result = _infer_type(self, self.args, self.expression, self.out)
         if result.rank < 1 or result.shape[-1] < 1:
             raise self.refuse("the last axis must not be empty")
         if any(t.dtype is DType.I64 for t in (result, *(a.type for a in self.args))):
@@ -84,15 +84,17 @@ class RowMap(Node):
         return np.broadcast_to(values, shape).astype(DType(self.out.dtype).numpy)
 
 
-def _type_of(node: Node, args: tuple[Node, ...], expression: Expr, out: ElementType) -> TensorType:
+def _infer_type(
+    node: Node, args: tuple[Node, ...], expression: Expr, out: ElementType
+) -> TensorType:
     """The type of an expression on broadcast operands."""
     if expression.operand_count() > len(args):
         raise node.refuse(f"{expression} reads more than {len(args)} operand(s)")
     try:
-        kind = expression.kind(tuple([kind_of(a.type.dtype) for a in args]))
+        kind = expression.kind(tuple([dtype_kind(a.type.dtype) for a in args]))
     except TypeError as error:
         raise node.refuse(f"{expression}: {error}") from None
-    if kind != kind_of(out.dtype):
+    if kind != dtype_kind(out.dtype):
         raise node.refuse(f"{expression} is of kind {kind}, not {out.dtype}")
     shape = broadcast(node, *(a.type.shape for a in args))
     return TensorType(out.dtype, shape, out.quant)

@@ -8,7 +8,7 @@ import numpy as np
 
 from quantglow.ir.graph.kinds import CODES, Kind, Trait, taking
 from quantglow.ir.graph.node import Node, op
-from quantglow.ir.ops.arithmetic import centred, dequantize, multiplier, quantize, saturate
+from quantglow.ir.ops.arithmetic import center, dequantize, multiplier, quantize, saturate
 from quantglow.ir.ops.samples import if_per_tensor
 from quantglow.ir.types import DType, ElementType, TensorType
 from quantglow.support.arrays import Array
@@ -80,7 +80,7 @@ class Rescale(Node):
 
     def reference(self, x: Array) -> Array:
         ratio = multiplier(self.x.type.params.scale, divisor=self.type.params.scale)
-        steps = centred(x, self.x.type).astype(np.float32) * ratio
+        steps = center(x, self.x.type).astype(np.float32) * ratio
         return saturate(steps, self.out, *self.out.dtype.limits)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.ir.graph.kinds import REALS, Trait, kind_of
+from quantglow.ir.graph.kinds import REALS, Trait, element_kind
 from quantglow.ir.graph.node import Node, op
-from quantglow.ir.ops.arithmetic import centred, is_integer, saturate
+from quantglow.ir.ops.arithmetic import center, is_integer, saturate
 from quantglow.ir.ops.shape import MOVES
 from quantglow.ir.symbolic.size import is_free, likely
 from quantglow.ir.types import TensorType
@@ -35,7 +35,7 @@ far_coordinates = np.errstate(over="ignore", invalid="ignore")
 """Tiny scales, which files may have, give coordinates that are infinite or NaN."""
 
 
-def limited(coordinates: Array, length: int) -> Array:
+def limit(coordinates: Array, length: int) -> Array:
     """Coordinates moved into ``length`` rows; NaN becomes 0."""
     return np.fmin(np.fmax(coordinates, 0), length - 1)
 
@@ -45,7 +45,7 @@ def tap_index(coordinates: Array, length: int) -> Array:
 
     The integers are limited again: float32 rounds the number of the last row up if it is large.
     """
-    whole = np.floor(limited(coordinates, length)).astype(np.int64)
+    whole = np.floor(limit(coordinates, length)).astype(np.int64)
     return np.clip(whole, 0, length - 1).astype(np.int32)
 
 
@@ -85,7 +85,7 @@ class Resize(Node):
             raise self.refuse("x must have 4 dimensions")
         if self.mode not in ("nearest", "linear"):
             raise self.refuse(f"mode {self.mode!r} is neither nearest nor linear")
-        if self.mode == "linear" and not kind_of(self.x.type) & REALS:
+        if self.mode == "linear" and not element_kind(self.x.type) & REALS:
             raise self.refuse("only floats and codes with one scale are interpolated")
         if self.coordinates not in COORDINATES:
             raise self.refuse(f"unknown coordinate transformation {self.coordinates!r}")
@@ -105,7 +105,7 @@ class Resize(Node):
         if self.mode == "nearest":
             nearest = self.nearest(axis, length, resized)
             return Interpolation(nearest, nearest, np.zeros(resized, np.float32))
-        source = limited(self._sources(axis, length, resized), length)
+        source = limit(self._sources(axis, length, resized), length)
         first = tap_index(source, length)
         second = np.minimum(first + 1, length - 1).astype(np.int32)
         # Halves of the same row, as in onnxruntime: a weight of 0 makes NaN of infinities.
@@ -129,7 +129,7 @@ class Resize(Node):
         rows, columns = self.taps(0), self.taps(1)
         if self.mode == "nearest":
             return x[:, rows.first][:, :, columns.first]
-        values = centred(x, self.x.type).astype(np.float32) if is_integer(self.x.type) else x
+        values = center(x, self.x.type).astype(np.float32) if is_integer(self.x.type) else x
         v, u = rows.weight[:, None, None], columns.weight[:, None]
         upper, lower = values[:, rows.first], values[:, rows.second]
         one = np.float32(1)

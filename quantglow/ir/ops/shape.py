@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.ir.graph.kinds import REALS, Kind, Trait, kind_of
+from quantglow.ir.graph.kinds import REALS, Kind, Trait, element_kind
 from quantglow.ir.graph.node import Constant, Node, op
 from quantglow.ir.ops.arithmetic import is_integer, representable
 from quantglow.ir.symbolic.size import broadcast_shapes
@@ -200,7 +200,7 @@ class Pad(Node):
             raise self.refuse("before and after need one entry for each axis")
         if min((*self.before, *self.after), default=0) < 0:
             raise self.refuse("negative pads are written as Slice")
-        if not kind_of(self.x.type) & (REALS | Kind.WIDE) and not self._is_storable():
+        if not element_kind(self.x.type) & (REALS | Kind.WIDE) and not self._is_storable():
             raise self.refuse(f"{self.value} is not an element of {self.x.type.element}")
         sizes = zip(self.before, self.x.type.shape, self.after, strict=True)
         return self.x.type.with_shape(tuple(b + d + a for b, d, a in sizes))

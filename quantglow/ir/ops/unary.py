@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from quantglow.ir.graph.kinds import Kind, Trait, taking
-from quantglow.ir.graph.node import Node, op, shared_fields
-from quantglow.ir.ops.expression import Expr, arg, call, clipped, exact, if_negative
+from quantglow.ir.graph.node import Node, op, share_fields
+from quantglow.ir.ops.expression import Expr, arg, call, clip, exact, if_negative
 from quantglow.ir.ops.functions import expit
-from quantglow.ir.ops.native import mapped
+from quantglow.ir.ops.native import map_array
 from quantglow.ir.ops.samples import if_aligned
 from quantglow.ir.types import TensorType
 from quantglow.support.arrays import Array
@@ -28,7 +28,7 @@ SMALLEST_EXPONENT = -87.33654
 costs a processor a hundred cycles each."""
 
 
-@shared_fields
+@share_fields
 class Unary(Node):
     """``y = function(x)`` on float tensors.
 
@@ -77,7 +77,7 @@ class Unary(Node):
 
     def reference(self, x: Array) -> Array:
         if self.has(Trait.EXACT_STEPS) and x.dtype == np.float32:
-            return mapped(self._steps, x)
+            return map_array(self._steps, x)
         return np.asarray(self.function(x), x.dtype)
 
 
@@ -112,7 +112,7 @@ class Clip(Unary):
     traits = Unary.traits | {Trait.EXACT_STEPS}
 
     def expression(self) -> Expr:
-        return clipped(X, self.low, self.high)
+        return clip(X, self.low, self.high)
 
 
 @op
@@ -394,7 +394,7 @@ class HardSigmoid(Fusible):
 
     @staticmethod
     def scaled(k: float, u: float, alpha: float, beta: float) -> Expr:
-        return clipped(affine(X, u * k * alpha, k * beta), min(k, 0.0), max(k, 0.0))
+        return clip(affine(X, u * k * alpha, k * beta), min(k, 0.0), max(k, 0.0))
 
     @staticmethod
     def unit(k: float, alpha: float, beta: float) -> float:
@@ -419,7 +419,7 @@ class HardSwish(Fusible):
     def scaled(k: float, u: float) -> Expr:
         """``k x / 6 * (clip(x, -3, 3) + 3)``, x = u * $0; with k = u = 1 the same bits as the
         definition: rounding keeps order."""
-        near = clipped(X, -3 / u, 3 / u)
+        near = clip(X, -3 / u, 3 / u)
         return X * affine(near, u * u * k / 6, u * k / 2)
 
     @staticmethod

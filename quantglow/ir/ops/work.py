@@ -64,7 +64,7 @@ FLOAT_NBYTES = 8
 conversion."""
 
 
-def macs_of(node: Node) -> int:
+def count_macs(node: Node) -> int:
     """Multiply-accumulates of products; 0 for other operators."""
     if isinstance(node, MatMul):
         return node.type.size * node.x.type.shape[-1]
@@ -77,13 +77,13 @@ def macs_of(node: Node) -> int:
     return node.type.size * (node.w.type.size // max(node.w.type.shape[-1], 1))
 
 
-def evaluated_macs(node: Node) -> int:
-    """``macs_of``, and those with the zeros that ``ConvTranspose.evaluate`` spreads x with."""
-    return macs_of(node) * math.prod(node.strides if isinstance(node, ConvTranspose) else ())
+def count_evaluated_macs(node: Node) -> int:
+    """``count_macs``, and those with the zeros that ``ConvTranspose.evaluate`` spreads x with."""
+    return count_macs(node) * math.prod(node.strides if isinstance(node, ConvTranspose) else ())
 
 
-def work_of(node: Node) -> int:
+def count_work(node: Node) -> int:
     """Time of ``Node.evaluate``, in multiply-accumulates of a matrix product."""
     taps = math.prod(getattr(node, "kernel", ()))
     moved = node.type.size * taps + sum(operand.type.size for operand in node.operands)
-    return evaluated_macs(node) + ELEMENT_WORK * moved
+    return count_evaluated_macs(node) + ELEMENT_WORK * moved

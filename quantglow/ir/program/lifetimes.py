@@ -74,7 +74,7 @@ def siblings(node: Loop, nodes: Sequence[Node]) -> list[Loop]:
     ]
 
 
-def handed_over(results: Sequence[View], carried: Sequence[View]) -> list[int]:
+def hand_over(results: Sequence[View], carried: Sequence[View]) -> list[int]:
     """Positions of the next carried values that lie in the buffer of another one, which the copies
     at the end of a trip would overwrite."""
     owners = [view.buffer for view in carried]

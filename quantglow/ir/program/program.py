@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from quantglow.ir.graph.attributes import encode
-from quantglow.ir.graph.graph import as_it_is, shown_attributes
+from quantglow.ir.graph.graph import as_it_is, text_attributes
 from quantglow.ir.graph.node import Node
-from quantglow.ir.program.strides import dense_strides, reshaped_strides
+from quantglow.ir.program.strides import dense_strides, reshape_strides
 from quantglow.ir.types import ElementType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -136,7 +136,7 @@ class View(Concise):
 
     def reshaped(self, shape: tuple[int, ...]) -> View | None:
         """The same elements under another shape, or None where strides do not allow a view."""
-        strides = reshaped_strides(self.shape, self.strides, shape)
+        strides = reshape_strides(self.shape, self.strides, shape)
         if strides is None:
             return None
         return View(self.buffer, self.type.with_shape(shape), strides, self.offset, self.advance)
@@ -321,7 +321,7 @@ class Compute(Instruction):
 
     @property
     def attributes(self) -> dict[str, object]:
-        shown = {key: value for key, value in shown_attributes(self.op).items() if key != "out"}
+        shown = {key: value for key, value in text_attributes(self.op).items() if key != "out"}
         return {"name": self.op.name, **shown}
 
     def mapped(self, change: Callable[[View], View]) -> Instruction:
@@ -397,7 +397,7 @@ class Program(Concise):
         lines += [f"element <{alias}> = {encode(e)}" for e, alias in elements.items()]
         lines += [b.declaration(shown) for b in self.buffers if b.kind is not BufferKind.TEMP]
         lines += [f"feed {name!r} = {view.text(spell)}" for name, view in self.inputs]
-        lines += numbered(self.instructions, spell)
+        lines += number_values(self.instructions, spell)
         lines += [f"result {name!r} = {view.text(spell)}" for name, view in self.outputs]
         return "\n".join(lines) + "\n"
 
@@ -412,9 +412,9 @@ class Program(Concise):
         return names
 
 
-def numbered(steps: Sequence[Instruction], spell: Spelling, outer: str = "") -> Iterator[str]:
+def number_values(steps: Sequence[Instruction], spell: Spelling, outer: str = "") -> Iterator[str]:
     """A line for each instruction with its number; those in loops have that of the loop before."""
     for number, step in enumerate(steps):
         label = f"{outer}.{number}" if outer else f"{number:4d}"
         yield f"{label}  {step.text(spell)}"
-        yield from numbered(step.steps, spell, label)
+        yield from number_values(step.steps, spell, label)

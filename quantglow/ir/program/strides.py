@@ -11,7 +11,7 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def reshaped_strides(
+def reshape_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]
 ) -> tuple[int, ...] | None:
     """Strides of the same elements under the shape ``new``, or None where there are none.

@@ -10,7 +10,7 @@ from typing import Any
 import quantglow.ir.ops  # noqa: F401 - registers the operators that programs name
 from quantglow.ir.graph.attributes import ArrayMark, Dense, parse_call
 from quantglow.ir.graph.node import OPS, Constant, Input, Node, operand_fields
-from quantglow.ir.graph.text import STRING, array_of, build, failure, unquote
+from quantglow.ir.graph.text import STRING, build, failure, marked_array, unquote
 from quantglow.ir.program.program import (
     PLAIN_NAME,
     Alloc,
@@ -42,7 +42,7 @@ _OPERAND = re.compile(rf"(?:, )?@(out|inout|in) (?:(\w+)=)?{_VIEW}")
 _ATTRIBUTES = re.compile(r" ?\{(.*)\}")
 
 
-def constants_of(program: Program) -> dict[str, Array]:
+def text_constants(program: Program) -> dict[str, Array]:
     """The arrays that the text refers to, by the names of their buffers."""
     return {b.name: b.value for b in program.buffers if b.value is not None}
 
@@ -101,7 +101,7 @@ class _ProgramReader:
         if name in self.buffers:
             raise ValueError(f"buffer {text} is declared twice")
         if kind is BufferKind.CONSTANT:
-            value = array_of(name, _array_text(mark or ""), self.constants)
+            value = marked_array(name, _array_text(mark or ""), self.constants)
             if value.nbytes != nbytes:
                 raise ValueError(f"constant {text} has {value.nbytes} bytes, not {nbytes}")
         self.buffers[name] = Buffer(name, kind, nbytes, value)
@@ -150,7 +150,7 @@ class _ProgramReader:
     def add(self, depth: int, step: Instruction) -> None:
         """Append a step to the program, or to the last of its loops that is so deep."""
         if depth:
-            self.steps[-1:] = appended(tuple(self.steps[-1:]), depth, step)
+            self.steps[-1:] = append(tuple(self.steps[-1:]), depth, step)
         else:
             self.steps.append(step)
 
@@ -173,7 +173,7 @@ class _ProgramReader:
         raise ValueError(f"there is no instruction {mnemonic!r} with such operands")
 
 
-def appended(
+def append(
     steps: tuple[Instruction, ...], depth: int, step: Instruction
 ) -> tuple[Instruction, ...]:
     """Steps with one more at the end of the last loop, or of a loop in it."""
@@ -181,26 +181,26 @@ def appended(
         return (*steps, step)
     if not steps or not isinstance(loop := steps[-1], Repeat):
         raise ValueError("the line before is no loop")
-    return (*steps[:-1], replace(loop, body=appended(loop.body, depth - 1, step)))
+    return (*steps[:-1], replace(loop, body=append(loop.body, depth - 1, step)))
 
 
 def _buffer_name(text: str) -> str:
     return unquote(text[1:]) if text[1] in "'\"" else text[1:]
 
 
-def _value_of(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     return parse_call(f"Line(value={text})")[1]["value"]
 
 
 def _of_class(cls: type[Any], text: str) -> Any:
-    value = _value_of(text)
+    value = _parse_value(text)
     if not isinstance(value, cls):
         raise ValueError(f"expected {cls.__name__}(…)")
     return value
 
 
 def _array_text(text: str) -> ArrayMark | Dense:
-    value = _value_of(text)
+    value = _parse_value(text)
     if not isinstance(value, ArrayMark | Dense):
         raise ValueError("expected ArrayMark(…) or Dense(…)")
     return value

@@ -103,7 +103,7 @@ class Maximum:
         return f"max({self.first},{self.second})"
 
 
-def operands_of(atom: Atom) -> tuple[Expression, ...]:
+def atom_operands(atom: Atom) -> tuple[Expression, ...]:
     """The expressions inside of an atom."""
     match atom:
         case Quotient(numerator, divisor):
@@ -152,13 +152,13 @@ class Expression:
         if self._bounds is None:
             low = high = 0
             for monomial, coefficient in self.terms:
-                least, most = scaled(_product_bounds(monomial), coefficient)
+                least, most = scale(_product_bounds(monomial), coefficient)
                 low, high = low + least, high + most
             # The sum of intervals forgets that terms share atoms: only as H * (W - 1) is H*W - H
             # known not to be negative.  Both intervals hold, so their intersection does.
             if common := _common_factor(self.terms):
-                cofactor = _collected((_without(m, common), c) for m, c in self.terms)
-                ends = _product_of(_product_bounds(common), cofactor.bounds)
+                cofactor = _collect((_without(m, common), c) for m, c in self.terms)
+                ends = _bound_product(_product_bounds(common), cofactor.bounds)
                 low, high = max(low, ends[0]), min(high, ends[1])
             self._bounds = low, high
         return self._bounds
@@ -232,7 +232,7 @@ def _of_atom(atom: Atom) -> Expression:
 
 @lru_cache(MOST_RESULTS)
 def _sum(one: Expression, other: Expression) -> Expression:
-    return _collected((*one.terms, *other.terms))
+    return _collect((*one.terms, *other.terms))
 
 
 @lru_cache(MOST_RESULTS)
@@ -242,7 +242,7 @@ def _difference(one: Expression, other: Expression) -> Expression:
 
 @lru_cache(MOST_RESULTS)
 def _product(one: Expression, other: Expression) -> Expression:
-    return _collected((_sorted((*m, *n)), c * d) for m, c in one.terms for n, d in other.terms)
+    return _collect((_sort((*m, *n)), c * d) for m, c in one.terms for n, d in other.terms)
 
 
 @lru_cache(MOST_RESULTS)
@@ -250,8 +250,8 @@ def _quotient(dividend: Expression, divisor: Expression) -> Expression:
     if not divisor.terms:
         raise ZeroDivisionError("division of a size by 0")
     if divisor.constant is not None:
-        return _divided_by_number(dividend, divisor.constant)
-    whole, remainder = _divided(dividend, divisor)
+        return _divide_by_number(dividend, divisor.constant)
+    whole, remainder = _divide(dividend, divisor)
     if not remainder.terms:
         return whole
     if remainder.bounds[0] >= 0 and (divisor - remainder).bounds[0] > 0:
@@ -259,7 +259,7 @@ def _quotient(dividend: Expression, divisor: Expression) -> Expression:
     return whole + _of_atom(Quotient(remainder, divisor))
 
 
-def _collected(terms: Iterable[tuple[Monomial, int]]) -> Expression:
+def _collect(terms: Iterable[tuple[Monomial, int]]) -> Expression:
     sums: Counter[Monomial] = Counter()
     for monomial, coefficient in terms:
         sums[monomial] += coefficient
@@ -286,7 +286,7 @@ def _text(atom: Atom) -> str:
     return str(atom)
 
 
-def _sorted(monomial: Monomial) -> Monomial:
+def _sort(monomial: Monomial) -> Monomial:
     return tuple(sorted(monomial, key=_text))
 
 
@@ -304,17 +304,17 @@ def _term_text(term: tuple[Monomial, int]) -> str:
     return sign + "*".join(factors)
 
 
-def scaled(bounds: Bounds, factor: int) -> Bounds:
+def scale(bounds: Bounds, factor: int) -> Bounds:
     """The interval times a number other than 0."""
     ends = [end * factor for end in bounds]
     return min(ends), max(ends)
 
 
 def _product_bounds(monomial: Monomial) -> Bounds:
-    return reduce(_product_of, (atom.bounds for atom in monomial), (1, 1))
+    return reduce(_bound_product, (atom.bounds for atom in monomial), (1, 1))
 
 
-def _product_of(one: Bounds, other: Bounds) -> Bounds:
+def _bound_product(one: Bounds, other: Bounds) -> Bounds:
     ends = [a * b for a in one for b in other]
     return min(ends), max(ends)
 
@@ -329,10 +329,10 @@ def _common_factor(terms: Terms) -> Monomial:
 
 def _without(monomial: Monomial, factor: Monomial) -> Monomial:
     """The monomial divided by some of its atoms."""
-    return _sorted(tuple((Counter(monomial) - Counter(factor)).elements()))
+    return _sort(tuple((Counter(monomial) - Counter(factor)).elements()))
 
 
-def _divided_by_number(dividend: Expression, divisor: int) -> Expression:
+def _divide_by_number(dividend: Expression, divisor: int) -> Expression:
     """Multiples of the divisor are taken out; common factors are cancelled.
 
     Coefficients keep the remainder nearest to 0, and the first one is positive: ``ceil(T / 16)`` is
@@ -340,16 +340,14 @@ def _divided_by_number(dividend: Expression, divisor: int) -> Expression:
     """
     if divisor < 0:
         raise ValueError(f"division of a size by {divisor}")
-    remainder = _collected(
-        (m, _nearest(c, divisor) if m else c % divisor) for m, c in dividend.terms
-    )
-    whole = _collected((m, c // divisor) for m, c in (dividend - remainder).terms)
+    remainder = _collect((m, _nearest(c, divisor) if m else c % divisor) for m, c in dividend.terms)
+    whole = _collect((m, c // divisor) for m, c in (dividend - remainder).terms)
     # floor(-p / n) == -floor((p + n - 1) / n).
     if remainder.terms and remainder.terms[0][0] and remainder.terms[0][1] < 0:
-        return whole - _divided_by_number(number(divisor - 1) - remainder, divisor)
+        return whole - _divide_by_number(number(divisor - 1) - remainder, divisor)
     # floor((g v + c) / (g n)) == floor((v + floor(c / g)) / n), as v is an integer.
     common = math.gcd(divisor, *(c for m, c in remainder.terms if m))
-    divisor, remainder = divisor // common, _collected((m, c // common) for m, c in remainder.terms)
+    divisor, remainder = divisor // common, _collect((m, c // common) for m, c in remainder.terms)
     low, high = remainder.bounds
     if low >= 0 and high < divisor:
         return whole
@@ -360,7 +358,7 @@ def _divided_by_number(dividend: Expression, divisor: int) -> Expression:
     if inner is not None:
         atom, added = inner
         scale = atom.divisor.terms[0][1]
-        return whole + _divided_by_number(atom.numerator + number(added * scale), divisor * scale)
+        return whole + _divide_by_number(atom.numerator + number(added * scale), divisor * scale)
     return whole + _of_atom(Quotient(remainder, number(divisor)))
 
 
@@ -381,7 +379,7 @@ def _lone_quotient(expression: Expression) -> tuple[Quotient, int] | None:
     return atom, sum(c for _, c in others)
 
 
-def _divided(dividend: Expression, divisor: Expression) -> tuple[Expression, Expression]:
+def _divide(dividend: Expression, divisor: Expression) -> tuple[Expression, Expression]:
     """Quotient and remainder of polynomials: leading terms are divided while that is exact."""
     whole, remainder = number(0), number(0)
     lead, factor = divisor.terms[0]
@@ -393,6 +391,6 @@ def _divided(dividend: Expression, divisor: Expression) -> tuple[Expression, Exp
             first = Expression((dividend.terms[0],))
             dividend, remainder = dividend - first, remainder + first
             continue
-        step = Expression(((_sorted(tuple(missing.elements())), coefficient // factor),))
+        step = Expression(((_sort(tuple(missing.elements())), coefficient // factor),))
         dividend, whole = dividend - step * divisor, whole + step
     return whole, remainder

@@ -24,7 +24,7 @@ from quantglow.ir.symbolic.expression import (
     Values,
     number,
     parts,
-    scaled,
+    scale,
     symbol,
 )
 from quantglow.ir.symbolic.straight_line import StraightLine, conditions
@@ -164,7 +164,7 @@ class Guards:
     def bounds(self, expression: Expression) -> Bounds:
         """An interval that contains all values for which the guards hold."""
         core, factor, constant = parts(expression)
-        low, high = scaled(self._bounds.get(core, core.bounds), factor)
+        low, high = scale(self._bounds.get(core, core.bounds), factor)
         return low + constant, high + constant
 
     def exclude_one(self, name: str) -> None:

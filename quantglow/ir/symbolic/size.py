@@ -48,7 +48,7 @@ class Size:
         if operand is None:
             return NotImplemented
         self._check(other)
-        return sized(function(self.expression, operand), self.guards)
+        return size(function(self.expression, operand), self.guards)
 
     def _check(self, other: object) -> None:
         if isinstance(other, Size) and other.guards is not self.guards:
@@ -70,7 +70,7 @@ class Size:
     __rmul__ = __mul__
 
     def __neg__(self) -> int:
-        return sized(-self.expression, self.guards)
+        return size(-self.expression, self.guards)
 
     def __abs__(self) -> int:
         return -self if self < 0 else cast(int, self)
@@ -79,13 +79,13 @@ class Size:
         divisor = _expression(other)
         if divisor is None:
             return NotImplemented
-        return _divided(self.expression, divisor, self.guards)
+        return _divide(self.expression, divisor, self.guards)
 
     def __rfloordiv__(self, other: object) -> Any:
         numerator = _expression(other)
         if numerator is None:
             return NotImplemented
-        return _divided(numerator, self.expression, self.guards)
+        return _divide(numerator, self.expression, self.guards)
 
     def __mod__(self, other: object) -> Any:
         return self - (self // other) * other
@@ -160,10 +160,10 @@ class Size:
 def symbols(hints: Mapping[str, int], caution: int = 0) -> tuple[dict[str, int], Guards]:
     """A size for each name, and the guards of all.  Hints are at least 2."""
     guards = Guards(hints, caution=caution)
-    return {name: sized(symbol(name), guards) for name in hints}, guards
+    return {name: size(symbol(name), guards) for name in hints}, guards
 
 
-def sized(expression: Expression, guards: Guards) -> int:
+def size(expression: Expression, guards: Guards) -> int:
     """The integer of a constant expression, else a ``Size``."""
     constant = expression.constant
     return cast(int, Size(expression, guards)) if constant is None else constant
@@ -198,7 +198,7 @@ def surely_divides(divisor: int, value: int) -> bool:
     return not is_free(remainder) and remainder == 0
 
 
-def guards_of(values: Iterable[object]) -> Guards | None:
+def find_guards(values: Iterable[object]) -> Guards | None:
     """The guards of the free sizes among some values; None where none is free."""
     return next((value.guards for value in values if isinstance(value, Size)), None)
 
@@ -237,7 +237,7 @@ def maximum(values: Sequence[int]) -> int:
     guards = next((cast(Size, value).guards for value in values if is_free(value)), None)
     if guards is None:
         return max(values)
-    return sized(reduce(Expression.maximum, map(expression_of, values)), guards)
+    return size(reduce(Expression.maximum, map(to_expression, values)), guards)
 
 
 def minimum(values: Sequence[int]) -> int:
@@ -245,12 +245,12 @@ def minimum(values: Sequence[int]) -> int:
     return -maximum([-value for value in values])
 
 
-def aligned(value: int, multiple: int) -> int:
+def align(value: int, multiple: int) -> int:
     """The smallest multiple that is not below a value."""
     return -(-value // multiple) * multiple
 
 
-def expression_of(value: int) -> Expression:
+def to_expression(value: int) -> Expression:
     """The expression of an integer, free or not."""
     return value.expression if isinstance(value, Size) else number(value)
 
@@ -265,12 +265,12 @@ def _expression(value: object) -> Expression | None:
     return number(operator.index(cast(int, value)))
 
 
-def _divided(numerator: Expression, divisor: Expression, guards: Guards) -> int:
+def _divide(numerator: Expression, divisor: Expression, guards: Guards) -> int:
     if guards.decide(divisor, Relation.EQUAL):
         raise ZeroDivisionError("division of a size by 0")
     if guards.decide(divisor, Relation.LESS):
-        return sized(-numerator // -divisor, guards)
-    return sized(numerator // divisor, guards)
+        return size(-numerator // -divisor, guards)
+    return size(numerator // divisor, guards)
 
 
 def integer(value: Any) -> int:
@@ -294,7 +294,7 @@ def surely_equal(one: Shape, other: Shape) -> bool:
     return one is other or (
         len(one) == len(other)
         and all(
-            a is b or expression_of(a) == expression_of(b) for a, b in zip(one, other, strict=True)
+            a is b or to_expression(a) == to_expression(b) for a, b in zip(one, other, strict=True)
         )
     )
 

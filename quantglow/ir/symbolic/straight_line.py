@@ -9,7 +9,7 @@ A program is text that can be stored and read back: symbols are ``s0``, ``s1``, 
     v2 >= 0
 
 Equal parts are computed once.  The lines become one Python function.  Text that is read is not:
-each line is read as numbers, and written anew from these (``_Reader``).
+each line is read as numbers, and written anew from these (``_CodeReader``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quantglow.ir.symbolic.expression import (
     Quotient,
     Symbol,
     Values,
-    operands_of,
+    atom_operands,
 )
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import FileFormatError
@@ -264,7 +264,7 @@ class Evaluation:
             for atom in atoms:
                 if isinstance(atom, Quotient) and atom.divisor.constant is None:
                     yield atom.divisor
-                inside = set(operands_of(atom)) - visited
+                inside = set(atom_operands(atom)) - visited
                 visited |= inside
                 waiting += inside
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from quantglow.ir.symbolic.expression import Expression
 from quantglow.ir.symbolic.guards import Guard, Relation
-from quantglow.ir.symbolic.size import Size, expression_of, is_free, maximum, symbols
-from quantglow.support.processes.threads import undisturbed
+from quantglow.ir.symbolic.size import Size, is_free, maximum, symbols, to_expression
+from quantglow.support.processes.threads import run_undisturbed
 
 RESERVED = {"floor", "max", "inf", "nan"}
 """Names in texts that are not symbols."""
@@ -66,7 +66,7 @@ class _SizeReader:
         """The size of a tree."""
         match tree:
             case ast.Constant(value=int() as value) if type(value) is int:
-                return bounded(value)
+                return clamp(value)
             case ast.Name(id=name) if name in self.sizes:
                 return self.sizes[name]
             case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -76,7 +76,7 @@ class _SizeReader:
             case ast.BinOp(left=left, op=ast.Sub(), right=right):
                 return self.size(left) - self.size(right)
             case ast.BinOp(left=left, op=ast.Mult(), right=right) if not is_sum(right):
-                return checked(self.size(left) * self.size(right))
+                return check(self.size(left) * self.size(right))
             case ast.Call(func=ast.Name(id="floor"), args=[numerator, divisor], keywords=[]):
                 return quotient(self.size(numerator), self.size(divisor))
             case ast.Call(func=ast.Name(id="max"), args=[first, second], keywords=[]):
@@ -97,26 +97,26 @@ def quotient(numerator: int, divisor: int) -> int:
     return numerator // divisor
 
 
-def bounded(value: int) -> int:
+def clamp(value: int) -> int:
     """A number of a text.  Raises ``ValueError`` for one that has too many digits."""
     if abs(value) > MOST_VALUE:
         raise ValueError("a number of an expression has more than 63 bits")
     return value
 
 
-def checked(product: int) -> int:
+def check(product: int) -> int:
     """A product.  Raises ``ValueError`` for one that is larger than those of shapes."""
-    terms = expression_of(product).terms
+    terms = to_expression(product).terms
     is_large = len(terms) > MOST_TERMS or any(abs(c) > MOST_VALUE for _, c in terms)
     if is_large or any(len(monomial) > MOST_FACTORS for monomial, _ in terms):
         raise ValueError("a product of an expression is too large")
     return product
 
 
-def tree_of(text: str) -> ast.expr:
+def parse_tree(text: str) -> ast.expr:
     """The syntax tree of a text.  Raises ``ValueError``."""
     try:
-        return undisturbed(lambda: ast.parse(text, mode="eval")).body
+        return run_undisturbed(lambda: ast.parse(text, mode="eval")).body
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot read {text[:60]!r}: {error}") from None
 
@@ -126,7 +126,7 @@ def read_expression(text: str, names: Iterable[str] | Mapping[str, int]) -> Expr
     alone: then divisors must be positive where all symbols are ``USUAL``.  Raises ``ValueError``.
     """
     sizes = names if isinstance(names, Mapping) else symbols(dict.fromkeys(names, USUAL))[0]
-    return expression_of(size_from(tree_of(text), sizes))
+    return to_expression(size_from(parse_tree(text), sizes))
 
 
 def size_text(value: object) -> str:

@@ -44,14 +44,14 @@ __all__ = [
     "Located",
     "SamplePlace",
     "batch_sizes",
-    "feeds_of",
-    "first_of",
+    "first_feeds",
     "is_one",
+    "read_feeds",
     "samples_in",
 ]
 
 
-def feeds_of(
+def read_feeds(
     data: Any, signature: Signature, called: str = "the calibration data"
 ) -> Iterator[Located]:
     """Feeds of one model batch each, from samples that hold one or several.
@@ -65,8 +65,8 @@ def feeds_of(
     are left out.  It may lack the axis of the batch.  Feeds are copies: an iterator may fill the
     same arrays again.  ``called`` is how errors call the data.  Raises ``CalibrationError``.
     """
-    whole = name_of(data, called) if is_one(data) else ""
-    sizes, names = batch_sizes(signature), names_of(signature)
+    whole = data_name(data, called) if is_one(data) else ""
+    sizes, names = batch_sizes(signature), input_names(signature)
     for index, element in enumerate(samples_in(data, names)):
         sample, _ = without_labels(element, names)
         origin = sample.place if isinstance(sample, Located | Unnamed) else ""
@@ -74,7 +74,7 @@ def feeds_of(
         values = sample.values if isinstance(sample, Unnamed) else sample
         arrays = _by_name(values, names, place)
         checked = {
-            port.name: _checked(arrays[port.name], port, sizes.get(port.name), place)
+            port.name: _check(arrays[port.name], port, sizes.get(port.name), place)
             for port in signature.inputs
         }
         _check_symbols(checked, {} if signature.has_free_batch else sizes, signature, place)
@@ -114,24 +114,24 @@ def is_one(data: Any) -> bool:
     return isinstance(data, np.ndarray | Mapping)
 
 
-def name_of(data: Any, called: str) -> str:
+def data_name(data: Any, called: str) -> str:
     """How errors call data: by its path if it has one, or as it is ``called``."""
     return repr(os.fspath(data)) if isinstance(data, str | os.PathLike) else called
 
 
-def names_of(signature: Signature) -> list[str]:
+def input_names(signature: Signature) -> list[str]:
     """The names of the inputs."""
     return [port.name for port in signature.inputs]
 
 
-def first_of(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
+def first_feeds(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
     """The first feeds, and data that still contains them; None if there are none that fit."""
     with suppress(CalibrationError):
-        samples = samples_in(data, names_of(signature))
+        samples = samples_in(data, input_names(signature))
         iterator = iter(samples)
         for sample in iterator:
             data = chain([sample], iterator) if iterator is samples else data
-            return next(feeds_of([sample], signature), None), data
+            return next(read_feeds([sample], signature), None), data
     return None, data
 
 
@@ -225,7 +225,7 @@ def _by_name(sample: Any, names: list[str], place: SamplePlace) -> Mapping[str, 
     return dict(zip(names, arrays, strict=True))
 
 
-def _checked(value: Any, port: Port, batch: int | None, place: SamplePlace) -> Array:
+def _check(value: Any, port: Port, batch: int | None, place: SamplePlace) -> Array:
     """The array in the input's element type; its first axis may hold several batches.
 
     Floats of any type are converted as at run time: to the declared type, then to float32.
@@ -344,7 +344,7 @@ def samples_at(path: str | os.PathLike[str], names: Sequence[str]) -> Iterable[A
         return samples_of_folder(place)
     if (suffix := place.suffix.lower()) in READERS:
         return READERS[suffix](place, tuple(names))
-    return [array_files.named_arrays(path)]
+    return [array_files.open_arrays(path)]
 
 
 def is_streamed(path: str | os.PathLike[str]) -> bool:

@@ -105,17 +105,17 @@ class ArrayFolder:
 
     def __iter__(self) -> Iterator[Any]:
         for file in self.files:
-            yield located(file)
+            yield locate(file)
 
 
-def located(file: Path) -> Any:
+def locate(file: Path) -> Any:
     """The arrays of a file, which knows its place; those of an ``.npy`` file have no name."""
     if file.suffix == ".npy":
         return Unnamed(one_array(file), repr(file.name))
-    return Located(named_arrays(file), repr(file.name))
+    return Located(open_arrays(file), repr(file.name))
 
 
-def named_arrays(path: str | os.PathLike[str]) -> Mapping[str, Array]:
+def open_arrays(path: str | os.PathLike[str]) -> Mapping[str, Array]:
     """The arrays of an ``.npz`` file.  Raises ``CalibrationError``."""
     try:
         return read_arrays(path)
@@ -158,7 +158,7 @@ class SampleTable:
         rows = csv_rows(self) if self.path.suffix.lower() == ".csv" else parquet_rows(self)
         for index, row in enumerate(rows):
             place = f"row {index} of {self.path.name!r}"
-            yield Located(sample_of(row, self.names, place), place)
+            yield Located(parse_sample(row, self.names, place), place)
 
     def columns(self, header: Sequence[str]) -> list[str]:
         """The columns that samples are made of, and those of labels.  Raises
@@ -180,7 +180,7 @@ class SampleTable:
         )
 
 
-def sample_of(row: Row, names: Sequence[str], place: str) -> Row:
+def parse_sample(row: Row, names: Sequence[str], place: str) -> Row:
     """The values of the inputs, and labels, of a row.  Raises ``CalibrationError``."""
     for column, value in row.items():
         if value is None:
@@ -210,13 +210,13 @@ def csv_rows(table: SampleTable) -> Iterator[Row]:
                         f"{place} has more cells than there are columns. "
                         "Remedy: a name for each column in the first line."
                     )
-                yield {name: number_of(name, row[name], place) for name in columns}
+                yield {name: parse_number(name, row[name], place) for name in columns}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         remedy = "write a line of names, then rows of numbers"
         raise unreadable(table.path, error, remedy) from error
 
 
-def number_of(column: str, text: str | None, place: str) -> int | float:
+def parse_number(column: str, text: str | None, place: str) -> int | float:
     """The number of a cell.  Raises ``CalibrationError``."""
     if text is None or not text.strip():
         raise missing_value(column, place)

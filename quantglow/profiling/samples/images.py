@@ -55,7 +55,7 @@ class ImageFolder:
         self.preprocess = preprocessing("preprocess", preprocess)
         self.files = image_files(self.path)
         self.classes: list[str] = (
-            classes_of(self.path, self.files) if flag("labels", labels) else []
+            list_classes(self.path, self.files) if flag("labels", labels) else []
         )
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class ImageFolder:
         library = package("PIL.Image", "images", f"the folder {str(self.path)!r}", CalibrationError)
         for file in self.files:
             place = repr(str(file.relative_to(self.path)))
-            yield self.sample(self.prepared(opened(library, file), place), file, place)
+            yield self.sample(self.prepared(open_image(library, file), place), file, place)
 
     def prepared(self, image: Any, place: str) -> Any:
         """The result of preprocessing.  Raises ``CalibrationError`` for what a function raises."""
@@ -104,7 +104,7 @@ def image_files(folder: Path) -> list[Path]:
     return files
 
 
-def classes_of(folder: Path, files: list[Path]) -> list[str]:
+def list_classes(folder: Path, files: list[Path]) -> list[str]:
     """The names of subfolders, which are classes.  Raises ``CalibrationError``."""
     for file in files:
         if file.parent == folder:
@@ -115,7 +115,7 @@ def classes_of(folder: Path, files: list[Path]) -> list[str]:
     return sorted({entry.name for entry in folder.iterdir() if entry.is_dir()})
 
 
-def opened(library: Any, file: Path) -> Any:
+def open_image(library: Any, file: Path) -> Any:
     """An image in RGB.  Raises ``CalibrationError``."""
     try:
         with library.open(file) as image:
@@ -196,7 +196,7 @@ def preprocessing(option: str, choice: Any) -> Preprocess:
         return PREPROCESSING[name](int(argument) if argument else SIDE)
     if not name or not argument:
         raise OptionError(f"{option} {choice!r} is unknown. {REMEDY}")
-    return function_of(option, name, argument)
+    return load_function(option, name, argument)
 
 
 REMEDY = (
@@ -205,7 +205,7 @@ REMEDY = (
 )
 
 
-def function_of(option: str, module: str, name: str) -> Preprocess:
+def load_function(option: str, module: str, name: str) -> Preprocess:
     """A function of a module, which may lie in the current folder.  Raises ``OptionError``."""
     with current_folder_first():
         try:

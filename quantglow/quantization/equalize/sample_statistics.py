@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from quantglow.interpreter import Listener, interpret
-from quantglow.interpreter.branches import taken_only
+from quantglow.interpreter.branches import listen_to_taken
 from quantglow.interpreter.executor import peak_nbytes
 from quantglow.interpreter.stacks import MOST, in_groups, interpret_together, runs_together
 from quantglow.ir.graph.graph import Graph
@@ -96,7 +96,7 @@ class FloatRuns:
         for feeds in samples:
             if self._takes_place(graph):
                 values: dict[str, Array] = {}
-                recorder = taken_only(graph, partial(_shown, values.__setitem__, None))
+                recorder = listen_to_taken(graph, partial(_shown, values.__setitem__, None))
                 interpret(graph, feeds, [*listeners, recorder])
                 with self.lock:
                     self.cached.append((feeds, values))
@@ -155,7 +155,7 @@ class FloatRuns:
         stored = next((values for cached, values in self.cached if cached is samples[0]), None)
         if stored is None:
             graph = graph_for(samples[0], self.graph)
-            self.run(samples, [taken_only(graph, partial(_shown, take, names))])
+            self.run(samples, [listen_to_taken(graph, partial(_shown, take, names))])
             return
         for name in stored.keys() & names:
             take(name, stored[name])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
-from quantglow.interpreter.branches import branches_of
+from quantglow.interpreter.branches import find_branches
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Input, Node
@@ -208,7 +208,7 @@ def conditions(graph: Graph, floats: Set[Node]) -> list[Node]:
     """Conditions of branches, with the operators before them, up to products, that no int8 operator
     reads.
     """
-    selected = {branch.condition for branch in branches_of(graph)}
+    selected = {branch.condition for branch in find_branches(graph)}
     for node in reversed(graph.compute_nodes() if selected else []):
         readers = set(graph.users[node])
         leads = readers & selected and all(user in selected or user in floats for user in readers)

@@ -15,7 +15,7 @@ from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Log, Loop, Softmax
 from quantglow.ir.ops.binary import Binary
-from quantglow.profiling.specials import text_of
+from quantglow.profiling.specials import describe_specials
 from quantglow.quantization.plan import float_heuristics as heuristics
 from quantglow.quantization.plan.draft import FloatRule, PlanDraft
 from quantglow.quantization.plan.eligibility import divisors, ineligibility, normalizations
@@ -79,7 +79,7 @@ def ineligible_operators(draft: PlanDraft) -> Mapping[Node, str]:
 def _special_ineligibility(node: Node, draft: PlanDraft) -> str:
     """Why the special values of its result keep the node float, or an empty string."""
     if node in draft.special:
-        return f"its values include {text_of(draft.special[node])}"
+        return f"its values include {describe_specials(draft.special[node])}"
     return MASKED if node in draft.masked else ""
 
 
@@ -90,7 +90,7 @@ def _range_ineligibility(node: Node, draft: PlanDraft) -> str:
     for value in values:
         if value in special:
             kind = "constant" if isinstance(value, Constant) else "operand"
-            return f"its {kind} {value.name!r} includes {text_of(special[value])}"
+            return f"its {kind} {value.name!r} includes {describe_specials(special[value])}"
         if value in draft.masked:
             return MASKED
         if value not in ranges and isinstance(value, Constant):

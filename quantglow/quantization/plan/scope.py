@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.names import known_names
 from quantglow.ir.graph.node import OPS, Node
-from quantglow.ir.graph.origins import Origin, Origins, origins_of
+from quantglow.ir.graph.origins import Origin, Origins, find_origins
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.support.errors import IgnoredScopeError
 
@@ -48,7 +48,7 @@ def has_scope(config: QuantizationConfig) -> bool:
 def origins_by_node(graph: Graph) -> Iterator[tuple[Node, Origins]]:
     """Every operator and its origins, those of bodies included."""
     for node in graph.compute_nodes():
-        yield node, origins_of(node, graph.origins)
+        yield node, find_origins(node, graph.origins)
         for body in node.bodies:
             yield from origins_by_node(body)
 

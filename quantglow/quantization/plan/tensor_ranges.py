@@ -31,7 +31,7 @@ from quantglow.ir.ops import Add, MatMul, Mul, Pad, Sub
 from quantglow.ir.types import ElementType
 from quantglow.profiling import Profile, Range, choose_range
 from quantglow.profiling.histogram import Histogram
-from quantglow.profiling.specials import NONE, Specials, shows_specials, specials_of
+from quantglow.profiling.specials import NONE, Specials, node_specials, shows_specials
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.eligibility import Function, function_of
 from quantglow.quantization.plan.params import activation_element
@@ -166,7 +166,7 @@ def _special_values(graph: Graph, profile: Profile | None, masks: bool) -> dict[
         if isinstance(node, Constant) or shows_specials(node):
             hidden = {o: _hiding(o, node, histogram) for o in node.operands} if masks else {}
             of = {o: specials.get(o, NONE) | hidden.get(o, NONE) for o in node.operands}
-            values |= specials_of(node, of.__getitem__)
+            values |= node_specials(node, of.__getitem__)
         if masks and isinstance(node, Pad):
             values |= _infinities(node.value, node.value)
         if values:

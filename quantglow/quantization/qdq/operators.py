@@ -24,7 +24,7 @@ from quantglow.ir.ops import (
     Table,
     Transpose,
 )
-from quantglow.ir.ops.arithmetic import dequantize, quant_of, quantize, representable
+from quantglow.ir.ops.arithmetic import dequantize, quantization, quantize, representable
 from quantglow.ir.ops.binary import Binary
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.types import DType, ElementType
@@ -131,7 +131,7 @@ def moved_constant(node: Node, x: Node, uses: Uses) -> Node | None:
 def pads_exactly(node: Pad, x: Node) -> bool:
     """Whether the padding is one of the reals that the integers stand for."""
     code = np.array(representable(x.type, node.value))
-    return float(dequantize(code, quant_of(x.type))) == node.value
+    return float(dequantize(code, quantization(x.type))) == node.value
 
 
 @rewrite_pass("real-constants")

@@ -33,7 +33,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.expression import arg
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.ops.groupwise import BITS, GRAIN, LONGEST, PackedWeights, packed_codes
+from quantglow.ir.ops.groupwise import BITS, GRAIN, LONGEST, PackedWeights, pack_codes
 from quantglow.ir.types import DType, ElementType
 from quantglow.quantization.qdq.contraction import fold_stored_scales
 from quantglow.quantization.qdq.operators import real_constants
@@ -153,7 +153,7 @@ def packed_weights(stored: Constant) -> PackedWeights | None:
         return None
     middle = 2 ** (bits - 1)
     return PackedWeights(
-        packed_codes((codes + middle)[:, None], bits),
+        pack_codes((codes + middle)[:, None], bits),
         np.ascontiguousarray(scales[:, None]),
         (points + middle).astype(np.uint8)[:, None] if points.any() else None,
         bits,

@@ -46,7 +46,7 @@ from quantglow.quantization.rounding.techniques import (
 from quantglow.quantization.rules import Operands, integer_operands
 from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.support.processes.workers import side_by_side
-from quantglow.support.progress import shown
+from quantglow.support.progress import show
 
 TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
     "adapt-weights": adapt_weights,
@@ -107,7 +107,7 @@ def recover(
     with side_by_side():
         runs = begin(task, samples, int8_samples or samples)
         try:
-            for name in shown(layers, "Recovering accuracy", progress):
+            for name in show(layers, "Recovering accuracy", progress):
                 if deadline.is_over:
                     break
                 improved.operands[name] = _improved(task, name, runs, improved, per_channel)

@@ -24,7 +24,7 @@ from quantglow.interpreter.stacks import Evaluator, Stacks, in_groups
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node, StoredConstant, ancestors
 from quantglow.ir.ops import LogSoftmax, Reshape, Sigmoid, Softmax
-from quantglow.ir.ops.arithmetic import quant_of, rounded_reals
+from quantglow.ir.ops.arithmetic import quantization, round_reals
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.types import ElementType
 from quantglow.profiling.samples.feeds import Feeds
@@ -217,7 +217,7 @@ def _evaluated(
     element = plan.elements.get(node) if is_stored(plan, node) else None
     if isinstance(node, Constant) or element is None:
         return Rounded(value, value)
-    stored = value.mapped(lambda array: rounded_reals(array, element))
+    stored = value.mapped(lambda array: round_reals(array, element))
     return Rounded(stored if is_int8 else value, stored)
 
 
@@ -229,7 +229,7 @@ def rounded_weights(plan: Plan) -> dict[Node, Array]:
             w: Any = node.w
             if isinstance(w, StoredConstant):
                 continue
-            quantized = quantize_weights(w.value, None, quant_of(plan.elements[node.x]))
+            quantized = quantize_weights(w.value, None, quantization(plan.elements[node.x]))
             reals[w] = quantized.weights.astype(np.float32) * quantized.scales
     return reals
 

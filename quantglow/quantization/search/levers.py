@@ -41,7 +41,7 @@ from quantglow.quantization.search.trials import Candidate, Ranges, Trials, spli
 from quantglow.quantization.smoothing_scales import SUFFIX, unscaled_name, with_scaled_names
 from quantglow.support.processes.interrupts import NEVER, Deadline, Interrupted
 from quantglow.support.processes.workers import side_by_side
-from quantglow.support.progress import shown
+from quantglow.support.progress import show
 from quantglow.transforms.float.fusion import fuse_functions
 
 STRETCHES, MORE_STRETCHES = 4, 12
@@ -72,7 +72,7 @@ def prepare(
     parts = split(samples, config.seed)
     trials = Trials(start, config, *parts, runs or FloatRuns(graph), deadline)
     with suppress(Interrupted), side_by_side():  # The best so far is whole.
-        for _ in shown(steps(trials), STAGE.capitalize(), progress):
+        for _ in show(steps(trials), STAGE.capitalize(), progress):
             if deadline.is_over:
                 break
         else:

@@ -21,7 +21,7 @@ import numpy as np
 from quantglow.interpreter.executor import Execution
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
-from quantglow.ir.ops.arithmetic import quant_of
+from quantglow.ir.ops.arithmetic import quantization
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.types import ElementType
 from quantglow.profiling import Histogram, Profile, Range
@@ -133,7 +133,7 @@ class RangeTrial:
         Rounding errors grow with the square of the step; the rest is clipping.
         """
         errors = self.errors[root]
-        steps = np.array([quant_of(types[root]).scale for types in self.types])
+        steps = np.array([quantization(types[root]).scale for types in self.types])
         rounding = errors[:, :1] * np.square(steps / steps[0])
         return np.asarray(errors + (COHERENCE - 1) * np.maximum(errors - rounding, 0.0))
 

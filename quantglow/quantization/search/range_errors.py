@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.ir.ops.arithmetic import clip_steps, quant_of
+from quantglow.ir.ops.arithmetic import clip_steps, quantization
 from quantglow.ir.ops.native import native_ops
 from quantglow.ir.types import ElementType
 from quantglow.support.arrays import Array
@@ -31,9 +31,9 @@ class Grids:
     @staticmethod
     def of(types: Sequence[ElementType]) -> Grids:
         """The grids of per-tensor types."""
-        zero_points = np.array([quant_of(element).zero_point for element in types])
+        zero_points = np.array([quantization(element).zero_point for element in types])
         limits = np.array([element.dtype.limits for element in types])
-        steps = np.array([quant_of(element).scale for element in types], np.float32)
+        steps = np.array([quantization(element).scale for element in types], np.float32)
         lows, highs = (limits - zero_points[:, None]).astype(np.float32).T
         return Grids(steps[:, None], lows[:, None], highs[:, None])
 

@@ -19,7 +19,7 @@ import numpy as np
 from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv
-from quantglow.ir.ops.arithmetic import quant_of
+from quantglow.ir.ops.arithmetic import quantization
 from quantglow.ir.ops.binary import Binary
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.native import native_ops
@@ -230,7 +230,7 @@ def groups_apart(group: int, work: int) -> int:
 
 def _reach(element: ElementType) -> Range:
     """The reals from the lowest to the highest integer."""
-    params, (low, high) = quant_of(element), element.dtype.limits
+    params, (low, high) = quantization(element), element.dtype.limits
     return Range(
         params.scale * (low - params.zero_point), params.scale * (high - params.zero_point)
     )

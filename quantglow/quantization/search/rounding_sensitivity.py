@@ -20,9 +20,9 @@ from quantglow.interpreter.executor import Execution
 from quantglow.interpreter.stacks import Evaluator, Stacks, in_groups
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
-from quantglow.ir.ops.arithmetic import rounded_reals
+from quantglow.ir.ops.arithmetic import round_reals
 from quantglow.ir.ops.contraction import Contraction
-from quantglow.ir.ops.work import evaluated_macs
+from quantglow.ir.ops.work import count_evaluated_macs
 from quantglow.ir.types import ElementType
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.plan.int16 import group_of, is_stored
@@ -38,7 +38,7 @@ from quantglow.quantization.shape_variants import VariantEvaluator
 from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.support.processes.workers import each, side_by_side
-from quantglow.support.progress import shown
+from quantglow.support.progress import show
 
 MIN_SAMPLES, MAX_SAMPLES = 2, 8
 """Minimum and maximum number of calibration samples on which errors are measured.  Each costs half
@@ -107,7 +107,7 @@ def knapsack(
 
 def _some(plan: Plan, count: int, samples: Sequence[Feeds]) -> Sequence[Feeds]:
     """Samples spread over all, as many as ``MAX_WORK`` allows with ``count`` candidates."""
-    work = sum(map(evaluated_macs, plan.graph.compute_nodes())) * count / 2
+    work = sum(map(count_evaluated_macs, plan.graph.compute_nodes())) * count / 2
     size = min(max(int(MAX_WORK / max(work, 1)), MIN_SAMPLES), MAX_SAMPLES)
     return samples[:: -(-len(samples) // size)]
 
@@ -138,7 +138,7 @@ def rounding_sensitivities(
         trials = _corrected(trials, plan.graph, samples)
     needed = _exact_reads(plan.graph).union(ends, *(trial.stored for trial in trials))
     noise, signal = np.zeros((2, len(roots), len(compared)))
-    for group in shown(_groups(plan.graph, samples), "Choosing int16", progress):
+    for group in show(_groups(plan.graph, samples), "Choosing int16", progress):
         if deadline.is_over:
             break
         evaluator = VariantEvaluator(plan.graph, group)
@@ -234,7 +234,7 @@ class _Trial:
         if node not in self.stored:
             return UNCHANGED if value is None else _Change(value, value)
         real = exact[node] if value is None else value
-        rounded = real.mapped(lambda array: rounded_reals(array, self.element))
+        rounded = real.mapped(lambda array: round_reals(array, self.element))
         return _Change(rounded if is_int8 else value, rounded)
 
 

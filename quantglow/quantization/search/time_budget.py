@@ -44,7 +44,7 @@ from quantglow.ir.ops.work import (
     MOVED_BYTES,
     RESULTS,
     WEIGHT_BYTES,
-    macs_of,
+    count_macs,
 )
 from quantglow.profiling import Profile
 from quantglow.profiling.samples.feeds import Feeds
@@ -93,7 +93,7 @@ def products_seconds(node: Node) -> float:
     """Time of the multiply-accumulates of an int8 operator, and of reading its weights."""
     weights = node.w.type.size if isinstance(node, Contraction) else 0
     rate = DEPTHWISE_MACS if is_depthwise(node) else DENSE_MACS
-    return macs_of(node) / rate + weights / WEIGHT_BYTES
+    return count_macs(node) / rate + weights / WEIGHT_BYTES
 
 
 def is_depthwise(node: Node) -> bool:
@@ -123,7 +123,7 @@ def _reading_seconds(value: Node, reader: Node) -> float:
         return 0.0
     weights = reader.w.type.size if isinstance(reader, Contraction) else 0
     rate = INT16_DEPTHWISE_MACS if is_depthwise(reader) else INT16_DENSE_MACS
-    return macs_of(reader) / rate + weights / WEIGHT_BYTES
+    return count_macs(reader) / rate + weights / WEIGHT_BYTES
 
 
 def fused_function_seconds(layer: Node) -> float:

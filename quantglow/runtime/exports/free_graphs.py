@@ -308,7 +308,7 @@ class ShapeComparison:
         """Run both models on the same arrays.  Raises ``CannotStayFreeError`` where they differ."""
         try:
             case = case_with(self.free.template, dict(sizes), self.free.case.values)
-            feeds = feeds_of(self.free.programs.graph_at(case), self.free.case)
+            feeds = zero_feeds(self.free.programs.graph_at(case), self.free.case)
             session = opened(special.core)
             expected = session.run({name: feeds[name] for name in session.input_names})
         except QuantglowError:
@@ -337,7 +337,7 @@ def sizes_at(template: Template, case: Case) -> dict[str, int]:
     return {dim: size for dim, size in pairs if isinstance(dim, str)}
 
 
-def feeds_of(graph: Graph, case: Case) -> dict[str, Array]:
+def zero_feeds(graph: Graph, case: Case) -> dict[str, Array]:
     """Arrays for the inputs of a graph: numbers of both signs, indices 0 and 1."""
     rng = np.random.default_rng(0)
     values = dict(case.values or ())

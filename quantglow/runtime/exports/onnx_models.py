@@ -14,13 +14,13 @@ from quantglow.ir.graph.signature import Shapes, Signature
 from quantglow.runtime.exports.free_graphs import REMEDY, CannotStayFreeError, FreeGraph, sizes_at
 from quantglow.runtime.programs.symbolic_graphs import (
     USUAL,
+    case_template,
     case_with,
     fitting,
-    template_of,
     without_ones,
 )
 from quantglow.runtime.shapes.free_shapes import FreeShapes
-from quantglow.runtime.shapes.specializations import ModelPrograms, case_of
+from quantglow.runtime.shapes.specializations import ModelPrograms, served_case
 from quantglow.support.errors import (
     FallbackError,
     InputError,
@@ -53,10 +53,10 @@ def free_model(programs: FreeShapes) -> bytes:
     and none was found.
     """
     refused: QuantglowError | None = None
-    cases, most, refusals = _known(programs), 0, 0
+    cases, most, refusals = _know(programs), 0, 0
     for case in _cases(programs, cases):
         try:
-            free = FreeGraph.of(programs, template_of(programs.signature, case), case, cases)
+            free = FreeGraph.of(programs, case_template(programs.signature, case), case, cases)
             if len(free.hints) < most:
                 break  # it would fix a dimension of which the model takes other sizes
             most = len(free.hints)
@@ -100,13 +100,13 @@ def _is_compiled(programs: FreeShapes, case: Case) -> bool:
     return False
 
 
-def _known(programs: FreeShapes) -> list[Case]:
+def _know(programs: FreeShapes) -> list[Case]:
     """The cases that came, those of most free dimensions first."""
-    first = [] if programs.is_empty else [case_of(programs.first)]
+    first = [] if programs.is_empty else [served_case(programs.first)]
     cases = list(dict.fromkeys([*first, *reversed(programs.cases)]))
 
     def count(case: Case) -> int:
-        return len(fitting(template_of(programs.signature, case), case) or {})
+        return len(fitting(case_template(programs.signature, case), case) or {})
 
     return sorted(cases, key=count, reverse=True)[:MOST_KNOWN]
 
@@ -118,9 +118,9 @@ def _cases(programs: FreeShapes, cases: Sequence[Case]) -> Iterator[Case]:
     signature = programs.signature
     for case in cases:
         for are_apart in (True, False):
-            yield _grown(signature, case, are_apart)
+            yield _grow(signature, case, are_apart)
     for case in cases:
-        yield _served_case(programs, case)
+        yield _serve_case(programs, case)
     if cases:
         return
     if unranked := [port.name for port in signature.inputs if port.dims is None]:
@@ -134,13 +134,13 @@ def _cases(programs: FreeShapes, cases: Sequence[Case]) -> Iterator[Case]:
             for port in signature.inputs
         }
         for are_apart in (True, False):
-            yield _grown(signature, Case.of(shapes), are_apart)
+            yield _grow(signature, Case.of(shapes), are_apart)
 
 
-def _served_case(programs: FreeShapes, case: Case) -> Case:
+def _serve_case(programs: FreeShapes, case: Case) -> Case:
     """The case with ``USUAL`` for each free dimension of 1 of which the model takes that."""
     large = without_ones(programs.signature, case)
-    template = template_of(programs.signature, large)
+    template = case_template(programs.signature, large)
     sizes = fitting(template, large) or {}
     ones = [name for name, size in sizes_at(template, case).items() if size == 1]
     accepted = {**sizes, **dict.fromkeys(ones, 1)}
@@ -151,11 +151,11 @@ def _served_case(programs: FreeShapes, case: Case) -> Case:
     return case_with(template, accepted, case.values)
 
 
-def _grown(signature: Signature, case: Case, are_apart: bool) -> Case:
+def _grow(signature: Signature, case: Case, are_apart: bool) -> Case:
     """The case with at least ``USUAL`` for each free dimension; ``are_apart``: all of them differ,
     those of equal large sizes by a factor."""
     large = without_ones(signature, case)
-    template = template_of(signature, large)
+    template = case_template(signature, large)
     sizes: dict[str, int] = {}
     for name, size in (fitting(template, large) or {}).items():
         least = max(size, USUAL)
@@ -191,7 +191,7 @@ def whole_model(programs: ModelPrograms, shapes: Shapes | None) -> bytes:
 def check_values(programs: FreeShapes) -> None:
     """Raise ``ModelError`` where values of inputs decide shapes or branches: an ONNX model would be
     that of some values only."""
-    cases = [] if programs.is_empty else [case_of(programs.first)]
+    cases = [] if programs.is_empty else [served_case(programs.first)]
     names = {name for case in (*cases, *programs.cases) for name, _ in case.values or ()}
     if names:
         raise ModelError(

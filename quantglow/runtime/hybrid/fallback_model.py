@@ -18,11 +18,11 @@ from quantglow.runtime.compiled import (
     save_with_code,
 )
 from quantglow.runtime.exports.onnx_models import write
-from quantglow.runtime.hybrid.tails import StagedTail, joined_model
+from quantglow.runtime.hybrid.tails import StagedTail, join_model
 from quantglow.runtime.hybrid.tails import Tail as Behind
 from quantglow.runtime.programs.answers import Answers
 from quantglow.runtime.programs.build import MAX_THREADS
-from quantglow.runtime.programs.feeds import TensorInfo, chosen_outputs, feeds_by_name, feeds_of
+from quantglow.runtime.programs.feeds import TensorInfo, check_feeds, choose_outputs, feeds_by_name
 from quantglow.runtime.saved.saving import SavedTail
 from quantglow.runtime.serving.infer_queue import InferQueue
 from quantglow.runtime.shapes.specializations import ModelPrograms
@@ -31,7 +31,7 @@ from quantglow.support.arguments import file_path, integer, options_named, strin
 from quantglow.support.arguments import shapes as shapes_of
 from quantglow.support.classes import OfOneProcess, cached_property
 from quantglow.support.errors import OptionError
-from quantglow.support.timeline import traced_run
+from quantglow.support.timeline import trace_run
 from quantglow.support.views import HasDrawing
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class FallbackModel(OfOneProcess, HasDrawing):
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """The outputs, as ``CompiledModel.run``; sequences are lists of arrays."""
-        names = chosen_outputs(output_names, [output.name for output in self.get_outputs()])
-        return self.results(names, feeds_of(feeds, self.get_inputs))
+        names = choose_outputs(output_names, [output.name for output in self.get_outputs()])
+        return self.results(names, check_feeds(feeds, self.get_inputs))
 
     def results(self, output_names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
         """The named outputs."""
@@ -119,7 +119,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
 
     def trace(self, feeds: Mapping[str, Any], path: str | os.PathLike[str]) -> list[Any]:
         """All outputs of a run whose timeline goes to ``path``, as ``CompiledModel.trace``."""
-        return traced_run(self, feeds, path)
+        return trace_run(self, feeds, path)
 
     def warm_up(
         self, shapes: Iterable[Mapping[str, Sequence[int]]], *, specialised: bool = False
@@ -294,7 +294,7 @@ class PartlyCompiledModel(FallbackModel):
     def to_onnx(self, input_shapes: Shapes | None = None) -> bytes:
         """The model that ``export_onnx`` writes."""
         head = self.head.to_onnx(input_shapes)
-        return joined_model(head, self.tail, self.staged, self.output_names)
+        return join_model(head, self.tail, self.staged, self.output_names)
 
     def __repr__(self) -> str:
         return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"

@@ -126,7 +126,7 @@ class Bodies(Concise):
 def program_at(programs: ModelPrograms, shapes: BodyShapes) -> Executable:
     """The program of a trip.  Raises ``BackendError`` where its body is no single program of ours,
     and ``QuantglowError`` where it cannot be compiled."""
-    served = served_at(programs, shapes)
+    served = serve_at(programs, shapes)
     if left := served.build.fallback:
         names = ", ".join(f"{node.name!r} ({node.op}): {node.reason}" for node in left)
         raise BackendError(f"its body has operators for other runtimes: {names}")
@@ -135,7 +135,7 @@ def program_at(programs: ModelPrograms, shapes: BodyShapes) -> Executable:
     return served.build.executable
 
 
-def served_at(programs: ModelPrograms, shapes: BodyShapes) -> Served:
+def serve_at(programs: ModelPrograms, shapes: BodyShapes) -> Served:
     """The program for these shapes, which the inputs may have."""
     programs.signature.check(shapes, 1)
     return programs.prepare(Case.of(shapes)) if isinstance(programs, FreeShapes) else programs.first

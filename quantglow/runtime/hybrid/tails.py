@@ -173,20 +173,20 @@ class StagedTail(Concise):
         names = ", ".join(node.name for node in self.nodes if node.name in self.late)
         notes = []
         if self.loop is not None and not self.loop.is_left:
-            kind = kind_of(self.loop.is_int8, self.loop.not_int8)
+            kind = tail_kind(self.loop.is_int8, self.loop.not_int8)
             notes.append(f"the body of the loop {names} is compiled as a model of its own, {kind}")
         if self.suffix is not None:
-            kind = kind_of(self.is_int8, self.why)
+            kind = tail_kind(self.is_int8, self.why)
             notes.append(f"the part behind {names} is compiled as a model of its own, {kind}")
         return notes
 
     def suffix_file(self) -> bytes:
         """The bytes of a ``.qgm`` file of the rest, if a file needs it: else none."""
-        return file_of(self.suffix) if self.is_int8 and self.suffix is not None else b""
+        return file_bytes(self.suffix) if self.is_int8 and self.suffix is not None else b""
 
     def body_file(self) -> bytes:
         """The same of the body of the loop."""
-        return b"" if self.loop is None or self.loop.int8 is None else file_of(self.loop.int8)
+        return b"" if self.loop is None or self.loop.int8 is None else file_bytes(self.loop.int8)
 
     @property
     def served(self) -> tuple[ServedShapes, ...]:
@@ -195,13 +195,13 @@ class StagedTail(Concise):
         return (*body, *(() if self.suffix is None else self.suffix.specialisations.served()))
 
 
-def kind_of(is_int8: bool, why: str) -> str:
+def tail_kind(is_int8: bool, why: str) -> str:
     """The numbers of a part; ``why`` it is not int8, if that was asked for."""
     kind = "in int8, calibrated on what the samples lead to" if is_int8 else "in float"
     return f"{kind}: {why}" if why else kind
 
 
-def file_of(model: AnyModel) -> bytes:
+def file_bytes(model: AnyModel) -> bytes:
     """The bytes of a ``.qgm`` file of a model."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rest.qgm"
@@ -209,24 +209,24 @@ def file_of(model: AnyModel) -> bytes:
         return path.read_bytes()
 
 
-def joined_model(
+def join_model(
     head: bytes, tail: bytes, staged: StagedTail | None, outputs: Sequence[str]
 ) -> bytes:
     """The model of a head and what is behind it: ``tail`` as the source has it, but for the parts
     of it that are int8.  Raises ``ModelError``."""
     # Imported here because a process that runs a saved model does not need onnx.
-    from quantglow.export.onnx.joining import LoopBody, joined
+    from quantglow.export.onnx.joining import LoopBody, join
 
     parts, body = [head], None
     if staged is not None and staged.is_int8 and staged.suffix is not None:
-        parts.append(exported(staged.suffix, "the part behind operators that decide shapes"))
+        parts.append(export(staged.suffix, "the part behind operators that decide shapes"))
     loop = None if staged is None else staged.loop
     if loop is not None and loop.int8 is not None:
-        body = LoopBody(loop.names, exported(loop.int8, "the body of a loop"))
-    return joined(tail if staged is None else staged.whole, parts, outputs, body)
+        body = LoopBody(loop.names, export(loop.int8, "the body of a loop"))
+    return join(tail if staged is None else staged.whole, parts, outputs, body)
 
 
-def exported(model: AnyModel, what: str) -> bytes:
+def export(model: AnyModel, what: str) -> bytes:
     """The ONNX model of a part, whose free dimensions have to stay free.  Raises ``ModelError``."""
     try:
         return model.to_onnx()

@@ -127,7 +127,7 @@ class TripSession(Concise):
         progress.proceed(dict(zip(names, values, strict=True)))
 
 
-def nbytes_of(kind: Kind) -> int:
+def kind_nbytes(kind: Kind) -> int:
     """The size of an array in bytes."""
     shape, dtype = kind
     return math.prod(shape) * dtype.itemsize
@@ -154,7 +154,7 @@ class TripBlock(Concise):
     @property
     def room(self) -> list[int]:
         """Bytes that a buffer of each carried value needs."""
-        return [max(map(nbytes_of, kinds)) for kinds in zip(*self.kinds, strict=True)]
+        return [max(map(kind_nbytes, kinds)) for kinds in zip(*self.kinds, strict=True)]
 
     @staticmethod
     def of(
@@ -207,7 +207,7 @@ class TripBlock(Concise):
         for stack, row in zip(progress.rows, rows, strict=True):
             stack.append(row[:done])
         progress.carried = tuple(
-            viewed(buffers[2 * n + (done % 2 if carry.after else 0)], self.kinds[done][n])
+            view(buffers[2 * n + (done % 2 if carry.after else 0)], self.kinds[done][n])
             for n, carry in enumerate(self.names.carried)
         )
 
@@ -257,7 +257,7 @@ class _Places:
     def _after(self, trip: int) -> dict[str, tuple[int, int]]:
         names = self.names
         places = {c.after: (2 * n + 1 - trip % 2, 0) for n, c in enumerate(names.carried)}
-        sizes = map(nbytes_of, self.stacked)
+        sizes = map(kind_nbytes, self.stacked)
         rows = enumerate(zip(names.stacked, sizes, strict=True), self._first_row)
         places |= {name: (n, trip * nbytes) for n, (name, nbytes) in rows}
         places[names.holds] = self._first_row + len(self.stacked) + 1, 0
@@ -281,7 +281,7 @@ def buffers_for(block: TripBlock, values: Sequence[Array], old: Sequence[Array])
     return buffers
 
 
-def viewed(buffer: Array, kind: Kind) -> Array:
+def view(buffer: Array, kind: Kind) -> Array:
     """A value in a buffer."""
     shape, dtype = kind
-    return buffer[: nbytes_of(kind)].view(dtype).reshape(shape)
+    return buffer[: kind_nbytes(kind)].view(dtype).reshape(shape)

@@ -25,13 +25,13 @@ import llvmlite
 from quantglow.codegen.llvm.cache import ObjectCache, user_cache
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.kernel import KernelCall
-from quantglow.runtime.jit.linker import UnlinkableError, linked
+from quantglow.runtime.jit.linker import UnlinkableError, link
 from quantglow.support import debug
 from quantglow.support.arguments import limit
 from quantglow.support.errors import CompileBudgetError
 from quantglow.support.processes import threads
 from quantglow.support.processes.system import at_fork, processors
-from quantglow.support.processes.threads import submitted
+from quantglow.support.processes.threads import submit_task
 
 VARIABLE = "QUANTGLOW_COMPILE_SECONDS"
 ALLOWED_SECONDS = 1200.0
@@ -57,7 +57,7 @@ libraries: dict[Target, KernelLibrary] = {}
 """One for each target in a process."""
 
 
-def allowed_seconds() -> float:
+def seconds_limit() -> float:
     """The default, or what the environment says.  Raises ``OptionError``."""
     text = os.environ.get(VARIABLE)
     return limit(VARIABLE, text) if text else ALLOWED_SECONDS
@@ -68,7 +68,7 @@ class CompileMeter:
     """The time that some kernels take.  ``total``: their number, None if it is not known."""
 
     total: int | None
-    allowed: float = field(default_factory=allowed_seconds)
+    allowed: float = field(default_factory=seconds_limit)
     done: int = 0
     spent: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -227,7 +227,7 @@ class KernelLibrary:
     def _loaded(self, objects: Mapping[str, bytes]) -> dict[str, int]:
         """Addresses of the functions that the objects define, by symbol."""
         try:
-            return linked(objects, self.target.isa.linking)
+            return link(objects, self.target.isa.linking)
         except UnlinkableError as error:
             debug.log(2, f"LLVM links {len(objects)} kernels: {error}")
         from quantglow.codegen.llvm.compiler import linked_by_llvm
@@ -247,7 +247,7 @@ def compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit]
 
     def submit(symbol: str, text: str) -> Future[bytes]:
         room.acquire()
-        future = submitted(pool, compile_, symbol, text)
+        future = submit_task(pool, compile_, symbol, text)
         future.add_done_callback(lambda _: room.release())
         return future
 

@@ -60,7 +60,7 @@ class UnlinkableError(ValueError):
 class LinkedImage:
     """Code and constants of several objects, in which only addresses outside are absolute.
 
-    ``linking`` knows the processor's relocations, ``address_of`` finds C functions.
+    ``linking`` knows the processor's relocations, ``aligned_address`` finds C functions.
     """
 
     linking: Linking
@@ -154,7 +154,7 @@ class _Object:
                     yield int(section["info"]), relocation
 
 
-def linked(objects: Mapping[str, bytes], linking: Linking | None) -> dict[str, int]:
+def link(objects: Mapping[str, bytes], linking: Linking | None) -> dict[str, int]:
     """Addresses of the symbols that each object defines; their code is loaded for good.
 
     Raises ``UnlinkableError`` when an object, the processor or the system does not allow it.

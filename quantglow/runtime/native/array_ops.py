@@ -43,7 +43,7 @@ from quantglow.ir.ops.expression import Expr
 from quantglow.ir.ops.native import Ends, IntegerEnds, Pair
 from quantglow.ir.types import DType
 from quantglow.runtime.jit.library import addresses
-from quantglow.runtime.native.buffers import address_of
+from quantglow.runtime.native.buffers import aligned_address
 from quantglow.support.arrays import Array
 
 SIGN = 0x80
@@ -103,7 +103,7 @@ class ArrayKernels:
         """``NativeOps.conv2d``"""
         channels, (kh, kw, inputs, outputs) = x.shape[3], w.shape
         groups = channels // inputs
-        offsets, taps = offsets_of(x.shape, (kh, kw), strides, dilations, result.shape[1:3])
+        offsets, taps = window_offsets(x.shape, (kh, kw), strides, dilations, result.shape[1:3])
         ends = ends or Ends(None)
         biases = np.zeros(outputs, np.float32) if ends.bias is None else ends.bias
         bias = np.ascontiguousarray(biases, np.float32)
@@ -240,7 +240,7 @@ class ArrayKernels:
     ) -> None:
         """``NativeOps.add_moments``"""
         lanes, (terms, _, width) = self.target.f32_lanes, sums.shape
-        offsets, taps = offsets_of(x.shape, kernel, strides, dilations, beside.shape[1:3])
+        offsets, taps = window_offsets(x.shape, kernel, strides, dilations, beside.shape[1:3])
         sizes = np.array([len(taps), terms, x.shape[3], width, len(offsets)], np.int64)
         room = np.zeros((PART, terms, lanes), np.float32)
         arrays = (x, beside, offsets, taps, sizes, room, sums)
@@ -264,11 +264,11 @@ class ArrayKernels:
 def array_kernels(level: str = "native") -> ArrayKernels:
     """The kernels for a target that runs here, compiled or taken from the cache of kernels."""
     target = resolve(level)
-    kernels = loaded(target, [text(target) for text in KERNELS.values()])
+    kernels = load(target, [text(target) for text in KERNELS.values()])
     return ArrayKernels(target, dict(zip(KERNELS, kernels, strict=True)))
 
 
-def loaded(target: Target, texts: Sequence[str]) -> list[Kernel]:
+def load(target: Target, texts: Sequence[str]) -> list[Kernel]:
     """Kernels, compiled or taken from the cache."""
     return [SIGNATURE(address) for address in addresses(target, texts)]
 
@@ -276,16 +276,16 @@ def loaded(target: Target, texts: Sequence[str]) -> list[Kernel]:
 @lru_cache(FUNCTIONS_KEPT)
 def function_kernel(target: Target, function: Expr) -> Kernel:
     """The kernel of a function of ``$0`` and numbers."""
-    return loaded(target, [mapped(target, function)])[0]
+    return load(target, [mapped(target, function)])[0]
 
 
 def run(kernel: Kernel, arrays: tuple[Array, ...], items: int) -> None:
     """Run a kernel on all its items; the arrays are held until it ends."""
-    kernel(POINTERS[len(arrays)](*[address_of(array) for array in arrays]), 0, items)
+    kernel(POINTERS[len(arrays)](*[aligned_address(array) for array in arrays]), 0, items)
 
 
 @lru_cache(TABLES_KEPT)
-def offsets_of(
+def window_offsets(
     shape: tuple[int, ...],
     kernel: Pair,
     strides: Pair,

@@ -73,7 +73,7 @@ def aligned_bytes(nbytes: int) -> Array:
     return raw[start : start + nbytes]
 
 
-def address_of(array: Array) -> int:
+def aligned_address(array: Array) -> int:
     """The address of the first element."""
     # Twice as fast, which small networks feel; types of other packages have no ``data``.
     if array.size and array.flags.carray and array.dtype.isbuiltin == 1:
@@ -135,7 +135,7 @@ def release_freed() -> None:
 at_fork(before=_allocating.acquire, parent=_allocating.release, child=_allocating.release)
 
 
-def mapped_bytes(nbytes: int) -> Array:
+def map_bytes(nbytes: int) -> Array:
     """Zeros, in large pages as far as whole ones fit and the system has them.
 
     Raises ``OutOfMemoryError``.
@@ -165,9 +165,9 @@ class LargePages:
                 self._first_nbytes += nbytes
                 return aligned_bytes(nbytes)
             if nbytes >= PAGE_NBYTES:
-                return mapped_bytes(nbytes)
+                return map_bytes(nbytes)
             if nbytes > self.rest.size:
-                self.rest = mapped_bytes(CHUNK_NBYTES)
+                self.rest = map_bytes(CHUNK_NBYTES)
             block = self.rest[:nbytes]
             self.rest = self.rest[-(-nbytes // ALIGNMENT) * ALIGNMENT :]
             return block

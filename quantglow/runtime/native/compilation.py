@@ -16,7 +16,7 @@ from quantglow.codegen.llvm.kernel import KernelCall, call_names
 from quantglow.ir.program.program import BufferKind, Fill, Program, View
 from quantglow.ir.symbolic.expression import Expression, number
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import expression_of, is_free, likely
+from quantglow.ir.symbolic.size import is_free, likely, to_expression
 from quantglow.ir.symbolic.straight_line import Condition, Evaluation
 from quantglow.memory.planner import MemoryPlan, OrderedPlan
 from quantglow.runtime.jit.library import library
@@ -53,7 +53,7 @@ def compile_program(
     """
     allocate, shared = allocate or allocator(target), allocate is None
     constants = Constants(allocate, target.isa.slack_nbytes, shared)
-    with debug.timed("emit"):
+    with debug.time_stage("emit"):
         emitted = emit_program(program, plan, target, constants.copy)
     return load_program(emitted, threads, allocate, is_checked)
 
@@ -62,7 +62,7 @@ def load_program(
     emitted: EmittedProgram, threads: int, allocate: Allocate, is_checked: bool = False
 ) -> LlvmExecutable:
     """Compile and load the kernels of an emitted program.  ``allocate`` makes its arenas."""
-    return LlvmExecutable.of(loaded(emitted, threads, Arenas(allocate), None, is_checked))
+    return LlvmExecutable.of(load(emitted, threads, Arenas(allocate), None, is_checked))
 
 
 def compile_free_program(
@@ -80,12 +80,12 @@ def compile_free_program(
     """
     allocate = allocator(target)
     constants = Constants(allocate, target.isa.slack_nbytes, shared=True)
-    with debug.timed("emit"):
+    with debug.time_stage("emit"):
         emitted = emit_free_program(program, order, target, guards, constants.copy)
-    return loaded(emitted, threads, Arenas(allocate, GROWTH), guards, is_checked)
+    return load(emitted, threads, Arenas(allocate, GROWTH), guards, is_checked)
 
 
-def loaded(
+def load(
     emitted: EmittedProgram,
     threads: int,
     arenas: Arenas,
@@ -94,17 +94,17 @@ def loaded(
 ) -> LoadedProgram:
     """An emitted program with its kernels; ``guards``: those of its sizes.  While verifying, all
     programs are checked."""
-    with debug.timed("compile"):
-        symbols = symbols_of(emitted)
+    with debug.time_stage("compile"):
+        symbols = kernel_symbols(emitted)
         functions = as_words(library(emitted.target).addresses_of(symbols))
         kept = emitted.without_texts()
         release_freed()
-    table = table_of(kept, guards)
+    table = build_table(kept, guards)
     parts = (table, threads, symbols, functions, kept.constants, arenas)
     return LoadedProgram(*parts, kept, is_checked or debug.verifying())
 
 
-def symbols_of(emitted: EmittedProgram) -> tuple[str, ...]:
+def kernel_symbols(emitted: EmittedProgram) -> tuple[str, ...]:
     """Names of the code of each row's kernel, compiled and loaded."""
     kernels, known = [row.kernel for row in emitted.rows], library(emitted.target)
     if emitted.order is not None:  # texts of programs for all shapes are there already
@@ -118,11 +118,11 @@ def load_kernels(program: Program, target: Target, check: Check) -> None:
     program with other constants.  ``check`` is called before each; it may raise.
     """
     steps, calls = zip(*kernel_calls(program, target), strict=True)
-    checked_calls = [checked(call, check) for call in calls]
+    checked_calls = [check_call(call, check) for call in calls]
     library(target).load_calls(call_names(steps, checked_calls, target), checked_calls)
 
 
-def checked(call: KernelCall, check: Check) -> KernelCall:
+def check_call(call: KernelCall, check: Check) -> KernelCall:
     """The same call, whose text is made after a check."""
 
     def code() -> str:
@@ -132,10 +132,10 @@ def checked(call: KernelCall, check: Check) -> KernelCall:
     return replace(call, code=code)
 
 
-def table_of(program: EmittedProgram, guards: Guards | None = None) -> ProgramTable:
+def build_table(program: EmittedProgram, guards: Guards | None = None) -> ProgramTable:
     """The table of an emitted program; ``guards``: those of its sizes."""
     sizes, rows, order = _Sizes(), program.rows, program.order
-    work = [float(likely(shared_work(row))) / likely(row.items) for row in rows]
+    work = [float(likely(work_units(row))) / likely(row.items) for row in rows]
     nbytes = () if order is None else order.nbytes
     parts = (
         np.array(sizes.positions(p.offset_bytes for r in rows for p in r.pointers), np.intp),
@@ -145,8 +145,8 @@ def table_of(program: EmittedProgram, guards: Guards | None = None) -> ProgramTa
         tuple(sizes.end(*port) for port in program.outputs),
         sizes.positions(op.length for op in program.indexings),
         tuple(str(op.name) for op in program.indexings),
-        loops_of(program),
-        operands_of(program, sizes.evaluation, guards),
+        program_loops(program),
+        call_operands(program, sizes.evaluation, guards),
         tuple(map(facts_of, program.calls)),
         program.arena_nbytes,
         sizes.positions(nbytes),
@@ -156,11 +156,11 @@ def table_of(program: EmittedProgram, guards: Guards | None = None) -> ProgramTa
     numbers = sizes.evaluation.program()
     constants = len(program.constants)
     return ProgramTable(
-        program.target, program.count, constants, places_of(program), numbers, *parts
+        program.target, program.count, constants, buffer_places(program), numbers, *parts
     )
 
 
-def places_of(program: EmittedProgram) -> Places:
+def buffer_places(program: EmittedProgram) -> Places:
     """The places of an emitted program."""
     pointers = [pointer for call in program.rows for pointer in call.pointers]
     arena = OWN_BASES + len(program.constants)
@@ -173,14 +173,14 @@ def places_of(program: EmittedProgram) -> Places:
     positions, which = np.array(external, np.int64).reshape(-1, 2).T
     counts = [len(call.pointers) for call in program.rows]
     return Places(
-        np.array([slot_of(pointer, arena) for pointer in pointers], np.int64),
+        np.array([pointer_slot(pointer, arena) for pointer in pointers], np.int64),
         positions,
         which,
         np.cumsum([0, *counts])[: len(counts)],
     )
 
 
-def operands_of(
+def call_operands(
     program: EmittedProgram, numbers: Evaluation, guards: Guards | None
 ) -> CallOperands:
     """The distinct operands of a program whose table has these ``numbers``."""
@@ -197,10 +197,10 @@ def operands_of(
             *sizes.positions((*extent.strides, *[0] * missing)),
             *sizes.positions((extent.begin, extent.nbytes)),
         )
-        offset = numbers.add(expression_of(pointer.offset_bytes))
+        offset = numbers.add(to_expression(pointer.offset_bytes))
         if first.setdefault((pointer.place, pointer.index, offset, *column), at) == at:
             columns.append((at, *column))
-    table = narrowed(columns).reshape(len(columns), 2 * rank + 4).T
+    table = narrow(columns).reshape(len(columns), 2 * rank + 4).T
     answers = () if guards is None else guards.answers
     tested: list[Condition] = [(guard.expression, guard.relation) for guard in answers]
     tested += [(size, ">=") for size in interiors(program)]
@@ -212,11 +212,11 @@ def operands_of(
         element_nbytes=table[1],
         axes=table[2:-2].reshape(2, rank, len(columns)),
         buffer=table[-2:],
-        lives=lives_of(program),
+        lives=buffer_lives(program),
     )
 
 
-def narrowed(values: Sequence[object]) -> Array:
+def narrow(values: Sequence[object]) -> Array:
     """Natural numbers in few bytes: programs keep these beside their weights."""
     numbers = np.array(values, np.int64)
     return numbers.astype(np.min_scalar_type(numbers.max(initial=0)))
@@ -227,10 +227,10 @@ def interiors(program: EmittedProgram) -> Iterator[Expression]:
     for row in program.rows:
         if isinstance(row.step, Fill):
             for start, size, whole in zip(*row.step.interior, row.step.dst.shape, strict=True):
-                yield from map(expression_of, (start, size, whole - start - size))
+                yield from map(to_expression, (start, size, whole - start - size))
 
 
-def lives_of(program: EmittedProgram) -> Array:
+def buffer_lives(program: EmittedProgram) -> Array:
     """First and last row that uses each buffer of the arena."""
     count = 0 if program.order is None else len(program.order.buffers)
     lives = np.array([[len(program.rows), -1]] * count, np.int32).reshape(count, 2)
@@ -242,7 +242,7 @@ def lives_of(program: EmittedProgram) -> Array:
     return lives
 
 
-def slot_of(pointer: Pointer, arena: int) -> int:
+def pointer_slot(pointer: Pointer, arena: int) -> int:
     """The position of a pointer's base; those of buffers begin at ``arena``."""
     match pointer.place:
         case Place.CHECK:
@@ -258,7 +258,7 @@ def slot_of(pointer: Pointer, arena: int) -> int:
     return 0
 
 
-def loops_of(program: EmittedProgram) -> tuple[tuple[int, float], ...]:
+def program_loops(program: EmittedProgram) -> tuple[tuple[int, float], ...]:
     """For each loop the position of its trips among the pointers of all rows, and the work of a
     trip."""
     first = accumulate((len(row.pointers) for row in program.rows), initial=0)
@@ -269,7 +269,7 @@ def loops_of(program: EmittedProgram) -> tuple[tuple[int, float], ...]:
     )
 
 
-def shared_work(call: EmittedCall) -> float:
+def work_units(call: EmittedCall) -> float:
     """The work that threads may share: a loop runs on one."""
     return 0.0 if call.body else call.work
 
@@ -281,7 +281,7 @@ class _Sizes:
         self.evaluation = Evaluation()
 
     def position(self, value: int) -> int:
-        return self.evaluation.add(expression_of(value))
+        return self.evaluation.add(to_expression(value))
 
     def positions(self, values: Iterable[int]) -> tuple[int, ...]:
         return tuple(map(self.position, values))

@@ -14,10 +14,10 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.ir.ops.indexing import out_of_range
 from quantglow.ir.symbolic.expression import Values
 from quantglow.runtime.native.buffers import uninitialised
-from quantglow.runtime.native.loaded import NO_ADDRESSES, LoadedProgram, addresses_of
+from quantglow.runtime.native.loaded import NO_ADDRESSES, LoadedProgram, array_addresses
 from quantglow.runtime.native.program_table import NO_VALUES, Binding, Kind, ProgramTable
 from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL
-from quantglow.runtime.native.threads import run_table, walk_of
+from quantglow.runtime.native.threads import run_table, table_walk
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import BackendError, OutOfRangeError
@@ -228,7 +228,7 @@ class LlvmExecutable(Concise):
     ) -> Context:
         """A context whose table reads and writes these arrays."""
         places, context = self.table.places, self.take_context()
-        bases = addresses_of([*inputs, *outputs], addresses)[places.ends]
+        bases = array_addresses([*inputs, *outputs], addresses)[places.ends]
         context.arguments[places.external] = bases + self._external_offsets
         return context
 
@@ -314,13 +314,13 @@ class LlvmExecutable(Concise):
         table[:, 0] = loaded.functions
         table[:, 1] = arguments.ctypes.data + 8 * places.first
         table[:, 2] = binding.items
-        table[:, 3] = chunks_of(binding.items, binding.work, self.threads)
+        table[:, 3] = split_chunks(binding.items, binding.work, self.threads)
         calls = table.view(np.uint64)[: self.table.count]
-        alone = walk_of(self.target, calls)
+        alone = table_walk(self.target, calls)
         return Context(arena, arguments.view(np.uint64), calls, outside, alone)
 
 
-def chunks_of(items: Array, work: Array, threads: int) -> Array:
+def split_chunks(items: Array, work: Array, threads: int) -> Array:
     """Number of chunks in which threads share each call; small ones stay whole."""
     shared = np.minimum(items, min(threads * CHUNKS_PER_THREAD, MOST_THREADS))
     return np.where((items < 2) | (work < SERIAL_WORK), SERIAL, shared)

@@ -13,7 +13,7 @@ from quantglow.runtime.native.buffers import (
     HAS_LARGE_PAGES,
     Allocate,
     LargePages,
-    address_of,
+    aligned_address,
     aligned_bytes,
 )
 from quantglow.runtime.native.program_table import Bindings, ProgramTable
@@ -89,7 +89,7 @@ class LoadedProgram(Concise):
     @cached_property
     def constants(self) -> Array:
         """Addresses of the constants."""
-        return addresses_of(self.kept)
+        return array_addresses(self.kept)
 
     @cached_property
     def bindings(self) -> Bindings:
@@ -113,9 +113,9 @@ def as_words(addresses: Sequence[int]) -> Array:
     return np.array(addresses, np.uint64).view(np.int64)
 
 
-def addresses_of(arrays: Sequence[Array], known: Mapping[int, int] = NO_ADDRESSES) -> Array:
+def array_addresses(arrays: Sequence[Array], known: Mapping[int, int] = NO_ADDRESSES) -> Array:
     """Addresses of arrays, some of which are ``known`` by ``id``."""
-    addresses = [known.get(id(array)) or address_of(array) for array in arrays]
+    addresses = [known.get(id(array)) or aligned_address(array) for array in arrays]
     return np.array(addresses, np.int64)
 
 

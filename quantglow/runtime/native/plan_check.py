@@ -32,7 +32,7 @@ from quantglow.runtime.native.program_table import (
     End,
     Kind,
     ProgramTable,
-    rounded,
+    round_up,
 )
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
@@ -124,7 +124,7 @@ class PlanCheck(Concise):
         Raises ``FileFormatError`` if there are none."""
         exact = {at: binding.numbers[at] for _, at in self._varying}
         if min(exact.values(), default=0) >= 0:
-            for most in ({at: rounded(nbytes) for at, nbytes in exact.items()}, exact):
+            for most in ({at: round_up(nbytes) for at, nbytes in exact.items()}, exact):
                 nbytes = self._fixed.copy()
                 for place, at in self._varying:
                     nbytes[place] = most[at]
@@ -166,7 +166,7 @@ class PlanCheck(Concise):
         """Bytes of each place that a pointer leads to: the bases, then inputs and outputs."""
         ends = (*self.table.inputs, *self.table.outputs)
         kinds = (*binding.inputs, *binding.outputs)
-        arrays = list(map(given_nbytes, ends, kinds, [binding.numbers] * len(ends)))
+        arrays = list(map(end_nbytes, ends, kinds, [binding.numbers] * len(ends)))
         buffers = self._buffers(binding) if len(self.table.buffers) else [binding.arena_nbytes]
         return np.concatenate((self._own, self.constants, buffers, arrays))
 
@@ -204,7 +204,7 @@ class PlanCheck(Concise):
             for end in (*table.inputs, *table.outputs)
         ]
         fixed = [int(nbytes) for nbytes in (*self._own, *self.constants)]
-        extents = extents_of(table, self._place_of_operand.tolist(), [*fixed, *buffers, *arrays])
+        extents = table_extents(table, self._place_of_operand.tolist(), [*fixed, *buffers, *arrays])
         return conditions(extents, (program[at] for at in table.items))
 
     @cached_property
@@ -241,7 +241,7 @@ class PlanCheck(Concise):
         return one, other
 
 
-def given_nbytes(end: End, kind: Kind, numbers: Sequence[int]) -> int:
+def end_nbytes(end: End, kind: Kind, numbers: Sequence[int]) -> int:
     """Bytes of the array of an input or output; a state's caller made it for the capacity."""
     shape, dtype = kind
     return numbers[end.nbytes] if end.is_state else math.prod(shape) * dtype.itemsize
@@ -300,7 +300,7 @@ class OperandExtent:
             yield f"if ({first} < 0 or {behind} > {self.nbytes}){filled}: return False"
 
 
-def extents_of(
+def table_extents(
     table: ProgramTable, places: Sequence[int], memory: Sequence[Term]
 ) -> Iterator[OperandExtent]:
     """The extents of all operands; ``places``: of each the position of its memory among

@@ -109,7 +109,7 @@ class ProgramStore:
             "facts": facts,
             "table": to_json(program.table),
             "symbols": list(dict.fromkeys(program.symbols)),
-            "kernels": numbered(program.symbols),
+            "kernels": number(program.symbols),
             "constants": places,
         }
         self._put(key, json.dumps(head).encode() + b"\n" + small)
@@ -200,7 +200,7 @@ def constant_name(digest: str) -> str:
     return f"constant_{digest}"
 
 
-def numbered(symbols: tuple[str, ...]) -> list[int]:
+def number(symbols: tuple[str, ...]) -> list[int]:
     """The position of each symbol among the distinct ones."""
     order = {symbol: number for number, symbol in enumerate(dict.fromkeys(symbols))}
     return [order[symbol] for symbol in symbols]

@@ -208,7 +208,7 @@ class Bindings(Concise):
         order = self.table.order
         if order is None:
             return np.zeros(1, np.int64), self.table.arena_nbytes
-        free = {i: rounded(numbers[i]) for i in self.table.free}
+        free = {i: round_up(numbers[i]) for i in self.table.free}
         key = tuple(free.values())
         if (known := self._plans.get(key)) is not None:
             return known
@@ -228,12 +228,12 @@ class Bindings(Concise):
         return {end.shape for end in (*self.table.inputs, *self.table.outputs)}
 
 
-def sizes_of(end: End, numbers: Sequence[int]) -> list[int]:
+def end_sizes(end: End, numbers: Sequence[int]) -> list[int]:
     """Strides of an input or output, and the bytes of its buffer."""
     return [numbers[at] for at in (*end.strides, end.nbytes)]
 
 
-def rounded(nbytes: int) -> int:
+def round_up(nbytes: int) -> int:
     """The size, or the next one of few significant bits that is a multiple of the alignment."""
     step = max(ALIGNMENT, 1 << max(0, nbytes.bit_length() - SIGNIFICANT_BITS))
     return -(-nbytes // step) * step

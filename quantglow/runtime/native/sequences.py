@@ -25,9 +25,9 @@ from quantglow.codegen.llvm.table_walk import OWN_RUN_ALONE
 from quantglow.ir.program.strides import dense_strides
 from quantglow.ir.types import TensorType
 from quantglow.runtime.jit.library import addresses
-from quantglow.runtime.native.buffers import address_of, uninitialised
+from quantglow.runtime.native.buffers import aligned_address, uninitialised
 from quantglow.runtime.native.executable import Context, LlvmExecutable, crew_for
-from quantglow.runtime.native.program_table import End, sizes_of
+from quantglow.runtime.native.program_table import End, end_sizes
 from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL
 from quantglow.runtime.native.threads import run_table
 from quantglow.support.arrays import Array
@@ -228,7 +228,7 @@ class BatchedExecutable(Concise):
             strict=True,
         )
         for part, (shape, _), whole in parts:
-            _check_part(part, shape, sizes_of(part, binding.numbers), self.pieces, whole)
+            _check_part(part, shape, end_sizes(part, binding.numbers), self.pieces, whole)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds are known to match the whole batch."""
@@ -262,7 +262,7 @@ class BatchedExecutable(Concise):
 
     def _addresses(self, ends: Sequence[Array]) -> list[tuple[int, int, int]]:
         """The rows of ``moving`` for these inputs and outputs."""
-        places = [(address_of(array), array.nbytes // self.pieces) for array in ends]
+        places = [(aligned_address(array), array.nbytes // self.pieces) for array in ends]
         return [
             (position, places[end][0] + offset_bytes, places[end][1])
             for position, end, offset_bytes in self.piece.external_pointers
@@ -295,7 +295,7 @@ def _check_part(
     part: End, shape: tuple[int, ...], sizes: list[int], pieces: int, whole: TensorType
 ) -> None:
     """Raise ``BackendError`` unless ``pieces`` parts of an input or output are the whole of it; a
-    part has this ``shape`` and these ``sizes_of``.
+    part has this ``shape`` and these ``end_sizes``.
     """
     joined = (shape[0] * pieces, *shape[1:]) if shape else None
     nbytes = math.prod(shape) * part.dtype.nbytes

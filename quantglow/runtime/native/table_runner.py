@@ -288,10 +288,10 @@ def run_time_texts(target: Target) -> dict[str, str]:
         "shut": _SHUT,
     }
     waiting = target.waiting
-    return {name: filled(_DECLARATIONS + text, waiting) for name, text in bodies.items()}
+    return {name: fill(_DECLARATIONS + text, waiting) for name, text in bodies.items()}
 
 
-def filled(text: str, waiting: Waiting) -> str:
+def fill(text: str, waiting: Waiting) -> str:
     """A text with the instructions that wait on a target."""
     parts = {**asdict(waiting), "spin": str(round(SPIN_SECONDS * waiting.hertz))}
     return re.sub(r"<(\w+)>", lambda match: parts.get(match[1], match[0]), text)

@@ -145,7 +145,7 @@ def run_table(target: Target, threads: int, table: Array) -> None:
         _pool(target, threads).run(table)
 
 
-def walk_of(target: Target, table: Array) -> Callable[[], None]:
+def table_walk(target: Target, table: Array) -> Callable[[], None]:
     """``run_table`` of a table on the calling thread, as long as the table lives: without what
     looking for its address costs, a microsecond."""
     return partial(entries(target).run_alone, table.ctypes.data, len(table))

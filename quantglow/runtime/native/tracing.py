@@ -31,7 +31,7 @@ from quantglow.codegen.llvm.call_profile import CallFacts
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.table_walk import CALL_OF_ENTRY
 from quantglow.runtime.jit.library import addresses
-from quantglow.runtime.native.table_runner import filled
+from quantglow.runtime.native.table_runner import fill
 from quantglow.support.arrays import Array
 from quantglow.support.timeline import KERNEL, WAITING, Event, Trace
 
@@ -147,7 +147,7 @@ done:
 @cache
 def _ticks(target: Target) -> Callable[[], int]:
     """The function that reads the clock."""
-    (address,) = addresses(target, [filled(_TICKS, target.waiting)], "ticks")
+    (address,) = addresses(target, [fill(_TICKS, target.waiting)], "ticks")
     return ctypes.CFUNCTYPE(ctypes.c_int64)(address)
 
 
@@ -175,7 +175,7 @@ class TickClock:
         return self.seconds + (ticks - self.ticks) * self.period
 
 
-def clock_of(target: Target) -> TickClock:
+def tick_clock(target: Target) -> TickClock:
     """The clock of a target, started now."""
     return TickClock.start(_ticks(target))
 
@@ -195,9 +195,9 @@ def _waits(events: Iterable[Event]) -> Iterator[Event]:
 
 
 @cache
-def _walk_of(target: Target) -> Callable[[int], int]:
+def _traced_walk(target: Target) -> Callable[[int], int]:
     """``walk_traced``: takes a state; 0 where the log has no room, and nothing is done."""
-    (address,) = addresses(target, [filled(_WALK, target.waiting)], "walk_traced")
+    (address,) = addresses(target, [fill(_WALK, target.waiting)], "walk_traced")
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
 
 
@@ -281,11 +281,11 @@ class RecordedWalk:
         state[_STATE["table"]] = self.table.ctypes.data
         state[_STATE["count"]] = len(self.table)
         page = np.empty(max(OWN_WORDS + len(self.calls), PAGE_WORDS), np.int64)
-        clock, items = clock_of(self.target), self.table[:, 2].tolist()
+        clock, items = tick_clock(self.target), self.table[:, 2].tolist()
         log = _RunLog(self.calls, items, clock, state, page)
         log.open(page)
         self.trace = weakref.ref(trace)
-        self.step = partial(_walk_of(self.target), state.ctypes.data)
+        self.step = partial(_traced_walk(self.target), state.ctypes.data)
         trace.later(log.events)
         return log
 
@@ -293,7 +293,7 @@ class RecordedWalk:
 @cache
 def _entry(target: Target) -> int:
     """The address of ``traced``."""
-    (address,) = addresses(target, [filled(_TRACED, target.waiting)], "traced")
+    (address,) = addresses(target, [fill(_TRACED, target.waiting)], "traced")
     return address
 
 
@@ -386,6 +386,6 @@ class TracedTable:
         array = np.zeros((room + 1, EVENT_WORDS), np.int64)
         array[0, 1] = room
         self.records[:, 2] = array.ctypes.data
-        self.log = _EventLog(weakref.ref(trace), self.calls, clock_of(self.target), array)
+        self.log = _EventLog(weakref.ref(trace), self.calls, tick_clock(self.target), array)
         trace.later(self.log.events)
         return self.log

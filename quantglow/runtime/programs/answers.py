@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from quantglow.ir.graph.family import Case
 from quantglow.support.arguments import choice
 from quantglow.support.classes import Concise
-from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.support.processes.threads import renew_after_fork
 
 WhileCompiling = Literal["wait", "onnxruntime"]
 WAIT, ONNXRUNTIME = get_args(WhileCompiling)
@@ -47,7 +47,7 @@ class AnswerLog(Concise):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     @staticmethod
     def of(while_compiling: str, *, is_on: bool = True) -> AnswerLog | None:
@@ -84,11 +84,11 @@ class AnswerLog(Concise):
         if answers is None:
             if len(self._answers) >= MOST_CASES:
                 del self._answers[next(iter(self._answers))]
-            answers = Answers(text_of(case))
+            answers = Answers(case_text(case))
         return answers
 
 
-def text_of(case: Case) -> str:
+def case_text(case: Case) -> str:
     """``x [1, 3, 8, 8], mask [1] = (16,)``."""
     values = case.value_map or {}
     parts = (

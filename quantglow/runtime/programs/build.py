@@ -28,13 +28,13 @@ from quantglow.runtime.native.program_store import ProgramStore
 from quantglow.runtime.native.sequences import BatchedExecutable
 from quantglow.runtime.programs.answers import AnswerLog
 from quantglow.runtime.programs.program_keys import key_of_graph
-from quantglow.runtime.programs.segments import SegmentedExecutable, compiled_segments
+from quantglow.runtime.programs.segments import SegmentedExecutable, compile_segments
 from quantglow.support import debug
 from quantglow.support.arguments import brief, choice, instance, integer
 from quantglow.support.classes import Concise
 from quantglow.support.errors import FileFormatError, OptionError
 from quantglow.support.processes.system import processors
-from quantglow.support.processes.threads import submitted
+from quantglow.support.processes.threads import submit_task
 from quantglow.transforms.partition import Backend, Executable, Segment, branches_apart, partition
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Compiler:
             executable: Executable = backend.compile(graph, *arguments)
             return Build(executable, tuple(backend.plans), *arguments, backend.seconds)
         segments = partition(graph, (*self.backends, backend, OnnxRuntimeBackend()), branches)
-        executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
+        executable = SegmentedExecutable(graph, compile_segments(graph, segments, *arguments))
         return Build(executable, tuple(backend.plans), *arguments, backend.seconds, segments)
 
     @property
@@ -237,7 +237,7 @@ class ProgramBackend:
         none."""
         assert self.target is not None
         spent: dict[str, float] = {}
-        with debug.timed("read program", spent):
+        with debug.time_stage("read program", spent):
             entry = key and ProgramStore().program(key, self.target, num_threads, facts_from)
         if not entry:
             return None
@@ -260,7 +260,7 @@ class ProgramBackend:
         assert self.target is not None
         planned, pieces = self.planned(segment, num_threads)
         self._record(planned)
-        with debug.timed("generate code", self.seconds):
+        with debug.time_stage("generate code", self.seconds):
             executable = compile_program(
                 planned.program,
                 planned.plan,
@@ -278,12 +278,12 @@ class ProgramBackend:
 
     def planned(self, segment: Graph, num_threads: int) -> tuple[PlannedProgram, int]:
         """The program of a graph or of a piece of its batch, and the number of pieces."""
-        from quantglow.memory.planning import piece_of, plan_program
+        from quantglow.memory.planning import batch_piece, plan_program
 
         planned = plan_program(segment, self.target, self.seconds, schedule=self.schedule)
         if self.target is None:
             return planned, 1
-        part, pieces = piece_of(segment, planned, num_threads)
+        part, pieces = batch_piece(segment, planned, num_threads)
         if pieces > 1:
             planned = plan_program(part, self.target, self.seconds, schedule=self.schedule)
         return planned, pieces
@@ -315,10 +315,10 @@ def thread_count(num_threads: int | None) -> int:
 
 def physical_cores() -> int:
     """Number of cores that this process may run on; hyper-threads of one core count once."""
-    return len({_core_of(cpu) for cpu in processors()})
+    return len({_core_name(cpu) for cpu in processors()})
 
 
-def _core_of(cpu: int) -> str:
+def _core_name(cpu: int) -> str:
     """A text that is equal for the hyper-threads of one core."""
     topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     try:
@@ -347,7 +347,7 @@ def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
 
     pool = ThreadPoolExecutor(1, "quantglow-kernels")
     try:
-        yield lambda graph: submitted(pool, compiler.load_kernels, graph, check)
+        yield lambda graph: submit_task(pool, compiler.load_kernels, graph, check)
         pool.shutdown()
     except BaseException:
         ended.set()

@@ -69,7 +69,7 @@ class TensorInfo:
         return TensorInfo(port.name, list(port.dims or ()), kind)
 
 
-def chosen_outputs(output_names: Sequence[str] | None, all_names: list[str]) -> list[str]:
+def choose_outputs(output_names: Sequence[str] | None, all_names: list[str]) -> list[str]:
     """The outputs to return; None, or no name, stands for all.  Raises ``InputError`` for unknown
     names.
     """
@@ -104,7 +104,7 @@ def feeds_by_name(
     return {**feeds, **named}
 
 
-def feeds_of(
+def check_feeds(
     feeds: Mapping[str, Any], inputs: Callable[[], Iterable[TensorInfo]]
 ) -> dict[str, Any]:
     """Feeds as arrays, by name: the one door of all that has ``run``.  ``inputs`` is asked where
@@ -114,17 +114,17 @@ def feeds_of(
     if all(type(value) is np.ndarray for value in feeds.values()):
         return dict(feeds)
     infos = {info.name: info for info in inputs()}
-    return {name: fed(name, value, infos.get(name)) for name, value in feeds.items()}
+    return {name: feed(name, value, infos.get(name)) for name, value in feeds.items()}
 
 
-def fed(name: str, value: Any, info: TensorInfo | None) -> Any:
+def feed(name: str, value: Any, info: TensorInfo | None) -> Any:
     """A feed as an array; a list of tensors where the input is a sequence, None where it is
     optional.
     """
     if info is not None and info.is_tensor:
         return as_array(name, value, info)
     if isinstance(value, list):
-        return [fed(name, item, None) for item in value]
+        return [feed(name, item, None) for item in value]
     return value if value is None else as_array(name, value)
 
 

@@ -10,7 +10,7 @@ from quantglow.codegen.llvm.kernel import add, code_versions
 from quantglow.ir.graph.attributes import ArrayMark
 from quantglow.ir.graph.family import Case, content_key
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.text import constants_of, print_without_scales, scales_of
+from quantglow.ir.graph.text import print_without_scales, text_constants, text_scales
 from quantglow.ir.symbolic.text import guard_text
 from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.support.arrays import Array
@@ -18,7 +18,7 @@ from quantglow.support.arrays import Array
 
 def key_of_graph(graph: Graph, target: Target, threads: int, schedule: str) -> str | None:
     """The key of the program of a graph; None where the source of this package is unknown."""
-    arrays = {**constants_of(graph), **_by_text(scales_of(graph))}
+    arrays = {**text_constants(graph), **_by_text(text_scales(graph))}
     return _key("one", print_without_scales(graph), arrays, target, str(threads), schedule)
 
 
@@ -59,12 +59,12 @@ def _key(
     if versions is None:
         return None
     digest = hashlib.sha256()
-    for part in (kind, *versions, target.key, text, *settings, *_described(arrays)):
+    for part in (kind, *versions, target.key, text, *settings, *_describe(arrays)):
         add(digest, part)
     return f"program_{digest.hexdigest()[:40]}"
 
 
-def _described(arrays: Mapping[str, Array]) -> Iterator[str | bytes]:
+def _describe(arrays: Mapping[str, Array]) -> Iterator[str | bytes]:
     for name, array in arrays.items():
         yield name
         yield content_key(array)

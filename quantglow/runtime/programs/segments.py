@@ -53,7 +53,7 @@ class CompiledSegment:
     def is_taken(self, values: Mapping[str, Array]) -> bool:
         """Whether all branches around the segment are taken."""
         return all(
-            bool(value_of(branch.condition, values).reshape(())) == branch.outcome
+            bool(segment_value(branch.condition, values).reshape(())) == branch.outcome
             for branch in self.segment.branches
         )
 
@@ -79,7 +79,7 @@ class SegmentedExecutable(Concise):
         return [result(node, values) for _, node in self.graph.outputs]
 
 
-def value_of(node: Node, values: Mapping[str, Array]) -> Array:
+def segment_value(node: Node, values: Mapping[str, Array]) -> Array:
     return node.value if isinstance(node, Constant) else values[node.name]
 
 
@@ -90,7 +90,7 @@ def result(node: Node, values: Mapping[str, Array]) -> Array:
     return values[node.name].copy() if isinstance(node, Input) else values[node.name]
 
 
-def compiled_segments(
+def compile_segments(
     graph: Graph, segments: Sequence[Segment], target: str, num_threads: int
 ) -> tuple[CompiledSegment, ...]:
     """The segments, each compiled by its backend."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow.ir.graph.attributes import ArrayMark
-from quantglow.ir.graph.family import Case, arrays_of, content_key, values_from_json
+from quantglow.ir.graph.family import Case, constant_arrays, content_key, values_from_json
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import check_stored
 from quantglow.ir.graph.signature import Dim, Port, Signature, are_outputs, is_symbol
-from quantglow.ir.graph.text import constants_of, parse_graph, print_without_scales, scales_of
+from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
 from quantglow.ir.symbolic.expression import LARGEST, SMALLEST
 from quantglow.ir.symbolic.guards import Guard, Guards
 from quantglow.ir.symbolic.size import surely_equal, symbols
@@ -23,7 +23,7 @@ from quantglow.ir.symbolic.text import guard_text, identifiers, read_guards
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, cached_property
 from quantglow.support.errors import FileFormatError, QuantglowError
-from quantglow.transforms.lowering.split_batch import batch_of, split_batch
+from quantglow.transforms.lowering.split_batch import batch_size, split_batch
 
 Template = tuple[tuple[str, tuple[int | str, ...]], ...]
 """Shapes by input name; a free dimension is the name of its symbol, an identifier."""
@@ -35,7 +35,7 @@ USUAL = 8
 """A size that stands for all above 1: recurrences of fewer steps are not loops."""
 
 
-def template_of(signature: Signature, case: Case) -> Template:
+def case_template(signature: Signature, case: Case) -> Template:
     """The shapes of a case with symbols for its free dimensions but those of 1."""
     shapes = case.shape_map
     free = [(p, list(_free_dimensions(p, len(shapes[p.name])))) for p in signature.inputs]
@@ -136,8 +136,8 @@ class SymbolicGraph(Concise):
             batch,
             tuple(name for name, _ in graph.outputs),
             print_without_scales(graph),
-            constants_of(graph),
-            scales_of(graph),
+            text_constants(graph),
+            text_scales(graph),
             ports,
         )
 
@@ -155,7 +155,7 @@ class SymbolicGraph(Concise):
 
     def added_share(self, graph: Graph) -> float:
         """Bytes of its constants that a graph does not have, as a share of those of the graph."""
-        present = {content_key(array): array.nbytes for array in arrays_of(graph)}
+        present = {content_key(array): array.nbytes for array in constant_arrays(graph)}
         constants = {content_key(array): array.nbytes for array in self.constants.values()}
         added = sum(nbytes for key, nbytes in constants.items() if key not in present)
         return added / max(1, sum(present.values()))
@@ -210,7 +210,7 @@ class SymbolicGraph(Concise):
                 and self.ports
                 and not are_outputs(self.ports, (n.type for _, n in graph.outputs))
             )
-            or constants_of(graph).keys() != self.constants.keys()
+            or text_constants(graph).keys() != self.constants.keys()
         ):
             raise FileFormatError(
                 "a graph for all shapes has other inputs, outputs or constants than the file says. "
@@ -280,7 +280,7 @@ def batch_symbol(template: Template, graph: Graph, guards: Guards) -> str | None
     if firsts or isinstance(first, int) or any(first in dims[1:] for _, dims in template):
         return None
     with guards.forgetting() as asked:
-        batch = batch_of(graph)
+        batch = batch_size(graph)
         part = None if batch is None else split_batch(graph, batch)
     if part is None or not all(guard.is_limit for guard in asked):
         return None

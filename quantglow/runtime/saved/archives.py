@@ -9,10 +9,17 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from quantglow.runtime.saved.members import Allowance, content_of, pieces_in
-from quantglow.runtime.saved.stored_arrays import PACKED, ArrayForms, from_npy, member_of
+from quantglow.runtime.saved.members import Allowance, pieces_in, read_member
+from quantglow.runtime.saved.stored_arrays import PACKED, ArrayForms, from_npy, member_name
 from quantglow.support.arrays import Array
-from quantglow.support.pages import Content, Data, is_worth_paging, paged, paged_pieces, pieces_of
+from quantglow.support.pages import (
+    Content,
+    Data,
+    is_worth_paging,
+    iterate_pieces,
+    page,
+    page_pieces,
+)
 
 FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
@@ -73,13 +80,13 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
     """
     members = manifest["members"]
     if manifest["format"] != FORMAT or manifest["version"] not in (
-        version_of(members),
+        archive_version(members),
         SHARED_VERSION,
         PACKED_VERSION,
         newest_version(members),
     ):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
-    if manifest["sha256"] != digest_of(manifest):
+    if manifest["sha256"] != manifest_digest(manifest):
         raise ValueError("the checksum of the manifest does not fit its content")
     expected = {REPORT, *members_of_graphs(manifest)}
     expected |= forms_in(manifest).members(array_numbers(manifest))
@@ -106,7 +113,7 @@ def newest_version(members: Collection[str]) -> int:
     return REST_VERSION if REST in members else GENERAL_VERSION
 
 
-def identity_of(manifest: Mapping[str, Any]) -> str:
+def manifest_identity(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of all that a model is, whatever code its file includes."""
     members = {k: v for k, v in manifest["members"].items() if k not in (CODE, CODE_TEXT)}
     left_out = ("version", "quantglow", "sha256")
@@ -116,17 +123,17 @@ def identity_of(manifest: Mapping[str, Any]) -> str:
     ).hexdigest()
 
 
-def version_of(members: Mapping[str, object]) -> int:
+def archive_version(members: Mapping[str, object]) -> int:
     """The oldest version with such members; the members of versions 5 to 7 may be the same."""
     if case_member(1) in members:
         return CASE_VERSION
     return TAIL_VERSION if TAIL in members else FREE_VERSION if FREE in members else VERSION
 
 
-def checked(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> bytes:
+def check(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> bytes:
     """The bytes of a member, checked against the size and hash in the manifest."""
-    data = content_of(archive, name)
-    check_described(described(data), manifest, name)
+    data = read_member(archive, name)
+    check_described(describe(data), manifest, name)
     return data
 
 
@@ -136,8 +143,8 @@ def check_described(entry: Mapping[str, Any], manifest: Mapping[str, Any], name:
         raise ValueError(f"the checksum of {name!r} does not fit its content")
 
 
-def checked_in_pages(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> Data:
-    """The same bytes as ``checked`` gives, in pages if that is worth it and there is room."""
+def check_in_pages(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> Data:
+    """The same bytes as ``check`` gives, in pages if that is worth it and there is room."""
     digest = hashlib.sha256()
 
     def read() -> Iterator[Data]:
@@ -146,17 +153,17 @@ def checked_in_pages(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name
             yield piece
 
     is_worth_it = is_worth_paging([archive.getinfo(name).file_size])
-    pages = paged_pieces(read()) if is_worth_it else None
+    pages = page_pieces(read()) if is_worth_it else None
     if pages is None:
-        return checked(archive, manifest, name)
+        return check(archive, manifest, name)
     check_described(description(len(pages), digest.hexdigest()), manifest, name)
     return pages
 
 
-def text_of(archive: zipfile.ZipFile, name: str) -> str:
+def read_text(archive: zipfile.ZipFile, name: str) -> str:
     if archive.getinfo(name).file_size > MAX_TEXT_NBYTES:
         raise ValueError(f"{name} is larger than {MAX_TEXT_NBYTES} bytes")
-    return content_of(archive, name).decode()
+    return read_member(archive, name).decode()
 
 
 def arrays_in(
@@ -165,15 +172,15 @@ def arrays_in(
     """The arrays of a file by number; large ones in pages, one after the other."""
     forms = forms_in(manifest)
     allowance.spend(forms.made_nbytes)
-    small = forms.unpacked(checked(archive, manifest, PACKED) if forms.packed else b"")
+    small = forms.unpacked(check(archive, manifest, PACKED) if forms.packed else b"")
     numbers = sorted(forms.stored(array_numbers(manifest)) - small.keys())
 
     def read() -> Iterator[Array]:
         for number in numbers:
-            yield forms.widened(number, from_npy(checked(archive, manifest, member_of(number))))
+            yield forms.widened(number, from_npy(check(archive, manifest, member_name(number))))
 
-    sizes = (archive.getinfo(member_of(number)).file_size for number in numbers)
-    pages = paged(read()) if is_worth_paging(sizes) else None
+    sizes = (archive.getinfo(member_name(number)).file_size for number in numbers)
+    pages = page(read()) if is_worth_paging(sizes) else None
     wide = {number: forms.widened(number, array) for number, array in small.items()}
     wide |= zip(numbers, read() if pages is None else pages, strict=True)
     return forms.arrays(wide)
@@ -189,9 +196,9 @@ def general_member(number: int) -> str:
     return f"general/{number}.txt"
 
 
-def described(data: Content) -> dict[str, Any]:
+def describe(data: Content) -> dict[str, Any]:
     digest = hashlib.sha256()
-    for piece in pieces_of(data):
+    for piece in iterate_pieces(data):
         digest.update(piece)
     return description(len(data), digest.hexdigest())
 
@@ -201,7 +208,7 @@ def description(nbytes: int, sha256: str) -> dict[str, Any]:
     return {"nbytes": nbytes, "sha256": sha256}
 
 
-def digest_of(manifest: Mapping[str, Any]) -> str:
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
     """SHA-256 of the manifest without its own hash."""
     content = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

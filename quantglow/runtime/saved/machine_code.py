@@ -33,7 +33,7 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.saved.archives import CODE, CODE_TEXT
 from quantglow.support.errors import BackendError, OptionError
 from quantglow.support.pages import Content, Data, JoinedBytes
-from quantglow.support.processes.isolation import IsolationError, started
+from quantglow.support.processes.isolation import IsolationError, start
 
 NATIVE = "native"
 
@@ -110,22 +110,22 @@ class IncludedCode:
 
 def versions_here() -> str:
     """The versions of all that makes code here; empty where the source is unknown."""
-    return hashed(code_versions() or ())
+    return hash_parts(code_versions() or ())
 
 
 def key_here(name: str) -> str:
     """The hash of a target; empty if it does not run here."""
-    return hashed((resolve(name).key,)) if name == NATIVE or runs_here(name) else ""
+    return hash_parts((resolve(name).key,)) if name == NATIVE or runs_here(name) else ""
 
 
-def hashed(parts: Iterable[str | bytes]) -> str:
+def hash_parts(parts: Iterable[str | bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         add(digest, part)
     return digest.hexdigest()
 
 
-def checked_targets(names: Sequence[str], compiler: Compiler) -> tuple[Target, ...]:
+def check_targets(names: Sequence[str], compiler: Compiler) -> tuple[Target, ...]:
     """The targets whose code a file is to include, by their names.
 
     Raises ``OptionError`` for a model that other code generators compile, ``BackendError`` for
@@ -149,7 +149,7 @@ def code_for(
 
     Raises ``OptionError``, and ``BackendError`` if it cannot be made.
     """
-    targets = checked_targets(names, compiler)
+    targets = check_targets(names, compiler)
     if code_versions() is None:
         raise BackendError(
             "include_code needs the source files of quantglow, whose hash tells the version of "
@@ -163,20 +163,20 @@ def code_for(
     }
     entries: dict[str, Data] = {**host_entry()}
     for name in names:
-        entries |= compiled_entries({**facts, "target": name})
-    keys = (hashed((target.key,)) for target in targets)
+        entries |= compile_entries({**facts, "target": name})
+    keys = (hash_parts((target.key,)) for target in targets)
     keys_by_target = dict(zip(names, keys, strict=True))
     return IncludedCode(
         versions_here(), keys_by_target, compiler.num_threads, compiler.schedule, entries
     )
 
 
-def compiled_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:
+def compile_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:
     """The entries that a child with an empty cache makes.  Raises ``BackendError``."""
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         try:
             copy_machine(Path(folder))
-            with started(CHILD, (), {**facts, "cache": folder}, seconds=SECONDS) as call:
+            with start(CHILD, (), {**facts, "cache": folder}, seconds=SECONDS) as call:
                 call.result()
         except IsolationError as error:
             raise BackendError(

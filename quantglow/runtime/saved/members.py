@@ -19,7 +19,7 @@ from quantglow.support.pages import (
     Content,
     Data,
     JoinedBytes,
-    pieces_of,
+    iterate_pieces,
     release_pages,
 )
 
@@ -48,7 +48,7 @@ METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 def write_members(path: Path, members: Mapping[str, Content]) -> None:
     """Write an archive; members are compressed if that pays and readers allow it."""
-    methods = {name: method_of(data) for name, data in members.items()}
+    methods = {name: choose_method(data) for name, data in members.items()}
     write_archive(path, members, methods)
     if not is_bounded(sum(map(len, members.values())), path.stat().st_size):
         write_archive(path, members, dict.fromkeys(members, zipfile.ZIP_STORED))
@@ -70,32 +70,32 @@ def write_parts(archive: zipfile.ZipFile, name: str, content: JoinedBytes, metho
     info.compress_type, info.file_size = method, len(content)
     info.external_attr = 0o600 << 16
     with archive.open(info, "w") as file:
-        for piece in pieces_of(content):
+        for piece in iterate_pieces(content):
             file.write(piece)
 
 
-def method_of(data: Content) -> int:
+def choose_method(data: Content) -> int:
     """Compression method of a member, by the size that deflate gives it."""
     return zipfile.ZIP_DEFLATED if member_nbytes(data) < len(data) else zipfile.ZIP_STORED
 
 
 def member_nbytes(data: Content) -> float:
     """Size of a member in a file; for long data an estimate."""
-    deflated = deflated_nbytes(data)
+    deflated = estimate_deflated(data)
     limit = len(data) if len(data) < QUICK_NBYTES else WORTHWHILE * len(data)
     return deflated if deflated < limit else len(data)
 
 
-def deflated_nbytes(data: Content) -> float:
+def estimate_deflated(data: Content) -> float:
     """Size of the data when deflated; for long data an estimate."""
-    probe = probe_of(data)
+    probe = sample_content(data)
     return len(zlib.compress(probe, 1)) * len(data) / max(1, len(probe))
 
 
-def probe_of(data: Content) -> Data:
+def sample_content(data: Content) -> Data:
     """A member, or pieces of a long one."""
     if len(data) <= PROBE_NBYTES:
-        return b"".join(pieces_of(data))
+        return b"".join(iterate_pieces(data))
     size = PROBE_NBYTES // PIECES
     starts = (i * (len(data) - size) // (PIECES - 1) for i in range(PIECES))
     probe = b"".join(data[start : start + size] for start in starts)
@@ -120,7 +120,7 @@ class Allowance:
     @staticmethod
     def of(archive: zipfile.ZipFile) -> Allowance:
         """Allowance of a file: its size times ``MAX_EXPANSION``."""
-        return Allowance(MAX_EXPANSION * nbytes_of(archive))
+        return Allowance(MAX_EXPANSION * archive_nbytes(archive))
 
     def spend(self, members_nbytes: int) -> None:
         """Take the bytes of a file's members.  Raises ``ValueError``."""
@@ -141,7 +141,7 @@ def check_members(archive: zipfile.ZipFile, allowance: Allowance) -> None:
     """Raise ``ValueError`` for members that are encrypted, compressed by other methods, present
     twice, share bytes of the file, or expand too far.
     """
-    members, nbytes = archive.infolist(), nbytes_of(archive)
+    members, nbytes = archive.infolist(), archive_nbytes(archive)
     if len({info.filename for info in members}) != len(members):
         raise ValueError("a member occurs twice")
     for info in members:
@@ -154,13 +154,13 @@ def check_members(archive: zipfile.ZipFile, allowance: Allowance) -> None:
     allowance.spend(sum(info.file_size for info in members))
 
 
-def nbytes_of(archive: zipfile.ZipFile) -> int:
+def archive_nbytes(archive: zipfile.ZipFile) -> int:
     """The size of the file."""
     assert archive.fp is not None, "the archive is open"
     return archive.fp.seek(0, os.SEEK_END)
 
 
-def content_of(archive: zipfile.ZipFile, name: str) -> bytes:
+def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
     """The bytes of a member, at most the number that the directory of the archive states."""
     info = archive.getinfo(name)
     with archive.open(info) as file:

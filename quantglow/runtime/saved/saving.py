@@ -77,10 +77,10 @@ from typing import Any
 
 import quantglow.ir.ops  # noqa: F401 - registers the operators that graphs name
 from quantglow.ir.graph.attributes import ArrayMark
-from quantglow.ir.graph.family import arrays_of, in_pages, with_arrays
+from quantglow.ir.graph.family import constant_arrays, in_pages, with_arrays
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, check_stored
-from quantglow.ir.graph.text import constants_of, parse_graph, print_without_scales, scales_of
+from quantglow.ir.graph.text import parse_graph, print_without_scales, text_constants, text_scales
 from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.saved.archives import (
     BODY,
@@ -99,19 +99,19 @@ from quantglow.runtime.saved.archives import (
     TAIL_WEIGHTS_VERSION,
     arrays_in,
     case_member,
+    check,
+    check_in_pages,
     check_manifest,
-    checked,
-    checked_in_pages,
-    described,
-    digest_of,
+    describe,
     general_member,
     groups_in,
-    identity_of,
+    manifest_digest,
+    manifest_identity,
     members_of_graphs,
     newest_version,
     numbers_in,
+    read_text,
     scales_in,
-    text_of,
 )
 from quantglow.runtime.saved.machine_code import IncludedCode
 from quantglow.runtime.saved.members import Allowance, check_members, write_members
@@ -218,7 +218,7 @@ class SavedModel:
 
     def in_pages(self) -> SavedModel:
         """The same contents, large ones in pages."""
-        arrays = [array for graph in (self.graph, *self.cases) for array in arrays_of(graph)]
+        arrays = [array for graph in (self.graph, *self.cases) for array in constant_arrays(graph)]
         arrays += [array for each in self.general for array in each.constants.values()]
         distinct = list({id(array): array for array in arrays}.values())
         moved = dict(zip(map(id, distinct), in_pages(distinct), strict=True))
@@ -277,8 +277,8 @@ def contents(
     """The manifest of a file and its other members."""
     graphs = (graph, *(freedom.cases if freedom else ()))
     general = freedom.general if freedom else ()
-    constants = [*map(constants_of, graphs), *(each.constants for each in general)]
-    read = [*map(scales_of, graphs), *(each.scales for each in general)]
+    constants = [*map(text_constants, graphs), *(each.constants for each in general)]
+    read = [*map(text_scales, graphs), *(each.scales for each in general)]
     store = ArrayStore()
     numbers = [[store.number_of(array) for array in arrays.values()] for arrays in constants]
     scales = sorted({store.number_of(array) for arrays in read for array in arrays.values()})
@@ -303,9 +303,9 @@ def contents(
         "arrays": numbers,
         "scales": scales,
         **store.manifest(),
-        "members": {name: described(data) for name, data in members.items()},
+        "members": {name: describe(data) for name, data in members.items()},
     }
-    manifest["sha256"] = digest_of(manifest)
+    manifest["sha256"] = manifest_digest(manifest)
     return manifest, members
 
 
@@ -319,7 +319,7 @@ def check_written(
     try:
         with zipfile.ZipFile(written) as archive:
             saved = read(archive, Allowance.of(archive), with_code=True)
-            if json.loads(text_of(archive, MANIFEST))["sha256"] != sha256:
+            if json.loads(read_text(archive, MANIFEST))["sha256"] != sha256:
                 raise ValueError("the manifest is another one")
         for each in saved.general:
             each.at(each.hints)
@@ -375,30 +375,30 @@ def contents_in(data: bytes, name: str, allowance: Allowance | None) -> SavedMod
 def read(archive: zipfile.ZipFile, allowance: Allowance, *, with_code: bool = False) -> SavedModel:
     """The model in an open archive.  Raises one of ``DAMAGED_CONTENT`` or a ``QuantglowError``."""
     check_members(archive, allowance)
-    manifest = json.loads(text_of(archive, MANIFEST))
+    manifest = json.loads(read_text(archive, MANIFEST))
     check_manifest(manifest, archive)
-    graphs, general = texts_of(archive, manifest, allowance)
+    graphs, general = read_texts(archive, manifest, allowance)
     graph, *cases = (graph_from(*stored) for stored in graphs)
-    report = json.loads(checked(archive, manifest, REPORT))
-    saved = SavedModel(graph, report, cases=tuple(cases), digest=identity_of(manifest))
+    report = json.loads(check(archive, manifest, REPORT))
+    saved = SavedModel(graph, report, cases=tuple(cases), digest=manifest_identity(manifest))
     if FREE in manifest["members"]:
-        free = json.loads(checked(archive, manifest, FREE))
-        saved = replace(saved, free=free, source=checked_in_pages(archive, manifest, SOURCE))
+        free = json.loads(check(archive, manifest, FREE))
+        saved = replace(saved, free=free, source=check_in_pages(archive, manifest, SOURCE))
         saved = replace(saved, general=tuple(general_from(free, general)))
     if TAIL in manifest["members"]:
         members = manifest["members"]
-        model, text = (checked(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
+        model, text = (check(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
         parts = (REST, BODY, TAIL_WEIGHTS)
-        files = (checked(archive, manifest, n) if n in members else b"" for n in parts)
+        files = (check(archive, manifest, n) if n in members else b"" for n in parts)
         tail = replace(SavedTail.of(model, text, *files), allowance=allowance)
         saved = replace(saved, tail=tail)
     if with_code and CODE in manifest["members"]:
-        text, content = (checked(archive, manifest, name) for name in (CODE_TEXT, CODE))
+        text, content = (check(archive, manifest, name) for name in (CODE_TEXT, CODE))
         saved = replace(saved, code=IncludedCode.of(text, content))
     return saved
 
 
-def texts_of(
+def read_texts(
     archive: zipfile.ZipFile, manifest: Mapping[str, Any], allowance: Allowance
 ) -> tuple[list[StoredText], list[StoredText]]:
     """The graphs of a file, and those for all shapes."""
@@ -409,7 +409,7 @@ def texts_of(
     for member, names, numbers in zip(
         members, groups_in(manifest), numbers_in(manifest), strict=True
     ):
-        text = checked(archive, manifest, member).decode()
+        text = check(archive, manifest, member).decode()
         constants = {name: arrays[i] for name, i in zip(names, numbers, strict=True)}
         texts.append((text, constants, scales))
     count = len(members) - len(manifest.get(GENERAL, []))
@@ -429,6 +429,6 @@ def graph_from(
     graph = parse_graph(text, constants, scales)
     check_stored(graph.every_node())
     graph.verify()
-    if list(constants_of(graph)) != list(constants):
+    if list(text_constants(graph)) != list(constants):
         raise ValueError("its constants are not those of the graph")
     return graph

@@ -28,9 +28,9 @@ import numpy as np
 
 from quantglow.runtime.saved.members import FREE_NBYTES, member_nbytes
 from quantglow.support.arrays import Array
-from quantglow.support.fourier import FourierMatrix, Windowed, recognised
-from quantglow.support.pages import PIECE_NBYTES, Content, Data, JoinedBytes, pieces_of
-from quantglow.support.processes.threads import undisturbed
+from quantglow.support.fourier import FourierMatrix, Windowed, recognize
+from quantglow.support.pages import PIECE_NBYTES, Content, Data, JoinedBytes, iterate_pieces
+from quantglow.support.processes.threads import run_undisturbed
 
 PACKED = "constants/packed.bin"
 SMALL_NBYTES = 1 << 16
@@ -139,7 +139,7 @@ class ArrayStore:
     def number_of(self, array: Array) -> int:
         """The number of an array; it is added if it is new."""
         array = np.asarray(array, order="C")
-        key = digest_of(array)
+        key = hash_array(array)
         if key not in self.numbers:
             self.numbers[key] = number = len(self.numbers)
             if (fourier := self._fourier(array)) is not None:
@@ -153,7 +153,7 @@ class ArrayStore:
         nbytes = sum(4 * recognized.matrix.size for recognized in self.fourier.values())
         if array.nbytes < LEAST_FOURIER_NBYTES or nbytes + array.nbytes > FREE_NBYTES:
             return None
-        if (recognized := recognised(array)) is None:
+        if (recognized := recognize(array)) is None:
             return None
         windowed, table = recognized
         window, narrow = windowed.window, windowed.window.astype(np.float32)
@@ -181,7 +181,7 @@ class ArrayStore:
         small = [planes(form.elements) for form in self.written.values() if is_small(form)]
         large = {n: form for n, form in self.written.items() if not is_small(form)}
         members: dict[str, Content]
-        members = {member_of(number): npy_parts(form) for number, form in large.items()}
+        members = {member_name(number): npy_parts(form) for number, form in large.items()}
         return {PACKED: b"".join(small), **members} if small else members
 
     @property
@@ -220,7 +220,7 @@ class ArrayForms:
     @staticmethod
     def of(manifest: Mapping[str, Any]) -> ArrayForms:
         """The forms in a manifest.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
-        packed = {int(n): kind_of(dtype, shape) for n, dtype, shape in manifest["packed"]}
+        packed = {int(n): array_kind(dtype, shape) for n, dtype, shape in manifest["packed"]}
         deltas = {int(n): int(base) for n, base in manifest["deltas"]}
         fourier = {int(n): Fourier.of(*fields) for n, *fields in manifest["fourier"]}
         return ArrayForms(packed, frozenset(map(int, manifest["halves"])), deltas, fourier)
@@ -237,7 +237,7 @@ class ArrayForms:
 
     def members(self, numbers: Collection[int]) -> set[str]:
         """Members that hold some arrays."""
-        names = {member_of(number) for number in self.stored(numbers) - self.packed.keys()}
+        names = {member_name(number) for number in self.stored(numbers) - self.packed.keys()}
         return {PACKED, *names} if self.packed else names
 
     def unpacked(self, data: bytes) -> dict[int, Array]:
@@ -260,12 +260,12 @@ class ArrayForms:
         arrays: dict[int, Array] = {}
         for number, array in sorted(wide.items()):
             if number in self.deltas:  # found has earlier arrays only
-                array = restored(array, arrays[self.deltas[number]])
+                array = restore(array, arrays[self.deltas[number]])
             arrays[number] = array
         return arrays | {number: fourier.array(arrays) for number, fourier in self.fourier.items()}
 
 
-def kind_of(dtype: str, shape: Sequence[int]) -> Kind:
+def array_kind(dtype: str, shape: Sequence[int]) -> Kind:
     """A type and a shape from a manifest.  Raises ``TypeError`` or ``ValueError``."""
     kind, sizes = np.dtype(str(dtype)), tuple(map(int, shape))
     if kind.kind not in KINDS or min(sizes, default=0) < 0:
@@ -306,7 +306,7 @@ def difference(array: Array, base: Array) -> Array:
     return (bits(array) - bits(base)).view(array.dtype)
 
 
-def restored(delta: Array, base: Array) -> Array:
+def restore(delta: Array, base: Array) -> Array:
     """The array whose ``difference`` to a base is known.  Raises ``ValueError``."""
     if (delta.dtype, delta.shape) != (base.dtype, base.shape):
         raise ValueError(f"the base of a {delta.dtype} {delta.shape} is {base.dtype} {base.shape}")
@@ -334,10 +334,10 @@ def npy_parts(form: Written) -> JoinedBytes:
     return JoinedBytes((header.getvalue(), form))
 
 
-def digest_of(array: Array) -> bytes:
+def hash_array(array: Array) -> bytes:
     """A hash of the ``.npy`` bytes."""
     digest = hashlib.sha256()
-    for piece in pieces_of(npy_parts(Written(array, array.dtype))):
+    for piece in iterate_pieces(npy_parts(Written(array, array.dtype))):
         digest.update(piece)
     return digest.digest()
 
@@ -347,8 +347,10 @@ def from_npy(data: bytes) -> Array:
     ``ValueError``.
     """
     if not data.startswith(np.lib.format.magic(1, 0)):
-        return undisturbed(lambda: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
-    (shape, is_fortran, dtype), start = undisturbed(lambda: npy_header(data))
+        return run_undisturbed(
+            lambda: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        )
+    (shape, is_fortran, dtype), start = run_undisturbed(lambda: npy_header(data))
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded: they are pickles")
     if min(shape, default=0) < 0:
@@ -364,6 +366,6 @@ def npy_header(data: bytes) -> tuple[tuple[tuple[int, ...], bool, np.dtype[Any]]
     return np.lib.format.read_array_header_1_0(file), file.tell()
 
 
-def member_of(number: int) -> str:
+def member_name(number: int) -> str:
     """The member that holds one array."""
     return f"constants/{number}.npy"

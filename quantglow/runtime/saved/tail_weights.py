@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from quantglow.importer.onnx import restored, stored_tail
+from quantglow.importer.onnx import restore, stored_tail
 from quantglow.runtime.saved.saving import SavedTail
 from quantglow.support.errors import FileFormatError, QuantglowError
 from quantglow.support.files import DAMAGED_CONTENT
@@ -31,7 +31,7 @@ def whole_tail(tail: SavedTail) -> bytes:
     if not tail.weights:
         return tail.model
     try:
-        return restored(tail.model, tail.weights, tail.constants).serialized()
+        return restore(tail.model, tail.weights, tail.constants).serialized()
     except FileFormatError:
         raise
     except (*DAMAGED_CONTENT, QuantglowError) as error:

@@ -22,7 +22,7 @@ import numpy as np
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import QueueError, QueueFullError
-from quantglow.support.processes.threads import Alive, renewed_after_fork
+from quantglow.support.processes.threads import Alive, renew_after_fork
 
 TRIALS = 3
 """Runs after which the speed of a size is known.  The first one may compile a program."""
@@ -105,7 +105,7 @@ class WaitingCall:
         return 1 if self.kind is None else len(next(iter(self.feeds.values())))
 
 
-def joined(calls: Sequence[WaitingCall]) -> dict[str, Array]:
+def join(calls: Sequence[WaitingCall]) -> dict[str, Array]:
     """The feeds of several calls of one kind as one batch."""
     return {name: np.concatenate([call.feeds[name] for call in calls]) for name in calls[0].feeds}
 
@@ -153,7 +153,7 @@ class CallQueue:
 
     def __post_init__(self) -> None:
         _alive.add(self)
-        renewed_after_fork(self, last=True)
+        renew_after_fork(self, last=True)
 
     def add(self, call: WaitingCall) -> None:
         """Let a call wait.  Raises ``QueueError`` and ``QueueFullError``."""

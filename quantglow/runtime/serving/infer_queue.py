@@ -10,13 +10,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from quantglow.runtime.programs.feeds import TensorInfo, check_mapping, feeds_of
+from quantglow.runtime.programs.feeds import TensorInfo, check_feeds, check_mapping
 from quantglow.runtime.serving.calls import (
     BatchSpeed,
     CallQueue,
     QueueLimits,
     WaitingCall,
-    joined,
+    join,
     parts,
     sizes_tried,
 )
@@ -148,7 +148,7 @@ class InferQueue(OfOneProcess):
         check_mapping(feeds)
         if odd := [name for name in feeds if not isinstance(name, str)]:
             raise InputError(f"names of inputs must be strings, got {brief(odd[0])}")
-        arrays = feeds_of(feeds, self.model.get_inputs)
+        arrays = check_feeds(feeds, self.model.get_inputs)
         names = strings(output_names, "output_names") or None
         call = WaitingCall(arrays, names, time.monotonic())
         self._waiting.add(call)
@@ -170,7 +170,7 @@ class InferQueue(OfOneProcess):
         """
         for call in items("calls", calls, "shapes by name of input"):
             call_shapes = shapes("calls", call) or {}
-            shapes_run = batches_of(call_shapes, self._waiting.limits.max_batch)
+            shapes_run = batch_shapes(call_shapes, self._waiting.limits.max_batch)
             self.model.warm_up(shapes_run, specialised=specialised)
 
     def close(self, cancel: bool = False) -> None:
@@ -202,7 +202,7 @@ def stream_count(streams: object, num_threads: int) -> int:
     return integer("streams", streams, 1, MAX_STREAMS)
 
 
-def batches_of(call: Mapping[str, tuple[int, ...]], max_batch: int) -> list[dict[str, Any]]:
+def batch_shapes(call: Mapping[str, tuple[int, ...]], max_batch: int) -> list[dict[str, Any]]:
     """The shapes at which calls of one shape run: alone and joined."""
     lengths = {shape[0] if shape else None for shape in call.values()}
     alone = lengths.pop() if len(lengths) == 1 else None
@@ -274,7 +274,7 @@ class CallRunner:
         start = time.perf_counter()
         try:
             names = [output.name for output in self.model.get_outputs()]
-            outputs = dict(zip(names, self.model.run(None, joined(calls)), strict=True))
+            outputs = dict(zip(names, self.model.run(None, join(calls)), strict=True))
             results = list(parts(outputs, calls))
         except Exception:  # noqa: BLE001 - each call alone raises its own error
             return False

@@ -31,7 +31,7 @@ from quantglow.support import debug
 from quantglow.support.arrays import Array
 from quantglow.support.errors import FallbackError
 from quantglow.support.processes import threads
-from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.support.processes.threads import renew_after_fork
 
 QUICK_SECONDS = 0.02
 """Time after the first call at a case in which calls wait for its program."""
@@ -90,7 +90,7 @@ class Meanwhile:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, what the thread of the parent was doing."""
@@ -159,11 +159,11 @@ class Meanwhile:
                 raise error
             job = self._jobs.get(case)
             if job is None:
-                job = self._jobs[case] = BackgroundJob(case, kept(feeds))
+                job = self._jobs[case] = BackgroundJob(case, keep(feeds))
                 self._waiting.append(job)
                 self.log.came(case, COMPILING)
             if not self._is_working:
-                self._is_working = threads.started(THREAD, self._work) is not None
+                self._is_working = threads.start(THREAD, self._work) is not None
             if self._is_working:
                 return job
             del self._jobs[case]  # no thread can be started, as at the end of the process
@@ -205,7 +205,7 @@ class Meanwhile:
                 self._failed[case] = None
 
 
-def kept(feeds: Feeds) -> dict[str, Array]:
+def keep(feeds: Feeds) -> dict[str, Array]:
     """Feeds of the same case that nobody changes: copies of what may decide shapes, and zeros
     without memory of their own for the rest."""
     return {

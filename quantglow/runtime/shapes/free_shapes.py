@@ -39,9 +39,9 @@ from quantglow.runtime.shapes.specializations import (
     Served,
     ServedShapes,
     Specialisation,
-    case_of,
     served_by_general,
     served_by_own,
+    served_case,
     with_names,
 )
 from quantglow.support import debug
@@ -55,7 +55,7 @@ from quantglow.support.errors import (
     UndecidedError,
     UnsupportedOpError,
 )
-from quantglow.support.processes.threads import SingleFlight, check_not_ending, renewed_after_fork
+from quantglow.support.processes.threads import SingleFlight, check_not_ending, renew_after_fork
 from quantglow.transforms.partition import Executable
 
 MOST_PROGRAMS = 32
@@ -114,7 +114,7 @@ class FreeShapes(Concise):
     def __post_init__(self) -> None:
         limits = self.most_values, self.most_programs, self.most_nbytes
         self._cache = KeptPrograms(*limits, self.opened.case)
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def forget_threads(self) -> None:
         """Make a new lock, in a forked child: a thread of the parent may have held the old one."""
@@ -163,7 +163,7 @@ class FreeShapes(Concise):
         """The first graph, or that of a file before there is one, and the other contents."""
         first = self._cache.first
         graph = self.opened.graph if first is None else first.graph
-        case = self.opened.case if first is None else case_of(first)
+        case = self.opened.case if first is None else served_case(first)
         if self.freedom is None:
             return graph, None
         freedom = self.freedom(Case.of({}) if case is None else case, graph)
@@ -176,7 +176,7 @@ class FreeShapes(Concise):
         with self._lock:
             single = [served for served in self._cache.programs.values() if not served.is_general]
         return (
-            *(served_by_own(case_of(f).shapes, f.build) for f in single if not f.is_in_parts),
+            *(served_by_own(served_case(f).shapes, f.build) for f in single if not f.is_in_parts),
             *map(served_by_general, self.generals),
             *(self.fallback.served() if self.fallback else ()),
         )
@@ -184,7 +184,7 @@ class FreeShapes(Concise):
     def graph_for(self, shapes: Shapes) -> Graph:
         """A graph that is not compiled."""
         self.signature.check(with_names(self.signature, shapes))
-        return self.graph_at(Case.of(shapes, dict(case_of(self.first).values or ())))
+        return self.graph_at(Case.of(shapes, dict(served_case(self.first).values or ())))
 
     def joins_samples(self, shapes: Shapes, counts: Iterable[int]) -> bool:
         """Whether one graph is that of each of these numbers of samples of some shapes, in which
@@ -200,7 +200,7 @@ class FreeShapes(Concise):
         """The same for another number of threads; its first case is ready."""
         first, opened = self._cache.first, self.opened
         if first is not None:
-            opened = Opened(first.graph, case_of(first), tuple(self.generals.graphs))
+            opened = Opened(first.graph, served_case(first), tuple(self.generals.graphs))
         compiler = replace(self.compiler, num_threads=num_threads)
         programs = replace(self, compiler=compiler, opened=opened)
         if opened.case is not None:
@@ -211,7 +211,7 @@ class FreeShapes(Concise):
         """Compile the program of some shapes; inputs whose values decide have those of the first
         call."""
         self.signature.check(with_names(self.signature, shapes))
-        values = case_of(self.first).values if self.deciding else None
+        values = served_case(self.first).values if self.deciding else None
         case = Case.of(shapes, dict(values) if values else None)
         served = self.prepare(case)
         if specialised and is_shared(served):
@@ -227,7 +227,7 @@ class FreeShapes(Concise):
         """Keep a program that was compiled elsewhere."""
         self._arrays.graph(specialization.graph)
         with self._lock:
-            self._keep(case_of(specialization), specialization)
+            self._keep(served_case(specialization), specialization)
 
     def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the case of ``feeds``, compiled if it is new: now, or in a thread while

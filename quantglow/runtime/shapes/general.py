@@ -17,7 +17,7 @@ from quantglow.ir.graph.signature import Signature
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import Values, symbol
 from quantglow.ir.symbolic.guards import Conditions, Guards
-from quantglow.ir.symbolic.size import sized, symbols
+from quantglow.ir.symbolic.size import size, symbols
 from quantglow.ir.types import ElementType
 from quantglow.memory.plans import pieces_for
 from quantglow.ort.fallback import FallbackNode
@@ -28,9 +28,9 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.symbolic_graphs import (
     SymbolicGraph,
     batch_symbol,
+    case_template,
     case_with,
     fitting,
-    template_of,
 )
 from quantglow.runtime.shapes.general_plans import Ends, GeneralPlan, conditions_from
 from quantglow.support import debug
@@ -64,7 +64,7 @@ class Donated:
 
     def at(self, guards: Guards) -> tuple[Donation, ...]:
         """The donations to a program, for a capacity that is free."""
-        capacity = sized(symbol(self.symbol), guards)
+        capacity = size(symbol(self.symbol), guards)
         return tuple(Donation(*pair, capacity) for pair in self.pairs)
 
 
@@ -99,7 +99,7 @@ class GeneralProgram(Concise):
         from quantglow.runtime.native.compilation import compile_free_program
 
         lowered = self.lowered
-        with debug.timed("general program"):
+        with debug.time_stage("general program"):
             loaded = compile_free_program(
                 lowered.planned.program,
                 lowered.order,
@@ -199,7 +199,7 @@ def general_program(
     parts = symbolic_graph(signature, case, graph_at, compiler, donated, caution)
     if parts is None or not compiler.is_one_program(parts[1]):
         return None
-    return planned_program(*parts, compiler, donated)
+    return plan_program_for(*parts, compiler, donated)
 
 
 def symbolic_graph(
@@ -216,7 +216,7 @@ def symbolic_graph(
     memory is ``donated``), or if other values would be integers, or come from onnxruntime, than in
     a program of its own.
     """
-    template = template_of(signature, case)
+    template = case_template(signature, case)
     hints = fitting(template, case)
     if donated is not None:
         hints = {**(hints or {}), donated.symbol: donated.capacity}
@@ -232,7 +232,7 @@ def symbolic_graph(
     return source, graph, guards
 
 
-def planned_program(
+def plan_program_for(
     source: SymbolicGraph,
     graph: Graph,
     guards: Guards,
@@ -244,14 +244,14 @@ def planned_program(
     Raises ``QuantglowError`` for graphs that cannot be compiled.
     """
     # Only here: a process that finds its programs on disk plans none.
-    from quantglow.runtime.shapes.general_planning import planned
+    from quantglow.runtime.shapes.general_planning import plan_general
 
     donations = () if donated is None else donated.at(guards)
-    program, plan = planned(graph, guards, compiler.target, donations, compiler.schedule)
+    program, plan = plan_general(graph, guards, compiler.target, donations, compiler.schedule)
     return GeneralProgram(source, plan, lambda: program, compiler)
 
 
-def stored_program(
+def load_program(
     source: SymbolicGraph, opened: Opened, compiler: Compiler, key: str | None
 ) -> GeneralProgram | None:
     """The general program that an earlier process planned of the graph that ``opened`` gives."""
@@ -259,11 +259,11 @@ def stored_program(
     if not plan:
         return None
     return GeneralProgram(
-        source, plan, lambda: planned_program(source, *opened(), compiler).lowered, compiler, key
+        source, plan, lambda: plan_program_for(source, *opened(), compiler).lowered, compiler, key
     )
 
 
-def kept_program(program: GeneralProgram, key: str | None) -> GeneralProgram:
+def keep_program(program: GeneralProgram, key: str | None) -> GeneralProgram:
     """A new program, kept for later processes."""
     if key is None:
         return program
@@ -271,13 +271,13 @@ def kept_program(program: GeneralProgram, key: str | None) -> GeneralProgram:
     return replace(program, key=key)
 
 
-def joined_graph(
+def join_graphs(
     signature: Signature, case: Case, graph_at: Callable[[Case], Graph]
 ) -> SymbolicGraph | None:
     """The graph for all shapes at which all inputs have the same number of samples, for any
     compiler; no program is made of it."""
     ports = (replace(port, dims=(JOINED, *(port.dims or ())[1:])) for port in signature.inputs)
-    template = template_of(Signature(tuple(ports), signature.outputs), case)
+    template = case_template(Signature(tuple(ports), signature.outputs), case)
     hints = fitting(template, case)
     if not hints:
         return None

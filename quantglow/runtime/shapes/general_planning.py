@@ -12,7 +12,7 @@ from quantglow.codegen.llvm.isa.target import Target
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import expression_of
+from quantglow.ir.symbolic.size import to_expression
 from quantglow.ir.symbolic.straight_line import Evaluation
 from quantglow.memory.planner import OrderedPlan
 from quantglow.memory.planning import plan_program
@@ -33,7 +33,7 @@ class BuiltPlan(Concise):
     guards: Guards
 
 
-def planned(
+def plan_general(
     graph: Graph,
     guards: Guards,
     target: Target | None,
@@ -41,18 +41,18 @@ def planned(
     schedule: str,
 ) -> tuple[BuiltPlan, GeneralPlan]:
     """The program of a graph whose sizes have these guards.  Raises ``QuantglowError``."""
-    with debug.timed("general plan"):
+    with debug.time_stage("general plan"):
         lowered = plan_program(graph, target, donations=donations, schedule=schedule)
         result = BuiltPlan(graph, lowered, OrderedPlan.of(lowered.program, lowered.plan), guards)
-    return result, plan_of(result)
+    return result, to_plan(result)
 
 
-def plan_of(source: BuiltPlan) -> GeneralPlan:
+def to_plan(source: BuiltPlan) -> GeneralPlan:
     """The plan of a program as numbers."""
     sizes = Evaluation()
 
     def position(value: int) -> int:
-        return sizes.add(expression_of(value))
+        return sizes.add(to_expression(value))
 
     def ends(nodes: Iterable[Node]) -> EndSizes:
         return tuple((n.type.dtype, tuple(map(position, n.type.shape))) for n in nodes)

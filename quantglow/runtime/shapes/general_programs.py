@@ -20,16 +20,16 @@ from quantglow.runtime.programs.build import Compiler
 from quantglow.runtime.programs.symbolic_graphs import (
     SymbolicGraph,
     Template,
+    case_template,
     fitting,
-    template_of,
     without_ones,
 )
-from quantglow.runtime.shapes.general import GeneralProgram, joined_graph, symbolic_graph
+from quantglow.runtime.shapes.general import GeneralProgram, join_graphs, symbolic_graph
 from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram, program_for_all
 from quantglow.support import debug
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError, QuantglowError
-from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.support.processes.threads import renew_after_fork
 from quantglow.transforms.partition import Executable
 
 MOST_GENERALS = 16
@@ -63,7 +63,7 @@ class GeneralPrograms(Concise):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def __len__(self) -> int:
         """The number of programs."""
@@ -153,7 +153,7 @@ class GeneralPrograms(Concise):
         and other sizes above 1, where there are such."""
         with self._lock:
             for target in (case, without_ones(self.signature, case)):
-                template = template_of(self.signature, target)
+                template = case_template(self.signature, target)
                 is_settled = self._serving(target) is not None or template in self._refused
                 if not is_settled and len(self.graphs) < MOST_GENERALS:
                     with self._refusing(template):
@@ -166,7 +166,7 @@ class GeneralPrograms(Concise):
         with self._lock:
             graphs = (g for g in (*self._joined, *self.graphs) if g.sizes_at(case) is not None)
             stored = next((g for g in graphs if g.batch is not None), None)
-            graph = stored or joined_graph(self.signature, case, self.graph_at)
+            graph = stored or join_graphs(self.signature, case, self.graph_at)
             values = None if graph is None else graph.sizes_at(case)
             if graph is None or values is None:
                 return False
@@ -186,7 +186,7 @@ class GeneralPrograms(Concise):
 
     def _planned(self, case: Case) -> Found | None:
         """A new program made at a case; None where there is none."""
-        template = template_of(self.signature, case)
+        template = case_template(self.signature, case)
         if len(self) == MOST_GENERALS or template in self._refused:
             return None
         with self._refusing(template):

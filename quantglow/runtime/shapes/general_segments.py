@@ -15,7 +15,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.symbolic.expression import Values
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import expression_of
+from quantglow.ir.symbolic.size import to_expression
 from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
 from quantglow.memory.planning import plan_program
@@ -31,9 +31,9 @@ from quantglow.runtime.programs.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.shapes.general import (
     GeneralProgram,
     Opened,
-    kept_program,
-    planned_program,
-    stored_program,
+    keep_program,
+    load_program,
+    plan_program_for,
     values_at,
 )
 from quantglow.runtime.shapes.general_plans import Ends
@@ -60,7 +60,7 @@ class SegmentedProgram(Concise):
     @cached_property
     def executable(self) -> tuple[LoadedProgram | Executable, ...]:
         """The machine code and the sessions.  They may add guards."""
-        with debug.timed("general segments"):
+        with debug.time_stage("general segments"):
             executables = tuple(map(self._compiled, self.segments, self.plans))
         self.guards.is_closed = True
         return executables
@@ -128,7 +128,7 @@ class SegmentedProgram(Concise):
 def types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
     """The types of values at the sizes of a shape."""
     return tuple(
-        node.type.with_shape(tuple(expression_of(size).at(values) for size in node.type.shape))
+        node.type.with_shape(tuple(to_expression(size).at(values) for size in node.type.shape))
         for node in nodes
     )
 
@@ -147,19 +147,19 @@ def program_for_all(
     """
     assert compiler.target is not None
     key = key_of_general(source, hints, caution, compiler.target, compiler.schedule)
-    if (stored := stored_program(source, opened, compiler, key)) is not None:
+    if (stored := load_program(source, opened, compiler, key)) is not None:
         return stored
     graph, guards = opened()
     if compiler.is_one_program(graph):
-        return kept_program(planned_program(source, graph, guards, compiler), key)
+        return keep_program(plan_program_for(source, graph, guards, compiler), key)
     backend = ProgramBackend(compiler.target, compiler.schedule)
     segments = partition(graph, (backend, OnnxRuntimeBackend()), branches_apart(graph))
-    with debug.timed("general plan"):
-        plans = tuple(_planned(s, compiler) if s.backend is backend else None for s in segments)
+    with debug.time_stage("general plan"):
+        plans = tuple(_plan(s, compiler) if s.backend is backend else None for s in segments)
     return SegmentedProgram(source, graph, guards, compiler, segments, plans)
 
 
-def _planned(segment: Segment, compiler: Compiler) -> Planned:
+def _plan(segment: Segment, compiler: Compiler) -> Planned:
     planned = plan_program(segment.graph, compiler.target, schedule=compiler.schedule)
     return planned, OrderedPlan.of(planned.program, planned.plan)
 

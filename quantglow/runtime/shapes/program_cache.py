@@ -24,7 +24,7 @@ from quantglow.runtime.programs.build import Build, Compiler, ProgramBackend, ph
 from quantglow.runtime.programs.program_keys import key_of_case, key_of_graph
 from quantglow.runtime.shapes.specializations import AtCase, Served
 from quantglow.support.processes import threads
-from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.support.processes.threads import renew_after_fork
 
 OFTEN = 500
 """After so many calls a case gets a program of its own."""
@@ -69,18 +69,18 @@ class KeptPrograms:
             self.first = served
         self.programs.pop(case, None)
         self.programs[case] = served  # the last one
-        total = sum(nbytes_of(each.build) for each in self.programs.values())
+        total = sum(build_nbytes(each.build) for each in self.programs.values())
         dropped = []
         for old in list(self.programs):
             if len(self.programs) <= self.most_programs and total <= self.most_nbytes:
                 break
             if old != case and self.programs[old] is not self.first:
-                total -= nbytes_of(self.programs.pop(old).build)
+                total -= build_nbytes(self.programs.pop(old).build)
                 dropped.append(old)
         return dropped
 
 
-def nbytes_of(build: Build) -> int:
+def build_nbytes(build: Build) -> int:
     """Size in bytes of a program beside the constants that it shares; the programs of the parts of
     a model are kept and counted apart."""
     return 0 if build.is_part else sum(plan.figures.peak_nbytes for plan in build.plans)
@@ -100,7 +100,7 @@ class OftenUsed:
     _thread: threading.Thread | None = None
 
     def __post_init__(self) -> None:
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def called(self, case: Case) -> None:
         """Count a call; a case that comes often is compiled while others run, if there is a core
@@ -132,7 +132,7 @@ class OftenUsed:
 
     def _start(self, case: Case) -> None:
         work = partial(self.make, case, threads.check_not_ending)
-        self._thread = threads.started("quantglow-often-used", work)
+        self._thread = threads.start("quantglow-often-used", work)
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,7 @@ def with_names(signature: Signature, shapes: Shapes) -> Shapes:
     return shapes
 
 
-def case_of(served: Served) -> Case:
+def served_case(served: Served) -> Case:
     """The case of a program."""
     return served.case or Case.of({node.name: node.type.shape for node in served.graph.inputs})
 

@@ -147,7 +147,7 @@ def arrays_in(path: str) -> dict[str, Array]:
         ) from None
 
 
-def pairs_of(
+def match_caches(
     inputs: Sequence[Port], outputs: Sequence[Port], chosen: Mapping[str, str] | None
 ) -> tuple[CachePair, ...]:
     """The caches of a model: those ``chosen`` as input and output, or by their names.
@@ -182,12 +182,12 @@ def check_alike(cache: Port, output: Port) -> None:
     ranks = [len(port.dims) for port in (cache, output) if port.dims is not None]
     if cache.dtype is not output.dtype or len(set(ranks)) > 1:
         raise OptionError(
-            f"pairs: output {output.name!r} of {kind_of(output)} is not input {cache.name!r} of "
-            f"{kind_of(cache)} with more rows. Remedy: name the output that has the cache."
+            f"pairs: output {output.name!r} of {port_kind(output)} is not input {cache.name!r} of "
+            f"{port_kind(cache)} with more rows. Remedy: name the output that has the cache."
         )
 
 
-def kind_of(port: Port) -> str:
+def port_kind(port: Port) -> str:
     """Type and dimensions of a port, as a message shows them."""
     return f"{port.dtype.value}{list(port.dims or ())}"
 

@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 from quantglow.interpreter import check_names, check_types
 from quantglow.ir.graph.family import Case, elements, may_decide
-from quantglow.ir.graph.signature import Port, Signature, declared_feeds, entering, leaving
-from quantglow.runtime.programs.feeds import TensorInfo, chosen_outputs, feeds_by_name, feeds_of
+from quantglow.ir.graph.signature import Port, Signature, declared_only, entering, leaving
+from quantglow.runtime.programs.feeds import TensorInfo, check_feeds, choose_outputs, feeds_by_name
 from quantglow.runtime.states.caches import Caches
 from quantglow.runtime.states.state_programs import StatePrograms
 from quantglow.support.arguments import file_path, integer
 from quantglow.support.arrays import Array
 from quantglow.support.classes import Concise, OfOneProcess
 from quantglow.support.files import writing
-from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.support.processes.threads import renew_after_fork
 
 
 class RunnableModel(Protocol):
@@ -43,7 +43,7 @@ class State(OfOneProcess, Concise):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, a call of a thread of the parent; it added no rows yet."""
@@ -79,8 +79,8 @@ class State(OfOneProcess, Concise):
         """
         ends = self._ends
         names = [port.name for port in ends.outputs]
-        chosen = chosen_outputs(output_names, names)
-        arrays = entering(ends.inputs, feeds_of(feeds, lambda: map(TensorInfo.of, ends.inputs)))
+        chosen = choose_outputs(output_names, names)
+        arrays = entering(ends.inputs, check_feeds(feeds, lambda: map(TensorInfo.of, ends.inputs)))
         check_names([port.name for port in ends.inputs], arrays)
         check_types(ends, arrays)
         with self._lock:
@@ -123,7 +123,7 @@ class State(OfOneProcess, Concise):
     def _copied(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """The outputs of a call of the model itself, whose caches are copied to the state."""
         signature, pairs = self.programs.free.signature, self.programs.pairs
-        feeds = declared_feeds(signature.inputs, {**arrays, **self.arrays})
+        feeds = declared_only(signature.inputs, {**arrays, **self.arrays})
         outputs = self.model.run(None, feeds)
         results = {p.name: a for p, a in zip(signature.outputs, outputs, strict=True)}
         rows = results[pairs[0].output].shape[pairs[0].axis]

@@ -18,18 +18,18 @@ from quantglow.ir.ops import Scatter
 from quantglow.ir.ops.expression import Expr
 from quantglow.ir.symbolic.expression import Expression, Maximum, Quotient, Symbol
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import Size, expression_of, symbols
+from quantglow.ir.symbolic.size import Size, symbols, to_expression
 from quantglow.ir.types import TensorType
 from quantglow.runtime.native.executable import LlvmExecutable
-from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting, template_of
+from quantglow.runtime.programs.symbolic_graphs import Template, case_template, case_with, fitting
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.general import CAPACITY, Donated, GeneralProgram, general_program
 from quantglow.runtime.shapes.specializations import ServedShapes, served_by_general
 from quantglow.support import debug
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError, QuantglowError
-from quantglow.support.processes.threads import renewed_after_fork
-from quantglow.transforms.program.copy_elision import source_of
+from quantglow.support.processes.threads import renew_after_fork
+from quantglow.transforms.program.copy_elision import view_source
 
 MOST_PROGRAMS = 16
 """Maximum number of programs for the states of a model."""
@@ -80,7 +80,7 @@ class StatePrograms(Concise):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, that a thread of the parent was making a program."""
@@ -90,7 +90,7 @@ class StatePrograms(Concise):
         """The rows of a state after a call; None where no program will serve it."""
         if (rows := self._rows(case)) is not None:
             return rows
-        template = template_of(self.free.signature, case)
+        template = case_template(self.free.signature, case)
         with self._lock:
             if (rows := self._rows(case)) is not None:
                 return rows
@@ -112,7 +112,7 @@ class StatePrograms(Concise):
         sizes, guards = symbols(fitting(template, case) or {})
         graph = self.free.shared_graph_at(case_with(template, sizes, case.values))
         pair = self.pairs[0]
-        rows = expression_of(dict(graph.outputs)[pair.output].type.shape[pair.axis])
+        rows = to_expression(dict(graph.outputs)[pair.output].type.shape[pair.axis])
         guards.is_closed = True
         return Growth(template, guards, rows)
 
@@ -124,7 +124,7 @@ class StatePrograms(Concise):
         """The executable for a call on a state of this capacity; None where there is none."""
         if (executable := self._lookup(case, capacity)) is not None:
             return executable
-        template = template_of(self.free.signature, case)
+        template = case_template(self.free.signature, case)
         with self._lock:
             if (executable := self._lookup(case, capacity)) is not None:
                 return executable
@@ -170,7 +170,7 @@ class StatePrograms(Concise):
         except BackendError as error:
             debug.log(1, f"a state is not only extended: {error}")
             whole = self._whole(case, capacity)
-            template = dict(template_of(self.free.signature, whole))
+            template = dict(case_template(self.free.signature, whole))
             name = str(template[self.pairs[0].input][self.pairs[0].axis])
             program = self._program(whole, Donated(pairs, name, capacity), is_whole=True)
             if depends_on(program.general.lowered.graph, name, self.pairs):
@@ -200,7 +200,7 @@ def depends_on(graph: Graph, symbol: str, pairs: Iterable[CachePair]) -> bool:
             if isinstance(node, Scatter):
                 allowed |= ancestors([node.indices])
                 node = node.x
-            elif (inner := source_of(node)) is not node:
+            elif (inner := view_source(node)) is not node:
                 allowed |= set(node.operands)
                 node = inner
             else:

@@ -1,7 +1,7 @@
 """Interrupts: Ctrl-C and deadlines end searches early, and calls of foreign code.
 
 ``keeping_best`` catches the first SIGINT for as long as its block runs; a second one aborts.
-Stages ask ``is_interrupted`` between steps, and end with what they have; ``ended`` notes for the
+Stages ask ``is_interrupted`` between steps, and end with what they have; ``end`` notes for the
 report what was cut, unless their result itself has that note.  Where Python allows no handler
 (another thread than the main one) or the program has a handler of its own, nothing is caught.
 
@@ -88,7 +88,7 @@ def check_interrupt() -> None:
         raise Interrupted
 
 
-def ended(stage: str, note: str) -> None:
+def end(stage: str, note: str) -> None:
     """Keep a note for the report that a stage was ended early."""
     call = _CALL.get()
     if call is not None:
@@ -207,7 +207,7 @@ class Deadline:
     def ends(self, stage: str) -> bool:
         """Whether no time is left; if so, the report will say that ``stage`` was cut short."""
         if note := self.note(stage):
-            ended(stage, note)
+            end(stage, note)
         return bool(note)
 
 

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantglow.support.errors import QuantglowError
-from quantglow.support.processes.threads import undisturbed
+from quantglow.support.processes.threads import run_undisturbed
 
 Array = NDArray[Any]
 
@@ -170,7 +170,7 @@ class IsolatedCall:
 
 
 @contextmanager
-def started(
+def start(
     place: str,
     arrays: Sequence[Array] = (),
     facts: Mapping[str, Any] | None = None,
@@ -217,7 +217,7 @@ def started(
             process.communicate()
 
 
-def called(
+def call_isolated(
     place: str,
     arrays: Sequence[Array] = (),
     facts: Mapping[str, Any] | None = None,
@@ -225,8 +225,8 @@ def called(
     seconds: float,
     nbytes: int | None = None,
 ) -> list[Array]:
-    """``started`` and its result.  Raises ``IsolationError``."""
-    with started(place, arrays, facts, seconds=seconds, nbytes=nbytes) as call:
+    """``start`` and its result.  Raises ``IsolationError``."""
+    with start(place, arrays, facts, seconds=seconds, nbytes=nbytes) as call:
         return call.result()
 
 
@@ -242,7 +242,7 @@ def serve(request: int | str, response: int | str, lifeline: int | None, seconds
         message, arrays = read_message(source)
     with open(response, "wb") as target:
         try:
-            bound_memory(message["nbytes"])
+            limit_memory(message["nbytes"])
             module, name = message["place"].split(":")
             results = getattr(import_module(module), name)(arrays, **message["facts"])
             write_message(target, {}, results)
@@ -279,7 +279,7 @@ def end_with(lifeline: int) -> None:
         os._exit(1 + len(os.read(lifeline, 1)))
 
 
-def bound_memory(nbytes: int | None) -> None:
+def limit_memory(nbytes: int | None) -> None:
     """Let this process take ``nbytes`` more; a system short of memory ends it before others."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -329,4 +329,4 @@ def read_message(file: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:
         file.seek(begin)
         return [np.lib.format.read_array(file, allow_pickle=False) for _ in count]
 
-    return head["facts"], undisturbed(arrays)
+    return head["facts"], run_undisturbed(arrays)

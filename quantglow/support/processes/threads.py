@@ -1,16 +1,16 @@
 """Threads: pools, background threads, single flight, locks renewed in a forked child.
 
 A forked child has none of its parent's threads: a lock that one of them held would stay locked, and
-work that one of them did would never end.  ``renewed_after_fork`` renews such objects.
+work that one of them did would never end.  ``renew_after_fork`` renews such objects.
 
-``started`` runs work beside the calls of a program, as compiling; it ends with the process.
-``submitted`` calls on a pool: Python's pools take no more calls when the main thread has ended,
+``start`` runs work beside the calls of a program, as compiling; it ends with the process.
+``submit`` calls on a pool: Python's pools take no more calls when the main thread has ended,
 while other threads of a service may go on for days.
 
-``undisturbed`` calls Python's parser in spite of other threads.  ``ast.parse`` of CPython counts
-the depth of its recursion in one place for all threads.  If a finalizer lets another thread parse
-meanwhile, the first one gets a ``SystemError`` (https://github.com/python/cpython/issues/106905).
-NumPy reads the heads of arrays in this way.
+``run_undisturbed`` calls Python's parser in spite of other threads.  ``ast.parse`` of CPython
+counts the depth of its recursion in one place for all threads.  If a finalizer lets another thread
+parse meanwhile, the first one gets a ``SystemError``
+(https://github.com/python/cpython/issues/106905). NumPy reads the heads of arrays in this way.
 
 ``SingleFlight`` lets one thread do the work that several need at once; the others wait.
 """
@@ -40,8 +40,8 @@ _ending = threading.Event()
 Result = TypeVar("Result")
 
 ATTEMPTS = 100
-"""Maximum number of calls of ``undisturbed``.  Two disturbed ones in a row are rare; a lock would
-not hold back the threads of others."""
+"""Maximum number of calls of ``run_undisturbed``.  Two disturbed ones in a row are rare; a lock
+would not hold back the threads of others."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -89,7 +89,7 @@ class HasThreads(Protocol):
 _holders, _last = Alive[HasThreads](), Alive[HasThreads]()
 
 
-def renewed_after_fork(item: HasThreads, *, last: bool = False) -> None:
+def renew_after_fork(item: HasThreads, *, last: bool = False) -> None:
     """Call ``item.forget_threads()`` in each forked child, as long as the object is in use.
 
     ``last``: after all others, because it calls functions of users, which may use these.
@@ -109,7 +109,7 @@ at_fork(child=_forget_threads)
 _threads = Alive[threading.Thread]()
 
 
-def started(name: str, work: Callable[[], object]) -> threading.Thread | None:
+def start(name: str, work: Callable[[], object]) -> threading.Thread | None:
     """A thread that does ``work``; None where none can be started, as at the end of the process."""
     if _ending.is_set():
         return None
@@ -123,7 +123,7 @@ def started(name: str, work: Callable[[], object]) -> threading.Thread | None:
 
 
 def check_not_ending() -> None:
-    """Raise ``CancelledError`` in a thread of ``started`` when the process ends; it is called
+    """Raise ``CancelledError`` in a thread of ``start`` when the process ends; it is called
     between kernels."""
     if _ending.is_set() and threading.current_thread() in _threads:
         raise CancelledError
@@ -141,7 +141,7 @@ atexit.register(_end)
 at_fork(child=_threads.clear)
 
 
-def submitted(
+def submit_task(
     pool: ThreadPoolExecutor, function: Callable[..., Result], *args: Any
 ) -> Future[Result]:
     """The future of a call on a thread of the pool; where the main thread has ended, of one that
@@ -159,7 +159,7 @@ def submitted(
     return future
 
 
-def undisturbed(call: Callable[[], Result]) -> Result:
+def run_undisturbed(call: Callable[[], Result]) -> Result:
     """``call()``, which may parse and can be repeated, in spite of other threads that parse."""
     for _ in range(ATTEMPTS - 1):
         try:
@@ -177,7 +177,7 @@ class SingleFlight(Generic[Key, Value]):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        renewed_after_fork(self)
+        renew_after_fork(self)
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, the values that threads of the parent were making."""

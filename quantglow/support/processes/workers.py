@@ -23,7 +23,7 @@ from threadpoolctl import ThreadpoolController
 
 from quantglow.support.processes.interrupts import ending
 from quantglow.support.processes.system import at_fork
-from quantglow.support.processes.threads import submitted
+from quantglow.support.processes.threads import submit_task
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -129,7 +129,7 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
     helping: list[Future[None]] = []
     with ending(helping):
         for _ in range(min(pool.helpers, len(inputs) - 1)):
-            helping.append(submitted(pool.executor, copy_context().run, work))
+            helping.append(submit_task(pool.executor, copy_context().run, work))
         try:
             copy_context().run(work)
         finally:
@@ -154,7 +154,7 @@ def later(function: Callable[[Item], Result], item: Item) -> Callable[[], Result
     if pool is None:
         result = function(item)
         return lambda: result
-    return submitted(pool.executor, copy_context().run, _alone, function, item).result
+    return submit_task(pool.executor, copy_context().run, _alone, function, item).result
 
 
 def _alone(function: Callable[[Item], Result], item: Item) -> Result:

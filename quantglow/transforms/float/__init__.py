@@ -55,7 +55,7 @@ from quantglow.transforms.float.weight_folding import (
     fold_batch_norm,
     fold_pad,
 )
-from quantglow.transforms.pass_manager import recorded
+from quantglow.transforms.pass_manager import record
 from quantglow.transforms.rewrite import OptimizeBodies, Pass, repeat, run_passes
 
 RECOGNISERS = (
@@ -146,7 +146,7 @@ def optimize(graph: Graph) -> Graph:
     they still shrink the graph: what a late one takes apart an early one may yet fold.
     """
     original = graph
-    with recorded():
+    with record():
         for _ in range(MOST_ROUNDS):
             before = len(graph.nodes)
             graph = run_passes(graph, FLOAT_PASSES)

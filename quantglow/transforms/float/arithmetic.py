@@ -23,9 +23,9 @@ from quantglow.transforms.float.constants import (
     float_constant,
     is_float,
     is_infinite,
-    scalar_of,
+    scalar_constant,
 )
-from quantglow.transforms.rewrite import Uses, declined, rewrite_pass
+from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
 
 Bounds = tuple[float, float]
 
@@ -37,7 +37,7 @@ DEPTH = 4
 def simplify_arithmetic(node: Node, uses: Uses) -> Node | None:
     """c + x -> x + c; x - c -> x + (-c); x / c -> x * (1/c); c - Conv(x) -> Conv(x) * -1 + c"""
     if isinstance(node, Neg):
-        return negated(node.name, node.x, uses) if absorbs(node.x, node, uses) else None
+        return negate(node.name, node.x, uses) if absorbs(node.x, node, uses) else None
     if not isinstance(node, Binary) or not plain(node):
         return None
     match node:
@@ -47,13 +47,13 @@ def simplify_arithmetic(node: Node, uses: Uses) -> Node | None:
         case Sub(x=x, y=Constant(value=c)) if not isinstance(x, Constant):
             return Add(name=node.name, x=x, y=float_constant(-c, f"{node.name}:y", uses))
         case Sub(x=Constant() as c, y=y) if absorbs(y, node, uses):
-            minus = negated(uses.fresh(f"{node.name}:neg"), y, uses)
+            minus = negate(uses.fresh(f"{node.name}:neg"), y, uses)
             return Add(name=node.name, x=minus, y=c)
         case Div(x=x, y=Constant(value=c)) if invertible(c):
             reciprocal = np.float32(1) / c
             return Mul(name=node.name, x=x, y=float_constant(reciprocal, f"{node.name}:y", uses))
         case Pow(x=x, y=Constant() as y) if x.type == node.type:
-            return power(node.name, x, scalar_of(y))
+            return power(node.name, x, scalar_constant(y))
     return None
 
 
@@ -73,7 +73,7 @@ def invertible(c: Array) -> bool:
     return bool(np.all((magnitude > 1e-30) & (magnitude < 1e30)))
 
 
-def negated(name: str, x: Node, uses: Uses) -> Node:
+def negate(name: str, x: Node, uses: Uses) -> Node:
     return Mul(name=name, x=x, y=float_constant(-1.0, f"{name}:y", uses))
 
 
@@ -98,13 +98,13 @@ def merge_arithmetic(node: Node, uses: Uses) -> Node | None:
     if isinstance(inner, Mul) and isinstance(node, Add):
         return None
     if not compact(a, b):
-        return declined(node, "the combined constant would be larger than both")
+        return decline(node, "the combined constant would be larger than both")
     with np.errstate(over="ignore"):
         combined = a + b if isinstance(node, Add) else a * b
-    return merged(node, inner, combined, uses) if np.isfinite(combined).all() else None
+    return merge(node, inner, combined, uses) if np.isfinite(combined).all() else None
 
 
-def merged(node: Binary, inner: Binary, combined: Array, uses: Uses) -> Node:
+def merge(node: Binary, inner: Binary, combined: Array, uses: Uses) -> Node:
     """``combined``: the sum or product of both Constants."""
     product = float_constant(combined, f"{node.name}:y", uses)
     if isinstance(node, Add):
@@ -123,33 +123,33 @@ def compact(a: Array, b: Array) -> bool:
 @rewrite_pass("merge-clips")
 def merge_clips(node: Node, uses: Uses) -> Node | None:
     """Clip(Clip(x)) -> Clip(x); Max(x, c) -> Clip(x, c, inf); Clip(x, 0, inf) -> Relu(x)"""
-    outer = bounds_of(node)
+    outer = node_bounds(node)
     if outer is None:
         return None
     x = node.operands[0]
-    inner = bounds_of(x)
+    inner = node_bounds(x)
     if inner is not None:
-        return clip(node.name, x.operands[0], narrowed(inner, outer))
+        return clip(node.name, x.operands[0], narrow(inner, outer))
     if isinstance(node, Relu) or (isinstance(node, Clip) and outer != (0.0, math.inf)):
         return None
     return clip(node.name, x, outer)
 
 
-def bounds_of(node: Node) -> Bounds | None:
+def node_bounds(node: Node) -> Bounds | None:
     """(low, high) of a node that clips its first operand."""
     match node:
         case Relu():
             return 0.0, math.inf
         case Clip(low=low, high=high):
             return low, high
-        case Max(x=x, y=y) if (c := scalar_of(y)) is not None and x.type == node.type:
+        case Max(x=x, y=y) if (c := scalar_constant(y)) is not None and x.type == node.type:
             return (c, math.inf) if plain(node) and not math.isnan(c) else None
-        case Min(x=x, y=y) if (c := scalar_of(y)) is not None and x.type == node.type:
+        case Min(x=x, y=y) if (c := scalar_constant(y)) is not None and x.type == node.type:
             return (-math.inf, c) if plain(node) and not math.isnan(c) else None
     return None
 
 
-def narrowed(inner: Bounds, outer: Bounds) -> Bounds:
+def narrow(inner: Bounds, outer: Bounds) -> Bounds:
     """The bounds of clipping to ``inner`` and then to ``outer``."""
     low, high = outer
     return min(max(inner[0], low), high), min(max(inner[1], low), high)
@@ -163,7 +163,7 @@ def clip(name: str, x: Node, bounds: Bounds) -> Node:
 
 def factors(node: Node, depth: int = DEPTH) -> tuple[float, list[Node]]:
     """``c * f0 * f1 * …``: the product of the scalar Constants, and the other factors."""
-    scalar = scalar_of(node)
+    scalar = scalar_constant(node)
     if scalar is not None:
         return scalar, []
     if depth == 0 or not isinstance(node, Mul) or not plain(node):
@@ -176,19 +176,19 @@ def plus_scalar(node: Node) -> tuple[Node, float] | None:
     """``(x, c)`` of ``x + c``."""
     if isinstance(node, Add) and plain(node):
         for x, y in ((node.x, node.y), (node.y, node.x)):
-            c = scalar_of(y)
+            c = scalar_constant(y)
             if c is not None and x.type == node.type:
                 return x, c
     return None
 
 
-def added_to(node: Node, value: float) -> Node | None:
+def add_to(node: Node, value: float) -> Node | None:
     """``x`` of ``x + value``."""
     addition = plus_scalar(node)
     return addition[0] if addition is not None and close(addition[1], value) else None
 
 
-def scaled_by(node: Node, scale: float) -> list[Node] | None:
+def scale_by(node: Node, scale: float) -> list[Node] | None:
     """The other factors of a product whose scalar Constants make ``scale``."""
     c, others = factors(node)
     return others if close(c, scale) else None
@@ -196,7 +196,7 @@ def scaled_by(node: Node, scale: float) -> list[Node] | None:
 
 def partner(node: Binary, scale: float = 1.0) -> list[tuple[Node, Node]]:
     """``(x, g)`` for each way to read the node as ``scale * x * g``, x of the node's type."""
-    others = scaled_by(node, scale)
+    others = scale_by(node, scale)
     if others is None or len(others) != 2:
         return []
     a, b = others

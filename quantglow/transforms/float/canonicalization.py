@@ -20,8 +20,8 @@ from quantglow.ir.ops.shape import Expand, Reshape, Transpose
 from quantglow.ir.ops.unary import Unary
 from quantglow.ir.symbolic.size import is_free, surely_equal
 from quantglow.transforms.float.constants import is_float
-from quantglow.transforms.float.layout import derived, reshaped
-from quantglow.transforms.rewrite import Uses, declined, rewrite_pass
+from quantglow.transforms.float.layout import derive, reshape
+from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
 
 SWAPPED = (0, 1, 3, 2)
 
@@ -32,11 +32,11 @@ def matmul_to_gemm(node: Node, uses: Uses) -> Node | None:
     match node:
         case MatMul(x=x, y=Constant() as w, out=None) if w.type.rank == 2 and is_float(x):
             *batch, k = x.type.shape
-            rows = reshaped(x, (math.prod(batch), k), uses)
+            rows = reshape(x, (math.prod(batch), k), uses)
             product = Gemm(name=node.name, x=rows, w=w)
             if product.type.shape == node.type.shape:
                 return product
-            name = uses.fresh(derived(node.name, ":r"))
+            name = uses.fresh(derive(node.name, ":r"))
             return Reshape(name=name, x=product, shape=node.type.shape)
     return None
 
@@ -72,7 +72,7 @@ def pointwise(node: Gemm, x: Node, uses: Uses) -> Node | None:
     if element is not None and element.quant is not None and element.quant.axis is not None:
         axis = element.quant.axis + 2
         element = replace(element, quant=replace(element.quant, axis=axis))
-    w = Constant(name=uses.fresh(derived(node.w.name, ":1x1")), value=value, element=element)
+    w = Constant(name=uses.fresh(derive(node.w.name, ":1x1")), value=value, element=element)
     return Conv(name=node.name, x=x, w=w, b=node.b, **node.attributes())
 
 
@@ -81,13 +81,13 @@ def group_heads(node: Node, uses: Uses) -> Node | None:
     """MatMul(x, y repeated) -> MatMul(x, y), the heads that share y being rows of one product"""
     match node:
         case MatMul(y=Reshape(x=Expand() as wide) as joined, out=None):
-            return _grouped(node, joined, wide, False, uses)
+            return _group(node, joined, wide, False, uses)
         case MatMul(y=Transpose(x=Reshape(x=Expand() as wide) as joined, perm=perm), out=None):
-            return _grouped(node, joined, wide, True, uses) if perm == SWAPPED else None
+            return _group(node, joined, wide, True, uses) if perm == SWAPPED else None
     return None
 
 
-def _grouped(node: MatMul, joined: Reshape, wide: Expand, swapped: bool, uses: Uses) -> Node | None:
+def _group(node: MatMul, joined: Reshape, wide: Expand, swapped: bool, uses: Uses) -> Node | None:
     x, shape = node.x.type, wide.type.shape
     if len(shape) != 5 or x.rank != 4:
         return None
@@ -99,13 +99,13 @@ def _grouped(node: MatMul, joined: Reshape, wide: Expand, swapped: bool, uses: U
     if not surely_equal(joined.shape, (batch, heads, *inner)):
         return None
     if not surely_equal(x.shape[:2], (batch, heads)):
-        return declined(node, "x does not have the heads of the repeated operand")
-    rows = reshaped(node.x, (batch, shared, copies * x.shape[2], x.shape[3]), uses)
-    once = reshaped(wide.x, (batch, shared, *inner), uses)
+        return decline(node, "x does not have the heads of the repeated operand")
+    rows = reshape(node.x, (batch, shared, copies * x.shape[2], x.shape[3]), uses)
+    once = reshape(wide.x, (batch, shared, *inner), uses)
     if swapped:
-        once = Transpose(name=uses.fresh(derived(node.name, ":t")), x=once, perm=SWAPPED)
+        once = Transpose(name=uses.fresh(derive(node.name, ":t")), x=once, perm=SWAPPED)
     product = MatMul(name=node.name, x=rows, y=once)
-    return Reshape(name=uses.fresh(derived(node.name, ":r")), x=product, shape=node.type.shape)
+    return Reshape(name=uses.fresh(derive(node.name, ":r")), x=product, shape=node.type.shape)
 
 
 @rewrite_pass("canonicalize-pool")
@@ -116,7 +116,7 @@ def canonicalize_pool(node: Node, uses: Uses) -> Node | None:
             return ReduceMean(name=node.name, x=x, axes=(1, 2))
         case ReduceMean(axes=(1, 2), keepdims=False) if node.x.type.rank == 4:
             mean = replace(node, keepdims=True)
-            name = uses.fresh(derived(node.name, ":r"))
+            name = uses.fresh(derive(node.name, ":r"))
             return Reshape(name=name, x=mean, shape=node.type.shape)
     return None
 

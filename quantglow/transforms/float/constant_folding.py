@@ -21,18 +21,18 @@ from quantglow.ir.ops.primitives import Elementwise
 from quantglow.ir.ops.quantization import Dequantize
 from quantglow.ir.ops.shape import Expand, Reshape, Slice
 from quantglow.ir.ops.unary import Unary
-from quantglow.ir.ops.work import work_of
+from quantglow.ir.ops.work import count_work
 from quantglow.ir.symbolic.size import surely_equal
 from quantglow.support.arrays import Array
-from quantglow.transforms.float.layout import derived
-from quantglow.transforms.rewrite import Uses, declined, rewrite_pass
+from quantglow.transforms.float.layout import derive
+from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
 
 GROWTH_NBYTES = 1 << 20
 """A folded value may be larger than its operands only up to this size (Expand, Pad, Resize)."""
 
 
 MOST_WORK = 2 * 10**10
-"""A value that takes longer to compute stays computed: about a second, see ``work_of``."""
+"""A value that takes longer to compute stays computed: about a second, see ``count_work``."""
 
 Cut = tuple[int, int, int]
 """Start, size and step along an axis."""
@@ -47,22 +47,22 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     if not operands or not all(isinstance(o, Constant) for o in operands):
         return None
     if isinstance(node, Dequantize):
-        return declined(node, "it has the integers of the model")
+        return decline(node, "it has the integers of the model")
     if node.has_free_sizes:
-        return declined(node, "its value depends on free dimensions")
+        return decline(node, "its value depends on free dimensions")
     if grows(node):
-        if (rows := gathered_once(node, uses)) is not None:
+        if (rows := gather_once(node, uses)) is not None:
             return rows
-        return declined(node, f"its value has {node.type.nbytes} bytes, more than its operands")
-    if work_of(node) > MOST_WORK:
-        return declined(node, "its value takes too much work")
+        return decline(node, f"its value has {node.type.nbytes} bytes, more than its operands")
+    if count_work(node) > MOST_WORK:
+        return decline(node, "its value takes too much work")
     values = [o.value for o in operands if isinstance(o, Constant)]
     value = np.array(node.evaluate(*values), order="C")
     element = node.type.element if node.type.quant else None
     return Constant(name=node.name, value=value, element=element)
 
 
-def gathered_once(node: Node, uses: Uses) -> Node | None:
+def gather_once(node: Node, uses: Uses) -> Node | None:
     """Gather(Constant, indices that repeat along axes) -> Expand(Gather(Constant, indices))"""
     if not (isinstance(node, Gather) and isinstance(node.indices, Constant)):
         return None
@@ -72,9 +72,9 @@ def gathered_once(node: Node, uses: Uses) -> Node | None:
         indices = first if (indices == first).all() else indices
     if indices.shape == node.indices.value.shape:
         return None
-    once = Constant(name=uses.fresh(derived(node.name, ":once")), value=indices)
+    once = Constant(name=uses.fresh(derive(node.name, ":once")), value=indices)
     rows = Gather(
-        name=uses.fresh(derived(node.name, ":rows")), x=node.x, indices=once, axis=node.axis
+        name=uses.fresh(derive(node.name, ":rows")), x=node.x, indices=once, axis=node.axis
     )
     return Expand(name=node.name, x=rows, shape=node.type.shape)
 
@@ -92,19 +92,19 @@ def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
     match node:
         case Gather(x=Constant() as table, indices=Slice(x=Constant() as whole) as part):
             if not _are_inside(whole.value, table.type.shape[node.axis]):
-                return declined(node, "indices that are not used lie outside of the table")
+                return decline(node, "indices that are not used lie outside of the table")
             cuts = {node.axis + axis: cut for axis, cut in _cuts(part)}
-            return _cut(node, _renamed(node, (table, part.x), uses), cuts)
+            return _cut(node, _rename(node, (table, part.x), uses), cuts)
         case Gather(x=Constant() as table, indices=Reshape() | Expand() as moved):
             inner = moved.x
             if inner.type.rank != moved.type.rank and isinstance(moved, Expand):
                 return None
-            rows = _renamed(node, (table, inner), uses)
+            rows = _rename(node, (table, inner), uses)
             return type(moved)(name=node.name, x=rows, shape=node.type.shape)
         case Reshape(x=Slice(x=Constant()) as part):
-            return _reshaped(node, part, uses)
+            return _reshape(node, part, uses)
         case Add(x=Add(x=x, y=Slice() as first) as inner, y=Slice() as second) if _adds(inner):
-            both = Add(name=uses.fresh(derived(node.name, ":y")), x=first, y=second)
+            both = Add(name=uses.fresh(derive(node.name, ":y")), x=first, y=second)
             return Add(name=node.name, x=x, y=both) if _adds(node) and uses.single(inner) else None
         case Binary() | Unary() | Elementwise():
             return _of_parts(node, uses)
@@ -115,7 +115,7 @@ def _are_inside(indices: Array, length: int) -> bool:
     return bool((indices >= -length).all() and (indices < length).all())
 
 
-def _reshaped(node: Reshape, part: Slice, uses: Uses) -> Node | None:
+def _reshape(node: Reshape, part: Slice, uses: Uses) -> Node | None:
     """A part under a shape that keeps the axes that are cut."""
     sizes, cuts = list(node.shape), {}
     for axis, cut in _cuts(part):
@@ -129,21 +129,21 @@ def _reshaped(node: Reshape, part: Slice, uses: Uses) -> Node | None:
         if target is None:
             return None
         sizes[target], cuts[target] = part.x.type.shape[axis], cut
-    name = uses.fresh(derived(node.name, ":whole"))
+    name = uses.fresh(derive(node.name, ":whole"))
     return _cut(node, Reshape(name=name, x=part.x, shape=tuple(sizes)), cuts)
 
 
 def _of_parts(node: Node, uses: Uses) -> Node | None:
     """An element-wise node on parts that are cut alike, and on Constants that are not."""
     rank = node.type.rank
-    cuts = [_cuts_of(operand, rank) for operand in node.operands]
+    cuts = [_axis_cuts(operand, rank) for operand in node.operands]
     first = next(filter(None, cuts), None)
     if first is None or not all(isinstance(_whole(o), Constant) for o in node.operands):
         return None
     for operand, operand_cuts in zip(node.operands, cuts, strict=True):
         if operand_cuts != first and (operand_cuts or _varies(operand, first, rank)):
             return None
-    return _cut(node, _renamed(node, tuple(map(_whole, node.operands)), uses), first)
+    return _cut(node, _rename(node, tuple(map(_whole, node.operands)), uses), first)
 
 
 def _whole(operand: Node) -> Node:
@@ -151,7 +151,7 @@ def _whole(operand: Node) -> Node:
     return operand.x if isinstance(operand, Slice) else operand
 
 
-def _cuts_of(operand: Node, rank: int) -> dict[int, Cut]:
+def _axis_cuts(operand: Node, rank: int) -> dict[int, Cut]:
     """The cuts of a part by axes of its result, broadcast to a rank."""
     if not isinstance(operand, Slice):
         return {}
@@ -169,7 +169,7 @@ def _cut(node: Node, whole: Node, cuts: dict[int, Cut]) -> Node | None:
     if whole.has_free_sizes:
         return None
     if grows(whole):
-        return declined(node, f"the whole has {whole.type.nbytes} bytes, more than its operands")
+        return decline(node, f"the whole has {whole.type.nbytes} bytes, more than its operands")
     every = [cuts.get(axis, (0, size, 1)) for axis, size in enumerate(whole.type.shape)]
     starts, sizes, steps = zip(*every, strict=True)
     return Slice(name=node.name, x=whole, starts=starts, sizes=sizes, steps=steps)
@@ -182,8 +182,8 @@ def _cuts(part: Slice) -> Iterator[tuple[int, Cut]]:
             yield axis, cut
 
 
-def _renamed(node: Node, operands: tuple[Node, ...], uses: Uses) -> Node:
-    return node.with_operands(operands, name=uses.fresh(derived(node.name, ":whole")))
+def _rename(node: Node, operands: tuple[Node, ...], uses: Uses) -> Node:
+    return node.with_operands(operands, name=uses.fresh(derive(node.name, ":whole")))
 
 
 def _adds(node: Add) -> bool:

@@ -10,7 +10,7 @@ from quantglow.ir.graph.node import Constant, Node, may_change
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.convolution import Conv
 from quantglow.support.arrays import Array
-from quantglow.transforms.rewrite import Uses, declined
+from quantglow.transforms.rewrite import Uses, decline
 
 
 def float_constant(value: object, name: str, uses: Uses) -> Constant:
@@ -27,7 +27,7 @@ def is_float(node: Node) -> bool:
     return node.type.dtype.is_float
 
 
-def scalar_of(node: Node) -> float | None:
+def scalar_constant(node: Node) -> float | None:
     """The value of a float Constant with one element."""
     if isinstance(node, Constant) and node.type.size == 1 and is_float(node):
         return float(node.value.reshape(()))
@@ -36,7 +36,7 @@ def scalar_of(node: Node) -> float | None:
 
 def is_scalar(node: Node, value: float) -> bool:
     """Whether the node is a Constant close to ``value``: exporters write 1/sqrt(2) in many ways."""
-    scalar = scalar_of(node)
+    scalar = scalar_constant(node)
     return scalar is not None and close(scalar, value)
 
 
@@ -60,7 +60,7 @@ def absorbs(node: Node, reader: Node, uses: Uses) -> bool:
     if the node is a contraction."""
     reason = obstacle(node, uses) if isinstance(node, Contraction) else None
     if reason:
-        declined(reader, f"{node.name!r} {reason}")
+        decline(reader, f"{node.name!r} {reason}")
     return reason == ""
 
 
@@ -77,13 +77,13 @@ def obstacle(node: Contraction, uses: Uses) -> str:
     return "" if node.is_bare else "has bounds or an activation already"
 
 
-def bias_of(node: Contraction) -> Array:
+def bias_array(node: Contraction) -> Array:
     """The bias, zeros where there is none."""
     if isinstance(node.b, Constant):
         return node.b.value
     return np.zeros(node.w.type.shape[-1], np.float32)
 
 
-def weights_of(node: Contraction) -> Array:
+def weight_array(node: Contraction) -> Array:
     assert isinstance(node.w, Constant)
     return node.w.value

@@ -21,8 +21,8 @@ from quantglow.ir.ops.resize import Resize
 from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ir.ops.unary import Clip
 from quantglow.ir.symbolic.size import broadcast_shapes, surely_equal
-from quantglow.transforms.float.constants import is_float, scalar_of
-from quantglow.transforms.float.layout import derived, is_identity
+from quantglow.transforms.float.constants import is_float, scalar_constant
+from quantglow.transforms.float.layout import derive, is_identity
 from quantglow.transforms.rewrite import Uses, rewrite_pass
 
 PREFIX = 16
@@ -129,9 +129,9 @@ def neutral(node: Binary) -> Node | None:
     """x + 0, x - 0, x * 1, x / 1, x ** 1, in float and without bounds."""
     if node.out is not None or node.low != -math.inf or node.high != math.inf:
         return None
-    operand, other = node.x, scalar_of(node.y)
+    operand, other = node.x, scalar_constant(node.y)
     if other is None and isinstance(node, Add | Mul):
-        operand, other = node.y, scalar_of(node.x)
+        operand, other = node.y, scalar_constant(node.x)
     unit = 0.0 if isinstance(node, Add | Sub) else 1.0
     if other != unit or not isinstance(node, Add | Sub | Mul | Div | Pow):
         return None
@@ -171,4 +171,4 @@ def without_repetitions(c: Constant, other: Node, uses: Uses) -> Constant:
             value = first
     if value is c.value:
         return c
-    return replace(c, name=uses.fresh(derived(c.name, ":first")), value=value)
+    return replace(c, name=uses.fresh(derive(c.name, ":first")), value=value)

@@ -19,9 +19,9 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.convolution import Conv, ConvTranspose
 from quantglow.ir.ops.unary import Clip, Fusible, Relu
 from quantglow.ir.ops.work import FEWEST_PRODUCTS
-from quantglow.transforms.float.arithmetic import bounds_of, narrowed, plain
-from quantglow.transforms.float.constants import absorbs, is_float, is_infinite, scalar_of
-from quantglow.transforms.rewrite import RewritePass, Uses, declined, rewrite_pass
+from quantglow.transforms.float.arithmetic import narrow, node_bounds, plain
+from quantglow.transforms.float.constants import absorbs, is_float, is_infinite, scalar_constant
+from quantglow.transforms.rewrite import RewritePass, Uses, decline, rewrite_pass
 
 UNBOUNDED = (-math.inf, math.inf)
 
@@ -32,9 +32,9 @@ def fuse_activation(node: Node, uses: Uses) -> Node | None:
     HardSwish(Conv(…)) * c + d -> Conv(…, activation), likewise Gemm and HardSigmoid, LeakyRelu,
     where a result is a sum of ``FEWEST_PRODUCTS``"""
     x = node.operands[0] if isinstance(node, Fusible) else None
-    if isinstance(x, Contraction) and products_of(x) < FEWEST_PRODUCTS:
-        return declined(node, f"{x.name!r} sums only {products_of(x)} products")
-    return fused(node, uses)
+    if isinstance(x, Contraction) and count_products(x) < FEWEST_PRODUCTS:
+        return decline(node, f"{x.name!r} sums only {count_products(x)} products")
+    return fuse(node, uses)
 
 
 @rewrite_pass("fuse-float-activation")
@@ -44,7 +44,7 @@ def fuse_float_activation(node: Node, uses: Uses) -> Node | None:
     could replace it."""
     if isinstance(node, Relu | Clip) and getattr(node.x, "activation", None) is None:
         return None
-    return fused(node, uses) if node.type.dtype.is_float else None
+    return fuse(node, uses) if node.type.dtype.is_float else None
 
 
 def fuse_functions(graph: Graph, names: Collection[str]) -> Graph:
@@ -52,19 +52,19 @@ def fuse_functions(graph: Graph, names: Collection[str]) -> Graph:
 
     def rule(node: Node, uses: Uses) -> Node | None:
         left = isinstance(node, Fusible) and node.name not in names
-        return None if left else fused(node, uses)
+        return None if left else fuse(node, uses)
 
     return RewritePass("fuse-functions", rule)(graph) if names else graph
 
 
-def products_of(node: Contraction) -> int:
+def count_products(node: Contraction) -> int:
     """Products that a result is the sum of: kernel area times input channels of a group; of a
     ConvTranspose those that meet in one place."""
     products = node.w.type.size // max(node.w.type.shape[-1], 1)
     return products // math.prod(node.strides) if isinstance(node, ConvTranspose) else products
 
 
-def fused(node: Node, uses: Uses) -> Node | None:
+def fuse(node: Node, uses: Uses) -> Node | None:
     """The producer with ``node`` fused into it, None if it cannot take it."""
     producer = node.operands[0] if node.operands else None
     if isinstance(node, Relu | Clip):
@@ -74,7 +74,7 @@ def fused(node: Node, uses: Uses) -> Node | None:
     if not (uses.only(node, producer) if isinstance(node, Fusible) else uses.single(producer)):
         return None
     try:
-        activation = activated(node, producer)
+        activation = activate(node, producer)
     except ValueError:  # numbers beyond float32
         return None
     if activation is None or node.type != producer.type:
@@ -90,22 +90,22 @@ def may_have_bounds(node: Relu | Clip, uses: Uses) -> bool:
 
 def with_bounds(node: Relu | Clip, producer: Any) -> Node:
     """The producer with the bounds of ``node``."""
-    outer = bounds_of(node)
+    outer = node_bounds(node)
     assert outer is not None
-    low, high = narrowed((producer.low, producer.high), outer)
+    low, high = narrow((producer.low, producer.high), outer)
     changes: dict[str, Any] = {"name": node.name, "low": low, "high": high}
     bounded: Node = replace(producer, **changes)
     return bounded
 
 
-def activated(node: Node, producer: Contraction) -> Activation | None:
+def activate(node: Node, producer: Contraction) -> Activation | None:
     """The activation of the producer with ``node`` behind it.  Raises ``ValueError``."""
     if isinstance(node, Fusible):
         return Activation.of(node) if producer.is_bare else None
     activation, unbounded = producer.activation, (producer.low, producer.high) == UNBOUNDED
     if activation is None or not unbounded or not isinstance(node, Add | Mul) or not plain(node):
         return None
-    c = scalar_of(node.y)
+    c = scalar_constant(node.y)
     if c is None:
         return None
     return activation.scaled(c) if isinstance(node, Mul) else activation.moved(c)
@@ -127,5 +127,5 @@ def fuse_residual(node: Node, uses: Uses) -> Node | None:
         is_alike = conv.type.shape == other.type.shape and not isinstance(other, Constant)
         if is_alike and is_float(other) and not is_infinite(other):
             return replace(conv, name=node.name, residual=other, low=node.low, high=node.high)
-        declined(node, f"{other.name!r} is broadcast, constant, no float or infinite")
+        decline(node, f"{other.name!r} is broadcast, constant, no float or infinite")
     return None

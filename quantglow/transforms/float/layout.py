@@ -43,16 +43,16 @@ def moves_only_ones(shape: Axes, perm: Axes) -> bool:
     return real == sorted(real)
 
 
-def permuted(values: Axes, perm: Axes) -> Axes:
+def permute(values: Axes, perm: Axes) -> Axes:
     return tuple(values[axis] for axis in perm)
 
 
-def derived(name: str, suffix: str) -> str:
+def derive(name: str, suffix: str) -> str:
     """``name`` with ``suffix`` once."""
     return name.removesuffix(suffix) + suffix
 
 
-def transposed(node: Node, perm: Axes, uses: Uses) -> Node | None:
+def transpose(node: Node, perm: Axes, uses: Uses) -> Node | None:
     """``Transpose(node, perm)`` where that moves no data at run time, else None.
 
     The node may lack leading axes of size 1.
@@ -66,28 +66,26 @@ def transposed(node: Node, perm: Axes, uses: Uses) -> Node | None:
     shape = (1,) * (len(perm) - node.type.rank) + node.type.shape
     if isinstance(node, Constant):
         value = np.array(node.value.reshape(shape).transpose(perm), order="C")
-        return Constant(
-            name=uses.fresh(derived(node.name, ":t")), value=value, element=node.element
-        )
+        return Constant(name=uses.fresh(derive(node.name, ":t")), value=value, element=node.element)
     if moves_only_ones(shape, perm):
-        return reshaped(node, permuted(shape, perm), uses)
+        return reshape(node, permute(shape, perm), uses)
     return None
 
 
-def moved(node: Node, perm: Axes, uses: Uses) -> Node:
+def move(node: Node, perm: Axes, uses: Uses) -> Node:
     """``Transpose(node, perm)`` in the cheapest form; the node may lack leading axes of size 1."""
-    cheap = transposed(node, perm, uses)
+    cheap = transpose(node, perm, uses)
     if cheap is not None:
         return cheap
-    whole = reshaped(node, (1,) * (len(perm) - node.type.rank) + node.type.shape, uses)
-    return Transpose(name=uses.fresh(derived(node.name, ":t")), x=whole, perm=perm)
+    whole = reshape(node, (1,) * (len(perm) - node.type.rank) + node.type.shape, uses)
+    return Transpose(name=uses.fresh(derive(node.name, ":t")), x=whole, perm=perm)
 
 
-def reshaped(node: Node, shape: Axes, uses: Uses) -> Node:
+def reshape(node: Node, shape: Axes, uses: Uses) -> Node:
     """``Reshape(node, shape)``, or the node itself where it has that shape."""
     if node.type.shape == shape:
         return node
-    return Reshape(name=uses.fresh(derived(node.name, ":r")), x=node, shape=shape)
+    return Reshape(name=uses.fresh(derive(node.name, ":r")), x=node, shape=shape)
 
 
 def per_axis(node: Node) -> bool:
@@ -106,11 +104,11 @@ def behind_moves(node: Node, uses: Uses) -> tuple[Node, list[Reshape | Transpose
     return node, moves
 
 
-def moved_alike(node: Node, moves: list[Reshape | Transpose], uses: Uses) -> Node:
+def move_alike(node: Node, moves: list[Reshape | Transpose], uses: Uses) -> Node:
     """``moves``, the last first, applied to another node, under new names: the values differ."""
     moved = node
     for move in reversed(moves):
-        name = uses.fresh(derived(node.name, ":r" if isinstance(move, Reshape) else ":t"))
+        name = uses.fresh(derive(node.name, ":r" if isinstance(move, Reshape) else ":t"))
         moved = replace(move, name=name, x=moved)
     return moved
 
@@ -123,7 +121,7 @@ class AxisBlock:
     target: Axes
 
 
-def blocks_of(source: Axes, target: Axes) -> tuple[AxisBlock, ...]:
+def axis_blocks(source: Axes, target: Axes) -> tuple[AxisBlock, ...]:
     """The blocks of a Reshape between two shapes without zeros, in order."""
     left = [axis for axis, size in enumerate(source) if size != 1]
     right = [axis for axis, size in enumerate(target) if size != 1]

@@ -14,12 +14,12 @@ from quantglow.ir.ops import Add, Div, LayerNormalization, Reciprocal, ReduceMea
 from quantglow.ir.ops.binary import Mul, Pow
 from quantglow.ir.ops.unary import Clip, Erf, Gelu, HardSigmoid, HardSwish, Sigmoid, Swish, Tanh
 from quantglow.transforms.float.arithmetic import (
-    added_to,
+    add_to,
     factors,
     partner,
     plain,
     plus_scalar,
-    scaled_by,
+    scale_by,
 )
 from quantglow.transforms.float.constants import channel_values, close, float_constant, is_scalar
 from quantglow.transforms.rewrite import Uses, rewrite_pass
@@ -33,8 +33,8 @@ def recognise_gelu(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Mul) or not plain(node):
         return None
     for x, gate in partner(node, 0.5):
-        match added_to(gate, 1.0):
-            case Erf(x=inside) if scaled_by(inside, math.sqrt(0.5)) == [x]:
+        match add_to(gate, 1.0):
+            case Erf(x=inside) if scale_by(inside, math.sqrt(0.5)) == [x]:
                 return Gelu(name=node.name, x=x)
             case Tanh(x=inside) if is_cubic(inside, x):
                 return Gelu(name=node.name, x=x, approximate=True)
@@ -43,7 +43,7 @@ def recognise_gelu(node: Node, uses: Uses) -> Node | None:
 
 def is_cubic(node: Node, x: Node) -> bool:
     """``sqrt(2 / pi) * (x + 0.044715 * x**3)``, or the sum with x taken out"""
-    outside = scaled_by(node, math.sqrt(2 / math.pi))
+    outside = scale_by(node, math.sqrt(2 / math.pi))
     if outside is None:
         return False
     if len(outside) == 1:
@@ -63,7 +63,7 @@ def is_sum(node: Node, x: Node) -> bool:
 
 def is_power(node: Node, x: Node, exponent: int) -> bool:
     """``0.044715 * x**exponent``, as Pow or as a product"""
-    terms = scaled_by(node, CUBIC)
+    terms = scale_by(node, CUBIC)
     if terms is None:
         return False
     if len(terms) == 1 and isinstance(terms[0], Pow):
@@ -92,26 +92,26 @@ def recognise_hard_swish(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Mul) or not plain(node):
         return None
     for x, gate in partner(node):
-        if gate_of(gate) is x:
+        if match_gate(gate) is x:
             return HardSwish(name=node.name, x=x)
     for x, gate in partner(node, 1 / 6):
-        if clipped_sum(gate) is x:
+        if match_clipped_sum(gate) is x:
             return HardSwish(name=node.name, x=x)
     return None
 
 
-def gate_of(node: Node) -> Node | None:
+def match_gate(node: Node) -> Node | None:
     """``x`` of ``HardSigmoid(x; 1/6, 1/2)``"""
     if isinstance(node, HardSigmoid) and close(node.alpha, 1 / 6) and close(node.beta, 0.5):
         return node.x
     return None
 
 
-def clipped_sum(node: Node) -> Node | None:
+def match_clipped_sum(node: Node) -> Node | None:
     """``x`` of ``Clip(x + 3, 0, 6)``"""
     match node:
         case Clip(x=shifted, low=0.0, high=6.0):
-            return added_to(shifted, 3.0)
+            return add_to(shifted, 3.0)
     return None
 
 

@@ -10,14 +10,14 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ir.ops.shape import Concat, Reshape, Slice
 from quantglow.ir.ops.unary import Unary
-from quantglow.transforms.float.constants import scalar_of
+from quantglow.transforms.float.constants import scalar_constant
 from quantglow.transforms.float.layout import (
     Axes,
     behind_moves,
-    derived,
-    moved_alike,
+    derive,
+    move_alike,
     per_axis,
-    reshaped,
+    reshape,
 )
 from quantglow.transforms.rewrite import Uses, rewrite_pass
 
@@ -37,7 +37,7 @@ def sink_reshape(node: Node, uses: Uses) -> Node | None:
     inner = above_reshape(node, uses)
     if inner is None:
         return None
-    return Reshape(name=uses.fresh(derived(node.name, ":r")), x=inner, shape=node.type.shape)
+    return Reshape(name=uses.fresh(derive(node.name, ":r")), x=inner, shape=node.type.shape)
 
 
 def above_reshape(node: Node, uses: Uses) -> Node | None:
@@ -51,28 +51,28 @@ def above_reshape(node: Node, uses: Uses) -> Node | None:
             if x.type.shape == y.type.shape and left.shape == right.shape:
                 return node.with_operands((x, y))
         case Binary(x=Reshape(x=x) as moved, y=Constant() as c):
-            other = unreshaped(c, moved, node.type.shape, uses)
+            other = unreshape(c, moved, node.type.shape, uses)
             return None if other is None else node.with_operands((x, other))
         case Binary(x=Constant() as c, y=Reshape(x=y) as moved):
-            other = unreshaped(c, moved, node.type.shape, uses)
+            other = unreshape(c, moved, node.type.shape, uses)
             return None if other is None else node.with_operands((other, y))
     return None
 
 
-def unreshaped(c: Constant, moved: Reshape, result: Axes, uses: Uses) -> Node | None:
+def unreshape(c: Constant, moved: Reshape, result: Axes, uses: Uses) -> Node | None:
     """The Constant as it broadcasts to the shape before the Reshape."""
     before, after = moved.x.type.shape, moved.shape
     if after != result or c.type.rank > len(after):
         return None
     if c.type.size == 1:
-        return c if c.type.rank <= len(before) else reshaped(c, (), uses)
+        return c if c.type.rank <= len(before) else reshape(c, (), uses)
     if c.type.shape[-1] == c.type.size and before and before[-1] == after[-1]:
-        return reshaped(c, c.type.shape[-1:], uses)
+        return reshape(c, c.type.shape[-1:], uses)
     if [d for d in before if d != 1] != [d for d in after if d != 1]:
         return None
     sizes = (1,) * (len(after) - c.type.rank) + c.type.shape
     real = iter([size for size, d in zip(sizes, after, strict=True) if d != 1])
-    return reshaped(c, tuple(1 if d == 1 else next(real) for d in before), uses)
+    return reshape(c, tuple(1 if d == 1 else next(real) for d in before), uses)
 
 
 @rewrite_pass("simplify-concat")
@@ -81,7 +81,7 @@ def simplify_concat(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Concat):
         return None
     parts: list[Node] = []
-    for part in flattened(node, uses):
+    for part in flatten(node, uses):
         joined = neighbours(parts[-1], part, node.axis, uses) if parts else None
         if joined is None:
             parts.append(part)
@@ -92,7 +92,7 @@ def simplify_concat(node: Node, uses: Uses) -> Node | None:
     return parts[0] if len(parts) == 1 else replace(node, parts=tuple(parts))
 
 
-def flattened(node: Concat, uses: Uses) -> list[Node]:
+def flatten(node: Concat, uses: Uses) -> list[Node]:
     """The parts, those of inner Concats that nobody else reads in their place."""
     parts: list[Node] = []
     for part in node.parts:
@@ -112,7 +112,7 @@ def neighbours(a: Node, b: Node, axis: int, uses: Uses) -> Node | None:
     sizes = (*a.sizes[:axis], a.sizes[axis] + b.sizes[axis], *a.sizes[axis + 1 :])
     if sizes == a.x.type.shape:
         return a.x
-    return replace(a, name=uses.fresh(derived(a.name, ":joined")), sizes=sizes)
+    return replace(a, name=uses.fresh(derive(a.name, ":joined")), sizes=sizes)
 
 
 def without(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ def raise_elements(node: Node, uses: Uses) -> Node | None:
     inner = node.with_operands(
         tuple(producer if o is x else as_scalar(o, uses) for o in node.operands)
     )
-    return moved_alike(inner, moves, uses)
+    return move_alike(inner, moves, uses)
 
 
 def only_operand(node: Node) -> Node | None:
@@ -180,7 +180,7 @@ def only_operand(node: Node) -> Node | None:
     if isinstance(node, Unary):
         return node.operands[0] if len(node.operands) == 1 else None
     if isinstance(node, Binary):
-        others = [operand for operand in node.operands if scalar_of(operand) is None]
+        others = [operand for operand in node.operands if scalar_constant(operand) is None]
         return others[0] if len(others) == 1 else None
     return None
 
@@ -188,5 +188,5 @@ def only_operand(node: Node) -> Node | None:
 def as_scalar(node: Node, uses: Uses) -> Node:
     """A Constant of one element without axes."""
     assert isinstance(node, Constant)
-    name = uses.fresh(derived(node.name, ":scalar"))
+    name = uses.fresh(derive(node.name, ":scalar"))
     return replace(node, name=name, value=node.value.reshape(())) if node.type.shape else node

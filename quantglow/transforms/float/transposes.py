@@ -29,22 +29,22 @@ from quantglow.support.arrays import Array
 from quantglow.transforms.float.layout import (
     Axes,
     AxisBlock,
+    axis_blocks,
     back_to_target,
-    blocks_of,
     consecutive,
-    derived,
+    derive,
     inverse,
     is_identity,
-    moved,
+    move,
     moves_only_ones,
     per_axis,
-    permuted,
+    permute,
     ranks,
     spread,
     target_order,
     to_channels_first,
     to_channels_last,
-    transposed,
+    transpose,
 )
 from quantglow.transforms.rewrite import Uses, rewrite_pass
 
@@ -57,7 +57,7 @@ def merge_transposes(node: Node, uses: Uses) -> Node | None:
     """Transpose(Transpose(x, p), q) -> Transpose(x, p[q]), or x if nothing moves"""
     match node:
         case Transpose(x=Transpose(x=x, perm=first), perm=second) if not per_axis(x):
-            perm = permuted(first, second)
+            perm = permute(first, second)
             return x if is_identity(perm) else replace(node, x=x, perm=perm)
     return None
 
@@ -74,32 +74,32 @@ def transpose_to_reshape(node: Node, uses: Uses) -> Node | None:
 @rewrite_pass("sink-transpose")
 def sink_transpose(node: Node, uses: Uses) -> Node | None:
     """f(Transpose(x)) -> Transpose(f'(x)) for element-wise f, Concat, Slice, Pad, reductions, …"""
-    move = moved_up(node, uses)
+    move = move_up(node, uses)
     if move is None:
         return None
     inner, perm = move
     if is_identity(perm):
         return inner
-    return Transpose(name=uses.fresh(derived(node.name, ":nchw")), x=inner, perm=perm)
+    return Transpose(name=uses.fresh(derive(node.name, ":nchw")), x=inner, perm=perm)
 
 
-def moved_up(node: Node, uses: Uses) -> Moved | None:
+def move_up(node: Node, uses: Uses) -> Moved | None:
     """The node moved above the Transpose that feeds it."""
     if isinstance(node, Binary | Elementwise):
-        return moved_elements(node, uses)
+        return move_elements(node, uses)
     if isinstance(node, Concat):
-        return moved_concat(node, uses)
+        return move_concat(node, uses)
     t = node.operands[0] if node.operands else node
     if not sinks(t) or per_axis(node):
         return None
     match node:
         case PRelu(slope=Constant() as slope):
-            beside_x = transposed(slope, inverse(t.perm), uses)
+            beside_x = transpose(slope, inverse(t.perm), uses)
             return None if beside_x is None else (node.with_operands((t.x, beside_x)), t.perm)
         case PRelu():
             return None
         case Reduce():
-            return moved_reduce(node, t)
+            return move_reduce(node, t)
     changes = node.permuted(inverse(t.perm))
     if changes is None:
         return None
@@ -112,7 +112,7 @@ def sinks(node: Node) -> TypeGuard[Transpose]:
     return isinstance(node, Transpose) and not to_channels_last(node.perm) and not per_axis(node)
 
 
-def moved_reduce(node: Reduce, t: Transpose) -> Moved:
+def move_reduce(node: Reduce, t: Transpose) -> Moved:
     """The reduction before the Transpose: its axes are renamed, the result permuted."""
     axes = tuple(sorted(t.perm[axis] for axis in node.axes))
     reduction: Node = replace(node, x=t.x, axes=axes)  # type: ignore[call-arg]
@@ -122,26 +122,24 @@ def moved_reduce(node: Reduce, t: Transpose) -> Moved:
     return reduction, tuple(sorted(remaining).index(axis) for axis in remaining)
 
 
-def moved_elements(node: Binary | Elementwise, uses: Uses) -> Moved | None:
+def move_elements(node: Binary | Elementwise, uses: Uses) -> Moved | None:
     """The node on operands before the Transpose that one of them is."""
-    alignment = aligned(node.operands, node.type.rank, uses)
+    alignment = align(node.operands, node.type.rank, uses)
     if alignment is None:
         return None
     operands, perm = alignment
     return node.with_operands(operands), perm
 
 
-def moved_concat(node: Concat, uses: Uses) -> Moved | None:
-    alignment = aligned(node.parts, node.type.rank, uses)
+def move_concat(node: Concat, uses: Uses) -> Moved | None:
+    alignment = align(node.parts, node.type.rank, uses)
     if alignment is None:
         return None
     parts, perm = alignment
     return replace(node, parts=parts, **node.permuted(inverse(perm))), perm
 
 
-def aligned(
-    operands: Sequence[Node], rank: int, uses: Uses
-) -> tuple[tuple[Node, ...], Axes] | None:
+def align(operands: Sequence[Node], rank: int, uses: Uses) -> tuple[tuple[Node, ...], Axes] | None:
     """The operands before a Transpose that one of them is.
 
     A Transpose back from channels-first is worth a Transpose of the other operands: it brings
@@ -163,8 +161,8 @@ def beside(operand: Node, perm: Axes, uses: Uses) -> Node | None:
     An operand that is another Transpose stays, else the two could trade places for ever.
     """
     if isinstance(operand, Transpose | Constant) or per_axis(operand):
-        return transposed(operand, inverse(perm), uses)
-    return moved(operand, inverse(perm), uses) if to_channels_first(perm) else None
+        return transpose(operand, inverse(perm), uses)
+    return move(operand, inverse(perm), uses) if to_channels_first(perm) else None
 
 
 @rewrite_pass("sink-transpose-below-reshape")
@@ -174,7 +172,7 @@ def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
         return None
     t = node.x
     place = ranks(t.x.type.shape, t.perm)
-    blocks = blocks_of(t.type.shape, node.shape)
+    blocks = axis_blocks(t.type.shape, node.shape)
     if not all(consecutive(tuple(sorted(place[a] for a in b.source))) for b in blocks):
         return None
     ordered = tuple(sorted(blocks, key=lambda b: min(place[a] for a in b.source)))
@@ -186,9 +184,9 @@ def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
         return None
     if rising and is_identity(perm):
         return replace(node, x=t.x)
-    x = t.x if rising else shuffled(node, t, ordered, uses)
-    reshape = replace(node, x=x, shape=permuted(node.shape, order))
-    return Transpose(name=uses.fresh(derived(node.name, ":nchw")), x=reshape, perm=perm)
+    x = t.x if rising else shuffle(node, t, ordered, uses)
+    reshape = replace(node, x=x, shape=permute(node.shape, order))
+    return Transpose(name=uses.fresh(derive(node.name, ":nchw")), x=reshape, perm=perm)
 
 
 def best_order(ordered: tuple[AxisBlock, ...], rank: int) -> Axes:
@@ -199,11 +197,11 @@ def best_order(ordered: tuple[AxisBlock, ...], rank: int) -> Axes:
     return next((c for c in choices if to_channels_first(back_to_target(c))), choices[0])
 
 
-def shuffled(node: Node, t: Transpose, ordered: tuple[AxisBlock, ...], uses: Uses) -> Node:
+def shuffle(node: Node, t: Transpose, ordered: tuple[AxisBlock, ...], uses: Uses) -> Node:
     """The axes within each block put in the order that ``t`` gave them, blocks left in place."""
     real = tuple(t.perm[axis] for block in ordered for axis in block.source)
     perm = spread(real, t.x.type.shape)
-    return Transpose(name=uses.fresh(derived(node.name, ":shuffle")), x=t.x, perm=perm)
+    return Transpose(name=uses.fresh(derive(node.name, ":shuffle")), x=t.x, perm=perm)
 
 
 @dataclass(frozen=True)
@@ -223,7 +221,7 @@ class HoistTranspose:
             for node in graph.nodes
             if isinstance(node, Transpose) and to_channels_last(node.perm)
         }
-        return graph.rebuild(in_step(graph, lambda node, new: hoisted(new, perms.get(node), uses)))
+        return graph.rebuild(in_step(graph, lambda node, new: hoist(new, perms.get(node), uses)))
 
 
 def in_step(graph: Graph, rule: Callable[[Node, Node], Node]) -> Callable[[Node], Node]:
@@ -232,22 +230,22 @@ def in_step(graph: Graph, rule: Callable[[Node, Node], Node]) -> Callable[[Node]
     return lambda new: rule(next(originals), new)
 
 
-def hoisted(f: Node, perm: Axes | None, uses: Uses) -> Node:
+def hoist(f: Node, perm: Axes | None, uses: Uses) -> Node:
     """The node in channels-last and transposed back; the node itself where that gains nothing."""
     if isinstance(f, Transpose) and perm is None:
-        return cancelled(f)
+        return cancel(f)
     if perm is None or per_axis(f) or any(per_axis(operand) for operand in f.operands):
         return f
     inner = above(f, perm, uses)
     if inner is None:
         return f
-    return Transpose(name=uses.fresh(derived(f.name, ":nchw")), x=inner, perm=inverse(perm))
+    return Transpose(name=uses.fresh(derive(f.name, ":nchw")), x=inner, perm=inverse(perm))
 
 
-def cancelled(node: Transpose) -> Node:
+def cancel(node: Transpose) -> Node:
     """Transpose(Transpose(x)) that moves nothing is x."""
     inner = node.x
-    cancels = isinstance(inner, Transpose) and is_identity(permuted(inner.perm, node.perm))
+    cancels = isinstance(inner, Transpose) and is_identity(permute(inner.perm, node.perm))
     return inner.x if cancels and isinstance(inner, Transpose) else node
 
 
@@ -259,11 +257,11 @@ def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
         case Expand():
             return None  # Its operand is smaller than its result.
         case Table(x=x, table=table):
-            return f.with_operands((moved(x, perm, uses), table))
+            return f.with_operands((move(x, perm, uses), table))
     changes = f.permuted(perm)
     if changes is None:
         return None
-    operands = tuple(moved(x, perm, uses) for x in f.operands)
+    operands = tuple(move(x, perm, uses) for x in f.operands)
     return f.with_operands(operands, **changes)
 
 
@@ -272,15 +270,15 @@ def above_reshape(f: Reshape, perm: Axes, uses: Uses) -> Node | None:
     if not f.type.size:
         return None
     position = {axis: i for i, axis in enumerate(a for a in perm if f.shape[a] != 1)}
-    blocks = blocks_of(f.x.type.shape, f.shape)
+    blocks = axis_blocks(f.x.type.shape, f.shape)
     if not all(consecutive(tuple(position[a] for a in b.target)) for b in blocks):
         return None
     ordered = sorted(blocks, key=lambda b: position[b.target[0]])
     order = spread(tuple(axis for b in ordered for axis in b.source), f.x.type.shape)
     x = f.x
     if not is_identity(order):
-        x = Transpose(name=uses.fresh(derived(f.name, ":nhwc")), x=x, perm=order)
-    return replace(f, x=x, shape=permuted(f.shape, perm))
+        x = Transpose(name=uses.fresh(derive(f.name, ":nhwc")), x=x, perm=order)
+    return replace(f, x=x, shape=permute(f.shape, perm))
 
 
 hoist_transpose = HoistTranspose()
@@ -293,16 +291,16 @@ def fold_transpose_into_gemm(node: Node, uses: Uses) -> Node | None:
         case Gemm(x=Reshape(x=Transpose(perm=perm) as t, shape=shape) as flat, w=Constant() as w):
             if perm[0] != 0 or t.type.shape[0] != shape[0]:
                 return None
-            value = permuted_rows(w.value, t.type.shape[1:], perm)
+            value = permute_rows(w.value, t.type.shape[1:], perm)
             rows = Constant(
-                name=uses.fresh(derived(w.name, ":rows")), value=value, element=w.element
+                name=uses.fresh(derive(w.name, ":rows")), value=value, element=w.element
             )
-            x = Reshape(name=uses.fresh(derived(flat.name, ":nhwc")), x=t.x, shape=shape)
+            x = Reshape(name=uses.fresh(derive(flat.name, ":nhwc")), x=t.x, shape=shape)
             return replace(node, x=x, w=rows)
     return None
 
 
-def permuted_rows(w: Array, sizes: Axes, perm: Axes) -> Array:
+def permute_rows(w: Array, sizes: Axes, perm: Axes) -> Array:
     """Rows indexed by transposed axes, re-indexed by the axes before the transpose."""
     columns = w.shape[1]
     back = tuple(axis - 1 for axis in inverse(perm)[1:])

@@ -28,14 +28,14 @@ from quantglow.support.arrays import Array
 from quantglow.transforms.float.arithmetic import plain
 from quantglow.transforms.float.constants import (
     absorbs,
-    bias_of,
+    bias_array,
     channel_values,
     float_constant,
     is_float,
-    weights_of,
+    weight_array,
 )
-from quantglow.transforms.float.layout import behind_moves, moved_alike
-from quantglow.transforms.rewrite import Uses, declined, rewrite_pass
+from quantglow.transforms.float.layout import behind_moves, move_alike
+from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
 
 MAX_SHIFT = 1024.0
 """Maximum distance of the padding from the pixel 0, in pixels: that of images is up to 255."""
@@ -59,10 +59,10 @@ def with_affine_result(
     node: Contraction, name: str, scale: Array | None, shift: Array | None, uses: Uses
 ) -> Contraction:
     """``node(x) * scale + shift`` per output channel, as one contraction called ``name``."""
-    bias = bias_of(node).astype(np.float64)
+    bias = bias_array(node).astype(np.float64)
     weights = node.w
     if scale is not None:
-        product = weights_of(node) * scale.astype(np.float32)
+        product = weight_array(node) * scale.astype(np.float32)
         weights = float_constant(product, f"{name}:w", uses)
         bias = bias * scale
     if shift is not None:
@@ -143,24 +143,24 @@ def foldable(node: Contraction) -> bool:
 def fold_into_consumer(
     node: Conv | Gemm, before: Binary, moves: list[Reshape | Transpose], uses: Uses
 ) -> Node | None:
-    c = moved_channels(before, moves)
+    c = move_channels(before, moves)
     if c is None:
         return None
-    product = weights_of(node) * by_input_channel(node, c)
+    product = weight_array(node) * by_input_channel(node, c)
     if isinstance(before, Mul):
-        x = moved_alike(before.x, moves, uses)
+        x = move_alike(before.x, moves, uses)
         return replace(node, x=x, w=float_constant(product, f"{node.name}:w", uses))
     if isinstance(node, Conv) and any(node.pads):
         scaled = before.x
         if not moves and isinstance(scaled, Mul) and plain(scaled) and is_image(scaled.x):
-            return shifted(node, before, scaled, c, uses)
-        return declined(node, f"{before.name!r} adds to pixels, but not to the padding of zeros")
+            return shift(node, before, scaled, c, uses)
+        return decline(node, f"{before.name!r} adds to pixels, but not to the padding of zeros")
     sums = product.astype(np.float64).reshape(-1, product.shape[-1]).sum(axis=0)
-    bias = float_constant(bias_of(node) + sums, f"{node.name}:b", uses)
-    return replace(node, x=moved_alike(before.x, moves, uses), b=bias)
+    bias = float_constant(bias_array(node) + sums, f"{node.name}:b", uses)
+    return replace(node, x=move_alike(before.x, moves, uses), b=bias)
 
 
-def moved_channels(before: Binary, moves: list[Reshape | Transpose]) -> Array | None:
+def move_channels(before: Binary, moves: list[Reshape | Transpose]) -> Array | None:
     """The Constant of an operator as it varies along the last axis behind moves, if only there.
 
     None for one number and for a Constant of the last axis before moves, as of a normalization:
@@ -186,7 +186,7 @@ def moved_channels(before: Binary, moves: list[Reshape | Transpose]) -> Array | 
     return np.asarray(rows[0]) if (rows == rows[:1]).all() else None
 
 
-def shifted(node: Conv, before: Binary, scaled: Mul, shift: Array, uses: Uses) -> Node | None:
+def shift(node: Conv, before: Binary, scaled: Mul, shift: Array, uses: Uses) -> Node | None:
     """The convolution of shifted bytes: these have one scale for all channels."""
     scale = channel_values(scaled.y, before.type.shape[-1], before.type.rank)
     if scale is None or not uses.only(node, scaled):
@@ -194,14 +194,14 @@ def shifted(node: Conv, before: Binary, scaled: Mul, shift: Array, uses: Uses) -
     with np.errstate(all="ignore"):
         pixels = shift.astype(np.float64) / scale
     if not np.abs(pixels).max() <= MAX_SHIFT:
-        return declined(node, f"{scaled.name!r} makes no image")
+        return decline(node, f"{scaled.name!r} makes no image")
     moved = Add(
         name=uses.fresh(f"{before.name}:shifted"),
         x=scaled.x,
         y=float_constant(pixels, f"{before.name}:shift", uses),
     )
     weights = float_constant(
-        weights_of(node) * by_input_channel(node, scale), f"{node.name}:w", uses
+        weight_array(node) * by_input_channel(node, scale), f"{node.name}:w", uses
     )
     return replace(node, x=moved, w=weights)
 
@@ -227,21 +227,21 @@ def fold_pad(node: Node, uses: Uses) -> Node | None:
     """Conv(Pad(x)) -> Conv(x, pads + …) for zeros; pools where their own padding means the same"""
     match node:
         case Conv(x=Pad() as pad):
-            return padded(node, pad) if spatial(pad) else declined(node, NOT_SPATIAL)
+            return pad_weights(node, pad) if spatial(pad) else decline(node, NOT_SPATIAL)
         case AveragePool(x=Pad() as pad):
             if node.ceil_mode or any(node.pads) or node.out is not None or not fits(node, pad):
-                return declined(node, "its own padding would be another")
-            return padded(replace(node, count_include_pad=True), pad)
+                return decline(node, "its own padding would be another")
+            return pad_weights(replace(node, count_include_pad=True), pad)
         case MaxPool(x=Pad() as pad) if fits(node, pad) and neutral_for_max(pad):
-            return None if node.ceil_mode else replace(node, x=pad.x, pads=added(node.pads, pad))
+            return None if node.ceil_mode else replace(node, x=pad.x, pads=add(node.pads, pad))
     return None
 
 
-def padded(node: Conv | AveragePool, pad: Pad) -> Node | None:
+def pad_weights(node: Conv | AveragePool, pad: Pad) -> Node | None:
     """The node with the pads of ``pad``, if these are zeros."""
     if pad.value != 0:
-        return declined(node, f"{pad.name!r} pads with {pad.value:g}")
-    return replace(node, x=pad.x, pads=added(node.pads, pad))
+        return decline(node, f"{pad.name!r} pads with {pad.value:g}")
+    return replace(node, x=pad.x, pads=add(node.pads, pad))
 
 
 def spatial(pad: Pad) -> bool:
@@ -251,7 +251,7 @@ def spatial(pad: Pad) -> bool:
 
 def fits(node: Pool, pad: Pad) -> bool:
     """Whether every window keeps at least one element that is not padding."""
-    pads = added(node.pads, pad)
+    pads = add(node.pads, pad)
     reach = [node.dilations[i] * (node.kernel[i] - 1) for i in (0, 1)]
     plain = node.dilations == (1, 1)
     return spatial(pad) and plain and all(pads[i] <= reach[i % 2] for i in range(4))
@@ -266,7 +266,7 @@ def neutral_for_max(pad: Pad) -> bool:
     return pad.value == 0 and never_negative
 
 
-def added(pads: Pads, pad: Pad) -> Pads:
+def add(pads: Pads, pad: Pad) -> Pads:
     top, left, bottom, right = pads
     (_, *before, _), (_, *after, _) = pad.before, pad.after
     return top + before[0], left + before[1], bottom + after[0], right + after[1]

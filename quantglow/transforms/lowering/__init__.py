@@ -20,8 +20,8 @@ from quantglow.transforms.lowering.rules import (
     FALLBACK,
     LEAVES,
     VIEW_PRIMITIVES,
+    find_rule,
     lowering_rules,
-    rule_of,
     unique_names,
 )
 from quantglow.transforms.lowering.symmetry import fold_symmetric_filters, fold_symmetric_products
@@ -68,7 +68,7 @@ def lower_operators(graph: Graph) -> Graph:
 
 
 def _apply_rule(node: Node, uses: Uses) -> Node | None:
-    rule = rule_of(type(node))
+    rule = find_rule(type(node))
     return None if rule is None else rule(node)
 
 

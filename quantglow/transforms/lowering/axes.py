@@ -29,7 +29,7 @@ from quantglow.ir.ops import (
     TopK,
     Transpose,
 )
-from quantglow.ir.ops.expression import Expr, arg, call, centred_float, const, quantized
+from quantglow.ir.ops.expression import Expr, arg, call, center_float, const, quantize
 from quantglow.ir.ops.pooling import Reduce
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.transforms.lowering.rules import lowering_rules, lowers, tag
@@ -87,7 +87,7 @@ def lower_log_softmax(node: LogSoftmax) -> Node:
 def lower_layer_normalization(node: LayerNormalization) -> Node:
     """(x - mean) * (1 / sqrt(var + eps)) * gamma + beta; the root once for each row"""
     length = const(node.type.shape[-1])
-    x = arg(0) if node.out is None else dequantized(node.x.type.params)
+    x = arg(0) if node.out is None else dequantize(node.x.type.params)
     centered = call("sub", x, call("div", call("rowsum", x), length))
     variance = call("div", call("rowsum", call("mul", centered, centered)), length)
     root = call("sqrt", call("add", variance, const(node.epsilon)))
@@ -98,13 +98,13 @@ def lower_layer_normalization(node: LayerNormalization) -> Node:
             value, args = call(op, value, arg(len(args))), (*args, parameter)
     if node.out is not None:
         steps = call("div", value, const(node.type.params.scale))
-        value = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
+        value = quantize(steps, *node.out.dtype.limits, node.type.params.zero_point)
     return _rows(node, args, value)
 
 
-def dequantized(params: QuantParams) -> Expr:
+def dequantize(params: QuantParams) -> Expr:
     """The reals of the first operand, as ``Dequantize`` gives them."""
-    return call("mul", centred_float(0, params.zero_point), const(params.scale))
+    return call("mul", center_float(0, params.zero_point), const(params.scale))
 
 
 def _rows(node: Node, args: tuple[Node, ...], value: Expr) -> RowMap:

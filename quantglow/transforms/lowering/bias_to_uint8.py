@@ -29,7 +29,7 @@ def bias_to_uint8(graph: Graph) -> Graph:
     weights = _weights(graph)
     new: dict[Node, Node] = {}
     for node in graph.nodes:
-        new[node] = _moved(node, new, weights)
+        new[node] = _move(node, new, weights)
     # A value that is two outputs of one name is converted once: names are unique.
     borders = {(name, node): _border(name, node, new[node]) for name, node in graph.outputs}
     outputs = [borders[end] for end in graph.outputs]
@@ -45,17 +45,17 @@ def _weights(graph: Graph) -> dict[Node, Constant]:
     return weights | {w: replace(weights[w], name=tag(w, "weights")) for w in shared}
 
 
-def _moved(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant]) -> Node:
+def _move(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant]) -> Node:
     """``node`` on its moved operands, in unsigned storage."""
     if isinstance(node, Input):
         kind = node.type
-        return converted(node, unsigned(kind.element), "unsigned") if is_signed(kind) else node
+        return convert(node, unsigned_type(kind.element), "unsigned") if is_signed(kind) else node
     if isinstance(node, Constant):
         only_weights = weights.get(node) is node
         return node if only_weights or not is_signed(node.type) else _unsigned_constant(node)
     changes: dict[str, Any] = {}
     if is_signed(node.type) and isinstance(getattr(node, "out", None), ElementType):
-        changes["out"] = unsigned(node.type.element)
+        changes["out"] = unsigned_type(node.type.element)
     if isinstance(node, Table):
         # The table changes with `out`: alone, neither is well typed.
         table = _table(node, new[node.table], signed=not changes)
@@ -73,7 +73,7 @@ def _moved(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant
 def as_signed(reader: Node, node: Node, moved: Node) -> Node:
     """The codes as they were before, for one reader."""
     role = f"signed:{reader.name}"
-    return converted(moved, node.type.element, role) if is_signed(node.type) else moved
+    return convert(moved, node.type.element, role) if is_signed(node.type) else moved
 
 
 def _table(node: Table, moved: Node, *, signed: bool) -> Node:
@@ -86,13 +86,13 @@ def _table(node: Table, moved: Node, *, signed: bool) -> Node:
 def _border(name: str, node: Node, moved: Node) -> Node:
     if isinstance(node, Input):
         return node
-    return converted(moved, node.type.element, f"signed:{name}") if is_signed(node.type) else moved
+    return convert(moved, node.type.element, f"signed:{name}") if is_signed(node.type) else moved
 
 
 def _unsigned_constant(node: Node) -> Constant:
     assert isinstance(node, Constant)
     value = (node.value.astype(np.int16) + SHIFT).astype(np.uint8)
-    return replace(node, value=value, element=node.element and unsigned(node.element))
+    return replace(node, value=value, element=node.element and unsigned_type(node.element))
 
 
 def is_signed(kind: TensorType) -> bool:
@@ -100,13 +100,13 @@ def is_signed(kind: TensorType) -> bool:
     return kind.dtype is DType.I8 and kind.quant is not None and kind.quant.axis is None
 
 
-def unsigned(element: ElementType) -> ElementType:
+def unsigned_type(element: ElementType) -> ElementType:
     assert element.quant is not None
     params = element.quant
     return ElementType(DType.U8, QuantParams(params.scales, (params.zero_point + SHIFT,)))
 
 
-def converted(node: Node, element: ElementType, role: str) -> Node:
+def convert(node: Node, element: ElementType, role: str) -> Node:
     """The same codes in the other storage type."""
     codes = np.arange(256) + element.dtype.limits[0]
     table = Constant(

@@ -30,7 +30,7 @@ from quantglow.ir.ops import (
     Transpose,
 )
 from quantglow.ir.ops.binary import Add
-from quantglow.ir.ops.expression import arg, call, clipped
+from quantglow.ir.ops.expression import arg, call, clip
 from quantglow.ir.ops.windows import Pair
 from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType, ElementType, QuantParams
@@ -85,7 +85,7 @@ def lower_gemm(node: Gemm) -> Node:
     conv = Conv(
         name=tag(node, "conv"),
         x=Reshape(name=tag(node, "image"), x=node.x, shape=(1, 1, rows, k)),
-        w=_reshaped_weights(node, node.w, (1, 1, k, columns)),
+        w=_reshape_weights(node, node.w, (1, 1, k, columns)),
         b=node.b if node.b is not None else zero_bias(node, columns),
         activation=node.activation,
         low=node.low,
@@ -103,13 +103,13 @@ def _gemm_of_activations(node: Gemm) -> Node:
     if node.activation is None:
         return Add(name=node.name, x=product, y=b, low=node.low, high=node.high)
     value = node.activation.expression().substitute([call("add", arg(0), arg(1))])
-    bounded = clipped(value, node.low, node.high).rounded()
+    bounded = clip(value, node.low, node.high).rounded()
     return Elementwise(
         name=node.name, args=(product, b), expression=bounded, out=ElementType(DType.F32)
     )
 
 
-def _reshaped_weights(node: Node, w: Constant, shape: tuple[int, ...]) -> Constant:
+def _reshape_weights(node: Node, w: Constant, shape: tuple[int, ...]) -> Constant:
     element = w.element
     if element is not None and element.quant is not None and element.quant.axis is not None:
         element = ElementType(element.dtype, replace(element.quant, axis=len(shape) - 1))
@@ -125,8 +125,8 @@ def lower_matmul(node: MatMul) -> Node | None:
     if node.x.type.rank == node.y.type.rank == 3 and node.x.type.shape[0] == node.y.type.shape[0]:
         return None
     batch = node.type.shape[:-2]
-    x = _batched(node, node.x, batch, "x")
-    y = _batched(node, node.y, batch, "y")
+    x = _batch(node, node.x, batch, "x")
+    y = _batch(node, node.y, batch, "y")
     product = replace(node, name=tag(node, "batched"), x=x, y=y)
     return Reshape(name=node.name, x=product, shape=node.type.shape)
 
@@ -139,7 +139,7 @@ def _sum_of_nothing(node: MatMul) -> Node:
     return Expand(name=node.name, x=value, shape=node.type.shape)
 
 
-def _batched(node: Node, operand: Node, batch: tuple[int, ...], role: str) -> Node:
+def _batch(node: Node, operand: Node, batch: tuple[int, ...], role: str) -> Node:
     matrix = operand.type.shape[-2:]
     if operand.type.shape[:-2] != batch:
         operand = Expand(name=tag(node, f"{role}-expanded"), x=operand, shape=(*batch, *matrix))
@@ -165,7 +165,7 @@ def lower_conv_transpose(node: ConvTranspose) -> Node:
     after = (after[0] - node.strides[0] + 1, after[1] - node.strides[1] + 1)
     return Conv(
         name=node.name,
-        x=_fitted(node, _spread(node), before, after),
+        x=_fit(node, _spread(node), before, after),
         w=flipped,
         b=_bias(node),
         dilations=node.dilations,
@@ -199,7 +199,7 @@ def _spread(node: ConvTranspose) -> Node:
     return Reshape(name=tag(node, "grid"), x=padded, shape=(n, h * sh, w * sw, c))
 
 
-def _fitted(node: Node, x: Node, before: Pair, after: Pair) -> Node:
+def _fit(node: Node, x: Node, before: Pair, after: Pair) -> Node:
     """Zeros around x, cut where a pad is negative."""
     cut_before, cut_after = (tuple(max(-p, 0) for p in pair) for pair in (before, after))
     if any((*cut_before, *cut_after)):
@@ -261,7 +261,7 @@ def _by_phases(node: ConvTranspose, w: Constant) -> Node:
         return _cut(node, _by_single_phases(node, w, rows, columns), rows, columns)
     n, height, width, _ = node.x.type.shape
     pads = zip(rows.pads(height), columns.pads(width), strict=True)
-    x = _fitted(node, node.x, *pads)
+    x = _fit(node, node.x, *pads)
     weights = _phase_weights(w.value, rows, columns)
     channels = columns.stride * node.type.shape[3]
     if channels < FEW_CHANNELS:
@@ -320,7 +320,7 @@ def _single_phase(
     reads = (before + size > 0 for (before, _), size in zip(pads, sizes, strict=True))
     if value.size and all(reads):
         weights = value[:, :, :, None, None]
-        return _phase_conv(node, w, _fitted(node, node.x, *zip(*pads, strict=True)), weights, role)
+        return _phase_conv(node, w, _fit(node, node.x, *zip(*pads, strict=True)), weights, role)
     nothing = Constant(name=tag(node, f"{role}-nothing"), value=np.zeros((1, 1, 1, 1), np.float32))
     weights = np.zeros((1, 1, 1, 1, 1, o), w.value.dtype)
     shape = (node.type.shape[0], rows.cells, columns.cells, o)
@@ -338,7 +338,7 @@ def _phase_conv(node: ConvTranspose, w: Constant, x: Node, weights: Array, role:
         name=tag(node, role),
         x=x,
         w=Constant(
-            name=tag(node, f"{role}-weights"), value=value, element=_repeated(w.element, copies)
+            name=tag(node, f"{role}-weights"), value=value, element=_repeat(w.element, copies)
         ),
         b=replace(bias, name=tag(node, f"{role}-bias"), value=np.tile(bias.value, copies)),
         activation=node.activation,
@@ -348,7 +348,7 @@ def _phase_conv(node: ConvTranspose, w: Constant, x: Node, weights: Array, role:
     )
 
 
-def _repeated(element: ElementType | None, copies: int) -> ElementType | None:
+def _repeat(element: ElementType | None, copies: int) -> ElementType | None:
     """Parameters for ``copies`` of every channel, one after the other."""
     if element is None or element.quant is None or element.quant.axis is None:
         return element

@@ -28,12 +28,12 @@ from quantglow.ir.ops.expression import (
     Expr,
     arg,
     call,
-    centred_float,
-    clipped,
+    center_float,
+    clip,
     const,
     iconst,
     if_negative,
-    quantized,
+    quantize,
 )
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from quantglow.transforms.lowering.rules import lowers, tag
@@ -57,11 +57,11 @@ def lower_unary(node: Unary) -> Node:
 def lower_binary(node: Binary) -> Node:
     """f(x, y) -> Elementwise, in the steps of ``Binary.reference``"""
     if node.out is None:
-        value = clipped(node.expression(), node.low, node.high).rounded()
+        value = clip(node.expression(), node.low, node.high).rounded()
         return Elementwise(name=node.name, args=(node.x, node.y), expression=value, out=FLOAT)
     low, high = integer_bounds(node.out, node.low, node.high)
     args, steps = _product(node) if isinstance(node, Mul) else _steps(node)
-    expression = quantized(steps, low, high, node.type.params.zero_point)
+    expression = quantize(steps, low, high, node.type.params.zero_point)
     return Elementwise(name=node.name, args=args, expression=expression, out=node.out)
 
 
@@ -80,7 +80,7 @@ def _operand_steps(node: Binary, operand: Node, index: int) -> tuple[Expr, Node]
     if is_integer(operand.type):
         params = operand.type.params
         ratio = float(multiplier(params.scale, divisor=step))
-        return call("mul", centred_float(index, params.zero_point), const(ratio)), operand
+        return call("mul", center_float(index, params.zero_point), const(ratio)), operand
     return arg(index), constant_steps(node, operand, f"operand{index}", 1.0)
 
 
@@ -101,7 +101,7 @@ def _product(node: Mul) -> tuple[tuple[Node, ...], Expr]:
     integer, other = (x, y) if is_integer(x.type) else (y, x)
     params = integer.type.params
     factor = constant_steps(node, other, "factor", params.scale)
-    return (integer, factor), call("mul", centred_float(0, params.zero_point), arg(1))
+    return (integer, factor), call("mul", center_float(0, params.zero_point), arg(1))
 
 
 def _exact_product(x: TensorType, y: TensorType) -> Expr:
@@ -109,7 +109,7 @@ def _exact_product(x: TensorType, y: TensorType) -> Expr:
     zero_points = (x.params.zero_point, y.params.zero_point)
     if x.dtype.nbytes == y.dtype.nbytes == 1:
         # Floats hold such products exactly, and multiply faster.
-        return call("mul", *(centred_float(i, zero) for i, zero in enumerate(zero_points)))
+        return call("mul", *(center_float(i, zero) for i, zero in enumerate(zero_points)))
     centred = [call("isub", arg(i), iconst(zero)) for i, zero in enumerate(zero_points)]
     return call("float", call("imul", *centred))
 
@@ -131,11 +131,11 @@ def lower_prelu(node: PRelu) -> Node:
         )
     params = node.x.type.params
     slope = constant_steps(node, node.slope, "slope", params.scale)
-    value = centred_float(0, params.zero_point)
+    value = center_float(0, params.zero_point)
     positive = const(float(multiplier(params.scale, divisor=node.type.params.scale)))
     factor = if_negative(value, arg(1), positive)
     steps = call("mul", value, factor)
-    expression = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
+    expression = quantize(steps, *node.out.dtype.limits, node.type.params.zero_point)
     return Elementwise(name=node.name, args=(node.x, slope), expression=expression, out=node.out)
 
 
@@ -156,7 +156,7 @@ def lower_quantize(node: Quantize) -> Node:
     if params.axis is not None:
         return _quantize_per_axis(node, params)
     steps = X if params.scale == 1.0 else call("div", X, const(params.scale))
-    expression = quantized(steps, *node.out.dtype.limits, params.zero_point)
+    expression = quantize(steps, *node.out.dtype.limits, params.zero_point)
     return Elementwise(name=node.name, args=(node.x,), expression=expression, out=node.out)
 
 
@@ -168,7 +168,7 @@ def lower_dequantize(node: Dequantize) -> Node:
         value = call("mul", call("float", call("isub", X, arg(2))), arg(1))
         args = (node.x, *_per_axis(node, params, node.type.rank))
         return Elementwise(name=node.name, args=args, expression=value, out=FLOAT)
-    value = call("mul", centred_float(0, params.zero_point), const(params.scale))
+    value = call("mul", center_float(0, params.zero_point), const(params.scale))
     return Elementwise(name=node.name, args=(node.x,), expression=value, out=FLOAT)
 
 
@@ -205,8 +205,8 @@ def lower_rescale(node: Rescale) -> Node:
         table = Constant(name=tag(node, "table"), value=values, element=node.out)
         return Table(name=node.name, x=node.x, table=table, out=node.out, function="Rescale")
     ratio = float(multiplier(kind.params.scale, divisor=node.type.params.scale))
-    steps = call("mul", centred_float(0, kind.params.zero_point), const(ratio))
-    expression = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
+    steps = call("mul", center_float(0, kind.params.zero_point), const(ratio))
+    expression = quantize(steps, *node.out.dtype.limits, node.type.params.zero_point)
     return Elementwise(name=node.name, args=(node.x,), expression=expression, out=node.out)
 
 
@@ -237,7 +237,7 @@ def _fits(node: Elementwise | RowMap, inner: Elementwise | RowMap) -> bool:
 
 
 def _is_saturated(expression: Expr) -> bool:
-    """Whether the integers of an expression fit their type: ``quantized`` has clipped them."""
+    """Whether the integers of an expression fit their type: ``quantize`` has clipped them."""
     match expression:
         case Expr("iadd", (Expr("int", (Expr("fmin", (Expr("fmax"), _)),)), Expr("i"))):
             return True

@@ -17,7 +17,7 @@ import numpy as np
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice
-from quantglow.ir.ops.expression import Expr, arg, call, clipped, const
+from quantglow.ir.ops.expression import Expr, arg, call, clip, const
 from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
@@ -81,10 +81,10 @@ def in_tiles(node: Node, uses: Uses) -> Node | None:
     batch, height, width, _ = node.type.shape
     pixels, widest = batch * height * width, max(node.w.type.shape[2:])
     pays = pixels >= FEWEST_RESULTS and pixels * widest <= MOST_ELEMENTS
-    return filtered(node, tiles_of(width)) if pays else None
+    return filter_tiles(node, count_tiles(width)) if pays else None
 
 
-def tiles_of(width: int) -> int:
+def count_tiles(width: int) -> int:
     """The number of tiles of a row.  The last one of a free width is never full, so that one
     program serves all widths."""
     return width // RESULTS + 1 if is_free(width) else -(-width // RESULTS)
@@ -104,11 +104,11 @@ def is_filter(conv: Conv) -> bool:
     )
 
 
-def filtered(node: Conv, tiles: int) -> Node:
+def filter_tiles(node: Conv, tiles: int) -> Node:
     """The results of all tiles, cut to the width of the row."""
     batch, height, width, channels = node.type.shape
     pixels = batch * height * tiles
-    whole_products = product_of(node, factors(node, tiles), pixels)
+    whole_products = tile_product(node, factors(node, tiles), pixels)
     products = products_of_points(node, whole_products, pixels)
     parts = tuple(result(node, products, at) for at in range(RESULTS))
     joined = Concat(name=tag(node, "results"), parts=parts, axis=3)
@@ -126,7 +126,7 @@ def filtered(node: Conv, tiles: int) -> Node:
 
 def factors(node: Conv, tiles: int) -> Node:
     """B^T x of all tiles [N, H, tiles, points * C]."""
-    x, (batch, height, _, channels) = padded(node, tiles), node.x.type.shape
+    x, (batch, height, _, channels) = pad(node, tiles), node.x.type.shape
     samples = [
         Slice(
             name=tag(node, f"sample{at}"),
@@ -138,12 +138,12 @@ def factors(node: Conv, tiles: int) -> Node:
         for at in range(POINTS)
     ]
     parts = tuple(
-        weighted(tag(node, f"factor{point}"), samples, row) for point, row in enumerate(SAMPLES)
+        weigh(tag(node, f"factor{point}"), samples, row) for point, row in enumerate(SAMPLES)
     )
     return Concat(name=tag(node, "factors"), parts=parts, axis=3)
 
 
-def padded(node: Conv, tiles: int) -> Node:
+def pad(node: Conv, tiles: int) -> Node:
     """x with its pads, and as much more as fills the last tile."""
     _, left, _, right = node.pads
     missing = RESULTS * tiles - node.type.shape[2]
@@ -153,7 +153,7 @@ def padded(node: Conv, tiles: int) -> Node:
     return Pad(name=pad, x=node.x, before=(0, 0, left, 0), after=(0, 0, right + missing, 0))
 
 
-def product_of(node: Conv, x: Node, pixels: int) -> Conv:
+def tile_product(node: Conv, x: Node, pixels: int) -> Conv:
     """The products of each point [1, 1, pixels, points * O], with the bias in one of them."""
     assert isinstance(node.w, Constant)
     _, _, inputs, outputs = node.w.type.shape
@@ -196,14 +196,14 @@ def products_of_points(node: Conv, products: Node, pixels: int) -> list[Slice]:
 
 def result(node: Conv, products: Sequence[Node], at: int) -> Elementwise:
     """Result ``at`` of all tiles [1, 1, pixels, O], with the activation of the Conv."""
-    weighted_sum = weighted(tag(node, f"result{at}"), products, SUMS[at])
+    weighted_sum = weigh(tag(node, f"result{at}"), products, SUMS[at])
     value = weighted_sum.expression
     if node.activation is not None:
         value = node.activation.expression().substitute([value])
-    return replace(weighted_sum, expression=clipped(value, node.low, node.high).rounded())
+    return replace(weighted_sum, expression=clip(value, node.low, node.high).rounded())
 
 
-def weighted(name: str, values: Sequence[Node], weights: Sequence[int]) -> Elementwise:
+def weigh(name: str, values: Sequence[Node], weights: Sequence[int]) -> Elementwise:
     """The sum of weighted values, added in the order of their weights' sizes."""
     # Summands in the order of their sizes lose the least by rounding (N. Higham, "Accuracy and
     # Stability of Numerical Algorithms", chapter 4).

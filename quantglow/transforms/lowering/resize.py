@@ -23,19 +23,19 @@ BLOCK = 16
 @lowers(AntialiasedResize)
 def lower_antialiased_resize(node: AntialiasedResize) -> Node:
     """weights of H @ x, then weights of W @ that, in blocks"""
-    lines = lines_of(node)
+    lines = resample_lines(node)
     n, h, _, c = node.type.shape
     width = node.x.type.shape[2]
     images = Reshape(name=tag(node, "columns"), x=lines, shape=(n * h, width, c))
     planes = Transpose(name=tag(node, "planes"), x=images, perm=(0, 2, 1))
     matrix = Reshape(name=tag(node, "matrix"), x=planes, shape=(n * h * c, width))
-    resized = columns_of(node, matrix)
+    resized = resample_columns(node, matrix)
     narrowed = Reshape(name=tag(node, "narrowed"), x=resized, shape=(n * h, c, node.sizes[1]))
     pixels = Transpose(name=tag(node, "pixels"), x=narrowed, perm=(0, 2, 1))
     return Reshape(name=node.name, x=pixels, shape=node.type.shape)
 
 
-def lines_of(node: AntialiasedResize) -> Node:
+def resample_lines(node: AntialiasedResize) -> Node:
     """The image with its final height: [N, rows, W * C]."""
     n, h, w, c = node.x.type.shape
     lines = Reshape(name=tag(node, "lines"), x=node.x, shape=(n, h, w * c))
@@ -47,10 +47,10 @@ def lines_of(node: AntialiasedResize) -> Node:
         )
         for index, (first, weights) in enumerate(bands(node.weights(0)))
     ]
-    return joined(node, blocks, "shortened")
+    return join(node, blocks, "shortened")
 
 
-def columns_of(node: AntialiasedResize, matrix: Node) -> Node:
+def resample_columns(node: AntialiasedResize, matrix: Node) -> Node:
     """The product of rows of pixels, [rows, W], with the weights of W."""
     blocks = [
         Gemm(
@@ -60,7 +60,7 @@ def columns_of(node: AntialiasedResize, matrix: Node) -> Node:
         )
         for index, (first, weights) in enumerate(bands(node.weights(1)))
     ]
-    return joined(node, blocks, "blocks")
+    return join(node, blocks, "blocks")
 
 
 def bands(weights: Array) -> Iterator[tuple[int, Array]]:
@@ -78,6 +78,6 @@ def band(node: AntialiasedResize, x: Node, first: int, count: int, role: str) ->
     return Slice(name=tag(node, role), x=x, starts=starts, sizes=sizes, steps=(1,) * x.type.rank)
 
 
-def joined(node: AntialiasedResize, blocks: Sequence[Node], role: str) -> Node:
+def join(node: AntialiasedResize, blocks: Sequence[Node], role: str) -> Node:
     """The blocks one behind the other along axis 1."""
     return blocks[0] if len(blocks) == 1 else Concat(name=tag(node, role), parts=(*blocks,), axis=1)

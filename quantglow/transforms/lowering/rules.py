@@ -89,7 +89,7 @@ def lowers(cls: type[AnyNode]) -> Callable[[Rule[AnyNode]], Rule[AnyNode]]:
     return register
 
 
-def rule_of(kind: type[Node]) -> Callable[[Node], Node | None] | None:
+def find_rule(kind: type[Node]) -> Callable[[Node], Node | None] | None:
     """The rule of the operator or of its nearest base class that has one."""
     return next((lowering_rules[c] for c in kind.__mro__ if c in lowering_rules), None)
 

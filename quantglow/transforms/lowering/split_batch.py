@@ -29,7 +29,7 @@ def split_batch(graph: Graph, pieces: int) -> Graph | None:
     """The graph for one of ``pieces`` equal parts of the batch; None if samples may depend on each
     other, or if an output is not made of samples.  Names stay.
     """
-    batch = batch_of(graph)
+    batch = batch_size(graph)
     if batch is None or batch % pieces:
         return None
     parts: dict[Node, Node] = {}
@@ -54,7 +54,7 @@ def split_batch(graph: Graph, pieces: int) -> Graph | None:
     return Graph(tuple(inputs), outputs, graph.source_hash)
 
 
-def batch_of(graph: Graph) -> int | None:
+def batch_size(graph: Graph) -> int | None:
     """The length of axis 0, if it counts samples in all inputs and outputs.
 
     A constant output has no samples, whatever its shape: every part of the batch would give all
@@ -103,7 +103,7 @@ def _part(
     if isinstance(node, Input):
         return replace(node, tensor=node.tensor.with_shape(shape))
     computed = [o for o in node.operands if not isinstance(o, Constant) and o not in shared]
-    if not all(isinstance(node, Reshape) or _has_rows_of(node, operand) for operand in computed):
+    if not all(isinstance(node, Reshape) or _shares_rows(node, operand) for operand in computed):
         return None
     changes = _changes(node, computed, shared, shape, batch)
     if changes is None:
@@ -115,7 +115,7 @@ def _part(
     return part if part.type == node.type.with_shape(shape) else None
 
 
-def _has_rows_of(node: Node, operand: Node) -> bool:
+def _shares_rows(node: Node, operand: Node) -> bool:
     """Whether each row of a result comes from that of an operand."""
     return surely_equal(node.type.shape[:1], operand.type.shape[:1])
 

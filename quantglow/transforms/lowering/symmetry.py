@@ -62,7 +62,7 @@ def fold_filter(node: Node, uses: Uses) -> Node | None:
     for total in (len(w), len(w) - 1):
         parts = symmetric_parts(w, total)
         if parts is not None:
-            return folded(node, w, parts)
+            return fold(node, w, parts)
     return None
 
 
@@ -138,14 +138,14 @@ def symmetric_parts(w: Array, total: int) -> list[SymmetricPart] | None:
     return parts if len(parts) <= MOST_PARTS else None
 
 
-def folded(node: Conv, w: Array, parts: Sequence[SymmetricPart]) -> Node:
+def fold(node: Conv, w: Array, parts: Sequence[SymmetricPart]) -> Node:
     """The results of all parts, side by side."""
-    convolutions = tuple(convolved(node, w, part) for part in parts)
+    convolutions = tuple(convolve(node, w, part) for part in parts)
     joined = Concat(name=tag(node, "channels"), parts=convolutions, axis=3)
     return Reshape(name=node.name, x=joined, shape=node.type.shape)
 
 
-def convolved(node: Conv, w: Array, part: SymmetricPart) -> Conv:
+def convolve(node: Conv, w: Array, part: SymmetricPart) -> Conv:
     """The channels of a part, as products of sums, of all windows in one row."""
     pairs, singles = part.pairs(w), part.singles(w)
     rows = samples(node, len(w), f"{part.kind}-rows")
@@ -236,7 +236,7 @@ def fold_product(node: Node, uses: Uses) -> Node | None:
     if not np.isfinite(w).all():
         return None
     pairing = next((p for total in totals(w) if (p := Pairing.of(w, total)) is not None), None)
-    return None if pairing is None else interleaved(node, w, pairing)
+    return None if pairing is None else interleave(node, w, pairing)
 
 
 def is_product(conv: Conv) -> bool:
@@ -281,7 +281,7 @@ class Pairing:
             return None
         most = abs(w).max() * TOLERANCE
         glance, whole = (
-            (w[rows.start : rows.stop], mirrored(w, rows, total)) for rows in (near[:GLANCE], near)
+            (w[rows.start : rows.stop], mirror(w, rows, total)) for rows in (near[:GLANCE], near)
         )
         if alternating(*glance, most) is None or (alternation := alternating(*whole, most)) is None:
             return None
@@ -300,7 +300,7 @@ class Pairing:
     def weights(self, w: Array, parity: int) -> Array:
         """Rows of pairs, [pairs, columns of this parity]: the mean of both rows, in the length of
         the longer one."""
-        first, second = w[self.near.start : self.near.stop], mirrored(w, self.near, self.total)
+        first, second = w[self.near.start : self.near.stop], mirror(w, self.near, self.total)
         sign = self.sign * (-1) ** parity
         near, far = self.factors[:, :, None]
         # Least squares over both rows average the rounding of exported cosines.  The larger factor
@@ -326,12 +326,12 @@ def present(w: Array, rows: list[int]) -> list[int]:
     return [row for row in rows if abs(w[row]).max() > abs(w).max() * TOLERANCE]
 
 
-def mirrored(w: Array, near: range, total: int) -> Array:
+def mirror(w: Array, near: range, total: int) -> Array:
     """The partners of rows, in float64, which the result of a product with them has, too."""
     return w[total - near.stop + 1 : total - near.start + 1][::-1].astype(np.float64)
 
 
-def interleaved(node: Conv, w: Array, pairing: Pairing) -> Node:
+def interleave(node: Conv, w: Array, pairing: Pairing) -> Node:
     """The even and the odd columns side by side, then in their order."""
     *pixels, columns = node.type.shape
     width = -(-columns // 2)

@@ -21,7 +21,7 @@ from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Concat, Conv, Reshape, Slice
 from quantglow.ir.symbolic.size import is_free
 from quantglow.transforms.lowering.rules import tag
-from quantglow.transforms.rewrite import Uses, declined, rewrite_pass
+from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
 
 MOST_PIECES = 5
 """Maximum number of pieces of an axis: each has weights and code of its own."""
@@ -59,7 +59,7 @@ def cut_padding_taps(node: Node, uses: Uses) -> Node | None:
         return None
     if any(map(is_free, (*node.x.type.shape, *node.type.shape))):
         return None
-    rows, columns = seen_taps(node, 0), seen_taps(node, 1)
+    rows, columns = read_offsets(node, 0), read_offsets(node, 1)
     if rows.end - rows.first == rows.count and columns.end - columns.first == columns.count:
         return None
     if not np.isfinite(node.w.value).all():  # An infinite weight times padding is no number.
@@ -75,7 +75,7 @@ def cut_padding_taps(node: Node, uses: Uses) -> Node | None:
     return replace(node, w=w, pads=pads)
 
 
-def seen_taps(conv: Conv, axis: int) -> OffsetRange:
+def read_offsets(conv: Conv, axis: int) -> OffsetRange:
     """The taps along an axis from the first to the last that see a pixel; all if none does."""
     size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
     count, dilation = conv.w.type.shape[axis], conv.dilations[axis]
@@ -111,18 +111,18 @@ def split_by_padding(node: Node, uses: Uses) -> Node | None:
     if prod(node.type.shape[1:3]) < LEAST_PIXELS:
         return None
     for axis in (0, 1):
-        pieces = pieces_of(node, axis)
+        pieces = result_ranges(node, axis)
         if not pays(pieces, node.w.type.shape[axis]):
             continue
         if not np.isfinite(node.w.value).all():
-            declined(node, "an infinite weight times padding is no number")
+            decline(node, "an infinite weight times padding is no number")
             return None
-        parts = tuple(part_of(node, axis, piece) for piece in pieces)
+        parts = tuple(cut_range(node, axis, piece) for piece in pieces)
         return Concat(name=node.name, parts=parts, axis=1 + axis)
     return None
 
 
-def pieces_of(conv: Conv, axis: int) -> list[ResultRange]:
+def result_ranges(conv: Conv, axis: int) -> list[ResultRange]:
     """The longest pieces of an axis whose results see the same taps; 0 taps where there is only
     padding."""
     size, results = conv.x.type.shape[1 + axis], conv.type.shape[1 + axis]
@@ -145,7 +145,7 @@ def pays(pieces: Sequence[ResultRange], taps: int) -> bool:
     return products <= MOST_PRODUCTS * taps * sum(piece.length for piece in pieces)
 
 
-def part_of(conv: Conv, axis: int, piece: ResultRange) -> Conv:
+def cut_range(conv: Conv, axis: int, piece: ResultRange) -> Conv:
     """The convolution of a piece, without padding along the axis."""
     assert isinstance(conv.w, Constant)
     name = tag(conv, f"{('rows', 'columns')[axis]}{piece.begin}")
@@ -156,18 +156,18 @@ def part_of(conv: Conv, axis: int, piece: ResultRange) -> Conv:
     top, left, bottom, right = conv.pads
     residual = conv.residual
     if residual is not None:
-        residual = sliced(residual, f"{name}:residual", axis, piece.begin, piece.length)
+        residual = slice_axis(residual, f"{name}:residual", axis, piece.begin, piece.length)
     return replace(
         conv,
         name=name,
-        x=sliced(conv.x, f"{name}:x", axis, start, size),
+        x=slice_axis(conv.x, f"{name}:x", axis, start, size),
         w=replace(conv.w, name=f"{name}:w", value=weights),
         residual=residual,
         pads=(0, left, 0, right) if axis == 0 else (top, 0, bottom, 0),
     )
 
 
-def sliced(x: Node, name: str, axis: int, start: int, size: int) -> Node:
+def slice_axis(x: Node, name: str, axis: int, start: int, size: int) -> Node:
     """Rows or columns of an image."""
     if size == x.type.shape[1 + axis]:
         return x
@@ -238,10 +238,10 @@ def cut(node: Node, operands: tuple[Node, ...], columns: ColumnRange) -> Node:
     if isinstance(node, Conv):
         return node.with_operands((read_by(node, operands[0], columns), *operands[1:]))
     if isinstance(node, Reshape):
-        return replace(node, x=operands[0], shape=changed(node.shape, columns.axis, columns.count))
+        return replace(node, x=operands[0], shape=change(node.shape, columns.axis, columns.count))
     assert isinstance(node, Slice)
     start = node.starts[columns.axis] - columns.first
-    return replace(node, x=operands[0], starts=changed(node.starts, columns.axis, start))
+    return replace(node, x=operands[0], starts=change(node.starts, columns.axis, start))
 
 
 def read_by(conv: Conv, x: Node, columns: ColumnRange) -> Slice:
@@ -257,5 +257,5 @@ def read_by(conv: Conv, x: Node, columns: ColumnRange) -> Slice:
     )
 
 
-def changed(items: tuple[Item, ...], at: int, item: Item) -> tuple[Item, ...]:
+def change(items: tuple[Item, ...], at: int, item: Item) -> tuple[Item, ...]:
     return (*items[:at], item, *items[at + 1 :])

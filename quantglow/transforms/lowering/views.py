@@ -39,14 +39,14 @@ def raise_transpose(node: Node, uses: Uses) -> Node | None:
     if not uses.only(node, inner):
         return None
     if isinstance(inner, Elementwise) and all(a.type.shape == inner.type.shape for a in inner.args):
-        args = tuple(_transposed(node, a, f"operand{i}") for i, a in enumerate(inner.args))
+        args = tuple(_transpose(node, a, f"operand{i}") for i, a in enumerate(inner.args))
         return replace(inner, name=node.name, args=args)
     if isinstance(inner, Table):
-        return replace(inner, name=node.name, x=_transposed(node, inner.x, "operand"))
+        return replace(inner, name=node.name, x=_transpose(node, inner.x, "operand"))
     return None
 
 
-def _transposed(node: Transpose, operand: Node, role: str) -> Transpose:
+def _transpose(node: Transpose, operand: Node, role: str) -> Transpose:
     return Transpose(name=tag(node, role), x=operand, perm=node.perm)
 
 
@@ -69,10 +69,10 @@ def _cells(node: Node) -> Node | None:
     """The view that ``node`` is a copy of."""
     if isinstance(node, Reshape) and isinstance(node.x, Transpose | Expand):
         return node.x
-    return _repeated(node) if isinstance(node, Resize) else None
+    return _repeat(node) if isinstance(node, Resize) else None
 
 
-def _repeated(node: Resize) -> Node | None:
+def _repeat(node: Resize) -> Node | None:
     """Every pixel ``fh`` by ``fw`` times: Expand of [N, H, 1, W, 1, C]."""
     n, h, w, c = node.x.type.shape
     fh, fw = node.sizes[0] // h, node.sizes[1] // w
@@ -102,7 +102,7 @@ def _on_cells(
     node: Elementwise | Table, operands: Sequence[Node], moved: Node, cells: Node
 ) -> Reshape | None:
     """The node computed in the shape of ``cells``, which stands for the operand ``moved``."""
-    groups = grouped(node.type.shape, cells.type.shape)
+    groups = group(node.type.shape, cells.type.shape)
     others = [operand for operand in operands if operand is not moved]
     # Cutting the axes of another view would need the copy that this one is spared.
     if groups is None or any(isinstance(other, Transpose | Expand) for other in others):
@@ -130,7 +130,7 @@ def _split(node: Node, index: int, operand: Node, groups: Sequence[Shape]) -> No
     return Reshape(name=tag(node, f"operand{index}-cells"), x=operand, shape=tuple(shape))
 
 
-def grouped(shape: Shape, cells: Shape) -> list[Shape] | None:
+def group(shape: Shape, cells: Shape) -> list[Shape] | None:
     """For each axis of ``shape`` the axes of ``cells`` that it is cut into, None where one axis of
     the cells belongs to several.  No axis is empty."""
     tail, groups = list(cells), list[Shape]()

@@ -2,7 +2,7 @@
 
 A part of a Concat, and the operand of a Pad, needs no buffer of its own: its *home* is a box
 inside the container.  Homes nest (a Concat may itself live inside a Pad).  Reshapes between a value
-and its container are looked through where the box allows it: ``source_of``.
+and its container are looked through where the box allows it: ``view_source``.
 
 The memory of an input may become an output: a cache that grows by rows.  The caller's array has a
 *capacity* of rows along an axis, of which the input has the first ones and the output some more.
@@ -19,7 +19,7 @@ from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops import Concat, Pad, Reshape, Scatter
 from quantglow.ir.program.program import Buffer, BufferKind, View
-from quantglow.ir.program.strides import dense_strides, reshaped_strides
+from quantglow.ir.program.strides import dense_strides, reshape_strides
 from quantglow.ir.symbolic.size import surely_equal
 from quantglow.ir.types import TensorType
 from quantglow.support.classes import Concise
@@ -57,7 +57,7 @@ class ValuePlaces:
         return replace(self, direct_outputs=direct_outputs)
 
 
-def source_of(node: Node) -> Node:
+def view_source(node: Node) -> Node:
     """The value that ``node`` is a reshape of."""
     while isinstance(node, Reshape):
         node = node.x
@@ -77,7 +77,7 @@ def place(graph: Graph) -> ValuePlaces:
 
     def settle(part: Node, home: Home) -> None:
         """Give the source of ``part`` its home if it is computed (not aliased) and has none."""
-        source = source_of(part)
+        source = view_source(part)
         placed = source in homes or source in direct or source in wider
         if is_alias(source) or placed or not source.type.size:
             return
@@ -98,7 +98,7 @@ def _strides(node: Node, homes: dict[Node, Home]) -> tuple[int, ...]:
     home = homes.get(node)
     if home is None:
         return dense_strides(node.type.shape)
-    strides = reshaped_strides(home.shape, _strides(home.container, homes), node.type.shape)
+    strides = reshape_strides(home.shape, _strides(home.container, homes), node.type.shape)
     assert strides is not None, "a home holds its value"
     return strides
 
@@ -106,7 +106,7 @@ def _strides(node: Node, homes: dict[Node, Home]) -> tuple[int, ...]:
 def _fits(part: Node, strides: tuple[int, ...]) -> bool:
     """Whether each value from ``part`` up to its source is a view of the box with dense rows."""
     while isinstance(part, Reshape):
-        inner = reshaped_strides(part.type.shape, strides, part.x.type.shape)
+        inner = reshape_strides(part.type.shape, strides, part.x.type.shape)
         if inner is None or (part.x.type.shape and part.x.type.shape[-1] > 1 and inner[-1] != 1):
             return False
         part, strides = part.x, inner
@@ -148,7 +148,7 @@ def _direct_outputs(graph: Graph, wider: dict[Node, Pad]) -> dict[Node, int]:
     """Computed outputs go straight to the caller's buffer; a value output twice is copied."""
     positions: dict[Node, int] = {}
     for position, (_, node) in enumerate(graph.outputs):
-        source = source_of(node)
+        source = view_source(node)
         if not is_alias(source) and source not in wider and source.type.size:
             positions.setdefault(source, position)
     return positions
@@ -177,7 +177,7 @@ class DonatedState(Concise):
     places: Mapping[Node, View]
 
 
-def state_of(graph: Graph, donation: Donation, slack_nbytes: int) -> DonatedState:
+def donated_state(graph: Graph, donation: Donation, slack_nbytes: int) -> DonatedState:
     """The state of a donation.  Raises ``BackendError`` where rows are not only added."""
     source = next(node for node in graph.inputs if node.name == donation.input)
     result = dict(graph.outputs)[donation.output]
@@ -194,11 +194,11 @@ def state_of(graph: Graph, donation: Donation, slack_nbytes: int) -> DonatedStat
 def _places(graph: Graph, source: Input, result: Node, after: View, axis: int) -> dict[Node, View]:
     if 0 in source.type.shape:
         return {}  # the first rows are copied
-    match source_of(result):
+    match view_source(result):
         case Concat() as joined if joined is result and joined.axis == axis:
             if joined.parts[0] is source and joined.parts.count(source) == 1:
                 return {joined: after}
-        case Scatter() as written if source_of(written.x) is source:
+        case Scatter() as written if view_source(written.x) is source:
             inside = after.reshaped(written.type.shape)
             same = surely_equal(result.type.shape, source.type.shape)
             if inside is not None and same and _is_only_reader(graph, written, source):

@@ -29,7 +29,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.program.lifetimes import (
     LoopResults,
     copies,
-    handed_over,
+    hand_over,
     siblings,
     with_lifetimes,
 )
@@ -52,10 +52,10 @@ from quantglow.transforms.program.copy_elision import (
     Home,
     ValuePlaces,
     dense_view,
+    donated_state,
     is_alias,
     place,
-    source_of,
-    state_of,
+    view_source,
 )
 
 MOST_TURNED = 256
@@ -103,7 +103,7 @@ def generate_by_node(
     donated = {donation.output for donation in donations}
     generator = _Generator(graph, place(graph).without_outputs(graph, donated), slack_nbytes)
     for donation in donations:
-        state = state_of(graph, donation, slack_nbytes)
+        state = donated_state(graph, donation, slack_nbytes)
         generator.names.add(state.initial.buffer.name)
         generator.views[state.input] = state.initial
         generator.places.update(state.places)
@@ -227,7 +227,7 @@ class _Generator:
     def copy_unless_there(
         self, part: Node, container: Node, starts: tuple[int, ...], target: View
     ) -> None:
-        home = self.placement.homes.get(source_of(part))
+        home = self.placement.homes.get(view_source(part))
         if target.buffer.kind is BufferKind.STATE and self.views[part] == target:
             return
         if home != Home(container, starts, part.type.shape) and part.type.size:
@@ -321,7 +321,7 @@ class _Generator:
 
     def offer(self, node: Node, view: View) -> None:
         """Compute a result of the body in this place, unless it belongs elsewhere."""
-        source = source_of(node)
+        source = view_source(node)
         moves_parts = isinstance(source, Concat | Pad) and not view.contiguous
         inside = view.reshaped(source.type.shape)
         is_elsewhere = is_alias(source) or source in self.placement.homes or moves_parts
@@ -336,7 +336,7 @@ class _Generator:
     def hand_over(self, ends: Sequence[Node], carried: Sequence[View]) -> None:
         """Copy the carried values of the next trip to where it reads them."""
         results = [self.views[end] for end in ends]
-        for position in handed_over(results, carried):
+        for position in hand_over(results, carried):
             results[position] = self.copied(results[position], f"{ends[position].name}:next")
         self.steps += copies(results, carried)
 
@@ -366,7 +366,7 @@ class _Generator:
             if view != state:
                 self.steps.append(Copy(view, state))
             return name, state
-        direct = self.placement.direct_outputs.get(source_of(node))
+        direct = self.placement.direct_outputs.get(view_source(node))
         if view.buffer.kind is BufferKind.OUTPUT and direct == position:
             return name, view
         target = dense_view(self.buffer(name, BufferKind.OUTPUT, node.type), node.type)

@@ -25,7 +25,7 @@ from quantglow.ir.program.program import (
 )
 from quantglow.ir.program.verify import in_place_positions, verify_program
 from quantglow.ir.symbolic.size import surely_equal
-from quantglow.transforms.pass_manager import declined, run_in_order
+from quantglow.transforms.pass_manager import decline, run_in_order
 
 ProgramPass = Callable[[Program], Program]
 
@@ -43,11 +43,11 @@ def share_in_place(program: Program) -> Program:
             if out.buffer in renamed:
                 break
             if last_use[view.buffer] != index:
-                declined(out.buffer.name, f"{view.buffer} is read later")
+                decline(out.buffer.name, f"{view.buffer} is read later")
             elif first_use[out.buffer] != index:
-                declined(out.buffer.name, "another step has written a part of it")
+                decline(out.buffer.name, "another step has written a part of it")
             elif not interchangeable(view, out):
-                declined(out.buffer.name, f"{view} cannot stand for {out}")
+                decline(out.buffer.name, f"{view} cannot stand for {out}")
             else:
                 renamed[out.buffer] = renamed.get(view.buffer, view.buffer)
     if not renamed:
@@ -108,7 +108,7 @@ def _each_shared(steps: Sequence[Instruction], outside: Set[Buffer]) -> list[Ins
     changed = list(steps)
     for index in loops:
         others = _buffers([*changed[:index], *changed[index + 1 :]])
-        changed[index] = _shared(changed[index], outside | others)
+        changed[index] = _share(changed[index], outside | others)
     return changed
 
 
@@ -116,7 +116,7 @@ def _buffers(steps: Sequence[Instruction]) -> set[Buffer]:
     return {view.buffer for step in steps for view in step.views}
 
 
-def _shared(loop: Instruction, outside: Set[Buffer]) -> Instruction:
+def _share(loop: Instruction, outside: Set[Buffer]) -> Instruction:
     """A loop with fewer copies."""
     assert isinstance(loop, Repeat)
     body = _each_shared(loop.body, outside)
@@ -143,7 +143,7 @@ def _is_needless(
     if not isinstance(producer, Compute) or producer.output != src or end < max(old, default=end):
         return False
     if max(old, default=-1) > writers[0] or any(_writes(body[i], dst.buffer) for i in old):
-        declined(dst.buffer.name, "its old value is read later")
+        decline(dst.buffer.name, "its old value is read later")
         return False
     return writers[0] not in old or _in_place(producer, dst)
 

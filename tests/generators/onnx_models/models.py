@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from quantglow.importer.onnx.reading.proto import inferred
+from quantglow.importer.onnx.reading.proto import infer
 from tests.generators.onnx_models.drawing import (
     CONDITION,
     FLOAT,
@@ -61,7 +61,7 @@ def drawn(seed: int) -> Case:
     grow(drawing, drawing.integer(1, FEW_NODES if drawing.batch else MOST_NODES))
     model = model_of(drawing, outputs_of(drawing))
     onnx.checker.check_model(model)
-    inferred(model, strict=True, check_type=True)
+    infer(model, strict=True, check_type=True)
     return Case(model, tuple(feeds(drawing.inputs, rng) for _ in range(SAMPLES)))
 
 

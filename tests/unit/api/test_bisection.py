@@ -22,7 +22,7 @@ from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.graph.signature import numpy_type
 from quantglow.ir.ops import AveragePool, MaxPool
 from quantglow.support.arrays import Array
-from quantglow.support.processes.isolation import called
+from quantglow.support.processes.isolation import call_isolated
 from quantglow.transforms import float as passes
 from quantglow.transforms import lowering
 from quantglow.transforms.rewrite import Pass, RewritePass, repeat
@@ -109,7 +109,7 @@ def dropped(node: Node, uses: Any) -> Node | None:
 
 def test_a_faulty_kernel_is_found() -> None:
     """In a process of its own, whose kernels nobody else uses."""
-    (text,) = called(f"{__name__}:found_in_faulty_kernels", seconds=120)
+    (text,) = call_isolated(f"{__name__}:found_in_faulty_kernels", seconds=120)
     first = next(n for n in ready_graph().nodes if n.op == "MaxPool")
     assert bytes(text).decode() == f"kernel {first.name} MaxPool"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.cli.main import main, parsed
+from quantglow.cli.main import main, parse
 from quantglow.support.errors import FileFormatError, OptionError
 
 QUANTIZE = ["quantize", "net.onnx"]
@@ -17,7 +17,7 @@ def options_of(tmp_path: Path, text: str, *words: str) -> argparse.Namespace:
     """The options of ``quantize`` with a file of this text."""
     file = tmp_path / "flags.toml"
     file.write_text(text)
-    return parsed([*QUANTIZE, *words, "--config", str(file)])
+    return parse([*QUANTIZE, *words, "--config", str(file)])
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def options_of(tmp_path: Path, text: str, *words: str) -> argparse.Namespace:
     ],
 )
 def test_entries_are_flags(tmp_path: Path, text: str, typed: list[str]) -> None:
-    found, wanted = vars(options_of(tmp_path, text)), vars(parsed([*QUANTIZE, *typed]))
+    found, wanted = vars(options_of(tmp_path, text)), vars(parse([*QUANTIZE, *typed]))
     assert {**found, "config": None} == {**wanted, "config": None}
 
 
@@ -49,7 +49,7 @@ def test_positional_arguments_may_come_last(tmp_path: Path) -> None:
     file = tmp_path / "flags.toml"
     file.write_text('input_shapes = ["x:1,2"]')
     for words in (["--config", str(file), "net.onnx"], [f"--config={file}", "net.onnx"]):
-        found = parsed(["quantize", *words])
+        found = parse(["quantize", *words])
         assert (found.model, found.input_shapes) == ("net.onnx", ["x:1,2"])
 
 

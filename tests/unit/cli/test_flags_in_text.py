@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.cli.flags import KEYWORD, flags_of, in_flags
+from quantglow.cli.flags import KEYWORD, command_flags, in_flags
 from quantglow.cli.main import parsers
 
 PACKAGE = Path(__file__).resolve().parents[3] / "quantglow"
@@ -56,7 +56,7 @@ def test_the_option_that_a_sentence_begins_with_becomes_a_flag() -> None:
 
 def keywords(command: str) -> dict[str, str]:
     """The keywords of one command and their flags."""
-    flags = flags_of(command, {command: PARSERS[command]})
+    flags = command_flags(command, {command: PARSERS[command]})
     return {name: flag for name, flag in flags.items() if name != "help"}
 
 

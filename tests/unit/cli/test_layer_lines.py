@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.cli.inspect import lines_about, names_in, shortened
+from quantglow.cli.inspect import lines_about, names_in, shorten
 from quantglow.cli.main import main
 from tests.support.small_network import small_model, small_samples
 
@@ -39,8 +39,8 @@ def test_names_are_those_of_nodes_buffers_and_instructions(line: str, names: lis
 
 def test_long_tuples_are_cut_and_short_ones_are_not() -> None:
     many = ", ".join(f"0.{i}" for i in range(16))
-    assert shortened(f"ElementType('i8', ({many}))") == "ElementType('i8', (0.0, 0.1, … 16 in all))"
-    assert shortened("pads=(1, 1, 1, 1), (1, 2, 3, 4, 5)") == "pads=(1, 1, 1, 1), (1, 2, 3, 4, 5)"
+    assert shorten(f"ElementType('i8', ({many}))") == "ElementType('i8', (0.0, 0.1, … 16 in all))"
+    assert shorten("pads=(1, 1, 1, 1), (1, 2, 3, 4, 5)") == "pads=(1, 1, 1, 1), (1, 2, 3, 4, 5)"
 
 
 def test_the_command_shows_lines_and_names_the_nearest_layer(

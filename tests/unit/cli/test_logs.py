@@ -16,7 +16,7 @@ import pytest
 from quantglow.cli.main import COMMANDS, main
 from quantglow.evaluation import diagnosis
 from quantglow.support import progress as under_way
-from quantglow.support.progress import heartbeat, shown, step
+from quantglow.support.progress import heartbeat, show, step
 from tests.support.small_network import small_model, small_samples
 
 
@@ -58,7 +58,7 @@ def test_debug_names_what_it_measures(
 
 def test_the_innermost_step_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with heartbeat("a"), step("outer"):
-        for _ in shown([1], "inner"):
+        for _ in show([1], "inner"):
             time.sleep(0.2)
         capsys.readouterr()
         time.sleep(0.2)
@@ -69,6 +69,6 @@ def test_the_innermost_step_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_bar_needs_no_lines_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     with heartbeat("a"):
-        for _ in shown([1], "inner", progress=True):
+        for _ in show([1], "inner", progress=True):
             time.sleep(0.2)
     assert capsys.readouterr().err.splitlines() == ["inner: 1 of 1", "inner: done, 1 in 0 s"]

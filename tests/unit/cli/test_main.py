@@ -20,12 +20,12 @@ import pytest
 
 import quantglow as qg
 from quantglow.cli import commands
-from quantglow.cli.arguments import config_of
+from quantglow.cli.arguments import parse_config
 from quantglow.cli.commands import MEANWHILE
 from quantglow.cli.main import COMMANDS, main, parser
 from quantglow.evaluation import latencies as busy
 from quantglow.evaluation.baselines import latency as peers
-from quantglow.evaluation.latencies import loaded_latencies, medians
+from quantglow.evaluation.latencies import measure_loaded, medians
 from quantglow.evaluation.metrics import sqnr_db
 from quantglow.report import Report
 from quantglow.runtime.shapes import background as meanwhile
@@ -313,7 +313,7 @@ def test_an_error_of_a_call_ends_the_measurement() -> None:
         return future
 
     with pytest.raises(qg.InputError, match="no such input"):
-        loaded_latencies(submit, 2, 60.0)
+        measure_loaded(submit, 2, 60.0)
 
 
 def test_bench_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -549,7 +549,7 @@ def test_every_field_of_the_configuration_is_a_flag() -> None:
 
 def test_flags_reach_the_configuration(folder: Path) -> None:
     line = "inspect net.onnx --percentile 99 --seed 3 --recovery none --equalization align-inputs"
-    found = config_of(parser().parse_args(line.split()))
+    found = parse_config(parser().parse_args(line.split()))
     assert (found.percentile, found.seed, found.recovery) == (99.0, 3, ())
     assert found.equalization == ("align-inputs",)
 

@@ -47,8 +47,8 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise AssertionError("the work began")
 
-    monkeypatch.setattr(imported, "float_family_of", refuse)
-    monkeypatch.setattr("quantglow.cli.commands.opened", refuse)
+    monkeypatch.setattr(imported, "open_float_family", refuse)
+    monkeypatch.setattr("quantglow.cli.commands.open_model", refuse)
 
 
 @pytest.mark.parametrize("name", ["folder", "none/a", "file/a", "a" * 260])

@@ -13,10 +13,10 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.api.quantize_and_compile import quantized_under
+from quantglow.api.quantize_and_compile import quantize_under
 from quantglow.cli.calibrate import deviation
 from quantglow.cli.main import main
-from quantglow.cli.recipe import DataSet, images_of, load_recipe
+from quantglow.cli.recipe import DataSet, load_images, load_recipe
 from quantglow.cli.recipe_data import STEPS, ImageSet, preprocess
 from tests.support.small_network import small_model
 
@@ -137,12 +137,12 @@ def test_an_interrupted_profile_is_not_written(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: Any) -> Any:
-        made = quantized_under(*arguments)
+        made = quantize_under(*arguments)
         return replace(made, profile=replace(made.profile, samples=2))
 
     calibrate(folder, options=("--update-profile",))
     before = (folder / "net.profile.npz").read_bytes()
-    monkeypatch.setattr("quantglow.cli.calibrate.quantized_under", interrupted)
+    monkeypatch.setattr("quantglow.cli.calibrate.quantize_under", interrupted)
     assert calibrate(folder, options=("--update-profile",)) == 1
     assert "Ctrl-C ended it after 2 of 4 images" in capsys.readouterr().err
     assert (folder / "net.profile.npz").read_bytes() == before
@@ -237,7 +237,7 @@ def test_paths_may_go_up_inside_a_repository(folder: Path) -> None:
 def test_random_crops_follow_the_seed(folder: Path) -> None:
     def drawn(seed: int) -> bytes:
         data = DataSet(folder / "data.npz", {"images": "images"}, 9, "random", seed)
-        return images_of(data, (("crop", 4),))[0].tobytes()
+        return load_images(data, (("crop", 4),))[0].tobytes()
 
     assert drawn(0) == drawn(0)
     assert drawn(0) != drawn(1)

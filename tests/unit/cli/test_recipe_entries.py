@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.cli.recipe import images_of, load_recipe
+from quantglow.cli.recipe import load_images, load_recipe
 from quantglow.cli.recipe_data import STEPS
 
 HEAD = """
@@ -81,10 +81,10 @@ def test_a_step_with_a_wrong_argument_is_named(tmp_path: Path, step: str, value:
     (tmp_path / "net.toml").write_text(f"{HEAD}{entry}")
     recipe = load_recipe(tmp_path / "net.toml")
     if (step, value) in STEPS_THAT_WORK:
-        assert np.isfinite(images_of(recipe.calibration, recipe.steps)[0]).all()
+        assert np.isfinite(load_images(recipe.calibration, recipe.steps)[0]).all()
         return
     with pytest.raises(qg.OptionError, match=step):
-        images_of(recipe.calibration, recipe.steps)
+        load_images(recipe.calibration, recipe.steps)
 
 
 def test_dividing_by_nothing_is_refused(tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_dividing_by_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.toml").write_text(f"{HEAD}preprocessing.steps = [{{ divide = [1, 0] }}]")
     recipe = load_recipe(tmp_path / "net.toml")
     with pytest.raises(qg.OptionError, match="divide must not be 0"):
-        images_of(recipe.calibration, recipe.steps)
+        load_images(recipe.calibration, recipe.steps)

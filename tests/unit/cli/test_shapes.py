@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.cli.bench import drawn_feeds
+from quantglow.cli.bench import draw_feeds
 from quantglow.cli.main import main
 from tests.support.free_network import free_model, image
 
@@ -42,10 +42,10 @@ def test_bench_takes_the_shapes_that_are_given(folder: Path, name: str) -> None:
 
 def test_random_inputs_have_the_shapes_that_were_compiled_first(folder: Path) -> None:
     loaded = qg.load(folder / "free.qgm", num_threads=1)
-    assert drawn_feeds(loaded, {})["x"].shape == SHAPE
-    assert drawn_feeds(loaded, {"x": (2, 3, 5, 9)})["x"].shape == (2, 3, 5, 9)
+    assert draw_feeds(loaded, {})["x"].shape == SHAPE
+    assert draw_feeds(loaded, {"x": (2, 3, 5, 9)})["x"].shape == (2, 3, 5, 9)
     unused = qg.compile(str(folder / "free.onnx"), num_threads=1)
-    assert drawn_feeds(unused, {})["x"].shape == (1, 3, 1, 1)
+    assert draw_feeds(unused, {})["x"].shape == (1, 3, 1, 1)
 
 
 def test_shapes_that_do_not_fit_are_refused(

@@ -12,7 +12,7 @@ import pytest
 import quantglow as qg
 from quantglow import steps
 from quantglow.cli.main import main
-from quantglow.cli.steps import listed
+from quantglow.cli.steps import list_steps
 from tests.support.small_network import small_model
 
 BEFORE = "--before element-type:uint8 layout:NHWC rescale:1/255 normalize:0.5,0.4,0.25,0.2"
@@ -40,8 +40,8 @@ AFTER = "--after scores=softmax scores=topk:2"
     ],
 )
 def test_words_are_steps(word: str, step: steps.Step) -> None:
-    assert listed("before", [word]) == [step]
-    assert listed("before", [f"a=b={word}"]) == {"a=b": [step]}
+    assert list_steps("before", [word]) == [step]
+    assert list_steps("before", [f"a=b={word}"]) == {"a=b": [step]}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_words_are_steps(word: str, step: steps.Step) -> None:
 )
 def test_words_without_sense_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(qg.OptionError, match=message):
-        listed("after", words)
+        list_steps("after", words)
 
 
 @pytest.fixture

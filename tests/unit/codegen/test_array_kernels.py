@@ -20,7 +20,7 @@ from quantglow.ir.graph.kinds import Trait
 from quantglow.ir.graph.node import OPS, Constant, Input
 from quantglow.ir.ops import Abs, Clip, Conv, Gemm, HardSigmoid, HardSwish, LeakyRelu, Neg, Relu
 from quantglow.ir.ops import windows as window_products
-from quantglow.ir.ops.arithmetic import rounded_reals
+from quantglow.ir.ops.arithmetic import round_reals
 from quantglow.ir.ops.native import Ends, computing_with
 from quantglow.ir.ops.unary import Unary
 from quantglow.ir.ops.windows import Images, conv2d, products
@@ -214,9 +214,9 @@ elements = st.builds(
 
 @given(levels, arrays, elements)
 def test_rounding_is_that_of_numpy(level: str, x: Array, element: ElementType) -> None:
-    wanted = rounded_reals(x, element)
+    wanted = round_reals(x, element)
     with computing_with(array_kernels(level)):
-        np.testing.assert_array_equal(rounded_reals(guarded(x, at_end=True), element), wanted)
+        np.testing.assert_array_equal(round_reals(guarded(x, at_end=True), element), wanted)
 
 
 @given(levels, arrays)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quantglow.codegen.llvm.isa.target import ObjectFormat
-from quantglow.export.bundle.exporter import emitted
+from quantglow.export.bundle.exporter import emit
 from quantglow.export.bundle.object_tables import object_facts
 from quantglow.export.bundle.program_object import program_object
 from quantglow.ir.graph.graph import Graph
@@ -45,7 +45,7 @@ OPERATORS: dict[str, Callable[[Node], Node]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_kernel_of_floats_is_not_unrolled(name: str, level: str) -> None:
     x = Input(name="x", tensor=f32(1, 40, 63))
-    program = emitted(Graph((x,), (("y", OPERATORS[name](x)),)), level)
+    program = emit(Graph((x,), (("y", OPERATORS[name](x)),)), level)
     made = program_object("net", program)
     loaded = object_facts(made.code, ObjectFormat.ELF).loaded_nbytes
     assert loaded - made.weights.nbytes < LIMIT_NBYTES

@@ -101,7 +101,7 @@ def text() -> str:
 
 def test_a_child_forked_while_memory_is_allocated_allocates(slowly: Any) -> None:
     allocate = huge_pages.LargePages()
-    slowly(huge_pages, "mapped_bytes", lambda: allocate(huge_pages.FIRST_NBYTES + 1))
+    slowly(huge_pages, "map_bytes", lambda: allocate(huge_pages.FIRST_NBYTES + 1))
     assert exit_code_of_child(lambda: allocate(1000).size > 0) == 0
 
 

@@ -11,8 +11,8 @@ from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.codegen.llvm.targets import LEVELS, level_target
-from quantglow.export.bundle.constants import Placement, weights_of
-from quantglow.export.bundle.exporter import emitted
+from quantglow.export.bundle.constants import Placement, weight_blocks
+from quantglow.export.bundle.exporter import emit
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops import Constant, Conv, Input
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
@@ -45,7 +45,7 @@ def convolution(c: int, o: int, kernel: int, least: int = LEAST) -> Graph:
 
 def stored_nbytes(graph: Graph, level: str) -> int:
     """Bytes of the weights of a graph's bundle."""
-    return weights_of([emitted(graph, level)], Placement.OBJECT)[0].nbytes
+    return weight_blocks([emit(graph, level)], Placement.OBJECT)[0].nbytes
 
 
 def padded_nbytes(c: int, o: int, kernel: int, target: Target) -> int:

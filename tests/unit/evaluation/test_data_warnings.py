@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.api.pipeline.samples import digest_of
-from quantglow.api.stages import float_graph_of
+from quantglow.api.pipeline.samples import hash_feeds
+from quantglow.api.stages import open_float_graph
 from quantglow.cli.demo import EXAMPLES, Example, mnist
 from quantglow.evaluation.accuracy import UNSEEN, OutputAccuracy
 from quantglow.evaluation.sample_checks import SampleChecks, unlike_training
@@ -34,7 +34,7 @@ def seen(images: Array) -> list[str]:
     found = SampleChecks()
     for image in images:
         feeds = {"x": image, "mask": np.float32(1)}
-        found.add(feeds, digest_of(feeds))
+        found.add(feeds, hash_feeds(feeds))
     return found.warnings()
 
 
@@ -59,7 +59,7 @@ def test_inputs_divided_twice_give_a_warning() -> None:
 def test_a_model_without_statistics_gives_no_warning() -> None:
     example = mnist()
     graph = qg.import_model(example.model)
-    folded = float_graph_of(graph)
+    folded = open_float_graph(graph)
     samples = [{example.input_name: 255 * example.calibration[:1]}]
     assert not unlike_training(folded, samples)
 

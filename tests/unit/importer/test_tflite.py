@@ -12,7 +12,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.importer.tflite.files import TfliteFile
-from quantglow.importer.tflite.operators import converted
+from quantglow.importer.tflite.operators import convert
 from tests.support.tflite_builder import Part, tflite_file
 from tests.support.tflite_cases import CASES, IMAGE, conv, inputs_of
 
@@ -107,7 +107,7 @@ def test_damaged_files_are_refused_or_read() -> None:
     for number in range(DAMAGED_FILES):
         data = damaged(makers[number % len(makers)](), rng)
         try:
-            converted(data, "the file")
+            convert(data, "the file")
         except qg.ConversionError as error:
             refused += "Remedy" in str(error)
     assert refused > DAMAGED_FILES / 20

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.interpreter.branches import branches_of, in_branches
+from quantglow.interpreter.branches import find_branches, in_branches
 from tests.unit.importer.onnx.onnx_models import floats
 
 node = helper.make_node
@@ -111,4 +111,4 @@ def test_the_nodes_of_all_results_of_a_branch_belong_to_it() -> None:
     names = {n.name for n in in_branches(graph)}
     assert {"log", "scaled", "a1", "a2", "b1", "b2"} <= names
     assert not {"sum", "is_positive", "y", "z"} & names
-    assert {branch.outcome for branch in branches_of(graph)} == {True, False}
+    assert {branch.outcome for branch in find_branches(graph)} == {True, False}

@@ -11,7 +11,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Concat
 from quantglow.memory import schedule as arrange
 from quantglow.memory.planner import MemoryPlan
-from quantglow.memory.schedule import Arranged, arranged
+from quantglow.memory.schedule import Arranged, arrange_program
 from quantglow.transforms.program.generate import generate_by_node
 from tests.support.builder import Builder
 
@@ -29,7 +29,7 @@ def ladder() -> Graph:
 
 def made(way: str) -> Arranged:
     graph = ladder()
-    return arranged(graph, partial(generate_by_node, graph), way)
+    return arrange_program(graph, partial(generate_by_node, graph), way)
 
 
 def test_a_search_proves_that_its_order_is_the_best() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.memory.genetic_search import Genetic, Keys, keys_of
+from quantglow.memory.genetic_search import Genetic, Keys, order_keys
 
 LENGTH = 8
 
@@ -24,7 +24,7 @@ def search(cost: Inversions, evaluations: int, starts: Sequence[Keys], seed: int
     return Genetic(seed=seed).search(LENGTH, cost, starts, evaluations, goal=0).keys
 
 
-WORST = keys_of(range(LENGTH))[::-1]
+WORST = order_keys(range(LENGTH))[::-1]
 
 
 def test_it_finds_the_best_candidate_and_stops_there() -> None:
@@ -40,7 +40,7 @@ def test_it_makes_so_many_evaluations_beyond_its_starts() -> None:
 
 
 def test_it_never_loses_the_best_start() -> None:
-    best = [*keys_of(range(LENGTH))[:-2], 0.9, 0.8]
+    best = [*order_keys(range(LENGTH))[:-2], 0.9, 0.8]
     assert Inversions()(search(Inversions(), 3, [WORST, best])) <= 1
 
 
@@ -51,5 +51,5 @@ def test_equal_seeds_find_equal_candidates_and_others_do_not() -> None:
 
 def test_keys_of_an_order_sort_to_it() -> None:
     order = [2, 0, 3, 1]
-    keys = keys_of(order)
+    keys = order_keys(order)
     assert sorted(range(4), key=keys.__getitem__) == order

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quantglow.ir.program.program import Buffer, BufferKind
-from quantglow.memory.genetic_search import searched_plan
-from quantglow.memory.planner import Interval, lower_bound, plan_of
+from quantglow.memory.genetic_search import search_plan
+from quantglow.memory.planner import Interval, lower_bound, plan_intervals
 
 
 def lives(*rows: tuple[int, int, int]) -> list[Interval]:
@@ -23,23 +23,23 @@ HARD = lives(
 
 
 def test_a_search_reaches_the_bound_where_first_fit_does_not() -> None:
-    start = plan_of(HARD)
+    start = plan_intervals(HARD)
     assert start.peak_nbytes > start.lower_bound_nbytes
-    assert searched_plan(HARD, start).peak_nbytes == start.lower_bound_nbytes
+    assert search_plan(HARD, start).peak_nbytes == start.lower_bound_nbytes
 
 
 def test_a_plan_at_its_bound_stays() -> None:
     intervals = lives((0, 2, 1), (1, 3, 2))
-    start = plan_of(intervals)
-    assert searched_plan(intervals, start) is start
+    start = plan_intervals(intervals)
+    assert search_plan(intervals, start) is start
 
 
 @pytest.mark.parametrize("placements", [0, 1])
 def test_without_work_the_plan_stays(placements: int) -> None:
-    start = plan_of(HARD)
-    assert searched_plan(HARD, start, placements) is start
+    start = plan_intervals(HARD)
+    assert search_plan(HARD, start, placements) is start
 
 
 def test_the_bound_of_the_plan_is_that_of_its_lives() -> None:
-    found = searched_plan(HARD, plan_of(HARD))
+    found = search_plan(HARD, plan_intervals(HARD))
     assert found.lower_bound_nbytes == lower_bound(HARD)

@@ -9,7 +9,7 @@ from quantglow.ir.graph.node import Input, Node
 from quantglow.ir.ops import Abs, Add, Loop, Pad, Relu, Reshape, Tanh
 from quantglow.ir.types import f32
 from quantglow.memory.exact_order import best_order, peak_bound
-from quantglow.memory.tasks import Tasks, members, tasks_of
+from quantglow.memory.tasks import Tasks, build_tasks, members
 from quantglow.transforms.program.generate import generate_by_node
 from tests.support.builder import Builder
 
@@ -17,7 +17,7 @@ from tests.support.builder import Builder
 def tasks(inputs: tuple[Input, ...], *outputs: Node) -> Tasks:
     """The tasks of a graph in its order."""
     graph = Graph(inputs, tuple((node.name, node) for node in outputs))
-    return tasks_of(graph, generate_by_node(graph))
+    return build_tasks(graph, generate_by_node(graph))
 
 
 def needed(found: Tasks, name: str) -> set[str]:

@@ -22,7 +22,7 @@ from quantglow.ort.kernel_guards import (
 )
 from quantglow.ort.session import Session
 from quantglow.support.arrays import Array
-from quantglow.support.processes.isolation import ChildDied, IsolationError, called
+from quantglow.support.processes.isolation import ChildDied, IsolationError, call_isolated
 from tests.unit.ort.test_shape_guards import CASES, model_of, wrong_operands
 
 EMPTY = {"LSTM-14": (4, 0, 3), "GRU-14": (4, 0, 3)}
@@ -95,4 +95,4 @@ def test_kernels_of_the_table_need_their_guards(case: str) -> None:
     arrays = [np.zeros(EMPTY[case], np.float32)] if case in EMPTY else wrong_operands(case)
     is_of_table = onnxruntime.__version__.startswith(f"{VERSION}.")
     with pytest.raises(ChildDied if is_of_table else IsolationError):
-        called(f"{__name__}:run_unguarded", arrays, {"case": case}, seconds=60)
+        call_isolated(f"{__name__}:run_unguarded", arrays, {"case": case}, seconds=60)

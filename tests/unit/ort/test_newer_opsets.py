@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.export.onnx.compatibility import downgraded, means_the_same
+from quantglow.export.onnx.compatibility import downgrade, means_the_same
 from quantglow.ort import session as newer_opsets
 from quantglow.ort.session import Session, opened
 from quantglow.support.errors import FallbackError
@@ -74,9 +74,7 @@ def test_operators_that_changed_keep_their_opset() -> None:
     assert not means_the_same("ReduceSum", 13, 11)
     assert means_the_same("Relu", 14, 6)
     model = too_new("Softmax", 13)
-    assert [onnx.ModelProto.FromString(m).opset_import[0].version for m in downgraded(model)] == [
-        13
-    ]
+    assert [onnx.ModelProto.FromString(m).opset_import[0].version for m in downgrade(model)] == [13]
 
 
 def test_operators_that_nobody_defines_are_named() -> None:

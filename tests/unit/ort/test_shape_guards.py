@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantglow.ort.session import Session, opened, safe
 from quantglow.support.arrays import Array
-from quantglow.support.processes.isolation import RaisedInChild, called
+from quantglow.support.processes.isolation import RaisedInChild, call_isolated
 from tests.unit.importer.onnx.onnx_models import floats
 
 SCALES = np.array([1, 2], np.float32)
@@ -79,7 +79,7 @@ def wrong_operands(case: str) -> list[Array]:
 @pytest.mark.parametrize("case", CASES)
 def test_operands_of_wrong_ranks_raise(case: str) -> None:
     with pytest.raises(RaisedInChild, match="FallbackError"):
-        called(f"{__name__}:results", wrong_operands(case), {"case": case}, seconds=60)
+        call_isolated(f"{__name__}:results", wrong_operands(case), {"case": case}, seconds=60)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -125,7 +125,7 @@ def test_ranks_that_a_model_only_declares_are_guarded() -> None:
 def test_empty_sequences_raise(case: str, shape: tuple[int, ...]) -> None:
     empty = np.zeros(shape, np.float32)
     with pytest.raises(RaisedInChild, match="FallbackError"):
-        called(f"{__name__}:results", [empty], {"case": case}, seconds=60)
+        call_isolated(f"{__name__}:results", [empty], {"case": case}, seconds=60)
 
 
 def vectorized(arrays: list[Array]) -> list[Array]:
@@ -146,7 +146,7 @@ def vectorized(arrays: list[Array]) -> list[Array]:
 def test_features_of_no_rows_raise() -> None:
     """onnxruntime 1.32 ends the process for several (damaged file of seed 360051028)."""
     with pytest.raises(RaisedInChild, match="FallbackError"):
-        called(f"{__name__}:vectorized", [floats(0, 9), floats(0, 9)], seconds=60)
+        call_isolated(f"{__name__}:vectorized", [floats(0, 9), floats(0, 9)], seconds=60)
 
 
 def test_features_of_some_rows_stay_the_same() -> None:
@@ -173,5 +173,5 @@ def stacked_numbers(operands: list[Array], *, trips: int) -> list[Array]:
 @pytest.mark.parametrize("trips", [0, 3])
 def test_results_that_nothing_reads_need_no_name(trips: int) -> None:
     place, state = f"{__name__}:stacked_numbers", np.ones(2, np.float32)
-    (found,) = called(place, [state], {"trips": trips}, seconds=60)
+    (found,) = call_isolated(place, [state], {"trips": trips}, seconds=60)
     np.testing.assert_array_equal(found, np.arange(trips))

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from quantglow.support import progress as notebook_progress
-from quantglow.support.progress import bar, shown
+from quantglow.support.progress import bar, show
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_bar_moves_and_ends_as_a_line(
 ) -> None:
     now = iter([0.0, 0.01, 2.0, 4.0, 6.0])
     monkeypatch.setattr(notebook_progress.time, "monotonic", lambda: next(now))
-    assert list(shown([1, 2, 3], "<b>Profiling")) == [1, 2, 3]
+    assert list(show([1, 2, 3], "<b>Profiling")) == [1, 2, 3]
     assert len(shows) == 4
     assert "value='0' max='3'" in shows[0]
     assert "value='2' max='3'" in shows[2]
@@ -41,12 +41,12 @@ def test_a_bar_moves_and_ends_as_a_line(
 
 
 def test_nothing_is_shown_if_not_wanted(shows: list[str]) -> None:
-    assert list(shown([1, 2], "Profiling", False)) == [1, 2]
+    assert list(show([1, 2], "Profiling", False)) == [1, 2]
     assert not shows
 
 
 def test_a_total_may_be_unknown(shows: list[str]) -> None:
-    assert list(shown(iter([1, 2]), "Profiling")) == [1, 2]
+    assert list(show(iter([1, 2]), "Profiling")) == [1, 2]
     assert "max=" not in shows[0]
     assert "max=" not in bar("Profiling", 2, None, 1.0)
 

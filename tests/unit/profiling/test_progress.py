@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from quantglow.support import progress
-from quantglow.support.progress import line, shown
+from quantglow.support.progress import line, show
 
 
 def test_lines_tell_the_first_item_and_the_end(capfd: pytest.CaptureFixture[str]) -> None:
-    assert list(shown(iter("abc"), "Profiling", True, 3)) == ["a", "b", "c"]
+    assert list(show(iter("abc"), "Profiling", True, 3)) == ["a", "b", "c"]
     assert capfd.readouterr().err == "Profiling: 1 of 3\nProfiling: done, 3 in 0 s\n"
 
 
@@ -20,7 +20,7 @@ def test_lines_come_from_time_to_time(
 ) -> None:
     now = iter([0.0, 0.0, 4.0, 12.0, 16.0, 20.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    assert len(list(shown([1, 2, 3, 4], "Profiling", True))) == 4
+    assert len(list(show([1, 2, 3, 4], "Profiling", True))) == 4
     assert capfd.readouterr().err.splitlines() == [
         "Profiling: 1 of 4",
         "Profiling: 3 of 4, about 12 s left",
@@ -29,7 +29,7 @@ def test_lines_come_from_time_to_time(
 
 
 def test_nothing_is_shown_in_logs_unless_asked(capfd: pytest.CaptureFixture[str]) -> None:
-    assert list(shown([1, 2], "Profiling")) == [1, 2]
+    assert list(show([1, 2], "Profiling")) == [1, 2]
     assert capfd.readouterr().err == ""
 
 
@@ -38,7 +38,7 @@ def test_nothing_is_shown_without_stderr(
     asked: bool | str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", None)
-    assert list(shown([1, 2], "Profiling", asked)) == [1, 2]
+    assert list(show([1, 2], "Profiling", asked)) == [1, 2]
     assert capsys.readouterr().out == ""
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.ir.ops.groupwise import PackedWeights, unpacked_codes
+from quantglow.ir.ops.groupwise import PackedWeights, unpack_codes
 from quantglow.quantization.groupwise import (
     batches,
     input_moments,
@@ -25,7 +25,7 @@ forms = st.tuples(st.sampled_from([4, 8]), st.sampled_from([16, 32, 64]), st.boo
 
 def reals(packed: PackedWeights, depth: int) -> Array:
     """The weights [K, N] that codes stand for."""
-    codes = unpacked_codes(packed.codes, packed.bits).astype(np.float32)
+    codes = unpack_codes(packed.codes, packed.bits).astype(np.float32)
     middle = np.full((1, 1), 2 ** (packed.bits - 1), np.float32)
     points = middle if packed.zero_points is None else packed.zero_points.astype(np.float32)
     found: Array = (codes - points[..., None]) * packed.scales[..., None]

@@ -7,7 +7,7 @@ import pytest
 
 from quantglow.ir import ops
 from quantglow.ir.graph.node import OPS, Constant, Input, Node
-from quantglow.ir.ops.arithmetic import quant_of, quantize
+from quantglow.ir.ops.arithmetic import quantization, quantize
 from quantglow.ir.types import DType, f32
 from quantglow.profiling import Range
 from quantglow.quantization.plan.eligibility import NO_INT8_FORM
@@ -135,7 +135,7 @@ def test_every_operator_has_a_rule_or_a_reason() -> None:
 def test_tables_hold_the_exact_function_at_every_code(form: Declared) -> None:
     node = form.node("n", image())
     x, element = (activation_element(Range(low, 3.0)) for low in (0.0, -1.0))
-    given = quant_of(x)
+    given = quantization(x)
     table = tabulate(node.function, x, element)
     codes = np.arange(-128, 128)
     reals = node.evaluate(((codes - given.zero_point) * given.scale).astype(np.float64))
@@ -152,7 +152,7 @@ def test_a_table_stays_on_the_side_of_the_finite_results_at_a_pole() -> None:
     assert tabulate(reciprocal, below, activation_element(Range(-5.0, 0.0)))[-1] == -128
     wide = activation_element(Range(-9.0, 2.0))
     found = tabulate(log, above, wide)[0]
-    assert found == quantize(np.log(quant_of(above).scale / 4), wide)
+    assert found == quantize(np.log(quantization(above).scale / 4), wide)
 
 
 def test_a_relu_on_a_never_negative_tensor_vanishes() -> None:

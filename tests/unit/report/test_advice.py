@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import quantglow as qg
-from quantglow.cli.arguments import config_of
+from quantglow.cli.arguments import parse_config
 from quantglow.cli.main import parser
 from quantglow.evaluation.layer_speed import LayerSpeed
 from quantglow.quantization.plan.scope import matching
@@ -23,7 +23,7 @@ from quantglow.report.advice import (
     WIDEN,
     Remedy,
     advice,
-    flag_of,
+    option_flag,
 )
 from tests.support.small_network import small_model, small_samples
 from tests.unit.report.test_webpage import data_of
@@ -99,21 +99,21 @@ def test_the_cost_is_a_share_of_the_time_of_all_layers() -> None:
 @pytest.mark.parametrize("flag", [CLIP, WIDEN])
 def test_the_command_line_takes_flags_for_all_layers(flag: str) -> None:
     options = parser().parse_args(["quantize", "net.onnx", *shlex.split(flag)])
-    assert config_of(options).calibrate_method == flag.split()[1]
+    assert parse_config(options).calibrate_method == flag.split()[1]
 
 
 @pytest.mark.parametrize("name", NASTY)
 @pytest.mark.parametrize("option", ["--nodes-to-exclude", "--int16-activations"])
 def test_a_flag_means_the_layer_of_that_name_only(option: str, name: str) -> None:
-    line = ["quantize", "net.onnx", *shlex.split(flag_of(option, name))]
-    config = config_of(parser().parse_args(line))
+    line = ["quantize", "net.onnx", *shlex.split(option_flag(option, name))]
+    config = parse_config(parser().parse_args(line))
     (entry,) = (*(config.nodes_to_exclude or ()), *config.int16_activations)
     names = dict.fromkeys([*NASTY, "a", "ab", "ax[b]"])
     assert matching(entry, {n: (n,) for n in names}) == [name]
 
 
 def test_flags_have_no_characters_that_a_terminal_obeys() -> None:
-    assert flag_of("--nodes-to-exclude", "a\x1b[201~\nrm b").isprintable()
+    assert option_flag("--nodes-to-exclude", "a\x1b[201~\nrm b").isprintable()
 
 
 def test_a_layer_that_moves_values_is_not_kept_in_float() -> None:
@@ -125,7 +125,7 @@ def diagnosis(flags: list[str]) -> qg.Diagnosis:
     """A diagnosis as the command line makes it, of a network without other help for accuracy."""
     line = ["debug", "a.onnx", "--calibration-data", "b.npz", "--recovery", "none"]
     options = parser().parse_args([*line, "--equalization", "none", *flags])
-    config = config_of(options)
+    config = parse_config(options)
     return qg.diagnose(small_model(), small_samples(32), config, samples=32, progress=False)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.api.stages import float_graph_of
+from quantglow.api.stages import open_float_graph
 from quantglow.evaluation.accuracy import worst
 from quantglow.evaluation.layer_speed import LayerSpeed
 from quantglow.evaluation.layers import consequences, sensitivities
@@ -48,7 +48,7 @@ def test_worst_is_by_local_error_otherwise() -> None:
 
 def test_sensitivity_names_the_spoiled_layer() -> None:
     """A model with zero weights in one layer, which alone has an error."""
-    graph = float_graph_of(small_model())
+    graph = open_float_graph(small_model())
     int8 = qg.quantize(graph, qg.profile(graph, small_samples()))
     conv = next(n for n in int8.nodes if isinstance(n, Conv))
     spoiled = int8.rebuild(
@@ -62,7 +62,7 @@ def test_sensitivity_names_the_spoiled_layer() -> None:
 
 def test_sensitivity_looks_before_a_softmax() -> None:
     """If the answer is clear, the outputs of a Softmax show no error at all."""
-    graph = float_graph_of(small_model())
+    graph = open_float_graph(small_model())
     sure = Mul(name="sure", x=graph.by_name("scores"), y=Constant(name="c", value=LARGE))
     softmax = Softmax(name="p", x=sure)
     graph = Graph(graph.inputs, (("p", softmax),), graph.source_hash)
@@ -75,7 +75,7 @@ def test_sensitivity_looks_before_a_softmax() -> None:
 
 def test_consequences_are_those_of_running_with_the_value() -> None:
     """Changing the input: as if it had been fed."""
-    graph = float_graph_of(small_model())
+    graph = open_float_graph(small_model())
     one, other = small_samples(2)
     exact: dict[Node, np.ndarray] = {}
     interpret(graph, {"x": one}, [exact.__setitem__])
@@ -86,7 +86,7 @@ def test_consequences_are_those_of_running_with_the_value() -> None:
 
 
 def test_outputs_are_those_of_the_int8_graph(found: qg.Diagnosis) -> None:
-    graph = float_graph_of(small_model())
+    graph = open_float_graph(small_model())
     profile, config = (
         qg.profile(graph, small_samples()),
         qg.QuantizationConfig(ignored_scope="scores"),

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.evaluation.metrics import clipped_share, ranges_of
+from quantglow.evaluation.metrics import clipped_share, quantized_ranges
 from quantglow.evaluation.report import PageSource
 from quantglow.profiling import Histogram
-from quantglow.report.page import Figures, name_of, page_data
+from quantglow.report.page import Figures, model_name, page_data
 from tests.support.small_network import small_model, small_samples
 from tests.unit.report.test_webpage import data_of
 
@@ -72,7 +72,7 @@ def test_the_stored_range_is_that_of_the_type(found: qg.Diagnosis) -> None:
 
 def test_conversions_give_the_range_of_their_value(found: qg.Diagnosis) -> None:
     assert found.graph is not None
-    assert "x" in ranges_of(found.graph)
+    assert "x" in quantized_ranges(found.graph)
 
 
 def test_the_page_of_a_compiled_model_has_its_graph(compiled: qg.CompiledModel) -> None:
@@ -127,7 +127,7 @@ def test_no_sample_is_on_the_page(found: qg.Diagnosis) -> None:
 
 
 def test_the_folder_of_a_model_stays_private() -> None:
-    assert name_of("/home/someone/secret/net.onnx") == "net.onnx"
+    assert model_name("/home/someone/secret/net.onnx") == "net.onnx"
 
 
 def test_values_beyond_the_range_are_clipped() -> None:

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.api.stages import float_graph_of
+from quantglow.api.stages import open_float_graph
 from quantglow.evaluation.layers import local_sums, values_by_name
 from quantglow.evaluation.metrics import sqnr_db
 from quantglow.interpreter import interpret
@@ -111,7 +111,7 @@ def test_local_sqnr_is_of_exact_operands(compiled: Any) -> None:
 
 def test_local_figures_ignore_errors_of_layers_before() -> None:
     """Spoiling a layer's weights changes its own local figure only."""
-    graph = float_graph_of(small_model())
+    graph = open_float_graph(small_model())
     profile = qg.profile(graph, small_samples())
     int8 = qg.quantize(graph, profile)
     conv = next(n for n in int8.nodes if isinstance(n, Conv))

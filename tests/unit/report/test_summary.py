@@ -141,7 +141,7 @@ def test_the_latency_is_measured_if_asked() -> None:
 
 
 def test_the_latency_is_not_measured_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(peers, "called")
+    monkeypatch.delattr(peers, "call_isolated")
     made = qg.quantize_and_compile(small_model(), small_samples(), **FAST)
     assert made.report.latency is None
 

@@ -13,9 +13,9 @@ from quantglow.report.webpage import (
     SCRIPTS,
     VENDOR,
     digest,
-    framed,
+    frame,
     page,
-    text_of,
+    read_asset,
 )
 from tests.support.frames import unpacked
 
@@ -61,7 +61,7 @@ def test_a_page_loads_nothing() -> None:
 
 
 def test_a_page_has_the_licence_of_its_library() -> None:
-    licence = text_of(VENDOR / "dagre.LICENSE")
+    licence = read_asset(VENDOR / "dagre.LICENSE")
     assert "Permission is hereby granted" in licence
     assert licence in page("model", {"graph": {}})
     assert licence not in page("model", {})
@@ -79,11 +79,11 @@ def test_infinite_numbers_are_refused() -> None:
 @pytest.mark.parametrize("name", NASTY)
 def test_a_frame_holds_the_page_in_one_attribute(name: str) -> None:
     text = page(name, {"name": name})
-    assert framed(text).count('"') == 6
-    assert unpacked(framed(text)) == text
+    assert frame(text).count('"') == 6
+    assert unpacked(frame(text)) == text
 
 
 def test_a_frame_is_half_as_long_as_its_page() -> None:
     """A notebook is as large as its frames."""
     text = page("model", {"graph": {"nodes": [{"name": f"conv{i}"} for i in range(1000)]}})
-    assert len(framed(text)) < len(text) / 2
+    assert len(frame(text)) < len(text) / 2

@@ -18,7 +18,7 @@ from quantglow.ir.graph.node import Constant, Input
 from quantglow.ir.types import TensorType, f32
 from quantglow.memory import plans as batches
 from quantglow.memory.planning import plan_program
-from quantglow.memory.plans import Traffic, pieces_for, shared_evenly
+from quantglow.memory.plans import Traffic, pieces_for, shares_evenly
 from quantglow.runtime.native import executable as executables
 from quantglow.runtime.native.compilation import compile_program
 from quantglow.runtime.native.sequences import BatchedExecutable
@@ -258,7 +258,7 @@ def test_threads_share_the_layers_where_weights_outweigh_the_rest() -> None:
 
 
 def test_four_threads_are_not_left_with_five_pieces() -> None:
-    assert [shared_evenly(number, 4) for number in (3, 4, 5, 6, 7)] == [
+    assert [shares_evenly(number, 4) for number in (3, 4, 5, 6, 7)] == [
         True,
         True,
         False,

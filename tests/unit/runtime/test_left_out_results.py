@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 import quantglow as qg
 from quantglow.support.arrays import Array
-from quantglow.support.processes.isolation import called
+from quantglow.support.processes.isolation import call_isolated
 from tests.support.free_dimensions import RESIZES, freed, resized
 
 
@@ -54,7 +54,7 @@ def run_at_other_sizes(arrays: list[Array], threads: int) -> list[Array]:
 def test_a_loop_at_other_sizes(threads: int) -> None:
     x = np.array([1, 0, 2], np.float32)
     place = f"{__name__}:run_at_other_sizes"
-    results = called(place, [x], {"threads": threads}, seconds=120)
+    results = call_isolated(place, [x], {"threads": threads}, seconds=120)
     for resize, states, found in zip(RESIZES, results[::2], results[1::2], strict=True):
         (places,) = np.nonzero(resized(x, resize))
         np.testing.assert_array_equal(found, [places])
@@ -68,6 +68,6 @@ def run_cut(arrays: list[Array]) -> list[Array]:
 
 def test_a_loop_behind_the_cut() -> None:
     x = np.array([1, 0, 2], np.float32)
-    states, found = called(f"{__name__}:run_cut", [x], seconds=120)
+    states, found = call_isolated(f"{__name__}:run_cut", [x], seconds=120)
     np.testing.assert_array_equal(found, [[0, 2]])
     np.testing.assert_array_equal(states, [[[0.0, 2.0]]] * 2)

@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 import quantglow as qg
 from quantglow.export.onnx.compatibility import name_left_out_results
 from quantglow.support.arrays import Array
-from quantglow.support.processes.isolation import called
+from quantglow.support.processes.isolation import call_isolated
 from tests.unit.importer.onnx.onnx_models import floats
 
 FLOAT, INTEGER, CONDITION = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -175,7 +175,7 @@ OTHERS = [name for name in FAMILIES if name not in LOOPS]
 
 @pytest.mark.parametrize("families", [LOOPS, OTHERS], ids=["loops", "others"])
 def test_models_with_nameless_results_agree_with_the_reference(families: list[str]) -> None:
-    assert called(f"{__name__}:compare", [X], {"families": families}, seconds=120) == []
+    assert call_isolated(f"{__name__}:compare", [X], {"families": families}, seconds=120) == []
 
 
 def test_new_names_are_unique() -> None:
@@ -226,7 +226,7 @@ def refuse(arrays: list[Array]) -> list[Array]:
 
 
 def test_empty_numbers_and_conditions_are_refused() -> None:
-    assert called(f"{__name__}:refuse", [X], seconds=120) == []
+    assert call_isolated(f"{__name__}:refuse", [X], seconds=120) == []
 
 
 @pytest.mark.parametrize("trips", [-1, np.iinfo(np.int64).min])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quantglow.importer.onnx.operators.math.fourier import Transform
 from quantglow.support.arrays import Array
-from quantglow.support.fourier import FourierMatrix, recognised
+from quantglow.support.fourier import FourierMatrix, recognize
 
 
 def hann(n: int) -> Array:
@@ -36,7 +36,7 @@ def transforms(draw: st.DrawFn) -> Transform:
 def test_the_matrix_of_a_transform_is_made_anew(transform: Transform, is_kernel: bool) -> None:
     dense = transform.dense().astype(np.float32)
     shape = (1, *dense.shape[:2], -1) if is_kernel else (dense.shape[0] * dense.shape[1], -1)
-    found = recognised(dense.reshape(shape))
+    found = recognize(dense.reshape(shape))
     assert found is not None
     windowed, table = found
     assert windowed.elements(table).tobytes() == dense.tobytes()
@@ -51,7 +51,7 @@ def test_the_matrices_of_two_stages_are_made_anew(
     first, second = transform.first_stage(a), transform.second_stage(a)
     stages = (first.reshape(a * parts[0], -1), second.reshape(a, n // a * 2, -1))
     for stage in stages:
-        made = recognised(stage.astype(np.float32))
+        made = recognize(stage.astype(np.float32))
         assert made is not None
         assert made[0].elements(made[1]).tobytes() == stage.astype(np.float32).tobytes()
 
@@ -60,12 +60,12 @@ def test_the_matrices_of_two_stages_are_made_anew(
 def test_one_other_element_makes_it_no_transform(change: float) -> None:
     dense = Transform(16, 9, hann(16), (1, 2)).dense().astype(np.float32).reshape(16, 18)
     dense[-1, -2] = change
-    assert recognised(dense) is None
+    assert recognize(dense) is None
 
 
 def test_random_weights_are_no_transform() -> None:
     weights = np.random.default_rng(0).standard_normal((64, 66)).astype(np.float32)
-    assert recognised(weights) is None
+    assert recognize(weights) is None
 
 
 @pytest.mark.parametrize(

@@ -15,22 +15,22 @@ import quantglow as qg
 from quantglow.api.compile import CompileArguments
 from quantglow.api.load import LoadArguments
 from quantglow.api.pipeline.request import QuantizationArguments, QuantizationRequest
-from quantglow.cli.flags import words_of
+from quantglow.cli.flags import file_words
 from quantglow.cli.options import option_flags, option_values
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.support.options import (
     COUNT,
     Options,
     declarations,
-    documented,
+    document,
     option,
     options_table,
-    part_of,
+    select_options,
     takes_options,
 )
 
 
-@documented
+@document
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LoudConfig(QuantizationConfig):
     """A configuration."""
@@ -49,7 +49,7 @@ def quantize_loudly(options: LoudArguments) -> tuple[Any, int]:
 
     It is loud.
     """
-    return options.model, part_of(options, LoudConfig).loudness
+    return options.model, select_options(options, LoudConfig).loudness
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -113,7 +113,7 @@ def test_a_file_of_flags_takes_it(tmp_path: Path) -> None:
     file.write_text("loudness = 9\n")
     parser = argparse.ArgumentParser()
     option_flags(parser, ["loudness"], LoudArguments)
-    assert list(words_of(str(file), "quantize", parser)) == ["--loudness=9"]
+    assert list(file_words(str(file), "quantize", parser)) == ["--loudness=9"]
 
 
 def test_recipes_have_the_fields_of_the_configuration() -> None:

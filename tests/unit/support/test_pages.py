@@ -52,7 +52,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arrays_come_back_from_their_file() -> None:
-    found = pages.paged(iter(ARRAYS))
+    found = pages.page(iter(ARRAYS))
     assert found is not None
     pages.release_pages()
     for array, copy in zip(ARRAYS, found, strict=True):
@@ -61,16 +61,16 @@ def test_arrays_come_back_from_their_file() -> None:
 
 
 def test_arrays_in_a_file_are_read_only() -> None:
-    (found,) = pages.paged(ARRAYS[:1]) or []
+    (found,) = pages.page(ARRAYS[:1]) or []
     assert not found.flags.writeable
 
 
 def test_a_file_is_gone_with_its_last_array() -> None:
-    found = pages.paged(ARRAYS) or []
-    part, file = found[0][3:], weakref.ref(pages.file_of(found[0]))
+    found = pages.page(ARRAYS) or []
+    part, file = found[0][3:], weakref.ref(pages.mapped_file(found[0]))
     del found
     gc.collect()
-    assert file() is pages.file_of(part)
+    assert file() is pages.mapped_file(part)
     del part
     gc.collect()
     assert file() is None
@@ -80,7 +80,7 @@ def test_without_a_folder_there_are_no_pages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(pages, "folder", lambda: str(tmp_path / "missing"))
-    assert pages.paged(ARRAYS) is None
+    assert pages.page(ARRAYS) is None
 
 
 @pytest.mark.usefixtures("always")

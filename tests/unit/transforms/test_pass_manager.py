@@ -7,7 +7,7 @@ import pytest
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Abs, Neg, Relu
-from quantglow.transforms.rewrite import Uses, declined, repeat, rewrite_pass, run_passes
+from quantglow.transforms.rewrite import Uses, decline, repeat, rewrite_pass, run_passes
 from tests.support.builder import Builder
 
 
@@ -17,7 +17,7 @@ def drop_relu(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Relu):
         return None
     if not uses.single(node.x):
-        return declined(node, f"{node.x.name!r} has other readers")
+        return decline(node, f"{node.x.name!r} has other readers")
     return node.x
 
 

@@ -32,12 +32,12 @@ from quantglow.tuning import tuner as tuning
 from quantglow.tuning.cluster import (
     DIED,
     ClusterMeasurer,
-    locked,
+    lock,
     open_cluster,
-    pinned,
+    pin,
     tune_on_cluster,
 )
-from quantglow.tuning.core_fit import Shape, graph_of
+from quantglow.tuning.core_fit import Shape, build_graph
 from quantglow.tuning.measuring import Job
 from quantglow.tuning.records import read_records, this_host
 from quantglow.tuning.tuner import Say, Tuner, quiet
@@ -47,7 +47,7 @@ from tests.unit.tuning.workers_of_tests import FOLDER
 
 pytestmark = pytest.mark.filterwarnings("default")  # Dask's own, of its sockets
 
-GRAPH = graph_of([Shape(6, 24, 40), Shape(5, 20, 48, 3)])
+GRAPH = build_graph([Shape(6, 24, 40), Shape(5, 20, 48, 3)])
 JOBS = [Job("task", Choice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 4, 16, 32)]
 
 
@@ -81,7 +81,7 @@ def _caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> No
 
 def workers_do(monkeypatch: pytest.MonkeyPatch, measured: str, machine: str = "") -> None:
     """Let workers call functions of ``workers_of_tests``."""
-    monkeypatch.setattr(cluster, "measured", getattr(workers_of_tests, measured))
+    monkeypatch.setattr(cluster, "measure", getattr(workers_of_tests, measured))
     if machine:
         monkeypatch.setattr(cluster, "machine", getattr(workers_of_tests, machine))
 
@@ -238,7 +238,7 @@ def test_a_client_is_for_measuring(client: Any) -> None:
 
 def test_children_run_on_one_processor() -> None:
     before = os.sched_getaffinity(0)
-    with pinned():
+    with pin():
         own = os.sched_getaffinity(0)
         words = [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"]
         shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -257,7 +257,7 @@ def test_a_lease_is_a_lock(tmp_path: Path) -> None:
                 return False
             return True
 
-    with locked(path):
+    with lock(path):
         assert not is_free()
     assert is_free()
 
@@ -266,5 +266,5 @@ def test_a_lock_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.touch()
     (tmp_path / "link").symlink_to(target)
-    with locked(tmp_path / "link"), locked(tmp_path / "none" / "lease"):
+    with lock(tmp_path / "link"), lock(tmp_path / "none" / "lease"):
         pass

@@ -15,7 +15,7 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.support.errors import BackendError
 from quantglow.tuning import core_fit
 from quantglow.tuning.core_fit import CoreFit, Shape, Timed
-from quantglow.tuning.measuring import Job, Measurement, planned_tasks
+from quantglow.tuning.measuring import Job, Measurement, plan_tasks
 
 COST = StepCost(32)
 WORKS = ((1, 784, 8, 128), (56, 56, 4, 144), (14, 14, 6, 576), (7, 7, 60, 40), (28, 28, 2, 8))
@@ -57,7 +57,7 @@ def test_costs_that_choose_worse_tiles_are_not_kept() -> None:
 
 def test_a_fit_is_stored_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
-    found = core_fit.stored(fitted(0.02, 0.01))
+    found = core_fit.store(fitted(0.02, 0.01))
     used = resolve("native").core
     resolve.cache_clear()
     assert found.path is not None and found.path.parent == tmp_path / "machines"
@@ -67,12 +67,12 @@ def test_a_fit_is_stored_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_without_a_cache_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, "")
     with pytest.raises(BackendError, match="Remedy: set QUANTGLOW_CACHE_DIR"):
-        core_fit.stored(fitted(0.02, 0.01))
+        core_fit.store(fitted(0.02, 0.01))
 
 
 def test_a_shape_without_times_is_an_error() -> None:
-    graph = core_fit.graph_of([Shape(4, 8, 8)])
-    tasks = planned_tasks(graph, resolve("native"))[0]
+    graph = core_fit.build_graph([Shape(4, 8, 8)])
+    tasks = plan_tasks(graph, resolve("native"))[0]
     failed = Measurement(Job(tasks[0].key, Choice("plain", (1, 1, 1)), 0), failure="it crashed")
     with pytest.raises(BackendError, match="it crashed"):
-        core_fit.timed_tasks(tasks, [failed])
+        core_fit.time_tasks(tasks, [failed])

@@ -13,7 +13,7 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import Deadline
 from quantglow.tuning import measuring
-from quantglow.tuning.core_fit import Shape, graph_of
+from quantglow.tuning.core_fit import Shape, build_graph
 from quantglow.tuning.measuring import (
     TIMED,
     UNKNOWN,
@@ -22,14 +22,14 @@ from quantglow.tuning.measuring import (
     Measurement,
     Measurer,
     Work,
-    planned_tasks,
+    plan_tasks,
 )
 from quantglow.tuning.trials import LoadedKernel
 
-GRAPH = graph_of([Shape(5, 24, 40), Shape(6, 20, 17, 3)])
+GRAPH = build_graph([Shape(5, 24, 40), Shape(6, 20, 17, 3)])
 TARGET = resolve("native")
 WORK = Work.of(GRAPH, TARGET)
-TASKS = planned_tasks(GRAPH, TARGET)[0]
+TASKS = plan_tasks(GRAPH, TARGET)[0]
 FAULTY = [Job("task", Choice("plain", (1, 1, 1), False, n), 0) for n in (8, 2, 8, 4, 8)]
 
 
@@ -89,7 +89,7 @@ def test_every_choice_is_timed_with_the_default_beside_it() -> None:
 
 def states(jobs: Sequence[Job]) -> list[int]:
     """The states of choices, measured in this process."""
-    found = measuring.measured_here(
+    found = measuring.measure_here(
         samples=1,
         jobs=[(job.task, job.choice.to_json(), job.weights_nbytes) for job in jobs],
         **vars(WORK),
@@ -123,7 +123,9 @@ def test_a_choice_with_other_results_is_not_timed(monkeypatch: pytest.MonkeyPatc
 
 def test_weights_are_read_from_as_far_as_in_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[Array] = []
-    monkeypatch.setattr(measuring, "timed", lambda kernels, samples: kept(kernels, samples, rows))
+    monkeypatch.setattr(
+        measuring, "time_kernels", lambda kernels, samples: kept(kernels, samples, rows)
+    )
     states([Job(TASKS[0].key, TASKS[0].default, nbytes) for nbytes in (0, 2**22)])
     near, far = rows
     assert len(near) == 1 < len(far)

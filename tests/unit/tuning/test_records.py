@@ -13,7 +13,7 @@ from quantglow.codegen.llvm.isa.costs import Choice
 from quantglow.codegen.llvm.machine import machine_identity
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.tuning import records
-from quantglow.tuning.records import Record, hints, keep_records, read_records, tuned_target
+from quantglow.tuning.records import Record, hints, keep_records, read_records, tune_target
 
 HERE = machine_identity() or ""
 CHOICE, OTHER = Choice("plain", (1, 4, 2), True, 4, "even"), Choice("matrix", None, False)
@@ -76,7 +76,7 @@ def test_entries_of_any_kind_cost_no_more_than_their_line(folder: Path, entry: s
             file.write(line)
         found = read_records()
         assert found[0] == RECORD
-        tuned_target(resolve("native"), found)
+        tune_target(resolve("native"), found)
 
 
 def test_a_file_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,18 +100,18 @@ def test_without_a_cache_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_newest_record_of_this_machine_counts() -> None:
     newer = replace(RECORD, choice=OTHER)
     foreign = replace(RECORD, host="another", choice=None)
-    target = tuned_target(resolve("native"), [RECORD, newer, foreign])
+    target = tune_target(resolve("native"), [RECORD, newer, foreign])
     assert target.choices.by_task == {"a": OTHER}
 
 
 def test_a_default_that_stays_needs_no_choice() -> None:
-    assert not tuned_target(resolve("native"), [replace(RECORD, choice=None)]).choices
+    assert not tune_target(resolve("native"), [replace(RECORD, choice=None)]).choices
 
 
 def test_a_machine_without_a_name_uses_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "machine_identity", lambda: None)
     own = replace(RECORD, host=records.this_host())
-    assert tuned_target(resolve("native"), [own]).choices.by_task == {"a": CHOICE}
+    assert tune_target(resolve("native"), [own]).choices.by_task == {"a": CHOICE}
 
 
 def test_records_of_other_machines_are_hints() -> None:

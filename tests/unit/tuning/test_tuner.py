@@ -23,15 +23,15 @@ from quantglow.codegen.llvm.targets import resolve
 from quantglow.runtime.programs.build import Compiler
 from quantglow.support.processes.interrupts import NEVER, Deadline
 from quantglow.tuning import tuner as tuner_module
-from quantglow.tuning.core_fit import Shape, graph_of
-from quantglow.tuning.measuring import Job, Measurement, Measurer, planned_tasks
+from quantglow.tuning.core_fit import Shape, build_graph
+from quantglow.tuning.measuring import Job, Measurement, Measurer, plan_tasks
 from quantglow.tuning.networks import tune_network
 from quantglow.tuning.records import Record, keep_records, read_records
 from quantglow.tuning.tuner import FINAL_SAMPLES, Tuner, is_faster
 from tests.support.free_network import free_model
 from tests.support.small_network import small_model, small_samples
 
-GRAPH = graph_of([Shape(6, 24, 40), Shape(5, 20, 48, 3)])
+GRAPH = build_graph([Shape(6, 24, 40), Shape(5, 20, 48, 3)])
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_hints_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
         return quick(self, jobs)
 
     monkeypatch.setattr(Measurer, "run", noting)
-    (task, _), _ = planned_tasks(GRAPH, resolve("native"))
+    (task, _), _ = plan_tasks(GRAPH, resolve("native"))
     hint, unknown = task.choices[-1], Choice("plain", (1, 900, 1))
     tuner().run({}, {task.key: [unknown, hint]})
     own = [job.choice for job in asked if job.task == task.key]
@@ -157,7 +157,7 @@ def chosen(path: Path) -> dict[str, Choice]:
     """Records of choices other than the default for all convolutions of the network in a file."""
     compiled = qg.load(path, num_threads=1)
     assert isinstance(compiled, qg.CompiledModel)
-    tasks, _ = planned_tasks(compiled.graph, resolve("native"))
+    tasks, _ = plan_tasks(compiled.graph, resolve("native"))
     found = {task.key: task.choices[-1] for task in tasks}
     host = machine_identity() or ""
     keep_records([Record(task, host, choice) for task, choice in found.items()])

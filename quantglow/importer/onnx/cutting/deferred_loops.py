@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from quantglow.importer.onnx.nodes.values import OTHER_FLOATS, held_dtype
+from quantglow.importer.onnx.nodes.values import OTHER_FLOATS, graph_dtype
 from quantglow.importer.onnx.operators.controlflow.subgraphs import copied_names, original
 from quantglow.importer.onnx.reading.proto import all_nodes
 from quantglow.importer.onnx.resolvers.external import captured_names, read_names
@@ -84,7 +84,7 @@ class LoopNode:
         inputs = [*self.read_inputs, *(self.infos[name] for name in captured)]
         copies = [helper.make_node("Identity", [x], [y]) for x, y in ends.values() if x != y]
         outputs = [self.typed(position) for position in ends]
-        body = self.part([*constants, *self.body.node, *copies], map(opened, inputs), outputs)
+        body = self.part([*constants, *self.body.node, *copies], map(free_shape, inputs), outputs)
         body.graph.initializer.extend(self.body.initializer)
         if self.holding in self.read:
             body.graph.initializer.append(self.true)
@@ -302,11 +302,11 @@ def names_made(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
 def is_plain(info: onnx.ValueInfoProto) -> bool:
     """Whether a value is a tensor that is computed in the type it has."""
     kind = info.type.tensor_type.elem_type
-    is_tensor = info.type.HasField("tensor_type") and held_dtype(kind) is not None
+    is_tensor = info.type.HasField("tensor_type") and graph_dtype(kind) is not None
     return is_tensor and kind not in OTHER_FLOATS
 
 
-def opened(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+def free_shape(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     """The declaration of a value of any shape."""
     element = info.type.tensor_type.elem_type
     wide: onnx.ValueInfoProto = helper.make_tensor_value_info(info.name, element, None)

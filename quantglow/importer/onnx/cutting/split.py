@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from quantglow.importer.onnx.budget import described
+from quantglow.importer.onnx.budget import describe
 from quantglow.importer.onnx.cutting.tail import begins_with_loop
 from quantglow.importer.onnx.importer import live_nodes
 from quantglow.importer.onnx.nodes.context import ML, ImportScope
@@ -27,13 +27,13 @@ from quantglow.importer.onnx.nodes.values import (
     Foreign,
     KnownValue,
     Value,
-    held_dtype,
+    graph_dtype,
     is_float_type,
-    onnx_type_of,
-    shape_of,
+    value_onnx_type,
+    value_shape,
 )
 from quantglow.importer.onnx.reading.light_models import with_data
-from quantglow.importer.onnx.reading.proto import all_nodes, inferred, opsets_of
+from quantglow.importer.onnx.reading.proto import all_nodes, infer, opset_versions
 from quantglow.importer.onnx.resolvers.external import read_names
 from quantglow.importer.onnx.source import Source
 from quantglow.ir.graph.node import Node
@@ -61,9 +61,9 @@ class Split:
     late: frozenset[str] = frozenset()
 
 
-def reason_of(node: onnx.NodeProto, reasons: Sequence[str]) -> str:
+def node_reason(node: onnx.NodeProto, reasons: Sequence[str]) -> str:
     """Reason why a node is in the tail: for itself, or because of what comes before it."""
-    matches = [line for line in reasons if line.startswith(f"{described(node)}: ")]
+    matches = [line for line in reasons if line.startswith(f"{describe(node)}: ")]
     return matches[0] if matches else "; ".join(reasons)
 
 
@@ -85,7 +85,7 @@ def split(
     early = [name for name in cut.outputs if name not in cut.deferred_outputs]
     read = cut.read_by_tail
     inputs = [i for i in source.fed if i.name in read] + [cut.info(n) for n in cut.border]
-    tail = part_of(source, cut.tail, inputs, tail_outputs)
+    tail = cut_part(source, cut.tail, inputs, tail_outputs)
     names = frozenset(name for number in cut.deferred for name in cut.nodes[number].output if name)
     head_outputs = dict.fromkeys([*early, *cut.border])
     if not cut.is_worth_it and not begins_with_loop(tail, names):
@@ -93,7 +93,7 @@ def split(
     head_outputs = head_outputs or dict.fromkeys(info.name for info in source.fed[:1])
     if not head_outputs:
         return None
-    head = part_of(source, cut.head, source.fed, [cut.info(n) for n in head_outputs])
+    head = cut_part(source, cut.head, source.fed, [cut.info(n) for n in head_outputs])
     inner = cut.computed - head_outputs.keys()
     head.graph.value_info.extend(i for i in source.proto.graph.value_info if i.name in inner)
     return Split(head, tail, tuple(cut.scope.problems), names)
@@ -109,28 +109,28 @@ def reasons(source: Source) -> tuple[str, ...]:
 
 def with_label_codes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with numbers for the strings of its classifiers; itself if it has none."""
-    if not any(strings_of(node) for node in proto.graph.node):
+    if not any(string_attributes(node) for node in proto.graph.node):
         return proto
     model = onnx.ModelProto()
     model.CopyFrom(proto)
     del model.graph.node[:]
     used = {name for node in all_nodes(proto.graph.node) for name in (*node.input, *node.output)}
-    version = opsets_of(proto).get(ML, 1)
+    version = opset_versions(proto).get(ML, 1)
     for node in proto.graph.node:
-        model.graph.node.extend(coded(node, used, version) if strings_of(node) else [node])
+        model.graph.node.extend(code(node, used, version) if string_attributes(node) else [node])
     return model
 
 
-def strings_of(node: onnx.NodeProto) -> list[bytes]:
+def string_attributes(node: onnx.NodeProto) -> list[bytes]:
     """The labels of a classifier of strings whose label has a name; else nothing."""
     if node.domain != ML or node.op_type not in NUMBERS or not any(node.output[:1]):
         return []
     return [label for a in node.attribute if a.name == STRINGS for label in a.strings]
 
 
-def coded(node: onnx.NodeProto, used: set[str], version: int) -> Iterator[onnx.NodeProto]:
+def code(node: onnx.NodeProto, used: set[str], version: int) -> Iterator[onnx.NodeProto]:
     """The classifier of numbers, and the table."""
-    strings = strings_of(node)
+    strings = string_attributes(node)
     code = f"{node.output[0]}:code"
     while code in used:
         code += "'"
@@ -181,7 +181,7 @@ class _Cut:
         """Whether the graph cannot hold a value; of known ones, an output."""
         value = self.scope.values.get(name)
         if isinstance(value, KnownValue):
-            is_held = held_dtype(value.onnx_type) is not None and value.array.size > 0
+            is_held = graph_dtype(value.onnx_type) is not None and value.array.size > 0
             return name in self.outputs and not is_held
         return isinstance(value, Foreign) or value in self.scope.placeholders
 
@@ -247,7 +247,7 @@ class _Cut:
         onnxruntime may round otherwise, while all that reads it should read one value.
         """
         is_early = name in self.outputs and name in self.computed
-        return is_early and is_float_type(onnx_type_of(value))
+        return is_early and is_float_type(value_onnx_type(value))
 
     @cached_property
     def outputs(self) -> dict[str, None]:
@@ -280,7 +280,7 @@ class _Cut:
 
     def element(self, name: str, value: Value) -> int:
         """The element type that the model gives a value, which may be another float than ours."""
-        kind = onnx_type_of(value)
+        kind = value_onnx_type(value)
         return self.other_floats.get(name, kind) if is_float_type(kind) else kind
 
     @cached_property
@@ -289,7 +289,7 @@ class _Cut:
         if not self.source.conversions:
             return {}
         with suppress(*INFERENCE_FAILURES):
-            typed = inferred(self.source.proto).graph
+            typed = infer(self.source.proto).graph
             infos = (*typed.value_info, *typed.output)
             kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
             return {name: kind for name, kind in kinds.items() if kind in OTHER_FLOATS}
@@ -307,7 +307,7 @@ class _Cut:
         dims = [d for i in self.source.fed for d in i.type.tensor_type.shape.dim]
         is_fixed = bool(dims) and all(d.dim_value > 0 for d in dims)
         declaration: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
-            name, self.element(name, value), shape_of(value) if is_fixed else None
+            name, self.element(name, value), value_shape(value) if is_fixed else None
         )
         return declaration
 
@@ -317,7 +317,7 @@ def is_declared(kind: onnx.TypeProto.Tensor, element: int) -> bool:
     return kind.elem_type == element and kind.HasField("shape")
 
 
-def part_of(
+def cut_part(
     source: Source,
     nodes: Iterable[onnx.NodeProto],
     inputs: Iterable[onnx.ValueInfoProto],

@@ -16,8 +16,8 @@ import onnx
 
 from quantglow.importer.onnx.cutting.deferred_loops import LateLoop, LoopNode
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
-from quantglow.importer.onnx.nodes.values import held_dtype
-from quantglow.importer.onnx.reading.proto import all_nodes, inferred
+from quantglow.importer.onnx.nodes.values import graph_dtype
+from quantglow.importer.onnx.reading.proto import all_nodes, infer
 from quantglow.importer.onnx.resolvers.external import read_names
 from quantglow.support.classes import cached_property
 
@@ -46,7 +46,7 @@ class Behind:
     loop: LateLoop | None = None
 
 
-def divided(tail: onnx.ModelProto, deferred: Collection[str]) -> Behind | None:
+def divide(tail: onnx.ModelProto, deferred: Collection[str]) -> Behind | None:
     """The parts of the tail of a ``Split`` with its ``deferred`` values; None where it begins with
     no Loop, and nothing after its first nodes is worth compiling."""
     return _Tail(tail, frozenset(deferred)).parts()
@@ -120,7 +120,7 @@ class _Tail:
         """Values that are tensors of types that the graph holds, with what is known of their
         shapes."""
         try:
-            graph = inferred(self.tail, data_prop=True).graph
+            graph = infer(self.tail, data_prop=True).graph
         except INFERENCE_FAILURES:
             return {}
         infos = chain(graph.input, graph.value_info, graph.output)
@@ -143,7 +143,7 @@ class _Tail:
         ends = [*early, *(info for info in between if info.name not in listed)]
         return Behind(
             self.model(self.first, self.graph.input, ends),
-            self.model(suffix, [*self.graph.input, *map(opened, between)], suffix_outputs),
+            self.model(suffix, [*self.graph.input, *map(free_shape, between)], suffix_outputs),
             loop,
         )
 
@@ -203,10 +203,10 @@ class _Tail:
 def is_tensor(info: onnx.ValueInfoProto) -> bool:
     """Whether a value is a tensor of a type that the graph holds."""
     kind = info.type.tensor_type
-    return info.type.HasField("tensor_type") and held_dtype(kind.elem_type) is not None
+    return info.type.HasField("tensor_type") and graph_dtype(kind.elem_type) is not None
 
 
-def opened(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+def free_shape(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     """The declaration without names of sizes: two that are called alike need not be equal."""
     copy = onnx.ValueInfoProto()
     copy.CopyFrom(info)

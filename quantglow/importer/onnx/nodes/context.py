@@ -26,12 +26,12 @@ from quantglow.importer.onnx.nodes.values import (
     Value,
     as_element,
     as_float32,
-    held_dtype,
+    graph_dtype,
     is_float_type,
-    onnx_type_of,
-    origin_of,
-    shape_of,
+    node_origin,
     type_in_words,
+    value_onnx_type,
+    value_shape,
 )
 from quantglow.ir.graph.family import MOST_DECIDING
 from quantglow.ir.graph.graph import Graph
@@ -60,7 +60,7 @@ class AlreadyReported(Exception):
     """The node reads the result of a refused node: nothing new to say."""
 
 
-def key_of(proto: onnx.NodeProto) -> str:
+def operator_key(proto: onnx.NodeProto) -> str:
     """The name of the first value that a node computes, which no other has."""
     return next(filter(None, proto.output), "")
 
@@ -127,8 +127,8 @@ class ImportScope:
         if self.in_definition:
             yield
             return
-        outer, self.current = self.current, origin_of(proto, self.current)
-        asked = self.guards.asked_by(key_of(proto)) if self.guards else nullcontext()
+        outer, self.current = self.current, node_origin(proto, self.current)
+        asked = self.guards.asked_by(operator_key(proto)) if self.guards else nullcontext()
         try:
             with asked:
                 yield
@@ -140,7 +140,7 @@ class ImportScope:
         definition: these hold for some sizes only."""
         if self.in_definition or self.guards is None or not self.fallback:
             return False
-        return key_of(proto) in self.guards.atomic
+        return operator_key(proto) in self.guards.atomic
 
     def with_origins(self, graph: Graph) -> Graph:
         """The graph and its bodies with the nodes of the model that their nodes come from."""
@@ -175,12 +175,12 @@ class ImportScope:
             return value
         if isinstance(value, Foreign) and value.reported:
             raise AlreadyReported
-        dtype = held_dtype(value.onnx_type)
+        dtype = graph_dtype(value.onnx_type)
         if dtype is None:
             kind = type_in_words(value.onnx_type)
             raise Unsupported(f"{name!r} is {kind}, an element type that is not computed")
         if isinstance(value, IntegerValue):
-            return self.share(value, "integers", lambda: integers_of(name, value, dtype, self))
+            return self.share(value, "integers", lambda: integer_values(name, value, dtype, self))
         if isinstance(value, KnownSizes):
             return self.share(value, "", lambda: size_node(value, self))
         constant = cast(KnownValue, value)
@@ -192,35 +192,37 @@ class ImportScope:
         if isinstance(value, Blocked):
             value = value.coded()
         if isinstance(value, Coded):
-            return coded_node(value, value.name, self)
+            return integer_node(value, value.name, self)
         return Constant(name=self.claim(value.name), value=as_element(value.array))
 
     def node(self, name: str) -> Node:
         """``tensor``, which must be float."""
         value = self.values[name]
-        if not is_float_type(onnx_type_of(value)) and not getattr(value, "reported", False):
-            kind = type_in_words(onnx_type_of(value))
+        if not is_float_type(value_onnx_type(value)) and not getattr(value, "reported", False):
+            kind = type_in_words(value_onnx_type(value))
             raise Unsupported(f"{name!r} is {kind}; this operator computes float tensors only")
         return self.tensor(name)
 
 
-def coded_node(coded: Coded, name: str, scope: ImportScope) -> Node:
+def integer_node(coded: Coded, name: str, scope: ImportScope) -> Node:
     """Known integers behind a Dequantize; as rows of equal parameters where their type cannot say
     these."""
     element = coded.element()
     if element is None:
-        return coded_rows(coded, name, scope)
+        return integer_rows(coded, name, scope)
     codes = np.ascontiguousarray(coded.codes).reshape(coded.codes.shape)
     stored = Constant(name=scope.claim(f"{name}:codes", True), value=codes, element=element)
     return Dequantize(name=scope.claim(name, name not in scope.values), x=stored)
 
 
-def coded_rows(coded: Coded, name: str, scope: ImportScope) -> Node:
+def integer_rows(coded: Coded, name: str, scope: ImportScope) -> Node:
     """Transpose(Reshape(Dequantize(rows))) of integers in blocks."""
     axis, length = coded.runs()
     last = coded.laid_out(lambda array: np.moveaxis(array, axis, -1))
     shape = last.codes.shape
-    rows = coded_node(last.laid_out(lambda array: array.reshape(-1, length)), f"{name}:rows", scope)
+    rows = integer_node(
+        last.laid_out(lambda array: array.reshape(-1, length)), f"{name}:rows", scope
+    )
     is_moved = axis < len(shape) - 1
     result = scope.claim(name, name not in scope.values)
     whole = scope.claim(f"{name}:moved", True) if is_moved else result
@@ -250,13 +252,13 @@ def _one_size(name: str, size: int) -> Node:
     return Elementwise(name=name, args=(zero,), expression=value, out=ElementType(DType.I64))
 
 
-def integers_of(name: str, value: IntegerValue, dtype: DType, scope: ImportScope) -> Node:
+def integer_values(name: str, value: IntegerValue, dtype: DType, scope: ImportScope) -> Node:
     """The integers themselves, as ONNX has them."""
     label = scope.claim(f"{name}:integers", derived=True)
-    return recoded(label, value.node, ElementType(dtype), value.offset, scope)
+    return recode(label, value.node, ElementType(dtype), value.offset, scope)
 
 
-def recoded(name: str, x: Node, out: ElementType, offset: int, scope: ImportScope) -> Node:
+def recode(name: str, x: Node, out: ElementType, offset: int, scope: ImportScope) -> Node:
     """The codes of x plus ``offset`` as another element type: a Table."""
     lowest, highest = x.type.dtype.limits
     codes = np.arange(lowest, highest + 1) + offset
@@ -336,12 +338,12 @@ class Call:
 
     def is_float(self, position: int) -> bool:
         """Whether an operand is computed as float32."""
-        return is_float_type(onnx_type_of(self.value(position)))
+        return is_float_type(value_onnx_type(self.value(position)))
 
     def shape(self, position: int) -> tuple[int, ...]:
         """The shape of an operand of any type."""
         value = self.value(position)
-        shape = shape_of(value)
+        shape = value_shape(value)
         if shape is None:
             raise AlreadyReported
         return shape
@@ -375,7 +377,7 @@ class Call:
         if isinstance(value, Blocked):
             value = value.coded()
         if isinstance(value, Coded):
-            return coded_node(value.laid_out(layout), name, self.scope)
+            return integer_node(value.laid_out(layout), name, self.scope)
         array = as_float32(layout(self.array(position, "weight")))
         return Constant(name=self.scope.claim(name, derived=True), value=array)
 
@@ -411,10 +413,10 @@ DOMAINS = frozenset({"", ML, "com.microsoft"})
 write."""
 
 IMPORTERS: dict[str, Importer] = {}
-"""Importers by ``qualified`` op type."""
+"""Importers by ``qualify`` op type."""
 
 
-def qualified(proto: onnx.NodeProto) -> str:
+def qualify(proto: onnx.NodeProto) -> str:
     """The op type; outside the standard domain ``domain.op_type``."""
     return f"{proto.domain}.{proto.op_type}" if proto.domain else str(proto.op_type)
 

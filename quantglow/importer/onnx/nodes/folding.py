@@ -20,8 +20,8 @@ from quantglow.importer.onnx.nodes.values import (
     KnownSizes,
     KnownValue,
     Value,
-    onnx_type_of,
-    shape_of,
+    value_onnx_type,
+    value_shape,
 )
 from quantglow.ir.ops.work import ELEMENT_WORK
 from quantglow.ir.symbolic.size import is_free
@@ -108,7 +108,7 @@ def fold(
     outputs = [name for name in proto.output if name]
     feeds = {name: v.array for name, v in operands.items() if isinstance(v, KnownValue)}
     graph = onnx.helper.make_graph(
-        [proto], "fold", [typed(name, v) for name, v in operands.items()], []
+        [proto], "fold", [value_info(name, v) for name, v in operands.items()], []
     )
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     version = max(opsets[""], _IMPLEMENTED.get(proto.op_type, 0))
@@ -155,16 +155,16 @@ def admit(
     Raises ``ImportBudgetError`` before a hostile node fills the memory or never ends.
     """
     results, kinds = 0, dict[str, int]()
-    for name, (element, shape) in inferred_types(proto, operands, opsets).items():
+    for name, (element, shape) in infer_types(proto, operands, opsets).items():
         kinds[name] = element
         if shape is not None:
-            meter.reserve(name, shape, itemsize_of(element))
+            meter.reserve(name, shape, element_nbytes(element))
             results += math.prod(shape)
     meter.spend(work_of_evaluation(proto, operands, results))
     return kinds
 
 
-def itemsize_of(element: int) -> int:
+def element_nbytes(element: int) -> int:
     """Bytes of an element in memory; at least those of one in a NumPy array of objects."""
     try:
         return int(onnx.helper.tensor_dtype_to_np_dtype(element).itemsize)
@@ -178,10 +178,10 @@ def work_of_evaluation(proto: onnx.NodeProto, operands: Mapping[str, Value], res
     elements = results + sum(array.size for array in arrays)
     moved = elements * (LOOP_WORK if proto.op_type in _LOOPS else ELEMENT_WORK)
     is_fast = all(array.dtype.char in "fd" for array in arrays)
-    return moved + products_of(proto, arrays, results) * (1 if is_fast else SLOW_PRODUCT)
+    return moved + count_products(proto, arrays, results) * (1 if is_fast else SLOW_PRODUCT)
 
 
-def products_of(proto: onnx.NodeProto, arrays: Sequence[Array], results: int) -> int:
+def count_products(proto: onnx.NodeProto, arrays: Sequence[Array], results: int) -> int:
     """Upper bound of the multiply-accumulates of a node that is a product, else 0."""
     kind = proto.op_type
     if kind in _PRODUCTS:
@@ -191,7 +191,7 @@ def products_of(proto: onnx.NodeProto, arrays: Sequence[Array], results: int) ->
     return 0
 
 
-def inferred_types(
+def infer_types(
     proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int]
 ) -> dict[str, tuple[int, tuple[int, ...] | None]]:
     """Element type and (if it is known) shape of every output that ONNX can infer."""
@@ -200,7 +200,7 @@ def inferred_types(
         types = onnx.shape_inference.infer_node_outputs(
             schema,
             with_defaults(proto, opsets),
-            {name: typed(name, v).type for name, v in operands.items()},
+            {name: value_info(name, v).type for name, v in operands.items()},
             {n: small for n, v in operands.items() if (small := small_tensor(v)) is not None},
             opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
         )
@@ -223,11 +223,13 @@ def with_defaults(proto: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.Node
     return completed
 
 
-def typed(name: str, value: Value) -> onnx.ValueInfoProto:
+def value_info(name: str, value: Value) -> onnx.ValueInfoProto:
     """ONNX's type of a value, without the sizes that are free."""
-    shape = shape_of(value)
+    shape = value_shape(value)
     dims = None if shape is None else [None if is_free(size) else size for size in shape]
-    info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, onnx_type_of(value), dims)
+    info: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
+        name, value_onnx_type(value), dims
+    )
     return info
 
 

@@ -19,7 +19,7 @@ import onnx
 
 from quantglow.ir.graph.node import Node
 from quantglow.ir.graph.origins import Origin
-from quantglow.ir.ops.groupwise import PackedWeights, unpacked_codes
+from quantglow.ir.ops.groupwise import PackedWeights, unpack_codes
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.support.errors import ModelError, UnsupportedOpError
@@ -129,7 +129,7 @@ class Blocked(KnownValue):
         points = np.full(packed.scales.shape, 0)
         if packed.zero_points is not None:
             points = packed.zero_points.astype(np.int32) - middle
-        codes = unpacked_codes(packed.codes, packed.bits).astype(np.int32) - middle
+        codes = unpack_codes(packed.codes, packed.bits).astype(np.int32) - middle
         spread = (np.broadcast_to(a[..., None], codes.shape) for a in (packed.scales, points))
         parts = (a.reshape(len(a), -1)[:, : shape[1]] for a in (codes.astype(np.int8), *spread))
         return Coded(self.name, self.array, *(a if self.depth_axis else a.T for a in parts))
@@ -173,7 +173,7 @@ class IntegerValue:
     @property
     def is_stored(self) -> bool:
         """Whether the node stores the integers as they are."""
-        return self.offset == 0 and held_dtype(self.onnx_type) is self.node.type.dtype
+        return self.offset == 0 and graph_dtype(self.onnx_type) is self.node.type.dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +203,7 @@ def type_in_words(onnx_type: int) -> str:
     return str(onnx.helper.tensor_dtype_to_string(onnx_type)).split(".")[-1].lower()
 
 
-def array_of(tensor: onnx.TensorProto) -> Array:
+def tensor_array(tensor: onnx.TensorProto) -> Array:
     """The array that a tensor of a model holds.  Raises ``ModelError``."""
     try:
         return np.asarray(onnx.numpy_helper.to_array(tensor))
@@ -213,19 +213,19 @@ def array_of(tensor: onnx.TensorProto) -> Array:
         ) from None
 
 
-def shape_of(value: Value) -> tuple[int, ...] | None:
+def value_shape(value: Value) -> tuple[int, ...] | None:
     """The shape of a value, None if unknown."""
     return value.type.shape if isinstance(value, Node) else value.shape
 
 
-def onnx_type_of(value: Value) -> int:
+def value_onnx_type(value: Value) -> int:
     """The ``TensorProto`` element type; every float, as reals in codes, is float32 in the graph."""
     if not isinstance(value, Node):
         return value.onnx_type
     return _ONNX_TYPES[DType.F32 if value.type.quant else value.type.dtype]
 
 
-def held_dtype(onnx_type: int) -> DType | None:
+def graph_dtype(onnx_type: int) -> DType | None:
     """The element type that values of an ONNX type have in the graph, None if it holds no such."""
     return DType.F32 if is_float_type(onnx_type) else _DTYPES.get(onnx_type)
 
@@ -247,9 +247,9 @@ def as_element(array: Array) -> Array:
     return as_float32(array) if is_float else np.ascontiguousarray(array).reshape(array.shape)
 
 
-def dtype_of(name: str, onnx_type: int) -> DType:
+def supported_dtype(name: str, onnx_type: int) -> DType:
     """Element type in which values of an ONNX type are fed.  Raises ``UnsupportedOpError``."""
-    dtype = held_dtype(onnx_type)
+    dtype = graph_dtype(onnx_type)
     if dtype is None:
         kind = type_in_words(onnx_type)
         raise UnsupportedOpError([f"{name!r} holds elements of type {kind}; quantglow has none"])
@@ -262,7 +262,7 @@ def as_float32(array: Array) -> Array:
         return np.ascontiguousarray(array, np.float32).reshape(array.shape)
 
 
-def origin_of(proto: onnx.NodeProto, outer: Origin | None) -> Origin:
+def node_origin(proto: onnx.NodeProto, outer: Origin | None) -> Origin:
     """The node, in the calls that it was inlined from, and in ``outer``, the node whose subgraph it
     is in."""
     # Without what they are in themselves: hashes of nested ones double with each level.

@@ -15,18 +15,18 @@ from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
 from quantglow.importer.onnx.operators.nn.attention import (
     Causal,
     Scores,
-    attended,
-    looked_up,
-    turned,
+    attend,
+    look_up,
+    turn,
 )
 from quantglow.importer.onnx.operators.nn.fused import FusedNodes
 from quantglow.importer.onnx.operators.quantization.integer_products import (
     ZeroPoint,
-    centred_weights,
+    center_weights,
     rows_times_weights,
     whole,
 )
-from quantglow.importer.onnx.operators.tensor.slicing import written
+from quantglow.importer.onnx.operators.tensor.slicing import write
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.expression import arg, lconst
 from quantglow.ir.ops.expression import call as fn
@@ -63,14 +63,14 @@ def rotary_embedding(call: Call) -> Node:
         first = steps.reshape(positions, 1, 1)
         value = fn("iadd", arg(0), fn("int64", arg(1)))
         positions = steps.integers(value, steps.iota((1, rows), 1), first)
-    cosine, sine = (looked_up(steps, call.node(i), positions) for i in (2, 3))
+    cosine, sine = (look_up(steps, call.node(i), positions) for i in (2, 3))
     pairs = cosine.type.shape[-1]
     width = call.integer("rotary_embedding_dim", 0)
     heads = call.integer("num_heads", 0)
     if is_flat:
         hidden = x.type.shape[2]
         x = steps.heads(x, heads if width else hidden // (2 * pairs))
-    output = turned(steps, x, cosine, sine, bool(call.integer("interleaved", 0)))
+    output = turn(steps, x, cosine, sine, bool(call.integer("interleaved", 0)))
     return steps.rename(steps.rows_of_heads(output) if is_flat else output)
 
 
@@ -81,14 +81,14 @@ def multi_head_attention(call: Call) -> list[Node]:
     if any(map(call.has, (8, 9))) or steps.has_output(3):
         raise Unsupported("it has a buffer for its cache, or gives its scores")
     heads = call.integer("num_heads", 0)
-    query, key, value = biased(steps, *attention_operands(steps, heads))
-    key, value = (extended(steps, 6 + i, x, 1 + i) for i, x in enumerate((key, value)))
+    query, key, value = bias(steps, *attention_operands(steps, heads))
+    key, value = (extend(steps, 6 + i, x, 1 + i) for i, x in enumerate((key, value)))
     past = call.shape(6)[2] if call.has(6) else 0
     rows, columns = query.type.shape[2], key.type.shape[2]
     added = [call.node(5)] if call.has(5) else []
     if call.has(4):
         added.insert(0, padding(steps, 4, query.type.shape[0], rows, columns))
-    context = attended(steps, query, key, value, scores_of(call, query, added, past))
+    context = attend(steps, query, key, value, parse_scores(call, query, added, past))
     return [steps.rename(steps.rows_of_heads(context)), *(key, value)[: len(call.proto.output) - 1]]
 
 
@@ -97,14 +97,14 @@ def attention_operands(steps: FusedNodes, heads: int) -> tuple[Node, Node, Node]
     call = steps.call
     query = call.node(0)
     if query.type.rank == 5:
-        first, second, third = packed(steps, query)
+        first, second, third = pack(steps, query)
         return first, second, third
     split = steps.heads(query, heads)
     if not call.has(1):
         raise Unsupported("it has no keys")
     key = call.node(1)
     if key.type.rank == 5:
-        keys, values = packed(steps, key)
+        keys, values = pack(steps, key)
         return split, keys, values
     value = call.node(2)
     if key.type.rank == 4:
@@ -112,14 +112,14 @@ def attention_operands(steps: FusedNodes, heads: int) -> tuple[Node, Node, Node]
     return split, steps.heads(key, heads), steps.heads(value, heads)
 
 
-def packed(steps: FusedNodes, x: Node) -> list[Node]:
+def pack(steps: FusedNodes, x: Node) -> list[Node]:
     """``[batch, steps, heads, n, size]`` as n of ``[batch, heads, steps, size]``."""
     batch, rows, heads, count, size = x.type.shape
     parts = steps.parts(x, 3, (1,) * count)
     return [steps.transpose(steps.reshape(p, batch, rows, heads, size), 0, 2, 1, 3) for p in parts]
 
 
-def biased(steps: FusedNodes, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
+def bias(steps: FusedNodes, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
     """All three with their part of the bias; keys that come as heads have none."""
     call = steps.call
     if not call.has(3):
@@ -135,7 +135,7 @@ def biased(steps: FusedNodes, query: Node, key: Node, value: Node) -> tuple[Node
     return sums[0], sums[1], sums[2]
 
 
-def extended(steps: FusedNodes, position: int, new: Node, output: int) -> Node:
+def extend(steps: FusedNodes, position: int, new: Node, output: int) -> Node:
     """The cache that is an operand, with new rows; these alone where it has none yet."""
     call = steps.call
     if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):
@@ -168,7 +168,7 @@ def padding(steps: FusedNodes, position: int, batch: int, rows: int, columns: in
     return steps.where(visible, steps.number(0.0), hidden)
 
 
-def scores_of(call: Call, query: Node, added: list[Node], past: int) -> Scores:
+def parse_scores(call: Call, query: Node, added: list[Node], past: int) -> Scores:
     """Rules by which scores become shares."""
     scale = call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3])
     order = Causal(past) if call.integer("unidirectional", 0) else None
@@ -197,7 +197,7 @@ def q_attention(call: Call) -> list[Node]:
     """
     if call.integer("past_present_share_buffer", 0) or call.integer("do_rotary", 0):
         raise Unsupported("it has a buffer for its cache, or rotates its operands")
-    steps, weights = FusedNodes(call), centred_weights(call, 1, 7)
+    steps, weights = FusedNodes(call), center_weights(call, 1, 7)
     x, point = whole(call, 0), ZeroPoint.of(call, 6)
     sums = rows_times_weights(call, call.derived("sums"), x, point, weights)
     scales = steps.mul(steps.reshape(call.node(3), 1), call.node(4))
@@ -227,7 +227,7 @@ def packed_attention(
         present = [steps.rename(steps.join(0, *both), 1)]
     if call.has(mask):
         added.insert(0, padding(steps, mask, batch, query.type.shape[2], key.type.shape[2]))
-    context = attended(steps, query, key, value, scores_of(call, query, added, before))
+    context = attend(steps, query, key, value, parse_scores(call, query, added, before))
     return [steps.rename(steps.rows_of_heads(context)), *present]
 
 
@@ -252,10 +252,10 @@ def grouped_query_attention(call: Call) -> list[Node]:
     steps = FusedNodes(call)
     check(call)
     query, key, value = grouped_operands(steps)
-    lengths = lengths_of(steps, query.type.shape[2])
+    lengths = parse_lengths(steps, query.type.shape[2])
     if call.integer("do_rotary", 0):
-        query, key = rotated(steps, query, key, lengths)
-    present = [cached(steps, 3 + i, x, lengths) for i, x in enumerate((key, value))]
+        query, key = rotate(steps, query, key, lengths)
+    present = [cache(steps, 3 + i, x, lengths) for i, x in enumerate((key, value))]
     key, value = (steps.part(x, 2, 0, lengths.longest) for x in present)
     # The window contains the step itself.
     window = call.integer("local_window_size", -1) - 1
@@ -266,7 +266,7 @@ def grouped_query_attention(call: Call) -> list[Node]:
         causal=Causal(lengths.before, window),
         sink=sink(steps),
     )
-    context = attended(steps, query, key, value, scores)
+    context = attend(steps, query, key, value, scores)
     return [steps.rename(steps.rows_of_heads(context)), *present[: len(call.proto.output) - 1]]
 
 
@@ -298,7 +298,7 @@ def grouped_operands(steps: FusedNodes) -> tuple[Node, Node, Node]:
     return steps.heads(first, heads), steps.heads(second, shared), steps.heads(third, shared)
 
 
-def lengths_of(steps: FusedNodes, rows: int) -> Lengths:
+def parse_lengths(steps: FusedNodes, rows: int) -> Lengths:
     """The rows of the cache.  Raises ``Unsupported`` where the longest sample is not known."""
     call = steps.call
     total = integer(call.array(6, "total_sequence_length").reshape(()).item())
@@ -312,7 +312,7 @@ def lengths_of(steps: FusedNodes, rows: int) -> Lengths:
     return Lengths(fed, whole, total, before)
 
 
-def rotated(steps: FusedNodes, query: Node, key: Node, lengths: Lengths) -> tuple[Node, Node]:
+def rotate(steps: FusedNodes, query: Node, key: Node, lengths: Lengths) -> tuple[Node, Node]:
     """Queries and keys at their positions: an operand, or behind the rows before."""
     call = steps.call
     batch, _, rows, _ = query.type.shape
@@ -323,13 +323,13 @@ def rotated(steps: FusedNodes, query: Node, key: Node, lengths: Lengths) -> tupl
         if isinstance(lengths.before, Node):
             before = steps.reshape(lengths.before, batch, 1)
             positions = steps.integers(fn("iadd", arg(0), arg(1)), positions, before)
-    cosine, sine = (looked_up(steps, call.node(i), positions) for i in (7, 8))
+    cosine, sine = (look_up(steps, call.node(i), positions) for i in (7, 8))
     interleaved = bool(call.integer("rotary_interleaved", 0))
-    first, second = (turned(steps, x, cosine, sine, interleaved) for x in (query, key))
+    first, second = (turn(steps, x, cosine, sine, interleaved) for x in (query, key))
     return first, second
 
 
-def cached(steps: FusedNodes, position: int, new: Node, lengths: Lengths) -> Node:
+def cache(steps: FusedNodes, position: int, new: Node, lengths: Lengths) -> Node:
     """The cache with new rows, each sample's behind its own."""
     call, output = steps.call, position - 2
     batch, heads, rows, size = new.type.shape
@@ -341,7 +341,7 @@ def cached(steps: FusedNodes, position: int, new: Node, lengths: Lengths) -> Nod
         room.insert(0, call.node(position))
     place = room[0] if len(room) == 1 else steps.join(2, *room)
     start = steps.reshape(lengths.before, batch) if isinstance(lengths.before, Node) else None
-    cache = written(call, place, new, 2, start)
+    cache = write(call, place, new, 2, start)
     return steps.rename(cache, output) if steps.has_output(output) else cache
 
 

@@ -22,7 +22,7 @@ from quantglow.ir.ops import (
 )
 from quantglow.ir.ops.expression import arg, const
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.ops.groupwise import BITS, PackedWeights, packed_codes, unpacked_codes
+from quantglow.ir.ops.groupwise import BITS, PackedWeights, pack_codes, unpack_codes
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
 
@@ -63,7 +63,7 @@ class PackedOperands:
 
     def reals(self, order: Array) -> Array:
         """float32 [K, N]; ``order`` [K]: the block whose parameters a weight has."""
-        codes = unpacked_codes(self.codes, self.bits).reshape(len(self.codes), -1)
+        codes = unpack_codes(self.codes, self.bits).reshape(len(self.codes), -1)
         points: Array = np.full((), 2 ** (self.bits - 1), np.float32)
         if self.zero_points is not None:
             points = self.zero_points.astype(np.float32)[:, order]
@@ -82,20 +82,20 @@ def mat_mul_n_bits(call: Call) -> Node:
         raise Unsupported("its weights are packed for another processor")
     shape = (*batch, columns)
     if not math.prod(call.shape(1)):
-        return omitted(call, shape)
-    blocks = blocks_of(call, depth, columns)
-    x = rows_of(call, (math.prod(batch), k))
+        return omit(call, shape)
+    blocks = parse_blocks(call, depth, columns)
+    x = gather_rows(call, (math.prod(batch), k))
     output = product(call, x, blocks, call.derived("product") if len(batch) != 1 else call.result)
     return output if len(batch) == 1 else Reshape(name=call.result, x=output, shape=shape)
 
 
-def omitted(call: Call, shape: tuple[int, ...]) -> Node:
+def omit(call: Call, shape: tuple[int, ...]) -> Node:
     """Zeros or the bias, where there are no weights."""
     bias = as_float32(call.array(5, "bias")) if call.has(5) else np.zeros(shape[-1])
     return Expand(name=call.result, x=call.constant("bias", bias.reshape(-1)), shape=shape)
 
 
-def rows_of(call: Call, shape: tuple[int, int]) -> Node:
+def gather_rows(call: Call, shape: tuple[int, int]) -> Node:
     """The activations as a matrix."""
     x = call.node(0)
     if x.type.rank == 2:
@@ -103,7 +103,7 @@ def rows_of(call: Call, shape: tuple[int, int]) -> Node:
     return call.scope.share(x, "rows", lambda: Reshape(name=call.derived("rows"), x=x, shape=shape))
 
 
-def blocks_of(call: Call, depth: int, columns: int) -> PackedOperands:
+def parse_blocks(call: Call, depth: int, columns: int) -> PackedOperands:
     """The weights, with parameters [N, G] whether they were flattened or not.
 
     Raises ``Unsupported`` where they are computed, ``ValueError`` where their sizes do not fit.
@@ -118,7 +118,7 @@ def blocks_of(call: Call, depth: int, columns: int) -> PackedOperands:
     if call.has(3):
         points = call.array(3, "zero point")
         if points.dtype == np.uint8:
-            points = unpacked_codes(points.reshape(columns, -1), bits)[:, :groups]
+            points = unpack_codes(points.reshape(columns, -1), bits)[:, :groups]
         points = points.reshape(columns, groups)
     return PackedOperands(codes, scales, points, bits, depth)
 
@@ -134,7 +134,7 @@ def product(call: Call, x: Node, blocks: PackedOperands, name: str) -> Node:
     if call.integer("accuracy_level", 0) == INT8_LEVEL:
         x = quantized_rows(call, x, blocks.block)
     packed = PackedWeights(blocks.codes, blocks.scales, blocks.whole_points, blocks.bits)
-    return grouped(call, x, packed, bias, name)
+    return group(call, x, packed, bias, name)
 
 
 def quantized_rows(call: Call, x: Node, group: int) -> Node:
@@ -146,7 +146,7 @@ def quantized_rows(call: Call, x: Node, group: int) -> Node:
     return call.scope.share(x, f"rows of int8, {group}", quantize)
 
 
-def grouped(call: Call, x: Node, packed: PackedWeights, bias: Node | None, name: str) -> Node:
+def group(call: Call, x: Node, packed: PackedWeights, bias: Node | None, name: str) -> Node:
     """The product of rows with packed weights."""
     points = packed.zero_points
     return GroupedMatMul(
@@ -165,7 +165,7 @@ def grouped(call: Call, x: Node, packed: PackedWeights, bias: Node | None, name:
 @importer("com.microsoft.GatherBlockQuantized")
 def gather_block_quantized(call: Call) -> Node:
     """Rows of a table [V, K] in blocks along K."""
-    return looked_up_rows(call, table_of(call), call.tensor(1))
+    return looked_up_rows(call, parse_table(call), call.tensor(1))
 
 
 def packed_table(call: Call) -> PackedOperands | None:
@@ -217,7 +217,7 @@ def looked_up_rows(call: Call, blocks: PackedOperands, indices: Node) -> Node:
     return Reshape(name=call.result, x=rows, shape=(*indices.type.shape, blocks.depth))
 
 
-def table_of(call: Call) -> PackedOperands:
+def parse_table(call: Call) -> PackedOperands:
     """The table of a GatherBlockQuantized.  Raises ``Unsupported`` for other axes and types."""
     data, block = call.array(0, "data"), call.integer("block_size", 128)
     axes = (call.integer("gather_axis", 0), call.integer("quantize_axis", 1) % max(data.ndim, 1))
@@ -230,9 +230,9 @@ def table_of(call: Call) -> PackedOperands:
     if name == "uint8":
         if bits not in BITS:
             raise Unsupported(f"codes of {bits} bits")
-        codes, points = unpacked_codes(data, bits), stored_points
+        codes, points = unpack_codes(data, bits), stored_points
         if points is not None:
-            points = unpacked_codes(points, bits)[:, :groups]
+            points = unpack_codes(points, bits)[:, :groups]
     elif name in ("int4", "uint4"):
         least, bits = (-8 if name == "int4" else 0), 4
         codes = (data.astype(np.int8) - least).astype(np.uint8)
@@ -242,5 +242,5 @@ def table_of(call: Call) -> PackedOperands:
         raise Unsupported(f"a table of {name}")
     depth = codes.shape[1]
     filled = np.pad(codes, ((0, 0), (0, groups * block - depth)))
-    packed = packed_codes(filled.reshape(len(codes), groups, block), bits)
+    packed = pack_codes(filled.reshape(len(codes), groups, block), bits)
     return PackedOperands(packed, scales, points, bits, depth)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from quantglow.importer.onnx.nodes.context import ML, Call, Unsupported, importer
-from quantglow.importer.onnx.operators.math.integers import converted, mapped
-from quantglow.importer.onnx.operators.tensor.indexing import INT64, from_the_begin, reshaped
+from quantglow.importer.onnx.operators.math.integers import convert, map_elements
+from quantglow.importer.onnx.operators.tensor.indexing import INT64, from_the_begin, reshape
 from quantglow.importer.onnx.operators.tensor.slicing import few_slices
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.binary import Mul, Sub
@@ -40,7 +40,7 @@ def scaler(call: Call) -> Node:
     """
     x = features(call, 0)
     args = [x, *(per_feature(call, x, name, DType.F32) for name in ("offset", "scale"))]
-    return mapped(call, fn("mul", fn("sub", arg(0), arg(1)), arg(2)), args, DType.F32)
+    return map_elements(call, fn("mul", fn("sub", arg(0), arg(1)), arg(2)), args, DType.F32)
 
 
 @importer(f"{ML}.Normalizer")
@@ -60,7 +60,7 @@ def normalizer(call: Call) -> Node:
         raise Unsupported(f"norm {kind!r}")
     quotient = fn("div", arg(0), arg(1))
     value = fn("select", fn("eq", arg(1), const(0)), arg(0), quotient)
-    return mapped(call, value, [x, norm], DType.F32)
+    return map_elements(call, value, [x, norm], DType.F32)
 
 
 @importer(f"{ML}.Binarizer")
@@ -69,7 +69,7 @@ def binarizer(call: Call) -> Node:
     if not call.is_float(0):
         raise Unsupported("of integers")
     above = fn("gt", arg(0), const(call.number("threshold", 0.0)))
-    return mapped(call, fn("select", above, const(1), const(0)), [call.node(0)], DType.F32)
+    return map_elements(call, fn("select", above, const(1), const(0)), [call.node(0)], DType.F32)
 
 
 @importer(f"{ML}.Imputer")
@@ -81,7 +81,7 @@ def imputer(call: Call) -> Node:
         raise Unsupported(f"of {x.type.dtype} tensors")
     values = per_feature(call, x, f"imputed_value_{kind}", x.type.dtype)
     matches = is_float_value(call) if kind == "floats" else is_integer_value(call)
-    return mapped(call, fn("select", matches, arg(1), arg(0)), [x, values], x.type.dtype)
+    return map_elements(call, fn("select", matches, arg(1), arg(0)), [x, values], x.type.dtype)
 
 
 def is_float_value(call: Call) -> Expr:
@@ -109,10 +109,10 @@ def feature_vectorizer(call: Call) -> Node:
 def array_feature_extractor(call: Call) -> Node:
     """The elements of the last axis at these indices; a vector counts as one row."""
     x = call.tensor(0)
-    x = reshaped(call, x, (1, *x.type.shape)) if x.type.rank == 1 else x
+    x = reshape(call, x, (1, *x.type.shape)) if x.type.rank == 1 else x
     axis, count = x.type.rank - 1, int(np.prod(call.shape(1), dtype=np.int64))
     if not call.is_known(1):
-        flat = reshaped(call, call.tensor(1), (count,))
+        flat = reshape(call, call.tensor(1), (count,))
         indices = from_the_begin(call, flat, x.type.shape[axis])
         return Gather(name=call.result, x=x, indices=indices, axis=axis)
     chosen = [int(i) for i in call.array(1, "indices").reshape(-1)]
@@ -134,9 +134,9 @@ def one_hot_encoder(call: Call) -> Node:
         raise Unsupported("an unknown category ends the run (zeros = 0)")
     x = call.tensor(0)
     kinds = Constant(name=call.derived("categories"), value=np.array(categories, np.int64))
-    same = fn("eq", converted(arg(0), x.type.dtype, DType.I64), arg(1))
+    same = fn("eq", convert(arg(0), x.type.dtype, DType.I64), arg(1))
     value = fn("select", same, const(1), const(0))
-    return mapped(call, value, [reshaped(call, x, (*x.type.shape, 1)), kinds], DType.F32)
+    return map_elements(call, value, [reshape(call, x, (*x.type.shape, 1)), kinds], DType.F32)
 
 
 @importer(f"{ML}.LinearRegressor")
@@ -146,7 +146,7 @@ def linear_regressor(call: Call) -> Node:
     if kind != "NONE" and targets == 1:
         raise Unsupported(f"post_transform {kind} of one target")
     names = [call.result if kind == "NONE" else call.derived("scores")]
-    return transformed(linear(call, targets, *names), kind, call.result)
+    return transform(linear(call, targets, *names), kind, call.result)
 
 
 @importer(f"{ML}.LinearClassifier")
@@ -162,10 +162,10 @@ def linear_classifier(call: Call) -> list[Node]:
         raise Unsupported(f"post_transform {kind} of one score for {len(labels)} labels")
     is_plain = kind == "NONE" and count > 1
     scores = linear(call, count, call.result_name(1) if is_plain else call.derived("scores"))
-    label = chosen_label(call, scores, np.array(labels, np.int64))
+    label = choose_label(call, scores, np.array(labels, np.int64))
     if count == 1:
         return [label, two_classes(call, scores, kind)]
-    return [label, transformed(scores, kind, call.result_name(1))]
+    return [label, transform(scores, kind, call.result_name(1))]
 
 
 def integer_labels(call: Call) -> tuple[int, ...]:
@@ -176,7 +176,7 @@ def integer_labels(call: Call) -> tuple[int, ...]:
     return tuple(range(len(strings))) or call.integers("classlabels_ints", ())
 
 
-def chosen_label(call: Call, scores: Node, labels: Array) -> Node:
+def choose_label(call: Call, scores: Node, labels: Array) -> Node:
     """The label of the largest score, the first one of equal ones."""
     table = Constant(name=call.derived("labels"), value=labels)
     rows = scores.type.shape[0]
@@ -188,7 +188,7 @@ def chosen_label(call: Call, scores: Node, labels: Array) -> Node:
         )
     else:
         best = TopK(name=call.derived("best"), x=scores, k=1)
-    return Gather(name=call.result, x=table, indices=reshaped(call, best, (rows,)), axis=0)
+    return Gather(name=call.result, x=table, indices=reshape(call, best, (rows,)), axis=0)
 
 
 def two_classes(call: Call, score: Node, kind: str) -> Node:
@@ -202,7 +202,7 @@ def two_classes(call: Call, score: Node, kind: str) -> Node:
 def linear(call: Call, count: int, name: str) -> Node:
     """``count`` scores of each row.  Raises ``Unsupported`` where the coefficients do not fit."""
     x = features(call, 0)
-    rows = reshaped(call, x, (1, *x.type.shape)) if x.type.rank == 1 else x
+    rows = reshape(call, x, (1, *x.type.shape)) if x.type.rank == 1 else x
     coefficients = np.asarray(call.attributes.get("coefficients", ()), np.float32)
     intercepts = np.asarray(call.attributes.get("intercepts", ()), np.float32)
     if rows.type.rank != 2 or coefficients.size != count * rows.type.shape[1]:
@@ -222,7 +222,7 @@ def post_transform(call: Call) -> str:
     return kind
 
 
-def transformed(scores: Node, kind: str, name: str) -> Node:
+def transform(scores: Node, kind: str, name: str) -> Node:
     if kind == "NONE":
         return scores
     return (Sigmoid if kind == "LOGISTIC" else Softmax)(name=name, x=scores)
@@ -233,7 +233,7 @@ def features(call: Call, position: int) -> Node:
     x = call.tensor(position)
     if x.type.dtype is DType.F32:
         return x
-    value = converted(arg(0), x.type.dtype, DType.F32)
+    value = convert(arg(0), x.type.dtype, DType.F32)
     return Elementwise(name=call.derived("float"), args=(x,), expression=value, out=FLOAT)
 
 

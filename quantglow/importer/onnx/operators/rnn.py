@@ -119,7 +119,7 @@ Step = Callable[[Cell, Node, State], State]
 """(cell, x W + input bias [B, gates * H], state) -> the next state."""
 
 
-def lengths_of(call: Call, steps: int, batch: int) -> Node | None:
+def sequence_lengths(call: Call, steps: int, batch: int) -> Node | None:
     """The length of each sequence as int64 [B, 1]; None where all have all ``steps``.
 
     Raises ``ValueError`` for another number of lengths than ``batch``, and for known ones that are
@@ -139,7 +139,7 @@ def lengths_of(call: Call, steps: int, batch: int) -> Node | None:
     return Reshape(name=call.derived("column"), x=looked_up, shape=(batch, 1))
 
 
-def projected(cell: Cell, x: Node) -> Node:
+def project(cell: Cell, x: Node) -> Node:
     """x W + input bias of all steps, [T * B, gates * H]."""
     call, (steps, batch, width) = cell.call, x.type.shape
     flat = Reshape(name=call.derived("inputs"), x=x, shape=(steps * batch, width))
@@ -151,14 +151,14 @@ def ran(
 ) -> tuple[Node, State]:
     """The hidden states of all steps in the order of time, and the last state."""
     if lengths is not None or x.type.shape[0] > cell.most_unrolled(x):
-        return looped(cell, step, x, state, backwards, lengths)
-    return unrolled(cell, step, x, state, backwards)
+        return loop(cell, step, x, state, backwards, lengths)
+    return unroll(cell, step, x, state, backwards)
 
 
-def unrolled(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> tuple[Node, State]:
+def unroll(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> tuple[Node, State]:
     """``ran`` with nodes of its own for each step; the hidden states are [T * B, H]."""
     call, (steps, batch, _) = cell.call, x.type.shape
-    rows = projected(cell, x)
+    rows = project(cell, x)
     results: dict[int, Node] = {}
     for t in reversed(range(steps)) if backwards else range(steps):
         now = along_span(call.derived("step"), rows, 0, SliceRange(t * batch, batch))
@@ -168,13 +168,13 @@ def unrolled(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> 
     return Concat(name=call.derived("steps"), parts=parts, axis=0), state
 
 
-def looped(
+def loop(
     cell: Cell, step: Step, x: Node, state: State, backwards: bool, lengths: Node | None
 ) -> tuple[Node, State]:
     """``ran`` as a loop; the hidden states are [T, B, H]."""
     call, (steps, batch, _) = cell.call, x.type.shape
     shape = (steps, batch, cell.w.shape[1])
-    rows: Node = Reshape(name=call.derived("steps"), x=projected(cell, x), shape=shape)
+    rows: Node = Reshape(name=call.derived("steps"), x=project(cell, x), shape=shape)
     if backwards:
         rows = reversed_steps(call, rows, "backwards")
     clock = None if lengths is None else SequenceClock(call, lengths, steps, backwards)
@@ -233,10 +233,10 @@ class SequenceClock:
 
 @importer("LSTM")
 def lstm(call: Call) -> list[Node]:
-    return lstm_of(call, cells_of(call, 4, LSTM_FUNCTIONS, *transposed_weights(call)))
+    return lstm_nodes(call, build_cells(call, 4, LSTM_FUNCTIONS, *transpose_weights(call)))
 
 
-def lstm_of(call: Call, cells: Sequence[Cell]) -> list[Node]:
+def lstm_nodes(call: Call, cells: Sequence[Cell]) -> list[Node]:
     if call.integer("input_forget", 0):
         raise Unsupported("input_forget couples the gates")
     return recurrent(call, cells, lstm_step, states=2)
@@ -260,7 +260,7 @@ def lstm_step(cell: Cell, x: Node, state: State) -> State:
 
 @importer("GRU")
 def gru(call: Call) -> list[Node]:
-    cells = cells_of(call, 3, ("sigmoid", "tanh"), *transposed_weights(call))
+    cells = build_cells(call, 3, ("sigmoid", "tanh"), *transpose_weights(call))
     return recurrent(call, cells, gru_step)
 
 
@@ -290,7 +290,7 @@ def gru_step(cell: Cell, x: Node, state: State) -> State:
 
 @importer("RNN")
 def rnn(call: Call) -> list[Node]:
-    return recurrent(call, cells_of(call, 1, ("tanh",), *transposed_weights(call)), rnn_step)
+    return recurrent(call, build_cells(call, 1, ("tanh",), *transpose_weights(call)), rnn_step)
 
 
 def rnn_step(cell: Cell, x: Node, state: State) -> State:
@@ -305,7 +305,7 @@ def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) ->
     if batch_first:
         x = Transpose(name=call.derived("time-first"), x=x, perm=(1, 0, 2))
     steps, batch, _ = x.type.shape
-    lengths = lengths_of(call, steps, batch)
+    lengths = sequence_lengths(call, steps, batch)
     rows: list[Node] = []
     last: list[State] = []
     for number, cell in enumerate(cells):
@@ -315,24 +315,26 @@ def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) ->
         shape = (steps, 1, batch, cell.hidden)
         rows.append(Reshape(name=call.derived("rows"), x=joined, shape=shape))
         last.append(final)
-    outputs = [stacked(call, 0, rows, axis=1, perm=(2, 0, 1, 3) if batch_first else None)]
+    outputs = [stack(call, 0, rows, axis=1, perm=(2, 0, 1, 3) if batch_first else None)]
     for position in range(states):
         parts = [
             Reshape(name=call.derived("last"), x=final[position], shape=(1, batch, cell.hidden))
             for cell, final in zip(cells, last, strict=True)
         ]
         perm = (1, 0, 2) if batch_first else None
-        outputs.append(stacked(call, 1 + position, parts, axis=0, perm=perm))
+        outputs.append(stack(call, 1 + position, parts, axis=0, perm=perm))
     return outputs
 
 
-def transposed_weights(call: Call) -> tuple[Array, Array]:
+def transpose_weights(call: Call) -> tuple[Array, Array]:
     """W and R as [D, I, gates * H] and [D, H, gates * H]."""
     w, r = call.array(1, "W"), call.array(2, "R")
     return w.transpose(0, 2, 1), r.transpose(0, 2, 1)
 
 
-def cells_of(call: Call, gates: int, defaults: tuple[str, ...], w: Array, r: Array) -> list[Cell]:
+def build_cells(
+    call: Call, gates: int, defaults: tuple[str, ...], w: Array, r: Array
+) -> list[Cell]:
     """One cell for each direction."""
     directions, hidden = r.shape[:2]
     names = [name.decode().lower() for name in call.attributes.get("activations", ())]
@@ -370,7 +372,7 @@ def initial(call: Call, position: int, direction: int, batch: int, hidden: int) 
     return Reshape(name=call.derived("initial"), x=state, shape=(batch, hidden))
 
 
-def stacked(
+def stack(
     call: Call, position: int, parts: Sequence[Node], axis: int, perm: tuple[int, ...] | None
 ) -> Node:
     """Output ``position``: the directions side by side, in the layout that the model wants."""

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from quantglow.importer.onnx.budget import Meter
-from quantglow.importer.onnx.nodes.values import array_of, note_calls
+from quantglow.importer.onnx.nodes.values import note_calls, tensor_array
 from quantglow.importer.onnx.reading.proto import MAX_NBYTES, TOO_LARGE, all_nodes, every_node
 from quantglow.support.errors import ModelError
 
@@ -65,11 +65,11 @@ def check_growth(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` if inlining would not end, or make more than the import may have."""
     if not proto.functions:
         return
-    sizes = inlined_sizes({key_of(f): f for f in proto.functions}, origin)
+    sizes = inlined_sizes({function_key(f): f for f in proto.functions}, origin)
     meter = Meter()
     total = GraphSize(0, proto.ByteSize())
     for node in all_nodes(proto.graph.node):
-        total += sizes.get(called_by(node), GraphSize(1, 0))
+        total += sizes.get(call_key(node), GraphSize(1, 0))
         if total.nodes > meter.budget.nodes:
             meter.node = node
             raise meter.exceeded(
@@ -84,7 +84,7 @@ def check_growth(proto: onnx.ModelProto, origin: str) -> None:
 def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> dict[Key, GraphSize]:
     """Sizes of functions with all that they call.  Raises ``ModelError`` for recursion."""
     calls = {
-        key: Counter(called_by(node) for node in all_nodes(function.node))
+        key: Counter(call_key(node) for node in all_nodes(function.node))
         for key, function in functions.items()
     }
     waits = {key: sum(name in functions for name in called) for key, called in calls.items()}
@@ -98,7 +98,7 @@ def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> d
         key = ready.pop()
         size = GraphSize(0, functions[key].ByteSize())
         parts = (sizes.get(name, GraphSize(1, 0)) * n for name, n in calls[key].items())
-        sizes[key] = capped(sum(parts, size))
+        sizes[key] = cap(sum(parts, size))
         for caller in callers[key]:
             waits[caller] -= 1
             if not waits[caller]:
@@ -110,28 +110,28 @@ def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> d
 
 def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model whose calls of local functions have the attributes that these have defaults for."""
-    defaults = defaults_of(proto)
+    defaults = collect_defaults(proto)
     if not any(defaults.values()):
         return proto
     model = onnx.ModelProto()
     model.CopyFrom(proto)
     for node in every_node(model):
         stated = {attribute.name for attribute in node.attribute}
-        function_defaults = defaults.get(called_by(node), {})
+        function_defaults = defaults.get(call_key(node), {})
         node.attribute.extend(
             value for name, value in function_defaults.items() if name not in stated
         )
     return model
 
 
-def defaults_of(proto: onnx.ModelProto) -> dict[Key, Defaults]:
+def collect_defaults(proto: onnx.ModelProto) -> dict[Key, Defaults]:
     """The defaults of local functions.  An attribute that a function only passes on has the default
     that it has there."""
-    functions = {key_of(function): function for function in proto.functions}
+    functions = {function_key(function): function for function in proto.functions}
     defaults: dict[Key, Defaults] = {}
     for key in inlined_sizes(functions, "the model"):  # Functions come before their callers.
         attributes = defaults[key] = {a.name: a for a in functions[key].attribute_proto}
-        passed = passed_on(functions[key])
+        passed = forwarded_calls(functions[key])
         for name in functions[key].attribute:
             values = [defaults.get(called, {}).get(inner) for called, inner in passed.get(name, ())]
             if value := the_same(values):
@@ -141,13 +141,13 @@ def defaults_of(proto: onnx.ModelProto) -> dict[Key, Defaults]:
     return defaults
 
 
-def passed_on(function: onnx.FunctionProto) -> Mapping[str, list[tuple[Key, str]]]:
+def forwarded_calls(function: onnx.FunctionProto) -> Mapping[str, list[tuple[Key, str]]]:
     """For each attribute of a function the operators that get it, and its names there."""
     receivers = defaultdict(list)
     for node in all_nodes(function.node):
         for attribute in node.attribute:
             if attribute.ref_attr_name:
-                receivers[attribute.ref_attr_name].append((called_by(node), attribute.name))
+                receivers[attribute.ref_attr_name].append((call_key(node), attribute.name))
     return receivers
 
 
@@ -164,16 +164,16 @@ def the_same(values: Sequence[onnx.AttributeProto | None]) -> onnx.AttributeProt
     return values[0] if len(texts) == 1 else None
 
 
-def capped(size: GraphSize) -> GraphSize:
+def cap(size: GraphSize) -> GraphSize:
     """Numbers that stay short however many levels double them."""
     return GraphSize(min(size.nodes, 2**62), min(size.nbytes, 2**62))
 
 
-def key_of(function: onnx.FunctionProto) -> Key:
+def function_key(function: onnx.FunctionProto) -> Key:
     return standard(function.domain), function.name, function.overload
 
 
-def called_by(node: onnx.NodeProto) -> Key:
+def call_key(node: onnx.NodeProto) -> Key:
     return standard(node.domain), node.op_type, node.overload
 
 
@@ -189,7 +189,7 @@ def names(keys: Iterable[Key]) -> list[str]:
 def with_functions_inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model without local functions; their nodes tell which calls they are from."""
     inlined = onnx.inliner.inline_local_functions(proto)
-    functions = {key_of(function): function for function in proto.functions}
+    functions = {function_key(function): function for function in proto.functions}
     waiting: list[tuple[Sequence[onnx.NodeProto], Sequence[onnx.NodeProto], Calls]]
     waiting = [(proto.graph.node, inlined.graph.node, ())]
     while waiting:
@@ -213,7 +213,7 @@ def expansion(
         inner, calls = waiting[-1]
         if (node := next(inner, None)) is None:
             waiting.pop()
-        elif (function := functions.get(called_by(node))) is not None:
+        elif (function := functions.get(call_key(node))) is not None:
             waiting.append((iter(function.node), (node, *calls)[:MAX_DEPTH]))
         else:
             yield node, calls
@@ -272,26 +272,26 @@ def dense_tensor(sparse: onnx.SparseTensorProto, origin: str, room: int) -> onnx
     try:
         onnx.checker.check_sparse_tensor(sparse)
     except onnx.checker.ValidationError as error:
-        raise _malformed(origin, name, " ".join(str(error).split())) from None
-    values, places = array_of(sparse.values), array_of(sparse.indices)
+        raise _malformation(origin, name, " ".join(str(error).split())) from None
+    values, places = tensor_array(sparse.values), tensor_array(sparse.indices)
     if values.dtype.kind not in "biuf" or places.dtype != np.int64:
-        raise _malformed(origin, name, "its values are no numbers, or its indices no int64")
+        raise _malformation(origin, name, "its values are no numbers, or its indices no int64")
     if math.prod(max(size, 1) for size in dims) * values.itemsize > room:
-        raise _malformed(origin, name, f"of shape {dims} it is too large when dense")
+        raise _malformation(origin, name, f"of shape {dims} it is too large when dense")
     dense = np.zeros(math.prod(dims), values.dtype)
     flat = places if places.ndim == 1 else np.ravel_multi_index(tuple(places.T), dims)
     dense[flat] = values
     return numpy_helper.from_array(dense.reshape(dims), name)
 
 
-def _malformed(origin: str, name: str, problem: str) -> ModelError:
+def _malformation(origin: str, name: str, problem: str) -> ModelError:
     return ModelError(
         f"{origin}: the sparse tensor {name!r} is malformed: {problem}. Remedy: store it as a "
         "dense tensor."
     )
 
 
-def sorted_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
+def sort_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with each graph's nodes behind those that they read, else in their order.
 
     It is the same object if they are so already.  Nodes in a cycle stay where they are.
@@ -327,7 +327,7 @@ def read_outside(
     reads = [read_by(node, lists) for node in nodes]
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     needs = [{makers[name] for name in operands if name in makers} for operands in reads]
-    if (order := order_of(needs)) is not None:
+    if (order := topological_order(needs)) is not None:
         lists.append((nodes, order))
     return set().union(*reads) - makers.keys() - set(defined)
 
@@ -346,7 +346,7 @@ def read_by(node: onnx.NodeProto, lists: Unsorted) -> set[str]:
     return reads
 
 
-def order_of(needs: Sequence[set[int]]) -> list[int] | None:
+def topological_order(needs: Sequence[set[int]]) -> list[int] | None:
     """Positions so that each comes behind those that it needs; None where they are so, or cannot
     be.
     """

@@ -25,8 +25,8 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from quantglow.importer.onnx.nodes.values import array_of
-from quantglow.importer.onnx.reading.proto import all_tensors, decoded, opsets_of
+from quantglow.importer.onnx.nodes.values import tensor_array
+from quantglow.importer.onnx.reading.proto import all_tensors, decode, opset_versions
 from quantglow.support import pages
 from quantglow.support.arrays import Array
 from quantglow.support.pages import (
@@ -35,7 +35,7 @@ from quantglow.support.pages import (
     Data,
     JoinedBytes,
     is_worth_paging,
-    paged,
+    page,
     release_pages,
 )
 from quantglow.support.protobuf import fields, head
@@ -54,10 +54,10 @@ def light(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
     The model as it is, and nothing, where that is not worth it or there is no room for a file.
     """
     large = large_initializers(proto)
-    sizes = {name: nbytes_of(tensor) for name, tensor in large.items()}
+    sizes = {name: tensor_nbytes(tensor) for name, tensor in large.items()}
     if not pages.is_worth_paging(sizes.values()):
         return proto, {}
-    arrays = pages.paged(array for array in map(raw_array, large.values()))
+    arrays = pages.page(array for array in map(raw_array, large.values()))
     if arrays is None:
         return proto, {}
     weights = dict(zip(large, arrays, strict=True))
@@ -71,12 +71,12 @@ def large_initializers(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
         tensor.name: tensor
         for tensor in proto.graph.initializer
         if counts[tensor.name] == 1
-        and nbytes_of(tensor) >= pages.LEAST_NBYTES
-        and len(tensor.raw_data) == nbytes_of(tensor)
+        and tensor_nbytes(tensor) >= pages.LEAST_NBYTES
+        and len(tensor.raw_data) == tensor_nbytes(tensor)
     }
 
 
-def nbytes_of(tensor: onnx.TensorProto) -> int:
+def tensor_nbytes(tensor: onnx.TensorProto) -> int:
     """Bytes of the elements of a tensor; 0 for types that NumPy has not."""
     try:
         kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
@@ -87,7 +87,7 @@ def nbytes_of(tensor: onnx.TensorProto) -> int:
 
 def weights_nbytes(proto: onnx.ModelProto) -> int:
     """Bytes of the elements of all tensors of a model."""
-    return sum(map(nbytes_of, all_tensors(proto)))
+    return sum(map(tensor_nbytes, all_tensors(proto)))
 
 
 def raw_array(tensor: onnx.TensorProto) -> Array:
@@ -157,7 +157,7 @@ def copy_fields(source: Any, target: Any, but: Container[str]) -> None:
             setattr(target, entry.name, value)
 
 
-def serialized(proto: onnx.ModelProto, weights: Weights) -> Content:
+def serialize(proto: onnx.ModelProto, weights: Weights) -> Content:
     """The bytes of a light model with its weights; these stay where they are."""
     if not weights:
         return bytes(proto.SerializeToString(deterministic=True))
@@ -166,11 +166,11 @@ def serialized(proto: onnx.ModelProto, weights: Weights) -> Content:
     header.graph.ClearField("initializer")
     parts: list[Data] = [header.SerializeToString(deterministic=True)]
     for tensor in proto.graph.initializer:
-        parts += graph_of(tensor, weights.get(tensor.name))
+        parts += wrap_tensor(tensor, weights.get(tensor.name))
     return JoinedBytes(tuple(parts))
 
 
-def graph_of(tensor: onnx.TensorProto, array: Array | None) -> Iterator[Data]:
+def wrap_tensor(tensor: onnx.TensorProto, array: Array | None) -> Iterator[Data]:
     """A graph with one initializer, which has the elements of an array, as a field of a model."""
     inner: list[Data] = [tensor.SerializeToString(deterministic=True)]
     if array is not None:
@@ -196,7 +196,7 @@ def light_decoded(
         weights = initializers.pages(proto)
     except (ValueError, DecodeError):
         weights = None
-    return (decoded(bytes(data), origin), {}) if weights is None else (proto, weights)
+    return (decode(bytes(data), origin), {}) if weights is None else (proto, weights)
 
 
 @dataclass
@@ -211,11 +211,12 @@ class Initializers:
         counts = Counter(tensor.name for tensor in proto.graph.initializer)
         tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
         whole = all(
-            counts[name] == 1 and nbytes_of(tensors[name]) == len(data) for name, data in self.data
+            counts[name] == 1 and tensor_nbytes(tensors[name]) == len(data)
+            for name, data in self.data
         )
         if not whole or not is_worth_paging(len(data) for _, data in self.data):
             return None
-        arrays = paged(as_array(tensors[name], data) for name, data in self.data)
+        arrays = page(as_array(tensors[name], data) for name, data in self.data)
         return None if arrays is None else dict(zip((n for n, _ in self.data), arrays, strict=True))
 
     def without(self, model: memoryview) -> Iterator[Data]:
@@ -256,7 +257,7 @@ def as_array(tensor: onnx.TensorProto, data: memoryview) -> Array:
 def source_hash(model: onnx.ModelProto, weights: Weights) -> str:
     """sha256 of the content of a light model and its weights, as hexadecimal text."""
     digest = Digest()
-    digest.add("quantglow-model-1", sorted(opsets_of(model).items()))
+    digest.add("quantglow-model-1", sorted(opset_versions(model).items()))
     add_graph(digest, model.graph, weights)
     return digest.sha.hexdigest()
 
@@ -313,7 +314,7 @@ def add_attribute(digest: Digest, attribute: onnx.AttributeProto) -> None:
 
 def add_tensor(digest: Digest, tensor: onnx.TensorProto, weights: Array | None = None) -> None:
     digest.add(tensor.data_type, list(tensor.dims))
-    array = array_of(tensor) if weights is None else weights
+    array = tensor_array(tensor) if weights is None else weights
     if array.dtype == np.object_:
         digest.add(array.reshape(-1).tolist())
     else:

@@ -20,7 +20,7 @@ from onnx import numpy_helper
 from quantglow.importer.onnx.budget import Meter
 from quantglow.importer.onnx.reading.canonicalization import (
     check_growth,
-    sorted_nodes,
+    sort_nodes,
     with_defaults,
     with_dense_tensors,
     with_functions_inlined,
@@ -34,8 +34,8 @@ from quantglow.importer.onnx.reading.proto import (
     all_nodes,
     all_tensors,
     every_node,
-    graphs_of,
-    opset_of,
+    iterate_graphs,
+    main_opset,
 )
 from quantglow.support.errors import ModelError, UnsupportedOpError
 from quantglow.support.files import cause
@@ -90,7 +90,7 @@ def load_model(
 ) -> tuple[onnx.ModelProto, Weights]:
     """A checked light model and its weights.  Raises ``ModelError``."""
     if isinstance(model, onnx.ModelProto):
-        return checked(model, "the model", folder=None)
+        return check(model, "the model", folder=None)
     if isinstance(model, bytes | bytearray | memoryview):
         return read_light(bytes(model), "the model", None)
     if not isinstance(model, str | os.PathLike):
@@ -102,7 +102,7 @@ def load_model(
 def read_light(data: bytes, origin: str, folder: Path | None) -> tuple[onnx.ModelProto, Weights]:
     """The checked light model in these bytes, and its weights, of which no other copy is made."""
     proto, weights = light_decoded(data, origin)
-    model, paged = checked(proto, origin, folder, weights)
+    model, paged = check(proto, origin, folder, weights)
     return model, {**weights, **paged}
 
 
@@ -117,7 +117,7 @@ def read_file(path: Path) -> bytes:
         ) from None
 
 
-def checked(
+def check(
     proto: onnx.ModelProto, origin: str, folder: Path | None, apart: Weights | None = None
 ) -> tuple[onnx.ModelProto, Weights]:
     """External data loaded, versions accepted, structure valid, local functions inlined.
@@ -132,7 +132,7 @@ def checked(
     check_counts(proto, origin)
     load_external_data(proto, origin, folder)
     proto, weights = light(with_dense_tensors(proto, origin))
-    proto = with_defaults(sorted_nodes(proto))
+    proto = with_defaults(sort_nodes(proto))
     try:
         onnx.checker.check_model(for_the_checker(hollow(proto, {**(apart or {}), **weights})))
         if proto.functions:
@@ -172,7 +172,7 @@ def is_tensor(value: onnx.ValueInfoProto) -> bool:
 
 
 def check_versions(proto: onnx.ModelProto, origin: str) -> None:
-    newest, version = onnx.defs.onnx_opset_version(), opset_of(proto)
+    newest, version = onnx.defs.onnx_opset_version(), main_opset(proto)
     if version > newest:
         raise ModelError(
             f"{origin}: uses opset {version}, but the installed onnx knows {newest}; upgrade onnx"
@@ -182,7 +182,7 @@ def check_versions(proto: onnx.ModelProto, origin: str) -> None:
 def check_age(proto: onnx.ModelProto) -> None:
     """Raise ``UnsupportedOpError`` for operators older than those that the importers know."""
     is_standard = any(node.domain in ("", "ai.onnx") for node in every_node(proto))
-    if is_standard and (version := opset_of(proto)) < OLDEST_OPSET:
+    if is_standard and (version := main_opset(proto)) < OLDEST_OPSET:
         raise UnsupportedOpError(
             [
                 f"the model uses opset {version}, older than {OLDEST_OPSET}; "
@@ -198,7 +198,7 @@ def check_names(proto: onnx.ModelProto, origin: str) -> None:
             raise ModelError(f"{origin}: the name {name!r} is not UTF-8; export the model again")
 
 
-def integers_of(attribute: onnx.AttributeProto) -> list[int]:
+def attribute_integers(attribute: onnx.AttributeProto) -> list[int]:
     """The integers of an attribute of one or several."""
     if attribute.type == onnx.AttributeProto.INT:
         return [attribute.i]
@@ -212,7 +212,7 @@ def check_counts(proto: onnx.ModelProto, origin: str) -> None:
         count = COUNTS.get(attribute.name)
         if count is None:
             continue
-        numbers = integers_of(attribute)
+        numbers = attribute_integers(attribute)
         least = len(node.output) if attribute.name == "num_outputs" else 0
         if any(number < least or number not in count.range for number in numbers):
             name = node.name or next(filter(None, node.output), "")
@@ -295,7 +295,7 @@ def check_loops(proto: onnx.ModelProto) -> None:
     loops = [n for n in all_nodes(proto.graph.node) if n.op_type == "Loop" and n.domain in STANDARD]
     if not loops:
         return
-    meter, constants = Meter(), dict(constants_of(proto))
+    meter, constants = Meter(), dict(constant_tensors(proto))
     for node in loops:
         stacked = len(node.output) - max(len(node.input) - 2, 0)
         trips = sure_trips(node, constants) if stacked > 0 else 0
@@ -305,9 +305,9 @@ def check_loops(proto: onnx.ModelProto) -> None:
             raise meter.exceeded("nbytes", f"the loop runs {count} and keeps a result of each trip")
 
 
-def constants_of(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+def constant_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Names and values of initializers and Constant nodes, of subgraphs, too."""
-    for graph in graphs_of(proto):
+    for graph in iterate_graphs(proto):
         for tensor in graph.initializer:
             yield tensor.name, tensor
         for node in graph.node:

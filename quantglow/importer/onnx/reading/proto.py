@@ -1,6 +1,6 @@
 """Parts of a ``ModelProto``: nodes, tensors and operator sets, of subgraphs and functions, too.
 
-``inferred`` runs ONNX's shape inference on a whole model, without a crash that it has.
+``infer`` runs ONNX's shape inference on a whole model, without a crash that it has.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ UNCHECKED = frozenset(
 ends the process."""
 
 
-def opset_of(proto: onnx.ModelProto) -> int:
+def main_opset(proto: onnx.ModelProto) -> int:
     """The version of the standard operators; 1 where the model does not say."""
-    return opsets_of(proto).get("", 1)
+    return opset_versions(proto).get("", 1)
 
 
-def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+def opset_versions(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
     """Version by domain; the standard domain is called ``""``."""
     return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
 
@@ -103,7 +103,7 @@ def all_names(proto: Message) -> Iterator[str | bytes]:
                 yield from [value] if isinstance(value, str | bytes) else value
 
 
-def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+def iterate_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """The graph and its subgraphs."""
     yield proto.graph
     for node in all_nodes(proto.graph.node):
@@ -111,7 +111,7 @@ def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
             yield from (g for g in (attribute.g, *attribute.graphs) if g.node)
 
 
-def decoded(data: bytes, origin: str) -> onnx.ModelProto:
+def decode(data: bytes, origin: str) -> onnx.ModelProto:
     """The model in these bytes.  Raises ``ModelError``."""
     if not data:
         raise ModelError(f"{origin}: is empty. Remedy: export the model again.")
@@ -126,7 +126,7 @@ def decoded(data: bytes, origin: str) -> onnx.ModelProto:
     return proto
 
 
-def inferred(
+def infer(
     model: onnx.ModelProto,
     *,
     strict: bool = False,
@@ -144,7 +144,7 @@ def inferred(
     if names:
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        for graph in graphs_of(copy):
+        for graph in iterate_graphs(copy):
             give_types(graph, names)
         model = copy
     try:

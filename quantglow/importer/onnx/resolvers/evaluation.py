@@ -31,15 +31,15 @@ from quantglow.importer.onnx.nodes.context import (
     ImportScope,
     Result,
     Unsupported,
-    qualified,
+    qualify,
 )
-from quantglow.importer.onnx.nodes.folding import admit, inferred_types
+from quantglow.importer.onnx.nodes.folding import admit, infer_types
 from quantglow.importer.onnx.nodes.values import KnownSizes, KnownValue, Value
 from quantglow.importer.onnx.resolvers.external import left_to_fallback
 from quantglow.interpreter.executor import Execution
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Node
-from quantglow.ir.ops.work import work_of
+from quantglow.ir.ops.work import count_work
 from quantglow.ir.symbolic.size import Size, constant_or_size, has_free, integers, maximum, minimum
 from quantglow.support.arrays import Array
 from quantglow.support.errors import BackendError
@@ -90,11 +90,11 @@ def with_free_sizes(
         arrays = [value.array for value in operands if isinstance(value, KnownValue)]
         result = compute(Call(proto, scope), arrays)
         if result is not None:
-            sizes = settled(result)
+            sizes = settle(result)
             exclude_ones(partial(compute, Call(proto, scope)), arrays, sizes)
             return {proto.output[0]: known_value(proto.output[0], sizes)}
     is_computed = any(not isinstance(value, KnownValue) for value in operands)
-    if is_computed and (proto.op_type in _AT_RUN_TIME or qualified(proto) not in IMPORTERS):
+    if is_computed and (proto.op_type in _AT_RUN_TIME or qualify(proto) not in IMPORTERS):
         return None
     if proto.op_type in _READERS:
         return None
@@ -133,7 +133,7 @@ def at(array: Array, values: Mapping[str, int]) -> Array:
     return np.array(parts, np.int64).reshape(array.shape)
 
 
-def settled(array: Array) -> Array:
+def settle(array: Array) -> Array:
     """The sizes with those that have one value only as integers."""
     return integers(np.frompyfunc(constant_or_size, 1, 1)(array)) if has_free(array) else array
 
@@ -239,7 +239,7 @@ def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[s
     So are all of ai.onnx.ml: ``onnx.reference`` has another idea of the scores of trees, and gives
     integers where the operators give floats.
     """
-    if (kind := qualified(proto)) not in IMPORTERS and proto.domain != ML:
+    if (kind := qualify(proto)) not in IMPORTERS and proto.domain != ML:
         return False
     constants = [v for v in operands.values() if isinstance(v, KnownValue)]
     if len(constants) < len(operands):
@@ -250,10 +250,10 @@ def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[s
     held = COMPUTED | {onnx.TensorProto.UINT8} if kind in BYTES else COMPUTED
     if not kinds <= held or not (FLOAT in kinds or proto.domain == ML):
         return False
-    return {element for element, _ in inferred_types(proto, operands, opsets).values()} <= held
+    return {element for element, _ in infer_types(proto, operands, opsets).values()} <= held
 
 
-def evaluated(
+def evaluate_node(
     proto: onnx.NodeProto, operands: Mapping[str, Value], scope: ImportScope, bind: Bind
 ) -> dict[str, Value]:
     """The values of the node's outputs.
@@ -266,13 +266,13 @@ def evaluated(
     }
     inner = replace(scope, values=dict[str, Value](plain), problems=[], claimed=set(), shared={})
     try:
-        result = importer_of(proto)(Call(proto, inner))
+        result = find_importer(proto)(Call(proto, inner))
         results = bind(proto, result if isinstance(result, Sequence) else [result], inner)
     except Unsupported as reason:
-        results = handed_over(proto, inner, reason)
+        results = hand_over(proto, inner, reason)
     try:
         return {
-            name: KnownValue(name, computed(value, scope.meter))
+            name: KnownValue(name, compute(value, scope.meter))
             if isinstance(value, Node)
             else value
             for name, value in results.items()
@@ -282,14 +282,14 @@ def evaluated(
         raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from error
 
 
-def importer_of(proto: onnx.NodeProto) -> Importer:
+def find_importer(proto: onnx.NodeProto) -> Importer:
     """The importer of the node.  Raises ``Unsupported``."""
-    if (kind := qualified(proto)) not in IMPORTERS:
+    if (kind := qualify(proto)) not in IMPORTERS:
         raise Unsupported("there is no importer for this operator")
     return IMPORTERS[kind]
 
 
-def handed_over(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
+def hand_over(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) -> dict[str, Value]:
     """External nodes for what the importer refused.  Raises its reason where they may not be."""
     results = left_to_fallback(proto, scope, str(reason)) if scope.fallback else None
     if results is None:
@@ -297,13 +297,13 @@ def handed_over(proto: onnx.NodeProto, scope: ImportScope, reason: Unsupported) 
     return results
 
 
-def computed(node: Node, meter: Meter) -> Array:
+def compute(node: Node, meter: Meter) -> Array:
     """The value of a node that depends on Constants only."""
 
     def evaluate(step: Node, operands: Sequence[Array]) -> Array:
         if not isinstance(step, Constant):
             meter.reserve(step.name, step.type.shape, step.type.dtype.numpy.itemsize)
-            meter.spend(work_of(step))
+            meter.spend(count_work(step))
         return step.evaluate(*operands)
 
     (result,) = Execution(Graph((), ((node.name, node),)), [node], evaluate).run()

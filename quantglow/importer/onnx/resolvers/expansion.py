@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported, qualified
-from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, typed
+from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported, qualify
+from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, value_info
 from quantglow.importer.onnx.nodes.values import Value
-from quantglow.importer.onnx.reading.proto import opsets_of
+from quantglow.importer.onnx.reading.proto import opset_versions
 from quantglow.support.errors import ImportBudgetError, ModelError
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -44,7 +44,7 @@ ATTRIBUTES = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
 ImportNodes = Callable[[Iterable[onnx.NodeProto], ImportScope], None]
 
 
-def expanded(
+def expand(
     proto: onnx.NodeProto, scope: ImportScope, import_nodes: ImportNodes
 ) -> dict[str, Value] | None:
     """The results of the operator's definition, None if it has none.
@@ -55,10 +55,10 @@ def expanded(
     if function is None:
         return None
     names = renaming(proto, function, scope)
-    nodes = [renamed(node, names, attributes_of(proto, function)) for node in function.node]
+    nodes = [rename(node, names, function_attributes(proto, function)) for node in function.node]
     inner = replace(
         scope,
-        opsets={**scope.opsets, **opsets_of(function)},
+        opsets={**scope.opsets, **opset_versions(function)},
         used=scope.used | {name for node in nodes for name in node.input},
         values=ChainMap({}, scope.values),
         problems=[],
@@ -111,7 +111,7 @@ def newest(versions: Iterable[int], opset: int) -> int:
 
 
 def operand_type(name: str, scope: ImportScope) -> bytes:
-    kind = typed(name, scope.values[name]).type if name else onnx.TypeProto()
+    kind = value_info(name, scope.values[name]).type if name else onnx.TypeProto()
     return bytes(kind.SerializeToString())
 
 
@@ -133,7 +133,7 @@ def renaming(
     return names
 
 
-def attributes_of(
+def function_attributes(
     proto: onnx.NodeProto, function: onnx.FunctionProto
 ) -> dict[str, onnx.AttributeProto]:
     """Attributes that the definition may refer to: the node's own, else their defaults."""
@@ -147,7 +147,7 @@ def attributes_of(
     return {**inherited, **{a.name: a for a in proto.attribute}}
 
 
-def renamed(
+def rename(
     node: onnx.NodeProto,
     names: Mapping[str, str],
     attributes: Mapping[str, onnx.AttributeProto],
@@ -165,7 +165,7 @@ def renamed(
         copy.CopyFrom(attributes.get(attribute.ref_attr_name, attribute))
         copy.name = attribute.name
         if copy.HasField("g"):
-            inner = [renamed(n, names, attributes) for n in copy.g.node]
+            inner = [rename(n, names, attributes) for n in copy.g.node]
             del copy.g.node[:]
             copy.g.node.extend(inner)
             for output in copy.g.output:
@@ -193,7 +193,7 @@ class Definition:
 
 def definition_of_fused(proto: onnx.NodeProto, scope: ImportScope) -> onnx.FunctionProto | None:
     """The operator by standard ones; None for another operator.  Raises ``Unsupported``."""
-    make = DEFINITIONS.get(qualified(proto))
+    make = DEFINITIONS.get(qualify(proto))
     if make is None:
         return None
     definition, call = Definition(), Call(proto, scope)
@@ -206,25 +206,25 @@ def definition_of_fused(proto: onnx.NodeProto, scope: ImportScope) -> onnx.Funct
     )
 
 
-def fused_conv(call: Call, definition: Definition, operands: Sequence[str]) -> str:
+def fuse_conv(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``activation(Conv(X, W, B) + Z)``"""
     result = definition.add("Conv", *operands[:3], **attributes(call))
     if call.has(3):
         result = definition.add("Add", result, operands[3])
     names = PARAMETERS.get(call.text("activation", ""), ())
     values = call.attributes.get("activation_params", ())
-    return activated(call, definition, result, dict(zip(names, values, strict=False)))
+    return activate(call, definition, result, dict(zip(names, values, strict=False)))
 
 
-def fused_gemm(call: Call, definition: Definition, operands: Sequence[str]) -> str:
+def fuse_gemm(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``activation(Gemm(A, B, C))``"""
     result = definition.add("Gemm", *operands, **attributes(call))
     names = PARAMETERS.get(call.text("activation", ""), ())
     values = {name: call.attributes.get(f"activation_{name}") for name in names}
-    return activated(call, definition, result, {n: v for n, v in values.items() if v is not None})
+    return activate(call, definition, result, {n: v for n, v in values.items() if v is not None})
 
 
-def fused_matmul(call: Call, definition: Definition, operands: Sequence[str]) -> str:
+def fuse_matmul(call: Call, definition: Definition, operands: Sequence[str]) -> str:
     """``alpha * A' @ B'``; ``transBatchA`` moves the first axis of A behind the batch."""
     moved = []
     for position, name in enumerate("AB"):
@@ -248,7 +248,7 @@ def attributes(call: Call) -> dict[str, Any]:
     return {name: value for name, value in call.attributes.items() if name in accepted}
 
 
-def activated(call: Call, definition: Definition, x: str, parameters: Mapping[str, float]) -> str:
+def activate(call: Call, definition: Definition, x: str, parameters: Mapping[str, float]) -> str:
     """The activation of x; attributes that are not given have ONNX's defaults."""
     op_type = call.text("activation", "")
     if not op_type:
@@ -267,8 +267,8 @@ def activated(call: Call, definition: Definition, x: str, parameters: Mapping[st
 
 
 DEFINITIONS: dict[str, Callable[[Call, Definition, Sequence[str]], str]] = {
-    "com.microsoft.FusedConv": fused_conv,
-    "com.microsoft.FusedGemm": fused_gemm,
-    "com.microsoft.FusedMatMul": fused_matmul,
+    "com.microsoft.FusedConv": fuse_conv,
+    "com.microsoft.FusedGemm": fuse_gemm,
+    "com.microsoft.FusedMatMul": fuse_matmul,
 }
 """Operator -> the function that writes its definition, and gives the name of the result."""

@@ -16,7 +16,7 @@ from quantglow.importer.onnx.nodes.context import (
     AlreadyReported,
     ImportScope,
     Unsupported,
-    qualified,
+    qualify,
 )
 from quantglow.importer.onnx.nodes.folding import FAILURES, INFERENCE_FAILURES, with_defaults
 from quantglow.importer.onnx.nodes.values import (
@@ -24,12 +24,12 @@ from quantglow.importer.onnx.nodes.values import (
     KnownValue,
     Value,
     as_element,
-    held_dtype,
-    onnx_type_of,
-    shape_of,
+    graph_dtype,
+    value_onnx_type,
+    value_shape,
 )
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS
-from quantglow.importer.onnx.reading.proto import all_tensors, clear_notes, decoded, inferred
+from quantglow.importer.onnx.reading.proto import all_tensors, clear_notes, decode, infer
 from quantglow.importer.onnx.resolvers.result_types import (
     Sizing,
     at_sizes,
@@ -75,7 +75,7 @@ def left_to_fallback(
             model=model,
             output=position,
             result=types[name],
-            op_type=qualified(proto),
+            op_type=qualify(proto),
             reason=reason,
         )
         for position, name in enumerate(outputs)
@@ -85,7 +85,7 @@ def left_to_fallback(
 def operand_types(proto: onnx.NodeProto, scope: ImportScope) -> list[TensorType]:
     """Types of operands that the graph has; a node that was taken alone has no others."""
     values = [scope.values[name] for name in proto.input if name]
-    kinds = [(held_dtype(onnx_type_of(value)), shape_of(value)) for value in values]
+    kinds = [(graph_dtype(value_onnx_type(value)), value_shape(value)) for value in values]
     return [TensorType(dtype, shape) for dtype, shape in kinds if dtype and shape is not None]
 
 
@@ -107,7 +107,7 @@ def single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | Non
         if isinstance(value, KnownValue) and not isinstance(value, KnownSizes) and is_stored(value):
             graph.initializer.append(onnx.numpy_helper.from_array(as_stored(value.array), name))
             continue
-        node = None if value is None else tensor_of(name, scope)
+        node = None if value is None else resolve_tensor(name, scope)
         if node is None:
             return None
         args.append(node)
@@ -118,7 +118,7 @@ def single_model(proto: onnx.NodeProto, scope: ImportScope) -> SingleModel | Non
     return SingleModel(model, tuple(args))
 
 
-def tensor_of(name: str, scope: ImportScope) -> Node | None:
+def resolve_tensor(name: str, scope: ImportScope) -> Node | None:
     """The node of a value as ONNX has it, None where the graph has only codes of it."""
     try:
         node = scope.tensor(name)
@@ -147,13 +147,13 @@ def captured_names(graph: onnx.GraphProto) -> Iterator[str]:
 
 def is_stored(value: KnownValue) -> bool:
     """Whether a known operand becomes part of the node: it is small, or of a type of its own."""
-    return held_dtype(value.onnx_type) is None or value.array.nbytes <= STORED_NBYTES
+    return graph_dtype(value.onnx_type) is None or value.array.nbytes <= STORED_NBYTES
 
 
 def as_stored(array: Array) -> Array:
     """The node that the graph would hold, or the array itself."""
     onnx_type = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
-    return array if held_dtype(onnx_type) is None else as_element(array)
+    return array if graph_dtype(onnx_type) is None else as_element(array)
 
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
@@ -183,7 +183,7 @@ def concrete_types(proto: onnx.ModelProto, scope: ImportScope) -> Types:
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     try:
         probe.graph.node[0].CopyFrom(with_defaults(proto.graph.node[0], scope.opsets))
-        probe = inferred(probe)
+        probe = infer(probe)
     except (*INFERENCE_FAILURES, *FAILURES):
         probe.Clear()
     infos = {info.name: info for info in probe.graph.output}
@@ -210,12 +210,12 @@ def concrete(*infos: onnx.ValueInfoProto | None) -> TensorType | None:
 
 def exact_dtype(onnx_type: int) -> DType | None:
     """The element type, None for those that the graph does not hold as they are."""
-    dtype = held_dtype(onnx_type)
+    dtype = graph_dtype(onnx_type)
     is_wide = dtype is DType.F32 and onnx_type != onnx.TensorProto.FLOAT
     return None if is_wide else dtype
 
 
-def joined_model(nodes: Sequence[External], read: Sequence[Node]) -> bytes:
+def join_model(nodes: Sequence[External], read: Sequence[Node]) -> bytes:
     """One model that computes External nodes together; ``read`` are those whose values it gives.
 
     Values are called as their nodes; operands computed elsewhere are its inputs, Constants its
@@ -254,10 +254,10 @@ def add_part(
         joined.initializer[-1].name = names[tensor.name]
     for node in part.node:
         unread = {name: f"{prefix}{name}" for name in node.output if name}
-        joined.node.add().CopyFrom(renamed(node, {**unread, **names}))
+        joined.node.add().CopyFrom(rename(node, {**unread, **names}))
 
 
-def renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
+def rename(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
     """The node on other value names; bodies of subgraphs keep what they define themselves."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
@@ -274,7 +274,7 @@ def rename_captured(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     defined |= {name for node in graph.node for name in node.output}
     outer = {name: new for name, new in names.items() if name not in defined}
     for node in graph.node:
-        node.CopyFrom(renamed(node, outer))
+        node.CopyFrom(rename(node, outer))
     for output in graph.output:
         output.name = outer.get(output.name, output.name)
 
@@ -283,7 +283,7 @@ def check_external(node: External) -> None:
     """Raise ``FileFormatError`` unless the node's model is what the importer makes: files are not
     trusted."""
     try:
-        proto = decoded(node.model, node.name)
+        proto = decode(node.model, node.name)
         if any(t.data_location == t.EXTERNAL for t in all_tensors(proto)):
             raise ValueError("it reads other files")
         onnx.checker.check_model(proto)

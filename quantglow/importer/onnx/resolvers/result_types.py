@@ -22,7 +22,7 @@ import onnx
 from quantglow.importer.onnx.nodes.context import ML
 from quantglow.importer.onnx.nodes.values import KnownSizes
 from quantglow.ir.symbolic.expression import Expression, number
-from quantglow.ir.symbolic.size import Size, sized
+from quantglow.ir.symbolic.size import Size, size
 from quantglow.ir.types import DType, TensorType
 from quantglow.support.arrays import Array
 from quantglow.support.classes import cached_property
@@ -64,7 +64,7 @@ def columns(operands: Sequence[TensorType], attributes: Attributes) -> tuple[Ten
 
 def trees(operands: Sequence[TensorType], attributes: Attributes) -> tuple[TensorType, ...]:
     """A label and a score of each class for each row."""
-    return labelled(operands, len(attributes.get("classlabels_int64s", ())), 0)
+    return label(operands, len(attributes.get("classlabels_int64s", ())), 0)
 
 
 def support_vectors(
@@ -73,10 +73,10 @@ def support_vectors(
     """A label, and a score of each class, or of each pair of classes without probabilities."""
     classes = len(attributes.get("classlabels_ints", ()))
     is_paired = classes > 2 and not attributes.get("prob_a") and "vectors_per_class" in attributes
-    return labelled(operands, classes, classes * (classes - 1) // 2 if is_paired else 0)
+    return label(operands, classes, classes * (classes - 1) // 2 if is_paired else 0)
 
 
-def labelled(operands: Sequence[TensorType], classes: int, scores: int) -> tuple[TensorType, ...]:
+def label(operands: Sequence[TensorType], classes: int, scores: int) -> tuple[TensorType, ...]:
     """int64 labels and scores, as many as classes where none are stated."""
     if classes < 2:
         return ()
@@ -116,11 +116,11 @@ def ml_types(proto: onnx.NodeProto, operands: Sequence[TensorType]) -> dict[str,
 
 def free_sizes(node: onnx.ModelProto, values: Mapping[str, Any]) -> list[Size]:
     """The distinct free sizes of the operands of a model of one node."""
-    sizes = (size for info in node.graph.input for size in _sizes_of(values[info.name]))
+    sizes = (size for info in node.graph.input for size in _leaf_sizes(values[info.name]))
     return list({size.expression: size for size in sizes if isinstance(size, Size)}.values())
 
 
-def _sizes_of(value: Any) -> Iterator[Any]:
+def _leaf_sizes(value: Any) -> Iterator[Any]:
     """The sizes of an operand, and its elements if these are sizes."""
     if isinstance(value, KnownSizes):
         yield from value.array.reshape(-1).tolist()
@@ -139,7 +139,7 @@ def at_sizes(node: onnx.ModelProto, values: Mapping[str, Any], sizes: Sizing) ->
             array = _integers(value.array, sizes)
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
         else:
-            shape = [_integer(size, sizes) for size in _sizes_of(value)]
+            shape = [_integer(size, sizes) for size in _leaf_sizes(value)]
             element = info.type.tensor_type.elem_type
             model.graph.input.append(onnx.helper.make_tensor_value_info(info.name, element, shape))
     return model
@@ -164,7 +164,7 @@ def free_types(sizes: Sequence[Size], types_at: Callable[[Sizing], Types]) -> di
         solved = [formula for formula in formulas if formula is not None]
         if len(solved) == kind.rank:
             same = {expression: expression for expression in trials.hints}
-            shape = tuple(sized(formula(same), sizes[0].guards) for formula in solved)
+            shape = tuple(size(formula(same), sizes[0].guards) for formula in solved)
             types[name] = kind.with_shape(shape)
     return types
 
@@ -223,7 +223,7 @@ class _Trials:
         windows = [window(e, self.hints[e], run) for e, run in varying.items()]
         solved = [formula for formula in windows if formula is not None]
         if len(solved) == len(windows):
-            yield lambda values: _added(first, [formula(values) for formula in solved])
+            yield lambda values: _add(first, [formula(values) for formula in solved])
         product, all_sizes = 1, list(varying)
         for e in all_sizes:
             product *= self.hints[e]
@@ -238,7 +238,7 @@ def _size(types: Types, name: str, axis: int) -> int | None:
     return None if kind is None or kind.rank <= axis else kind.shape[axis]
 
 
-def _added(first: int, parts: Sequence[Expression]) -> Expression:
+def _add(first: int, parts: Sequence[Expression]) -> Expression:
     """The sum of the changes from ``first``."""
     return reduce(lambda a, b: a + b - number(first), parts)
 

@@ -14,7 +14,7 @@ place               what the file has of a tensor          the tensor
 ==================  =====================================  =========================================
 ``graph``           nothing                                a constant of the graph, transposed
 ``graph``,          float32 factors for each index of      the same without its scales, times the
-``scaled``          each axis                              factors
+``scale``          each axis                              factors
 ``graph``,          the same, then int8                    the same, so many units in the last place
 ``exact``                                                  further
 ``graph``,          nothing                                a constant of uint8 of the graph
@@ -136,7 +136,9 @@ class TensorMatch:
 
     def rounded(self) -> StoredTensor | None:
         """The place of a tensor that the constant of int8 was rounded from."""
-        values, steps = (a.reshape(-1) for a in (reals(self.constant), steps_of(self.constant)))
+        values, steps = (
+            a.reshape(-1) for a in (reals(self.constant), quantization_steps(self.constant))
+        )
         if agree(self.moved, values, MOST_STEPS * steps):
             return StoredTensor(self.place)
         codes = self.constant.value.reshape(self.moved.shape).astype(np.float32)
@@ -166,7 +168,7 @@ def rounded_place(array: Array, constants: GraphConstants) -> StoredTensor:
     errors = [np.square(array - with_codes(array, axis)).sum() for axis in range(array.ndim)]
     axis = int(np.argmin(errors))
     return StoredTensor(
-        {"axis": axis}, codes_of(array, axis).tobytes() + floats([scales_of(array, axis)])
+        {"axis": axis}, channel_codes(array, axis).tobytes() + floats([channel_scales(array, axis)])
     )
 
 
@@ -239,20 +241,20 @@ def from_graph(dims: Sequence[int], stored: StoredTensor, constant: Constant) ->
         raise ValueError(f"it is not the constant {constant.name!r}")
     has_factors = "scaled" in place or "exact" in place
     shape = [dims[axis] for axis in perm]
-    moved = (values_of(constant) if has_factors else reals(constant)).reshape(shape)
+    moved = (real_values(constant) if has_factors else reals(constant)).reshape(shape)
     if has_factors:
         ulps_nbytes = moved.size if "exact" in place else 0
         if len(stored.data) != 4 * sum(shape) + ulps_nbytes:
             raise ValueError("its factors are not whole")
         factors = np.frombuffer(stored.data[: 4 * sum(shape)], "<f4")
-        moved = scaled(moved, np.split(factors, np.cumsum(shape[:-1])))
+        moved = scale(moved, np.split(factors, np.cumsum(shape[:-1])))
         if ulps_nbytes:
             ulps = np.frombuffer(stored.data[-ulps_nbytes:], np.int8).reshape(shape)
             moved = (integers(moved) + ulps).astype(np.int32).view(np.float32)
     return np.ascontiguousarray(moved.transpose(np.argsort(perm)))
 
 
-def values_of(constant: Constant) -> Array:
+def real_values(constant: Constant) -> Array:
     """The elements of a constant without scales, as float32.  Raises ``ValueError``."""
     reals(constant)
     return constant.value.astype(np.float32)
@@ -264,10 +266,10 @@ def reals(constant: Constant) -> Array:
         return constant.value
     if constant.value.dtype != np.int8:
         raise ValueError(f"constant {constant.name!r} is {constant.type}")
-    return np.asarray(constant.value * steps_of(constant), np.float32)
+    return np.asarray(constant.value * quantization_steps(constant), np.float32)
 
 
-def steps_of(constant: Constant) -> Array:
+def quantization_steps(constant: Constant) -> Array:
     """The scale of each element."""
     quant, shape = constant.type.quant, constant.value.shape
     if quant is None:
@@ -282,23 +284,23 @@ def along(vector: Array, axis: int, rank: int) -> Array:
     return vector.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def scales_of(array: Array, axis: int) -> Array:
+def channel_scales(array: Array, axis: int) -> Array:
     """float32 [n]: the largest magnitude is 127 steps."""
     others = tuple(i for i in range(array.ndim) if i != axis)
     reach = np.abs(array).max(axis=others).astype(np.float32)
     return np.asarray(np.where(reach > 0, reach / np.float32(127), 1), np.float32)
 
 
-def codes_of(array: Array, axis: int) -> Array:
+def channel_codes(array: Array, axis: int) -> Array:
     """int8, with a scale for each index of an axis."""
-    scales = along(scales_of(array, axis), axis, array.ndim)
+    scales = along(channel_scales(array, axis), axis, array.ndim)
     return np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
 
 
 def with_codes(array: Array, axis: int) -> Array:
     """The tensor as its codes have it."""
-    scales = along(scales_of(array, axis), axis, array.ndim)
-    return np.asarray(codes_of(array, axis) * scales, np.float32)
+    scales = along(channel_scales(array, axis), axis, array.ndim)
+    return np.asarray(channel_codes(array, axis) * scales, np.float32)
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -306,10 +308,10 @@ def rounded_factors(target: Array, codes: Array) -> Factors | None:
     """Factors with which codes of int8, in the layout of a tensor, are that up to rounding."""
 
     def are_near(target: Array, codes: Array, factors: Factors) -> Array:
-        steps = np.abs(scaled(np.ones(codes.shape, np.float32), factors))
-        return np.asarray(np.abs(target - scaled(codes, factors)) <= MOST_STEPS * steps)
+        steps = np.abs(scale(np.ones(codes.shape, np.float32), factors))
+        return np.asarray(np.abs(target - scale(codes, factors)) <= MOST_STEPS * steps)
 
-    return factors_of(target, codes, are_near)
+    return find_factors(target, codes, are_near)
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -319,35 +321,35 @@ def exact_factors(target: Array, values: Array) -> tuple[Factors, Array] | None:
     """
 
     def are_near(target: Array, values: Array, factors: Factors) -> Array:
-        errors = np.abs(target - scaled(values, factors))
+        errors = np.abs(target - scale(values, factors))
         return np.asarray(errors <= NEAR * np.abs(target))
 
-    factors = factors_of(target, values, are_near)
+    factors = find_factors(target, values, are_near)
     if factors is None:
         return None
-    ulps = integers(target) - integers(scaled(values, factors))
+    ulps = integers(target) - integers(scale(values, factors))
     return (factors, ulps.astype(np.int8)) if np.abs(ulps).max() <= MOST_ULPS else None
 
 
-def factors_of(target: Array, base: Array, are_near: Nearness) -> Factors | None:
+def find_factors(target: Array, base: Array, are_near: Nearness) -> Factors | None:
     """Factors with ``target ~ base * factors``, if there are any."""
     if LEAST_ELEMENTS * sum(target.shape) > target.size:
         return None
     part = np.ix_(*(spread(size, GLANCE) for size in target.shape))
     few = target[part], base[part]
-    if are_near(*few, fitted(*few)).mean() < MOSTLY:
+    if are_near(*few, fit(*few)).mean() < MOSTLY:
         return None
-    factors = fitted(target, base)
+    factors = fit(target, base)
     return factors if are_near(target, base, factors).all() else None
 
 
-def fitted(target: Array, base: Array) -> Factors:
+def fit(target: Array, base: Array) -> Factors:
     """Factors of the base whose reciprocals, as factors of the target, give the least squares.
 
     Rounding is an error of the base: where it is large, the factors for the base that give the
     least squares are too small.
     """
-    parts = parts_of(target.shape)
+    parts = axis_indices(target.shape)
     pairs = [(target[part], base[part]) for part in parts]
     estimates = [guess(*pair, axis) for axis, pair in enumerate(pairs)]
     some = [spread(size, ENOUGH) for size in target.shape]
@@ -357,7 +359,7 @@ def fitted(target: Array, base: Array) -> Factors:
         for axis in range(target.ndim):
             others = [estimates[i][indices] for i, indices in enumerate(some)]
             others[axis] = np.ones(1)
-            predictor, response = scaled(pairs[axis][0], others), pairs[axis][1]
+            predictor, response = scale(pairs[axis][0], others), pairs[axis][1]
             power, fits = (
                 over_others(predictor * predictor, axis),
                 over_others(predictor * response, axis),
@@ -385,7 +387,7 @@ def over_others(values: Array, axis: int) -> Array:
     return total
 
 
-def parts_of(shape: Sequence[int]) -> list[tuple[Array, ...]]:
+def axis_indices(shape: Sequence[int]) -> list[tuple[Array, ...]]:
     """For each axis, all of its indices and some of the others."""
     some = [spread(size, ENOUGH) for size in shape]
     return [
@@ -404,7 +406,7 @@ def reciprocals(factors: Array) -> Array:
     return np.divide(1, factors, where=factors != 0, out=np.zeros_like(factors))
 
 
-def scaled(base: Array, factors: Sequence[Array]) -> Array:
+def scale(base: Array, factors: Sequence[Array]) -> Array:
     """The base times the factors of each axis, one after the other."""
     for axis, factor in enumerate(factors):
         base = base * factor.reshape([-1 if i == axis else 1 for i in range(base.ndim)])

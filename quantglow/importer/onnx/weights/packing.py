@@ -17,9 +17,9 @@ import onnx
 
 from quantglow.importer.onnx.nodes.values import as_float32, is_float_type
 from quantglow.importer.onnx.reading.light_models import copy_fields, with_data
-from quantglow.importer.onnx.reading.proto import all_nodes, graphs_of
+from quantglow.importer.onnx.reading.proto import all_nodes, iterate_graphs
 from quantglow.importer.onnx.source import Source
-from quantglow.ir.ops.groupwise import PackedWeights, packed_codes
+from quantglow.ir.ops.groupwise import PackedWeights, pack_codes
 from quantglow.support.arrays import Array
 
 LAYOUTS = ("Identity", "Transpose")
@@ -84,14 +84,14 @@ def weight_products(source: Source) -> Iterator[WeightProduct]:
         if node.domain:
             continue
         if node.op_type in LAYOUTS and node.input[0] in values:
-            values[node.output[0]] = moved(node, values[node.input[0]])
+            values[node.output[0]] = move(node, values[node.input[0]])
         elif node.op_type == "MatMul":
             yield from matmul(node, values)
         elif node.op_type == "Gemm":
             yield from gemm(node, values)
 
 
-def moved(node: onnx.NodeProto, array: Array) -> Array:
+def move(node: onnx.NodeProto, array: Array) -> Array:
     """The result of one of ``LAYOUTS``."""
     if node.op_type == "Identity":
         return array
@@ -157,7 +157,7 @@ def with_packed_weights(
 def n_bits(product: WeightProduct, packed: PackedWeights, level: int) -> Written:
     """MatMulNBits and its initializers."""
     depth, columns = product.weights.shape
-    arrays = arrays_of(packed, product.weights.dtype)
+    arrays = packed_arrays(packed, product.weights.dtype)
     if product.bias is not None:
         arrays["bias"] = product.bias.astype(product.weights.dtype)
     names = {role: f"{product.result}:{role}" for role in arrays}
@@ -175,12 +175,12 @@ def n_bits(product: WeightProduct, packed: PackedWeights, level: int) -> Written
         block_size=packed.codes.shape[2] * 8 // packed.bits,
         accuracy_level=level,
     )
-    return node, tensors_of(arrays, names)
+    return node, named_tensors(arrays, names)
 
 
 def block_rows(table: WeightTable, packed: PackedWeights) -> Written:
     """GatherBlockQuantized and its initializers."""
-    arrays = arrays_of(packed, table.table.dtype)
+    arrays = packed_arrays(packed, table.table.dtype)
     arrays["codes"] = arrays["codes"].reshape(len(table.table), -1)
     names = {role: f"{table.result}:{role}" for role in arrays}
     operands = [names[r] for r in ("scales", "zero_points") if r in names]
@@ -194,20 +194,20 @@ def block_rows(table: WeightTable, packed: PackedWeights) -> Written:
         gather_axis=0,
         quantize_axis=1,
     )
-    return node, tensors_of(arrays, names)
+    return node, named_tensors(arrays, names)
 
 
-def arrays_of(packed: PackedWeights, kind: np.dtype[Any]) -> dict[str, Array]:
+def packed_arrays(packed: PackedWeights, kind: np.dtype[Any]) -> dict[str, Array]:
     """Codes, scales in the element type of the model, zero points packed as codes are."""
     arrays = {"codes": packed.codes, "scales": packed.scales.astype(kind)}
     if packed.zero_points is not None:
         missing = -packed.zero_points.shape[1] % (8 // packed.bits)
         points = np.pad(packed.zero_points, ((0, 0), (0, missing)))
-        arrays["zero_points"] = packed_codes(points, packed.bits)
+        arrays["zero_points"] = pack_codes(points, packed.bits)
     return arrays
 
 
-def tensors_of(arrays: Mapping[str, Array], names: Mapping[str, str]) -> list[onnx.TensorProto]:
+def named_tensors(arrays: Mapping[str, Array], names: Mapping[str, str]) -> list[onnx.TensorProto]:
     return [onnx.numpy_helper.from_array(arrays[role], names[role]) for role in arrays]
 
 
@@ -219,7 +219,7 @@ def read_only(
     No other tensor is copied: a float model may be as large as memory.
     """
     proto = source.proto
-    needed = {output.name for graph in graphs_of(proto) for output in graph.output}
+    needed = {output.name for graph in iterate_graphs(proto) for output in graph.output}
     live = []
     for node in reversed(nodes):
         if needed.intersection(node.output):

@@ -5,8 +5,8 @@
 A constant of int8 differs from the tensor it was rounded from, as codes do.  They may stand for it
 where the graphs that were decided on do not show the difference, because the quantizer's own
 integers take its place: the caller's ``is_same`` tells.  Weights that these graphs have as floats
-are not rounded in the file (``shown``).  Graphs for further shapes may show the difference, so a
-model that was just quantized imports them from what ``restored`` gives, too
+are not rounded in the file (``show``).  Graphs for further shapes may show the difference, so a
+model that was just quantized imports them from what ``restore`` gives, too
 (``api.models.families``).
 """
 
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from quantglow.importer.onnx.nodes.values import array_of
-from quantglow.importer.onnx.reading.light_models import light_decoded, nbytes_of, serialized
+from quantglow.importer.onnx.nodes.values import tensor_array
+from quantglow.importer.onnx.reading.light_models import light_decoded, serialize, tensor_nbytes
 from quantglow.importer.onnx.reading.proto import all_nodes
 from quantglow.importer.onnx.source import Source, open_light
 from quantglow.importer.onnx.weights.locations import (
@@ -41,7 +41,7 @@ from quantglow.ir.graph.node import Constant
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
 from quantglow.support.pages import LEAST_NBYTES as LEAST_PAGED_NBYTES
-from quantglow.support.pages import Content, is_worth_paging, paged, release_pages, together
+from quantglow.support.pages import Content, is_worth_paging, page, release_pages, together
 
 SIZES = frozenset({"Shape", "Size"})
 """Operators whose results no element of a weight changes."""
@@ -74,7 +74,7 @@ class LightModel:
     def array(self, tensor: onnx.TensorProto) -> Array:
         """The elements of one of its tensors."""
         data = self.weights.get(tensor.name)
-        return array_of(tensor) if data is None else data
+        return tensor_array(tensor) if data is None else data
 
     def replace(self, name: str, tensor: onnx.TensorProto, array: Array) -> None:
         """Give a tensor, which has this name as a value, other elements of its type."""
@@ -89,7 +89,7 @@ class LightModel:
         replace_data(tensor, data)
 
 
-def stored(
+def store(
     source: Source,
     constants: Sequence[Constant],
     is_same: Callable[[Source], bool] | None,
@@ -101,7 +101,7 @@ def stored(
     ``graphs``: all that were decided on; weights whose floats one of them shows stay exact.
     """
     model = LightModel(source.without_notes(), dict(source.weights))
-    return stored_model(model, constants, is_same, shown(model.proto, graphs))
+    return stored_model(model, constants, is_same, show(model.proto, graphs))
 
 
 def stored_model(
@@ -110,25 +110,27 @@ def stored_model(
     is_same: Callable[[Source], bool] | None,
     exact: Collection[str] = (),
 ) -> tuple[Content, Places]:
-    """``stored`` for a model that may be changed; ``exact``: names of weights that stay exact."""
+    """``store`` for a model that may be changed; ``exact``: names of weights that stay exact."""
     graph_constants, tensors = GraphConstants.of(constants), large_tensors(model.proto)
     stored_tensors = dict(
-        places_of(tensors, lambda t: exact_place(widened(model.array(t)), graph_constants))
+        tensor_places(tensors, lambda t: exact_place(widen(model.array(t)), graph_constants))
     )
     if is_same is not None:
-        weights = [name for name in weights_of(model.proto) if name in tensors]
+        weights = [name for name in weight_names(model.proto) if name in tensors]
         remaining = {n: tensors[n] for n in weights if n not in stored_tensors and n not in exact}
         rounded = dict(
-            places_of(remaining, lambda t: rounded_place(widened(model.array(t)), graph_constants))
+            tensor_places(
+                remaining, lambda t: rounded_place(widen(model.array(t)), graph_constants)
+            )
         )
         stored_tensors |= roundable(model, rounded, graph_constants.by_name, is_same)
     codes = large_codes(model.proto)
-    stored_tensors |= places_of(codes, lambda t: codes_place(model.array(t), graph_constants))
+    stored_tensors |= tensor_places(codes, lambda t: codes_place(model.array(t), graph_constants))
     for name, tensor in {**tensors, **codes}.items():
         if name in stored_tensors:
             model.forget(name, tensor, stored_tensors[name].data)
     places = {name: entry.place for name, entry in stored_tensors.items()}
-    return serialized(model.proto, model.weights), places
+    return serialize(model.proto, model.weights), places
 
 
 def stored_tail(
@@ -147,21 +149,21 @@ def stored_tail(
 
 def own_constants(data: bytes, places: Mapping[str, Place]) -> Iterator[Constant]:
     """The large float tensors whose elements a model in a file has, all or as codes, under their
-    names.  Raises as ``restored`` does.
+    names.  Raises as ``restore`` does.
     """
     proto, weights = light_decoded(data, "the tail", places)
     for name, tensor in large_tensors(proto).items():
         place = places.get(name)
         if place is None:
             array = LightModel(proto, dict(weights)).array(tensor)
-            yield Constant(name=name, value=widened(array))
+            yield Constant(name=name, value=widen(array))
         elif "axis" in place:
             codes, scales = codes_in(tuple(tensor.dims), StoredTensor(place, tensor.raw_data))
             params = QuantParams.symmetric(scales, int(place["axis"]))
             yield Constant(name=name, value=codes, element=ElementType(DType.I8, params))
 
 
-def places_of(
+def tensor_places(
     tensors: Mapping[str, onnx.TensorProto],
     place: Callable[[onnx.TensorProto], StoredTensor | None],
 ) -> Iterator[tuple[str, StoredTensor]]:
@@ -172,19 +174,17 @@ def places_of(
         release_pages()
 
 
-def restored(
-    content: Content, places: Mapping[str, Place], constants: Sequence[Constant]
-) -> Source:
-    """The model that ``stored`` wrote, its weights in pages.  Raises ``ModelError``, ``KeyError``,
+def restore(content: Content, places: Mapping[str, Place], constants: Sequence[Constant]) -> Source:
+    """The model that ``store`` wrote, its weights in pages.  Raises ``ModelError``, ``KeyError``,
     ``TypeError`` or ``ValueError``.
     """
     proto, embedded = light_decoded(together(content), "the source of the saved model", places)
-    tensors, by_name = tensors_of(proto, {*FLOATS, *CODES}), {c.name: c for c in constants}
+    tensors, by_name = tensors_by_name(proto, {*FLOATS, *CODES}), {c.name: c for c in constants}
     listed = {tensor.name for tensor in proto.graph.initializer}
-    large = [n for n in places if n in listed and nbytes_of(tensors[n]) >= LEAST_PAGED_NBYTES]
+    large = [n for n in places if n in listed and tensor_nbytes(tensors[n]) >= LEAST_PAGED_NBYTES]
     arrays = (elements(tensors[name], places[name], by_name) for name in large)
-    worth = is_worth_paging(nbytes_of(tensors[name]) for name in large)
-    loaded = paged(arrays) if worth else None
+    worth = is_worth_paging(tensor_nbytes(tensors[name]) for name in large)
+    loaded = page(arrays) if worth else None
     weights = {} if loaded is None else dict(zip(large, loaded, strict=True))
     for name, place in places.items():
         tensor = tensors[name]
@@ -193,7 +193,7 @@ def restored(
     return open_light(proto, {**weights, **embedded})
 
 
-def widened(array: Array) -> Array:
+def widen(array: Array) -> Array:
     """The elements as float32, which holds every float16."""
     return np.asarray(array, np.float32)
 
@@ -216,7 +216,7 @@ def elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Con
     return array.astype(FLOATS[tensor.data_type], copy=False)
 
 
-def tensors_of(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
+def tensors_by_name(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
     """Initializers and Constants of some element types, by the names of values; none that occur
     twice."""
     named = [(tensor.name, tensor) for tensor in proto.graph.initializer]
@@ -229,7 +229,7 @@ def tensors_of(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.
 
 def large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Float tensors that are large enough to be worth a look."""
-    tensors = tensors_of(proto, FLOATS).items()
+    tensors = tensors_by_name(proto, FLOATS).items()
     return {n: t for n, t in tensors if 4 * math.prod(t.dims) >= LEAST_NBYTES and len(t.dims) > 1}
 
 
@@ -240,11 +240,11 @@ def names_of_weights(proto: onnx.ModelProto) -> set[str]:
 
 def large_codes(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Packed codes of weights that are large enough to be worth a look."""
-    tensors = tensors_of(proto, CODES).items()
+    tensors = tensors_by_name(proto, CODES).items()
     return {n: t for n, t in tensors if math.prod(t.dims) >= LEAST_NBYTES}
 
 
-def weights_of(proto: onnx.ModelProto) -> Iterator[str]:
+def weight_names(proto: onnx.ModelProto) -> Iterator[str]:
     """Names of values that only products read as weights, where they are only moved before."""
     readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
     for node in all_nodes(proto.graph.node):
@@ -313,13 +313,13 @@ class RoundingSearch:
         self.trials += 1
         names = [*self.accepted, *names]
         trial = {name: self.rounded[name] for name in names}
-        return self.is_same(changed(self.model, trial, self.constants))
+        return self.is_same(change(self.model, trial, self.constants))
 
 
-def changed(
+def change(
     model: LightModel, rounded: Mapping[str, StoredTensor], constants: Mapping[str, Constant]
 ) -> Source:
-    """The model with some tensors rounded, as ``restored`` would give it."""
+    """The model with some tensors rounded, as ``restore`` would give it."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model.proto)
     light_model = LightModel(copy, dict(model.weights))
@@ -332,11 +332,11 @@ def changed(
     return Source(copy, weights=light_model.weights)
 
 
-def shown(proto: onnx.ModelProto, graphs: Iterable[Graph]) -> set[str]:
+def show(proto: onnx.ModelProto, graphs: Iterable[Graph]) -> set[str]:
     """Names of values that float Constants of the graphs were computed from at import: these have
     the names of the model's values.  Others, which passes make, may have any part of a weight.
     """
-    reads, names = reads_of(proto), set[str]()
+    reads, names = tensor_readers(proto), set[str]()
     for graph in graphs:
         nodes = list(graph.every_node())
         constants = (n for n in nodes if isinstance(n, Constant) and n.type.dtype.is_float)
@@ -349,7 +349,7 @@ def shown(proto: onnx.ModelProto, graphs: Iterable[Graph]) -> set[str]:
     return names
 
 
-def reads_of(proto: onnx.ModelProto) -> dict[str, frozenset[str]]:
+def tensor_readers(proto: onnx.ModelProto) -> dict[str, frozenset[str]]:
     """The values of a model, each with those that its node and the subgraphs of it read."""
     reads: dict[str, frozenset[str]] = {t.name: frozenset() for t in proto.graph.initializer}
     for node in all_nodes(proto.graph.node):

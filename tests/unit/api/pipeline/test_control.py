@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.api.pipeline.accuracy_control import shown_steps
+from quantglow.api.pipeline.accuracy_control import describe_steps
 from quantglow.evaluation.metrics import sqnr_db
 from quantglow.quantization.accuracy_control import INT16, AccuracySearch, Step
 from quantglow.report import Report
@@ -115,8 +115,8 @@ def test_every_precision_override_is_needed(better: Any) -> None:
 
 def test_a_note_names_the_first_steps_only() -> None:
     steps = [Step(f"value{i}", INT16, 1.0, 1.0) for i in range(20)]
-    assert shown_steps(steps[:1]) == "1 step(s), 1 to int16 and 0 to float: value0 to int16"
-    assert shown_steps(steps).endswith("value7 to int16, …")
+    assert describe_steps(steps[:1]) == "1 step(s), 1 to int16 and 0 to float: value0 to int16"
+    assert describe_steps(steps).endswith("value7 to int16, …")
 
 
 def test_time_ends_the_ranking_with_the_best_model() -> None:

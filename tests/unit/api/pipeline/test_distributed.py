@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_info
 
 import quantglow as qg
 from quantglow.api.pipeline import distributed_profiling as profiling_on_workers
-from quantglow.api.pipeline.distributed_profiling import TASK_NBYTES, TASK_SAMPLES, tasks_of
+from quantglow.api.pipeline.distributed_profiling import TASK_NBYTES, TASK_SAMPLES, split_tasks
 from quantglow.profiling.samples.feeds import Located
 from tests.unit.importer.onnx.onnx_models import floats, model_of
 
@@ -175,4 +175,4 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("nbytes", "most"), [(4, TASK_SAMPLES), (TASK_NBYTES // 2, 2)])
 def test_tasks_are_bounded(nbytes: int, most: int) -> None:
     batches = [Located({"x": np.zeros(nbytes, np.uint8)}, str(n)) for n in range(2 * most + 1)]
-    assert [len(task) for task in tasks_of(batches)] == [most, most, 1]
+    assert [len(task) for task in split_tasks(batches)] == [most, most, 1]

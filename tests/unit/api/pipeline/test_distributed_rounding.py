@@ -189,7 +189,7 @@ def test_samples_that_kill_every_worker_are_named(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distributed_rounding, "LIVES", 1)
-    monkeypatch.setattr(distributed_rounding, "answered", abort)
+    monkeypatch.setattr(distributed_rounding, "answer", abort)
     monkeypatch.setattr(clusters, "ABSENT_SECONDS", 120.0)  # a busy machine restarts them slowly
     with pytest.raises(qg.BackendError, match=r"samples 0 to 7: workers that ran them died"):
         qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.api.pipeline.samples import EVERY, FEWEST_SAMPLES, HeldOut, digest_of
+from quantglow.api.pipeline.samples import EVERY, FEWEST_SAMPLES, HeldOut, hash_feeds
 from quantglow.evaluation.accuracy import SAME, UNSEEN, VALIDATION
 from quantglow.profiling.samples.feeds import Located
 from tests.support.free_network import free_model
@@ -132,7 +132,7 @@ def test_repeated_samples_are_held_out_with_their_copies() -> None:
     twice = located([*range(20)]) + located([*range(20)])
     used = [own for feeds in twice for own in held.offer(feeds)]
     used += held.end([])
-    assert not {digest_of(own) for own in used} & {digest_of(own) for own in held.samples}
+    assert not {hash_feeds(own) for own in used} & {hash_feeds(own) for own in held.samples}
 
 
 LABELS = np.arange(12) % 3

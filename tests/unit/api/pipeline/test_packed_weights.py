@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import quantglow as qg
-from quantglow.api.pipeline.groupwise import float_family, source_of, with_packed_weights
+from quantglow.api.pipeline.groupwise import canonical_source, float_family, with_packed_weights
 from quantglow.importer.onnx import open_model, weight_products
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
@@ -260,7 +260,7 @@ def test_the_rest_of_a_model_stays() -> None:
     node.attribute.append(helper.make_attribute("else_branch", branches[1]))
     given.graph.node.append(node)
     given.graph.output.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, None))
-    source = source_of(given)
+    source = canonical_source(given)
     config = qg.QuantizationConfig(weights="int8")
     made = with_packed_weights(source, float_family(source), (), config).source.whole
     assert (made.metadata_props[0].key, made.doc_string) == ("author", "text")

@@ -15,8 +15,8 @@ import pytest
 
 import quantglow as qg
 from quantglow.codegen.llvm.targets import CHOICES, choice_of, runs_here
-from quantglow.export.bundle.constants import Placement, weights_of
-from quantglow.export.bundle.exporter import emitted
+from quantglow.export.bundle.constants import Placement, weight_blocks
+from quantglow.export.bundle.exporter import emit
 from quantglow.runtime.native.buffers import aligned_bytes
 from quantglow.support.errors import BackendError
 from tests.support.bundled import built, each_compiler, interpreted, written
@@ -172,10 +172,10 @@ def test_given_levels_read_weights_of_the_caller(
 
 
 def test_equal_constants_of_levels_are_there_once(compiled: Any) -> None:
-    programs = [emitted(compiled.graph, name) for name in NAMES]
-    blocks = weights_of(programs, Placement.OBJECT)
+    programs = [emit(compiled.graph, name) for name in NAMES]
+    blocks = weight_blocks(programs, Placement.OBJECT)
     assert len({block.nbytes for block in blocks}) == 1
-    apart = sum(weights_of([program], Placement.OBJECT)[0].nbytes for program in programs)
+    apart = sum(weight_blocks([program], Placement.OBJECT)[0].nbytes for program in programs)
     assert blocks[0].nbytes < apart
     data = b"".join(blocks[0].pieces())
     for program, block in zip(programs, blocks, strict=True):

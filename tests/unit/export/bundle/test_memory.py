@@ -13,7 +13,7 @@ import quantglow as qg
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.targets import LEVELS, runs_here
 from quantglow.export.bundle import exporter as bundles
-from quantglow.export.bundle.exporter import BundleOptions, emitted, export_bundle
+from quantglow.export.bundle.exporter import BundleOptions, emit, export_bundle
 from quantglow.export.bundle.program_object import program_object
 from quantglow.ir.graph.graph import Graph
 from quantglow.quantization.converter import with_integer_inputs
@@ -124,7 +124,7 @@ def test_no_output_depends_on_the_contents_of_the_arena(
     graph = pinned(name)
     feeds = feeds_of(graph, hashes()[name][0])
     export_bundle(graph, tmp_path, BundleOptions(name="net", target=level))
-    plain = replace(emitted(graph, level), unwritten=())
+    plain = replace(emit(graph, level), unwritten=())
     (tmp_path / "net.o").write_bytes(program_object("net", plain).code)
     program, expected = built(tmp_path, COMPILERS[0]), interpreted(graph, feeds)
     for fill in FILLS:
@@ -136,7 +136,7 @@ def test_guard_pages_end_the_program_one_byte_too_far(tmp_path: Path) -> None:
     """An arena that is smaller than the header says."""
     graph, feeds = small_graph(), [{"x": small_samples()[0]}]
     program_of(graph, HERE[-1], tmp_path)
-    made: EmittedProgram = emitted(graph, HERE[-1])
+    made: EmittedProgram = emit(graph, HERE[-1])
     header = tmp_path / "net.h"
     nbytes = program_object("net", made).arena_nbytes
     text = header.read_text().replace(f"ARENA_NBYTES {nbytes}", f"ARENA_NBYTES {nbytes - 128}")

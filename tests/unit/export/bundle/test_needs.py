@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 import quantglow as qg
-from quantglow.export.bundle.contents import Needs, needs_of
+from quantglow.export.bundle.contents import Needs, needed_functions
 from quantglow.support.errors import BackendError
 from tests.support.small_network import small_model, small_samples
 
@@ -51,8 +51,10 @@ def test_int8_networks_need_no_libm(tmp_path: Path, target: str) -> None:
 
 
 def test_a_function_that_no_program_has_is_an_error() -> None:
-    assert needs_of(["memcpy", "sqrtf", "__divdi3"], False) == Needs(("sqrtf",), (), ("__divdi3",))
+    assert needed_functions(["memcpy", "sqrtf", "__divdi3"], False) == Needs(
+        ("sqrtf",), (), ("__divdi3",)
+    )
     with pytest.raises(BackendError, match="sqrtf"):
-        needs_of(["memcpy", "sqrtf"], True)
+        needed_functions(["memcpy", "sqrtf"], True)
     with pytest.raises(BackendError, match="puts"):
-        needs_of(["puts"], False)
+        needed_functions(["puts"], False)

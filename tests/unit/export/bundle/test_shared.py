@@ -83,7 +83,7 @@ def test_a_missing_linker_is_named(
 
 def test_a_linkers_refusal_is_quoted() -> None:
     with pytest.raises(BackendError, match="made no libnet"):
-        shared.shared_library([b"no object"], level_target("x86-64"), "libnet.so")
+        shared.link_shared([b"no object"], level_target("x86-64"), "libnet.so")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from quantglow.codegen.llvm.isa.interface import Sharing
 from quantglow.codegen.llvm.isa.portable import Portable
 from quantglow.codegen.llvm.targets import level_target
 from quantglow.export.bundle.program_object import program_object
-from quantglow.export.bundle.shared_kernels import grouped, literals, with_shared_kernels, word
+from quantglow.export.bundle.shared_kernels import group, literals, with_shared_kernels, word
 from quantglow.ir.graph.graph import Graph
 from quantglow.memory.planning import plan_program
 from quantglow.runtime.native.buffers import aligned_bytes
@@ -71,7 +71,7 @@ def emitted(graph: Graph, sharing: Sharing) -> EmittedProgram:
 
 def test_numbers_outside_of_inner_addresses_are_shared() -> None:
     texts = [kernel(), kernel(outer=12, count=3, scale="0x3FC0000000000000", room=128)]
-    ((made, own),) = grouped(texts, Sharing.OUTER)
+    ((made, own),) = group(texts, Sharing.OUTER)
     assert own == texts
     half = int(np.float32(0.125).view(np.int32))
     assert made.passed() == [[4, int(np.float32(0.1).view(np.int32)), 7], [12, half, 3]]
@@ -80,19 +80,19 @@ def test_numbers_outside_of_inner_addresses_are_shared() -> None:
 
 def test_addresses_of_inner_loops_are_shared_where_code_counts_most() -> None:
     texts = [kernel(), kernel(inner=32)]
-    assert len(grouped(texts, Sharing.OUTER)) == 2
-    assert len(grouped(texts, Sharing.ALL)) == 1
+    assert len(group(texts, Sharing.OUTER)) == 2
+    assert len(group(texts, Sharing.ALL)) == 1
 
 
 def test_equal_numbers_are_one_operand() -> None:
-    ((made, _),) = grouped([kernel(outer=7), kernel(outer=9, count=9)], Sharing.OUTER)
+    ((made, _),) = group([kernel(outer=7), kernel(outer=9, count=9)], Sharing.OUTER)
     assert made.passed() == [[7], [9]]
 
 
 def test_many_different_numbers_keep_kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quantglow.export.bundle.shared_kernels.MOST_OPERANDS", 1)
     texts = [kernel(), kernel(outer=12), kernel(outer=12, count=3)]
-    assert [own for _, own in grouped(texts, Sharing.OUTER)] == [texts[:2], texts[2:]]
+    assert [own for _, own in group(texts, Sharing.OUTER)] == [texts[:2], texts[2:]]
 
 
 def test_other_numbers_stay() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.export.bundle.object_file import MOST_VLEN, StackUse, frames_of
+from quantglow.export.bundle.object_file import MOST_VLEN, StackUse, parse_frames
 
 REPORT = """
 warning: <unknown>:0:0: stack frame size (1408) exceeds limit (0) in function 'net_kernel4'
@@ -21,7 +21,7 @@ Offset: [SP-8], Type: Spill, Align: 8, Size: 8
 
 
 def test_frames_have_registers_and_what_aligns_them() -> None:
-    assert frames_of(REPORT) == {
+    assert parse_frames(REPORT) == {
         "net_kernel4": StackUse(1408 + 64 - 16, 6),
         "net_run": StackUse(16),
     }

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.export.bundle import BundleCode, BundledModel, contents_of, wasm
+from quantglow.export.bundle import BundleCode, BundledModel, build_contents, wasm
 from quantglow.export.bundle.constants import Placement
-from quantglow.export.bundle.exporter import emitted
+from quantglow.export.bundle.exporter import emit
 from quantglow.support.arrays import Array
 from quantglow.support.errors import BackendError
 from tests.support.browser import BROWSER, answer_of_page
@@ -146,6 +146,6 @@ def test_a_missing_linker_is_named(
 def test_objects_that_need_functions_of_c_are_refused() -> None:
     """No kernel for wasm32 needs one; this object is that of a processor without square roots."""
     compiled: Any = qg.compile(roots())
-    code = BundleCode((emitted(compiled.graph, "cortex-m0plus"),))
+    code = BundleCode((emit(compiled.graph, "cortex-m0plus"),))
     with pytest.raises(BackendError, match=r"no library, and the model calls .*sqrtf"):
-        wasm.wasm_module(contents_of(BundledModel("net", "", False), code, Placement.OBJECT))
+        wasm.wasm_module(build_contents(BundledModel("net", "", False), code, Placement.OBJECT))

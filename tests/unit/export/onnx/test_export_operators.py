@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quantglow.export.onnx.model import export_onnx
-from quantglow.export.onnx.writer import ON_DEMAND, export_rules, rule_of
+from quantglow.export.onnx.writer import ON_DEMAND, export_rules, find_rule
 from quantglow.importer.onnx import import_model
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
@@ -98,7 +98,7 @@ def test_exported_int8_operator_passes_the_checker_with_shapes(case: str, seed: 
 
 
 def test_every_operator_has_a_rule() -> None:
-    assert not {name for name, op in OPS.items() if op not in ON_DEMAND and rule_of(op) is None}
+    assert not {name for name, op in OPS.items() if op not in ON_DEMAND and find_rule(op) is None}
 
 
 def test_every_rule_is_tested() -> None:

@@ -11,7 +11,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input
 from quantglow.ir.ops import Expand
 from quantglow.ir.symbolic.expression import Expression, number, symbol
-from quantglow.ir.symbolic.size import sized, symbols
+from quantglow.ir.symbolic.size import size, symbols
 from quantglow.ir.types import f32
 from tests.support.effort import moderate
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
@@ -42,7 +42,7 @@ def test_every_expression_is_computed(expression: Expression, h: int, w: int) ->
     # A size is at least 1, so the exporter is given a power of it that is.
     wanted = (expression * expression + number(1)) // number(50) + number(1)
     one = Constant(name="one", value=np.ones(1, np.float32))
-    rows = Expand(name="y", x=one, shape=(sized(wanted.maximum(-wanted), guards),))
+    rows = Expand(name="y", x=one, shape=(size(wanted.maximum(-wanted), guards),))
     graph = Graph((x,), (("y", rows),))
     count = wanted.at({"h": h, "w": w})
     if count > 10**6:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 import quantglow as qg
 from quantglow.export.onnx.model import export_onnx
 from quantglow.ir.ops import Gather, Gemm, GroupedMatMul, QuantizeRows
-from quantglow.ir.ops.groupwise import packed_codes
+from quantglow.ir.ops.groupwise import pack_codes
 from tests.support.effort import moderate
 from tests.unit.quantization.qdq.qdq_models import QdqModel, by_onnxruntime
 
@@ -20,7 +20,7 @@ FLOAT, INT8 = 0, 4
 
 
 def packed_points(points: np.ndarray, bits: int) -> np.ndarray:
-    return packed_codes(np.pad(points, ((0, 0), (0, -points.shape[1] % (8 // bits)))), bits)
+    return pack_codes(np.pad(points, ((0, 0), (0, -points.shape[1] % (8 // bits)))), bits)
 
 
 def n_bits(

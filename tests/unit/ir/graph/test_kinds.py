@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantglow.ir.graph.kinds import Kind, kind_of
+from quantglow.ir.graph.kinds import Kind, element_kind
 from quantglow.ir.graph.node import OPS, Input, attribute_fields, operand_fields
 from quantglow.ir.graph.text import parse_graph
 from quantglow.ir.ops import Add, MatMul, Pad, Relu, TopK
@@ -37,7 +37,7 @@ def tensor(dtype: DType, quant: QuantParams | None = None) -> Input:
     ],
 )
 def test_kinds(dtype: DType, quant: QuantParams | None, kind: Kind) -> None:
-    assert kind_of(ElementType(dtype, quant)) == kind
+    assert element_kind(ElementType(dtype, quant)) == kind
 
 
 def test_declarations_name_fields() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.origins import origins_of
+from quantglow.ir.graph.origins import find_origins
 from quantglow.support.errors import IgnoredScopeError
 from quantglow.transforms.float import optimize
 from tests.generators.onnx_models.fusible import OPSETS, functions
@@ -28,7 +28,7 @@ def imported(text: str) -> Graph:
 
 def types(graph: Graph) -> dict[str, tuple[str, frozenset[str]]]:
     """Operator -> the operators whose work it does, and those that it took in, too."""
-    found = {node: origins_of(node, graph.origins) for node in graph.compute_nodes()}
+    found = {node: find_origins(node, graph.origins) for node in graph.compute_nodes()}
     return {node.op: (own.label, own.types - own.main_types) for node, own in found.items()}
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from quantglow.ir.graph.attributes import encode, parse_call
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input
-from quantglow.ir.graph.text import constants_of, parse_graph, print_graph, print_with_arrays
+from quantglow.ir.graph.text import parse_graph, print_graph, print_with_arrays, text_constants
 from quantglow.ir.ops import Conv, Relu
 from quantglow.ir.types import f32
 from quantglow.support.errors import FileFormatError
@@ -63,7 +63,7 @@ def test_bad_text_is_refused_with_line_cause_and_remedy(case: str) -> None:
     old, new, message = BAD[case]
     assert old in TEXT
     with pytest.raises(FileFormatError) as caught:
-        parse_graph(TEXT.replace(old, new), constants_of(GRAPH))
+        parse_graph(TEXT.replace(old, new), text_constants(GRAPH))
     assert message in str(caught.value)
 
 
@@ -119,12 +119,12 @@ def test_other_text_is_refused(text: str) -> None:
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_an_altered_graph_is_read_or_refused(changes: list[tuple[int, int, str]]) -> None:
     try:
-        graph = parse_graph(edited(TEXT, changes), constants_of(GRAPH))
+        graph = parse_graph(edited(TEXT, changes), text_constants(GRAPH))
     except FileFormatError:
         return
     graph.verify()
     text = print_graph(graph)
-    assert print_graph(parse_graph(text, constants_of(graph))) == text
+    assert print_graph(parse_graph(text, text_constants(graph))) == text
 
 
 def test_numbers_of_numpy_are_written_as_python_numbers() -> None:

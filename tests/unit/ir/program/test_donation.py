@@ -9,7 +9,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node
 from quantglow.ir.ops import Concat, Relu, Reshape, Scatter, Transpose
 from quantglow.ir.program.program import BufferKind, Compute, Copy, Program
-from quantglow.ir.program.text import constants_of, parse_program
+from quantglow.ir.program.text import parse_program, text_constants
 from quantglow.ir.program.verify import verify_program
 from quantglow.ir.types import f32
 from quantglow.support.errors import BackendError
@@ -104,4 +104,4 @@ def test_other_results_are_refused(result: Node) -> None:
 def test_a_program_with_a_state_has_a_text() -> None:
     made = program(appended())
     assert "state %past" in str(made)
-    assert str(parse_program(str(made), constants_of(made))) == str(made)
+    assert str(parse_program(str(made), text_constants(made))) == str(made)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.ir.program.strides import dense_strides, reshaped_strides
+from quantglow.ir.program.strides import dense_strides, reshape_strides
 
 SIZES = (1, 2, 3, 4, 6)
 
@@ -42,7 +42,7 @@ def test_strides_are_those_of_numpy(data: st.DataObject) -> None:
     new = data.draw(st.one_of(shapes_of(view.size), st.just(view.shape)))
     reshaped = view.reshape(new)
     expected = reshaped.strides if np.shares_memory(view, reshaped) else None
-    found = reshaped_strides(view.shape, view.strides, new)
+    found = reshape_strides(view.shape, view.strides, new)
     assert (found is None) == (expected is None)
     if found is not None:
         wide = [i for i, size in enumerate(new) if size > 1]
@@ -51,10 +51,10 @@ def test_strides_are_those_of_numpy(data: st.DataObject) -> None:
 
 def test_a_tensor_of_any_size_takes_no_memory() -> None:
     shape = (2**40, 2**20, 3)
-    assert reshaped_strides(shape, (0, 3, 1), (2**60, 3)) is None
-    assert reshaped_strides(shape, dense_strides(shape), (2**60, 3)) == (3, 1)
+    assert reshape_strides(shape, (0, 3, 1), (2**60, 3)) is None
+    assert reshape_strides(shape, dense_strides(shape), (2**60, 3)) == (3, 1)
     assert math.prod(shape) > 2**60
 
 
 def test_a_tensor_without_elements_is_dense() -> None:
-    assert reshaped_strides((0, 4), (9, 9), (2, 0)) == (0, 1)
+    assert reshape_strides((0, 4), (9, 9), (2, 0)) == (0, 1)

@@ -11,7 +11,7 @@ from hypothesis import given
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input
 from quantglow.ir.ops import Conv, Relu
-from quantglow.ir.program.text import constants_of, parse_program
+from quantglow.ir.program.text import parse_program, text_constants
 from quantglow.ir.types import f32
 from quantglow.support.errors import FileFormatError
 from quantglow.transforms.lowering import lower
@@ -39,12 +39,12 @@ def test_the_text_shows_buffers_instructions_and_borders() -> None:
 @given(edits)
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_an_altered_program_is_read_or_refused(changes: list[tuple[int, int, str]]) -> None:
-    constants = constants_of(PROGRAM)
+    constants = text_constants(PROGRAM)
     try:
         program = parse_program(edited(TEXT, changes), constants)
     except FileFormatError:
         return
-    assert str(parse_program(str(program), constants_of(program))) == str(program)
+    assert str(parse_program(str(program), text_constants(program))) == str(program)
 
 
 BAD_PROGRAMS = {
@@ -64,5 +64,5 @@ def test_a_bad_program_is_refused_with_its_cause(case: str) -> None:
     old, new, message = BAD_PROGRAMS[case]
     assert old in TEXT
     with pytest.raises(FileFormatError) as caught:
-        parse_program(TEXT.replace(old, new), constants_of(PROGRAM))
+        parse_program(TEXT.replace(old, new), text_constants(PROGRAM))
     assert message in str(caught.value)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quantglow.ir.symbolic.guards import Guards
 from quantglow.ir.symbolic.size import (
     Size,
-    aligned,
+    align,
     broadcast_shapes,
     has_free,
     integers,
@@ -144,7 +144,7 @@ def test_likely_is_the_hint() -> None:
 
 def test_helpers_of_memory() -> None:
     (t,), _ = made(T=100)
-    assert likely(aligned(t, 64)) == 128
+    assert likely(align(t, 64)) == 128
     assert surely_divides(64, t * 128) and not surely_divides(64, t)
 
 

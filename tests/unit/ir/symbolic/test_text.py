@@ -11,10 +11,10 @@ from quantglow.ir.symbolic.size import Size, symbols
 from quantglow.ir.symbolic.text import (
     guard_text,
     identifiers,
+    parse_tree,
     read_expression,
     read_guards,
     size_from,
-    tree_of,
 )
 from tests.unit.ir.symbolic.test_expression import EXPRESSIONS
 
@@ -55,7 +55,7 @@ def test_other_guards_are_refused(text: str) -> None:
 
 def test_the_sign_of_a_divisor_is_a_guard() -> None:
     sizes, guards = symbols(HINTS)
-    found = size_from(tree_of("floor(50*max(T-8,0),9-T)"), sizes)
+    found = size_from(parse_tree("floor(50*max(T-8,0),9-T)"), sizes)
     assert isinstance(found, Size)
     assert list(guards.recorded) == [Guard(number(8) - symbol("T"), Relation.NOT_LESS)]
     assert not guards.hold({**HINTS, "T": 10})

@@ -16,7 +16,7 @@ import quantglow as qg
 from quantglow.ir.graph.signature import Port, Signature
 from quantglow.ir.types import DType
 from quantglow.profiling.samples import files as samples
-from quantglow.profiling.samples.feeds import feeds_of, samples_at
+from quantglow.profiling.samples.feeds import read_feeds, samples_at
 from quantglow.support.arrays import Array
 
 ONE = Signature((Port("x", DType.F32, ("n", 3)),), ())
@@ -24,7 +24,7 @@ TWO = Signature((Port("a", DType.F32, ("n", 1)), Port("b", DType.I64, ("n", 2)))
 
 
 def read(data: Any, signature: Signature = ONE) -> list[dict[str, Any]]:
-    return [{n: a.tolist() for n, a in feeds.items()} for feeds in feeds_of(data, signature)]
+    return [{n: a.tolist() for n, a in feeds.items()} for feeds in read_feeds(data, signature)]
 
 
 def rows(count: int = 3) -> Array:
@@ -50,7 +50,7 @@ def test_folders_of_arrays_are_read_in_order(tmp_path: Path) -> None:
 def test_files_of_a_folder_are_read_when_their_samples_are_needed(tmp_path: Path) -> None:
     np.save(tmp_path / "0.npy", rows())
     (tmp_path / "1.npy").write_bytes(b"damaged")
-    feeds = feeds_of(tmp_path, ONE)
+    feeds = read_feeds(tmp_path, ONE)
     assert [next(feeds)["x"].tolist() for _ in range(3)] == [e["x"] for e in EXPECTED]
     with pytest.raises(qg.CalibrationError, match=r"1\.npy'.*Remedy: write it with numpy\.save"):
         next(feeds)

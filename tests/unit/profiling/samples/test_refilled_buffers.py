@@ -10,16 +10,16 @@ import pytest
 
 import quantglow as qg
 from quantglow.api.compare import SampleSplit
-from quantglow.api.models.families import float_family_of
+from quantglow.api.models.families import open_float_family
 from quantglow.api.pipeline.calibration import Validation
-from quantglow.profiling.samples.feeds import feeds_of
+from quantglow.profiling.samples.feeds import read_feeds
 from quantglow.quantization.quantizer import samples_of
 from tests.support.free_network import free_model
 from tests.support.small_network import SHAPE, small_model, small_samples
 
 SAMPLES = small_samples(8)
 MODEL = small_model()
-FAMILY = float_family_of(MODEL)
+FAMILY = open_float_family(MODEL)
 
 
 class Reader:
@@ -46,7 +46,7 @@ def plain(data: Any) -> list[Any]:
 
 
 READS: dict[str, Callable[[Any], Any]] = {
-    "feeds": lambda data: plain(list(feeds_of(data, FAMILY.signature))),
+    "feeds": lambda data: plain(list(read_feeds(data, FAMILY.signature))),
     "profile": lambda data: qg.profile(MODEL, data),
     "recovery": lambda data: plain(samples_of(data, FAMILY.default or FAMILY.at({"x": SHAPE}))),
     "validation": lambda data: plain(Validation.of(data, FAMILY.signature).samples),

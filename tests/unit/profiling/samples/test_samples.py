@@ -10,7 +10,7 @@ import pytest
 import quantglow as qg
 from quantglow.ir.graph.signature import Port, Signature
 from quantglow.ir.types import DType
-from quantglow.profiling.samples.feeds import feeds_of
+from quantglow.profiling.samples.feeds import read_feeds
 from quantglow.profiling.samples.files import without_labels
 from quantglow.support.arrays import Array
 from tests.support.small_network import small_model, small_samples
@@ -54,7 +54,7 @@ class Loader:
 
 
 def read(data: Any, signature: Signature) -> list[dict[str, Any]]:
-    return [{n: a.tolist() for n, a in feeds.items()} for feeds in feeds_of(data, signature)]
+    return [{n: a.tolist() for n, a in feeds.items()} for feeds in read_feeds(data, signature)]
 
 
 def test_batches_of_a_loader_lose_their_labels() -> None:

@@ -15,7 +15,7 @@ import quantglow as qg
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Scatter
 from quantglow.ir.ops.indexing import REDUCTIONS
-from quantglow.profiling.specials import brought, specials_of
+from quantglow.profiling.specials import brought, node_specials
 from tests.support.combinations import covering
 from tests.unit.importer.onnx.onnx_models import Const, floats, single
 from tests.unit.quantization.masked_networks import (
@@ -322,7 +322,7 @@ def test_a_product_of_rows_may_turn_the_sign_of_an_infinity() -> None:
     rows = Constant(name="rows", value=np.int64([0, 1]))
     updates = Constant(name="updates", value=np.float32([-2, 3]))
     specials = {
-        how: specials_of(
+        how: node_specials(
             Scatter(name="y", x=hidden, indices=rows, updates=updates, reduction=how), brought
         )
         for how in REDUCTIONS

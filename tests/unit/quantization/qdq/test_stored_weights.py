@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 import quantglow as qg
 from quantglow.ir.ops import GroupedMatMul
-from quantglow.ir.ops.groupwise import unpacked_codes
+from quantglow.ir.ops.groupwise import unpack_codes
 from quantglow.support.arrays import Array
 
 DEPTH, COLUMNS = 40, 24
@@ -90,7 +90,7 @@ def test_weights_stay_exactly(form: str) -> None:
     proto = model(form)
     graph = quantized(proto, verify=False).graph
     (node,) = (n for n in graph.nodes if isinstance(n, GroupedMatMul))
-    codes = unpacked_codes(node.w.value, node.bits).astype(np.float32)
+    codes = unpack_codes(node.w.value, node.bits).astype(np.float32)
     points = node.midpoint if node.zero_points is None else node.zero_points.value[..., None]
     weights = ((codes - points) * node.scales.value[..., None]).reshape(COLUMNS, -1)[:, :DEPTH].T
     (dequantize,) = (n for n in proto.graph.node if n.op_type == "DequantizeLinear")

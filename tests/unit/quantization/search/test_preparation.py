@@ -26,7 +26,7 @@ from quantglow.ir.ops import (
     Reshape,
     Softmax,
 )
-from quantglow.ir.ops.arithmetic import quant_of
+from quantglow.ir.ops.arithmetic import quantization
 from quantglow.profiling import Range, profile
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.equalization import factors_of
@@ -197,7 +197,7 @@ def test_ranges_refused_on_the_whole_are_kept_in_a_stretch(monkeypatch: pytest.M
     narrow = {"first": Range(0.0, 1e-3), "middle": Range(0.0, 1e-3)}
 
     def noise_of(plan: Plan, *arguments: object) -> float:
-        found = {n.name for n, e in plan.elements.items() if quant_of(e).scale < 1e-5}
+        found = {n.name for n, e in plan.elements.items() if quantization(e).scale < 1e-5}
         return 10.0 if "first" in found else 0.5 if "middle" in found else 1.0
 
     monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: narrow)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.ir.ops.arithmetic import rounded_reals, saturate
+from quantglow.ir.ops.arithmetic import round_reals, saturate
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.quantization.search import reader_errors
 from quantglow.quantization.search.range_errors import (
@@ -32,7 +32,7 @@ TYPES = [
 def test_the_errors_of_all_candidates_are_those_of_each_alone(numbers: list[float]) -> None:
     values = np.array(numbers, np.float32).reshape(-1, 1)
     with np.errstate(all="ignore"):
-        wanted = [rounded_reals(values, element) - values for element in TYPES]
+        wanted = [round_reals(values, element) - values for element in TYPES]
         found = Grids.of(TYPES).errors(values)
     np.testing.assert_array_equal(found, wanted)
 

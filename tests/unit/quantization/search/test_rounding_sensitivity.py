@@ -16,7 +16,7 @@ from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
 from quantglow.ir.ops import Conv, HardSwish, Softmax
-from quantglow.ir.ops.arithmetic import dequantize, quant_of
+from quantglow.ir.ops.arithmetic import dequantize, quantization
 from quantglow.ir.ops.arithmetic import quantize as quantized_array
 from quantglow.quantization.search.fake_quantization import relative_noise
 from quantglow.quantization.search.rounding_sensitivity import (
@@ -49,7 +49,7 @@ def test_a_sensitivity_is_the_error_of_the_outputs_by_one_value() -> None:
         values: dict[str, Any] = {}
         interpret(graph, feeds, [lambda n, v, values=values: values.__setitem__(n.name, v)])
         element = plan.elements[root]
-        rounded = dequantize(quantized_array(values["thin"], element), quant_of(element))
+        rounded = dequantize(quantized_array(values["thin"], element), quantization(element))
         (behind,) = interpret(rest_of(graph), {"thin": rounded})
         noise += np.square(behind - values["last"], dtype=np.float64).sum()
         signal += np.square(values["last"], dtype=np.float64).sum()

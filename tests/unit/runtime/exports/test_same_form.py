@@ -10,7 +10,7 @@ from quantglow.ir.graph.family import Case
 from quantglow.runtime.exports import free_graphs
 from quantglow.runtime.exports.equivalence import differences
 from quantglow.runtime.exports.free_graphs import FreeGraph
-from quantglow.runtime.programs.symbolic_graphs import template_of
+from quantglow.runtime.programs.symbolic_graphs import case_template
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from tests.support.free_network import free_model
 
@@ -20,7 +20,7 @@ def free_graph(model: onnx.ModelProto, shape: tuple[int, ...]) -> FreeGraph:
     programs = qg.compile(model, num_threads=1).specialisations
     assert isinstance(programs, FreeShapes)
     case = Case.of({"x": shape})
-    return FreeGraph.of(programs, template_of(programs.signature, case), case)
+    return FreeGraph.of(programs, case_template(programs.signature, case), case)
 
 
 def from_nodes(nodes: str) -> onnx.ModelProto:

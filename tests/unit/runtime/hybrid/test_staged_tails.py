@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.importer.onnx import divided, open_model, split
+from quantglow.importer.onnx import divide, open_model, split
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.runtime.hybrid.tails import StagedTail
 from quantglow.runtime.shapes import general_programs
@@ -35,7 +35,7 @@ def stages(model: onnx.ModelProto, rows: int = 24) -> Any:
     """The parts of a model's tail."""
     parts = split(open_model(model), {"x": (rows, 16)})
     assert parts is not None
-    return divided(parts.tail, parts.late)
+    return divide(parts.tail, parts.late)
 
 
 def test_an_operator_that_decides_shapes_is_apart() -> None:

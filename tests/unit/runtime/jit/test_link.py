@@ -57,7 +57,7 @@ pytestmark = pytest.mark.skipif(LINKING is None, reason="this processor's object
 
 
 def linked(objects: dict[str, bytes]) -> dict[str, int]:
-    return linker.linked(objects, LINKING)
+    return linker.link(objects, LINKING)
 
 
 def object_of(text: str) -> bytes:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from quantglow.runtime.native.buffers import address_of
+from quantglow.runtime.native.buffers import aligned_address
 from quantglow.support.arrays import Array
 
 
@@ -32,4 +32,4 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_address_is_that_of_the_first_element(layout: str, kind: type) -> None:
     array = LAYOUTS[layout](np.zeros((3, 4), kind))
-    assert address_of(array) == array.ctypes.data
+    assert aligned_address(array) == array.ctypes.data

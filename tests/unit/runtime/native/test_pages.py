@@ -23,7 +23,7 @@ from quantglow.runtime.native.buffers import (
     Allocate,
     LargePages,
     aligned_bytes,
-    mapped_bytes,
+    map_bytes,
 )
 from quantglow.runtime.native.loaded import allocator
 from quantglow.support.arrays import Array
@@ -66,11 +66,11 @@ def test_small_programs_take_small_pages() -> None:
 
 
 def test_mapped_memory_begins_with_a_page() -> None:
-    assert address(mapped_bytes(5)) % PAGE_NBYTES == 0
+    assert address(map_bytes(5)) % PAGE_NBYTES == 0
 
 
 def test_mapped_memory_lives_as_long_as_its_pieces() -> None:
-    memory = mapped_bytes(PAGE_NBYTES)
+    memory = map_bytes(PAGE_NBYTES)
     mapping = weakref.ref(_owner(memory))
     piece = memory[10:20]
     del memory

@@ -60,7 +60,9 @@ def test_rows_of_calls_on_one_thread_are_waited_for(
     threads: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr(executables, "chunks_of", lambda items, *_: rng.choice([0, 4], len(items)))
+    monkeypatch.setattr(
+        executables, "split_chunks", lambda items, *_: rng.choice([0, 4], len(items))
+    )
     graph, feeds = chain(30)
     (wanted,) = interpret(graph, feeds)
     executable = compiled(graph, threads)

@@ -15,12 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.interpreter import interpret
-from quantglow.interpreter.branches import branches_of
+from quantglow.interpreter.branches import find_branches
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Add, Mul, Relu, Tanh, Where
 from quantglow.runtime.programs.build import Compiler
-from quantglow.runtime.programs.segments import SegmentedExecutable, compiled_segments
+from quantglow.runtime.programs.segments import SegmentedExecutable, compile_segments
 from quantglow.support.arrays import Array
 from quantglow.transforms import partition as branches
 from quantglow.transforms.partition import partition
@@ -62,8 +62,8 @@ choosing_graphs = elementwise_graphs(
 
 @given(choosing_graphs, st.tuples(st.booleans(), st.booleans()))
 def test_only_what_the_taken_branches_need_runs(graph: Graph, chosen: tuple[bool, bool]) -> None:
-    backend, found = Counting(), branches_of(graph)
-    parts = compiled_segments(graph, partition(graph, (backend,), found), "native", 1)
+    backend, found = Counting(), find_branches(graph)
+    parts = compile_segments(graph, partition(graph, (backend,), found), "native", 1)
     feeds = feeds_of(graph) | {f"c{i}": np.array(value) for i, value in enumerate(chosen)}
     (result,) = SegmentedExecutable(graph, parts).run(feeds)
     np.testing.assert_array_equal(result, interpret(graph, feeds)[0])

@@ -154,9 +154,9 @@ def resigned(members: dict[str, bytes], **changes: Any) -> None:
     """Change the manifest and make its hashes fit again, as an attacker would."""
     manifest = json.loads(members["manifest.json"])
     names = [name for name in members if name != "manifest.json"]
-    manifest["members"] = {name: archives.described(members[name]) for name in names}
+    manifest["members"] = {name: archives.describe(members[name]) for name in names}
     manifest.update(changes)
-    manifest["sha256"] = archives.digest_of(manifest)
+    manifest["sha256"] = archives.manifest_digest(manifest)
     members["manifest.json"] = json.dumps(manifest).encode()
 
 
@@ -184,7 +184,7 @@ def test_a_member_gives_no_more_than_its_directory_says(saved: Path) -> None:
         archive.writestr("graph.txt", bytes(1 << 20))
         archive.getinfo("graph.txt").file_size = 1 << 10
     with zipfile.ZipFile(path) as archive, pytest.raises(zipfile.BadZipFile, match="CRC"):
-        members_module.content_of(archive, "graph.txt")
+        members_module.read_member(archive, "graph.txt")
 
 
 def test_members_that_share_bytes_are_refused(tmp_path: Path) -> None:

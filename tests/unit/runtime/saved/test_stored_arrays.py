@@ -25,7 +25,13 @@ from quantglow.runtime.saved.members import (
     is_bounded,
     write_members,
 )
-from quantglow.runtime.saved.stored_arrays import BASES, ArrayForms, ArrayStore, from_npy, member_of
+from quantglow.runtime.saved.stored_arrays import (
+    BASES,
+    ArrayForms,
+    ArrayStore,
+    from_npy,
+    member_name,
+)
 from quantglow.support import pages
 from quantglow.support.arrays import Array
 
@@ -44,11 +50,11 @@ def read_back(store: ArrayStore) -> dict[int, Array]:
     members = store.members()
     forms = ArrayForms.of(json.loads(json.dumps(store.manifest())))
     assert forms.members(store.numbers.values()) == set(members)
-    contents = {name: b"".join(pages.pieces_of(member)) for name, member in members.items()}
+    contents = {name: b"".join(pages.iterate_pieces(member)) for name, member in members.items()}
     assert list(map(len, contents.values())) == list(map(len, members.values()))
     written = forms.unpacked(contents.pop("constants/packed.bin", b""))
     large = forms.stored(store.numbers.values()) - written.keys()
-    written |= {n: from_npy(contents[member_of(n)]) for n in large}
+    written |= {n: from_npy(contents[member_name(n)]) for n in large}
     return forms.arrays({n: forms.widened(n, array) for n, array in written.items()})
 
 
@@ -109,7 +115,7 @@ def test_a_file_shorter_than_its_header_says_is_refused(size: int) -> None:
 
 def test_a_large_array_has_a_member_of_its_own() -> None:
     large = np.random.default_rng(0).integers(-127, 128, 1 << 17, np.int8)
-    assert set(stored([large])[0].members()) == {member_of(0)}
+    assert set(stored([large])[0].members()) == {member_name(0)}
 
 
 def test_float32_that_float16_holds_takes_half_the_bytes() -> None:
@@ -171,7 +177,7 @@ def test_a_file_may_expand_so_many_times() -> None:
 def test_arrays_in_pages_are_written_without_a_copy_of_them(tmp_path: Path, kind: Any) -> None:
     noise = np.random.default_rng(1).standard_normal((3 << 20) // 4).astype(kind)
     noise = noise.astype(np.float32)
-    found = pages.paged(np.roll(noise, n) for n in range(16))
+    found = pages.page(np.roll(noise, n) for n in range(16))
     assert found is not None
     tracemalloc.start()
     store, _ = stored(found)

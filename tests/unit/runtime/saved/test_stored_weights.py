@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.importer.onnx import Source, restored, stored
-from quantglow.importer.onnx.nodes.values import array_of
+from quantglow.importer.onnx import Source, restore, store
+from quantglow.importer.onnx.nodes.values import tensor_array
 from quantglow.ir.graph.node import Constant
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
@@ -132,30 +132,32 @@ def test_a_tensor_that_the_graph_has_comes_back_bit_for_bit(order: list[int], se
     w = np.random.default_rng(seed).standard_normal((64, 8, 3, 3)).astype(np.float32)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w1"))
     constant = Constant(name="moved", value=np.ascontiguousarray(w.transpose(order)))
-    data, places = stored(Source(model), [constant], None)
+    data, places = store(Source(model), [constant], None)
     assert places["w1"]["graph"] == "moved"
-    found = restored(data, json.loads(json.dumps(places)), [constant])
+    found = restore(data, json.loads(json.dumps(places)), [constant])
     (tensor,) = [t for t in found.proto.graph.initializer if t.name == "w1"]
-    np.testing.assert_array_equal(array_of(tensor), w)
+    np.testing.assert_array_equal(tensor_array(tensor), w)
 
 
 @pytest.mark.parametrize("is_raw", [True, False])
 def test_tensors_of_float16_are_stored_once(is_raw: bool) -> None:
     model = large_model()
     for tensor in model.graph.initializer:
-        array = array_of(tensor).astype(np.float16)
+        array = tensor_array(tensor).astype(np.float16)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
         if not is_raw:
             tensor.ClearField("raw_data")
             tensor.int32_data.extend(array.view(np.uint16).reshape(-1).tolist())
-    wide = {t.name: array_of(t).astype(np.float32) for t in model.graph.initializer}
+    wide = {t.name: tensor_array(t).astype(np.float32) for t in model.graph.initializer}
     name = next(name for name, array in wide.items() if array.shape == (64, 64, 1, 1))
     constants = [
         Constant(name="known", value=np.ascontiguousarray(wide[name].transpose(1, 0, 2, 3)))
     ]
-    data, places = stored(Source(model), constants, None)
+    data, places = store(Source(model), constants, None)
     assert {key: place["graph"] for key, place in places.items()} == {name: "known"}
-    found = {t.name: array_of(t) for t in restored(data, places, constants).proto.graph.initializer}
+    found = {
+        t.name: tensor_array(t) for t in restore(data, places, constants).proto.graph.initializer
+    }
     assert found[name].dtype == np.float16
     assert len(data) < model.ByteSize() - 2 * wide[name].size
     for key, array in found.items():
@@ -176,7 +178,7 @@ def with_weights(w: Array) -> onnx.ModelProto:
 
 
 def first_weights(source: Any) -> Array:
-    found = {t.name: array_of(t) for t in source.proto.graph.initializer}
+    found = {t.name: tensor_array(t) for t in source.proto.graph.initializer}
     return np.asarray(found["w1"])
 
 
@@ -187,9 +189,9 @@ def test_a_float_tensor_that_was_rescaled_comes_back_bit_for_bit(seed: int) -> N
     w = rng.standard_normal((64, 8, 3, 3)).astype(np.float32)
     rescaled = (w * factors_for(w, rng)).transpose(2, 3, 1, 0)
     constant = Constant(name="folded", value=np.ascontiguousarray(rescaled))
-    data, places = stored(Source(with_weights(w)), [constant], None)
+    data, places = store(Source(with_weights(w)), [constant], None)
     assert places == {"w1": {"graph": "folded", "perm": [2, 3, 1, 0], "exact": True}}
-    found = restored(data, json.loads(json.dumps(places)), [constant])
+    found = restore(data, json.loads(json.dumps(places)), [constant])
     assert first_weights(found).tobytes() == w.tobytes()
 
 
@@ -204,9 +206,9 @@ def test_a_tensor_is_stored_as_factors_of_the_codes_rounded_from_it(seed: int) -
     quant = QuantParams.symmetric(steps.astype(np.float32), 3)
     value, element = np.clip(codes, -127, 127).astype(np.int8), ElementType(DType.I8, quant)
     constant = Constant(name="codes", value=value, element=element)
-    data, places = stored(Source(with_weights(w)), [constant], lambda source: True)
+    data, places = store(Source(with_weights(w)), [constant], lambda source: True)
     assert places["w1"] == {"graph": "codes", "perm": [2, 3, 1, 0], "scaled": True}
-    found = first_weights(restored(data, json.loads(json.dumps(places)), [constant]))
+    found = first_weights(restore(data, json.loads(json.dumps(places)), [constant]))
     own_steps = steps[:, None, None, None] * np.abs(w / rescaled.transpose(3, 2, 0, 1))
     assert (np.abs(found - w) <= 3.1 * own_steps).all()
 
@@ -223,7 +225,7 @@ def test_a_constant_that_is_another_tensor_is_not_taken_for_factors() -> None:
         ),
         Constant(name="floats", value=values.astype(np.float32)),
     ]
-    _, places = stored(Source(large_model()), others, lambda source: True)
+    _, places = store(Source(large_model()), others, lambda source: True)
     assert places["w1"] == {"axis": 0}
 
 
@@ -238,28 +240,28 @@ def test_factors_that_are_not_whole_are_refused(case: str) -> None:
     constant = Constant(name="folded", value=np.ones((64, 64), np.float32))
     place = {"graph": "folded", "perm": [0, 1, 2, 3], **DAMAGED_PLACES[case]}
     with pytest.raises(ValueError, match="'w2': its factors are not whole"):
-        restored(large_model().SerializeToString(), {"w2": place}, [constant])
+        restore(large_model().SerializeToString(), {"w2": place}, [constant])
 
 
 def test_tensors_that_may_be_rounded_come_back_within_half_a_step() -> None:
     model = large_model()
-    data, places = stored(Source(model), [], lambda source: True)
+    data, places = store(Source(model), [], lambda source: True)
     assert places.keys() == {"w1", "w2", "w3"}
-    found = {t.name: array_of(t) for t in restored(data, places, []).proto.graph.initializer}
+    found = {t.name: tensor_array(t) for t in restore(data, places, []).proto.graph.initializer}
     for tensor in model.graph.initializer:
-        w, step = array_of(tensor), np.abs(array_of(tensor)).max() / 127
+        w, step = tensor_array(tensor), np.abs(tensor_array(tensor)).max() / 127
         assert np.abs(found[tensor.name] - w).max() <= 0.51 * step
 
 
 def test_weights_that_must_stay_exact_are_found_by_bisection() -> None:
     model = large_model()
-    exact = {t.name: array_of(t) for t in model.graph.initializer}
+    exact = {t.name: tensor_array(t) for t in model.graph.initializer}
 
     def is_same(source: Any) -> bool:
-        found = {t.name: array_of(t) for t in source.proto.graph.initializer}
+        found = {t.name: tensor_array(t) for t in source.proto.graph.initializer}
         return bool((found["w2"] == exact["w2"]).all())
 
-    _, places = stored(Source(model), [], is_same)
+    _, places = store(Source(model), [], is_same)
     assert places.keys() == {"w1", "w3"}
 
 
@@ -267,7 +269,7 @@ def test_weights_in_the_field_of_their_type_come_back(tmp_path: Path) -> None:
     """Older exporters write them so: ``float_data`` instead of raw bytes."""
     model = large_model()
     for tensor in model.graph.initializer:
-        values = array_of(tensor).reshape(-1)
+        values = tensor_array(tensor).reshape(-1)
         tensor.ClearField("raw_data")
         tensor.float_data.extend(values.tolist())
     samples = [image(shape, seed) for seed in range(2) for shape in SIZES]

@@ -203,8 +203,8 @@ def edited(saved: Path, folder: Path, edit: Callable[[dict[str, Any]], object]) 
     manifest, free = json.loads(members["manifest.json"]), json.loads(members["free.json"])
     edit(free)
     members["free.json"] = json.dumps(free).encode()
-    manifest["members"]["free.json"] = archives.described(members["free.json"])
-    manifest["sha256"] = archives.digest_of(manifest)
+    manifest["members"]["free.json"] = archives.describe(members["free.json"])
+    manifest["sha256"] = archives.manifest_digest(manifest)
     members["manifest.json"] = json.dumps(manifest).encode()
     path = folder / "edited.qgm"
     with zipfile.ZipFile(path, "w") as archive:

@@ -16,7 +16,7 @@ from quantglow.importer.onnx import open_model
 from quantglow.importer.onnx.resolvers import external
 from quantglow.ir.graph.attributes import encode
 from quantglow.ir.graph.family import Case
-from quantglow.ir.symbolic.size import expression_of, sized
+from quantglow.ir.symbolic.size import size, to_expression
 from quantglow.runtime.shapes import general_programs, general_segments
 from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram
 from quantglow.runtime.shapes.specializations import FOR_ALL
@@ -134,8 +134,8 @@ def test_a_shape_for_which_a_formula_is_wrong_gets_a_program_of_its_own(
         hint = {size.expression: size.hint for size in sizes}
         height = next(size for size in sizes if "H" in str(size.expression))
         for name, kind in found.items():
-            off = sized(
-                expression_of(height) + expression_of(-hint[height.expression]), sizes[0].guards
+            off = size(
+                to_expression(height) + to_expression(-hint[height.expression]), sizes[0].guards
             )
             found[name] = kind.with_shape((*kind.shape[:2], kind.shape[2] + off, kind.shape[3]))
         return found

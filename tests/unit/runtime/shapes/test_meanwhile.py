@@ -267,7 +267,7 @@ def test_no_call_loads_the_session(
 def test_calls_wait_if_no_thread_can_be_started(
     compiled: Any, monkeypatch: pytest.MonkeyPatch, is_int8: Check
 ) -> None:
-    monkeypatch.setattr(background, "started", lambda name, work: None)
+    monkeypatch.setattr(background, "start", lambda name, work: None)
     assert is_int8(compiled(image(NEW)), NEW)
 
 

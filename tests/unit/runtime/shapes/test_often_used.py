@@ -79,7 +79,7 @@ def test_warming_up_may_compile_it_at_once(compiled: Any, tmp_path: Path) -> Non
 
 def test_the_first_program_of_its_own_stays(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Callable[[], object]] = []
-    monkeypatch.setattr(threads, "started", lambda name, work: started.append(work))
+    monkeypatch.setattr(threads, "start", lambda name, work: started.append(work))
     compiled(image(FIRST))
     for _ in range(3):
         assert not isinstance(served(compiled), Specialisation)

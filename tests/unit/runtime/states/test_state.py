@@ -311,7 +311,7 @@ def test_calls_at_once_take_one_place_among_the_growths(
 ) -> None:
     """A template is read before the lock is taken: here by both threads, before either has it."""
     config, model = CONFIGS[False], compiled_of(CONFIGS[False])
-    usual, made = state_programs.template_of, state_programs.Growth
+    usual, made = state_programs.case_template, state_programs.Growth
     together, growths, states = threading.Barrier(2, timeout=60), [], []
     callers = threading.local()
 
@@ -330,7 +330,7 @@ def test_calls_at_once_take_one_place_among_the_growths(
         state.run(None, fed(config, prompt(1, 4), 0))
         states.append(state.length)
 
-    monkeypatch.setattr(state_programs, "template_of", met)
+    monkeypatch.setattr(state_programs, "case_template", met)
     monkeypatch.setattr(state_programs, "Growth", counted)
     threads = [threading.Thread(target=call) for _ in range(2)]
     for thread in threads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from quantglow.support.processes.threads import renewed_after_fork
+from quantglow.support.processes.threads import renew_after_fork
 from tests.unit.forking import exit_code_of_child
 
 renewed: list[str] = []
@@ -16,7 +16,7 @@ class Shared:
 
     def __init__(self, name: str, last: bool = False) -> None:
         self.name = name
-        renewed_after_fork(self, last=last)
+        renew_after_fork(self, last=last)
 
     def forget_threads(self) -> None:
         renewed.append(self.name)

@@ -19,8 +19,8 @@ from quantglow.support.processes.isolation import (
     ChildTimeout,
     IsolationError,
     RaisedInChild,
-    called,
-    started,
+    call_isolated,
+    start,
 )
 
 PLACE = "tests.unit.isolated_calls:"
@@ -41,45 +41,47 @@ def open_files() -> int:
 
 def test_arrays_and_facts_go_there_and_back() -> None:
     for array, found in zip(
-        ARRAYS, called(PLACE + "echoed", ARRAYS, {"a": [1, None]}, seconds=SECONDS), strict=True
+        ARRAYS,
+        call_isolated(PLACE + "echoed", ARRAYS, {"a": [1, None]}, seconds=SECONDS),
+        strict=True,
     ):
         assert (found.dtype, found.shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(found, array)
 
 
 def test_the_function_runs_in_another_process() -> None:
-    (found,) = called(PLACE + "process_id", seconds=SECONDS)
+    (found,) = call_isolated(PLACE + "process_id", seconds=SECONDS)
     assert found[0] != os.getpid()
     assert found[1] == os.getpid()
 
 
 def test_printed_garbage_does_not_disturb_the_result() -> None:
-    (found,) = called(PLACE + "shout", [np.arange(3)], seconds=SECONDS)
+    (found,) = call_isolated(PLACE + "shout", [np.arange(3)], seconds=SECONDS)
     np.testing.assert_array_equal(found, np.arange(3))
 
 
 def test_a_crash_is_an_error_with_the_name_of_the_signal() -> None:
     with pytest.raises(ChildDied, match=r"signal 11 \(SIGSEGV\): before the end"):
-        called(PLACE + "crash", seconds=SECONDS)
+        call_isolated(PLACE + "crash", seconds=SECONDS)
 
 
 @pytest.mark.parametrize("name", ["hang", "hang_in_silence"])
 def test_a_hang_ends_at_the_time_limit(name: str) -> None:
     start = time.monotonic()
     with pytest.raises(ChildTimeout, match="longer than 1 s"):
-        called(PLACE + name, seconds=1)
+        call_isolated(PLACE + name, seconds=1)
     assert time.monotonic() - start < 30
 
 
 def test_exhausted_memory_is_an_error() -> None:
     with pytest.raises(RaisedInChild, match="Memory") as caught:
-        called(PLACE + "exhaust_memory", seconds=SECONDS, nbytes=MEMORY)
+        call_isolated(PLACE + "exhaust_memory", seconds=SECONDS, nbytes=MEMORY)
     assert "MemoryError" in caught.value.kind
 
 
 def test_an_exception_keeps_its_type_and_text() -> None:
     with pytest.raises(RaisedInChild, match="KeyError: 'no such thing'") as caught:
-        called(PLACE + "fail", seconds=SECONDS)
+        call_isolated(PLACE + "fail", seconds=SECONDS)
     assert caught.value.kind == "KeyError"
 
 
@@ -94,7 +96,7 @@ def test_an_exception_keeps_its_type_and_text() -> None:
 )
 def test_other_ends_are_errors(name: str, kind: type[IsolationError], message: str) -> None:
     with pytest.raises(kind, match=message):
-        called(PLACE + name, seconds=SECONDS)
+        call_isolated(PLACE + name, seconds=SECONDS)
 
 
 @pytest.mark.parametrize("interpreter", ["", "/no/such/python", "/bin/false", None])
@@ -103,29 +105,27 @@ def test_without_an_interpreter_it_is_an_error(
 ) -> None:
     monkeypatch.setattr(sys, "executable", interpreter)
     with pytest.raises(ChildDied):
-        called(PLACE + "echoed", seconds=SECONDS)
+        call_isolated(PLACE + "echoed", seconds=SECONDS)
 
 
 def test_a_call_that_nobody_waits_for_ends_with_its_block() -> None:
-    with started(PLACE + "hang", seconds=SECONDS) as call:
+    with start(PLACE + "hang", seconds=SECONDS) as call:
         assert call.process.poll() is None
     assert call.process.returncode == -signal.SIGKILL
 
 
 def test_an_exception_in_the_block_ends_the_child() -> None:
-    with pytest.raises(KeyboardInterrupt), started(PLACE + "hang", seconds=SECONDS) as call:
+    with pytest.raises(KeyboardInterrupt), start(PLACE + "hang", seconds=SECONDS) as call:
         raise KeyboardInterrupt
     assert call.process.returncode == -signal.SIGKILL
 
 
 def test_nothing_stays_open() -> None:
-    called(PLACE + "echoed", ARRAYS, seconds=SECONDS)
+    call_isolated(PLACE + "echoed", ARRAYS, seconds=SECONDS)
     before = open_files()
     for name in ("echoed", "crash", "fail"):
-        with (
-            pytest.raises(IsolationError) if name != "echoed" else started(PLACE + name, seconds=1)
-        ):
-            called(PLACE + name, seconds=SECONDS)
+        with pytest.raises(IsolationError) if name != "echoed" else start(PLACE + name, seconds=1):
+            call_isolated(PLACE + name, seconds=SECONDS)
     assert open_files() == before
 
 
@@ -133,7 +133,7 @@ def test_threads_call_at_the_same_time() -> None:
     found: dict[int, list[Array]] = {}
 
     def call(i: int) -> None:
-        found[i] = called(PLACE + "echoed", [np.array([i])], seconds=SECONDS)
+        found[i] = call_isolated(PLACE + "echoed", [np.array([i])], seconds=SECONDS)
 
     threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
     for thread in threads:

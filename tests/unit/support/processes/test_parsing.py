@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from quantglow.ir.graph.text import unquote
-from quantglow.ir.symbolic.text import tree_of
+from quantglow.ir.symbolic.text import parse_tree
 from quantglow.runtime.saved.stored_arrays import from_npy, npy
 from quantglow.support.files import read_arrays
-from quantglow.support.processes.threads import ATTEMPTS, undisturbed
+from quantglow.support.processes.threads import ATTEMPTS, run_undisturbed
 
 SECONDS = 0.5
 TEXT = f"f({','.join(f'a{i}=-{i}+({i},(1,(2,3)))' for i in range(50))})"
@@ -69,7 +69,7 @@ def test_threads_that_parse_at_once_are_not_disturbed(tmp_path: Path) -> None:
 
     array = npy(np.zeros((3, 4), np.int8))
     calls = [
-        lambda: tree_of(TEXT),
+        lambda: parse_tree(TEXT),
         lambda: unquote("'name'"),
         lambda: from_npy(array),
         lambda: read_arrays(tmp_path / "x.npz"),
@@ -99,9 +99,9 @@ def disturbed(times: int) -> Callable[[], str]:
 
 
 def test_a_disturbed_call_is_repeated() -> None:
-    assert undisturbed(disturbed(3)) == "a tree"
+    assert run_undisturbed(disturbed(3)) == "a tree"
 
 
 def test_a_call_that_is_always_disturbed_raises() -> None:
     with pytest.raises(SystemError, match="recursion depth"):
-        undisturbed(disturbed(ATTEMPTS))
+        run_undisturbed(disturbed(ATTEMPTS))

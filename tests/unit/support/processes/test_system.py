@@ -13,7 +13,12 @@ from quantglow.codegen.llvm.isa.waiting import polling
 from quantglow.support import private_folder
 from quantglow.support.private_folder import PrivateFolder
 from quantglow.support.processes import isolation, system
-from quantglow.support.processes.isolation import ChildDied, ChildTimeout, RaisedInChild, called
+from quantglow.support.processes.isolation import (
+    ChildDied,
+    ChildTimeout,
+    RaisedInChild,
+    call_isolated,
+)
 
 WITHOUT = """
 import os, sys, mmap, signal, subprocess, tempfile, asyncio, socket, numpy, scipy, onnx, threading
@@ -87,14 +92,14 @@ def _channel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("_channel")
 def test_children_return_raise_end_and_are_ended() -> None:
     place = f"{__name__}:double"
-    (found,) = called(place, [np.arange(3)], seconds=60)
+    (found,) = call_isolated(place, [np.arange(3)], seconds=60)
     np.testing.assert_array_equal(found, [0, 2, 4])
     with pytest.raises(RaisedInChild, match="no"):
-        called(place, [], {"fail": True}, seconds=60)
+        call_isolated(place, [], {"fail": True}, seconds=60)
     with pytest.raises(ChildDied, match="exit code 3"):
-        called(place, [], {"end": True}, seconds=60)
+        call_isolated(place, [], {"end": True}, seconds=60)
     with pytest.raises(ChildTimeout):
-        called(place, [], {"hang": True}, seconds=2)
+        call_isolated(place, [], {"hang": True}, seconds=2)
 
 
 @pytest.mark.parametrize("has_descriptors", [True, False])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops import Conv
-from quantglow.ir.ops.work import macs_of
+from quantglow.ir.ops.work import count_macs
 from quantglow.transforms.lowering import lower
 from quantglow.transforms.lowering.minimal_filtering import minimal_filtering
 from quantglow.transforms.lowering.symmetry import fold_symmetric_filters, fold_symmetric_products
@@ -31,7 +31,7 @@ def assert_lowers(graph: Graph) -> None:
 
 
 def products(graph: Graph) -> int:
-    return sum(macs_of(node) for node in graph.nodes if isinstance(node, Conv))
+    return sum(count_macs(node) for node in graph.nodes if isinstance(node, Conv))
 
 
 @moderate

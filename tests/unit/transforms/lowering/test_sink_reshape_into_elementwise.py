@@ -16,7 +16,7 @@ from quantglow.ir.program.program import Compute, Copy
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType, f32
 from quantglow.memory.planner import plan_memory
 from quantglow.transforms.lowering import lower
-from quantglow.transforms.lowering.views import grouped
+from quantglow.transforms.lowering.views import group
 from quantglow.transforms.program.generate import generate
 
 CODES = ElementType(DType.I8, QuantParams.per_tensor(0.05, -3))
@@ -103,15 +103,15 @@ def test_other_neighbours_are_left_to_resize(sizes: tuple[int, int]) -> None:
 def test_groups_multiply_to_their_axes(factors: list[list[int]]) -> None:
     shape = tuple(int(np.prod(group)) for group in factors)
     cells = tuple(size for group in factors for size in group)
-    found = grouped(shape, cells)
+    found = group(shape, cells)
     assert found is not None
     assert tuple(int(np.prod(group)) for group in found) == shape
     assert tuple(size for group in found for size in group) == cells
 
 
 def test_an_axis_of_several_has_no_group() -> None:
-    assert grouped((4, 6), (8, 3)) is None
-    assert grouped((2, 3), (2, 3, 2)) is None
+    assert group((4, 6), (8, 3)) is None
+    assert group((2, 3), (2, 3, 2)) is None
 
 
 def test_two_views_do_not_chase_each_other() -> None:

@@ -16,7 +16,7 @@ from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Concat, Conv
 from quantglow.transforms.lowering import lower
 from quantglow.transforms.lowering.split_batch import split_batch
-from quantglow.transforms.lowering.trimming import MOST_PIECES, pieces_of, split_by_padding
+from quantglow.transforms.lowering.trimming import MOST_PIECES, result_ranges, split_by_padding
 from tests.generators.quantized_graphs.convolutions import Case, floats, integers
 from tests.support.effort import moderate
 from tests.support.equality import assert_equal_values
@@ -89,7 +89,9 @@ def test_pieces_leave_out_products_of_padding(
 def test_pieces_are_those_whose_results_see_the_same_taps() -> None:
     ((_, conv),) = integers(wide(33, 24))[0].outputs
     assert isinstance(conv, Conv)
-    found = [(piece.begin, piece.length, piece.first, piece.taps) for piece in pieces_of(conv, 0)]
+    found = [
+        (piece.begin, piece.length, piece.first, piece.taps) for piece in result_ranges(conv, 0)
+    ]
     assert found == [(0, 9, 1, 2), (9, 15, 1, 1), (24, 9, 0, 2)]
 
 

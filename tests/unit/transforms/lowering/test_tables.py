@@ -11,7 +11,7 @@ from quantglow.transforms.lowering import (
     VIEW_PRIMITIVES,
     lowering_rules,
 )
-from quantglow.transforms.lowering.rules import FALLBACK, LEAVES, rule_of
+from quantglow.transforms.lowering.rules import FALLBACK, LEAVES, find_rule
 
 PRIMITIVES = (
     *COMPUTE_PRIMITIVES,
@@ -24,7 +24,7 @@ PRIMITIVES = (
 
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_every_operator_can_be_lowered(name: str) -> None:
-    assert OPS[name] in PRIMITIVES or rule_of(OPS[name]) is not None
+    assert OPS[name] in PRIMITIVES or find_rule(OPS[name]) is not None
 
 
 @pytest.mark.parametrize("cls", lowering_rules, ids=lambda c: c.__name__)

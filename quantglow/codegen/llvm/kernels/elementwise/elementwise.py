@@ -276,7 +276,7 @@ class Quantized:
 
     @staticmethod
     def of(expression: Expr, dtype: DType) -> Quantized | None:
-        """The parts of what ``expression.quantized`` made, None for other expressions."""
+        """The parts of what ``expression.quantize`` made, None for other expressions."""
         match expression:
             case Expr(
                 op="iadd",

@@ -17,7 +17,7 @@ from quantglow.codegen.llvm.kernels.vector.loops import Axis
 from quantglow.codegen.llvm.kernels.vector.scalars import LANE_TYPES, Scalars
 from quantglow.codegen.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.ir.ops.expression import Expr, arg
-from quantglow.ir.ops.functions import ROW_FUNCTIONS, kind_of
+from quantglow.ir.ops.functions import ROW_FUNCTIONS, dtype_kind
 from quantglow.ir.symbolic.size import is_free, likely, surely_divides
 from quantglow.ir.types import DType
 
@@ -64,7 +64,7 @@ def row_parts(
     if len(axes) < 2 or likely(math.prod(axis.size for axis in axes[:-1])) < ENOUGH_ROWS:
         return plain
     same = {i for i in range(len(dtypes)) if not any(a.strides[i + 1] for a in axes[:-1])}
-    kinds = tuple(map(kind_of, dtypes))
+    kinds = tuple(map(dtype_kind, dtypes))
     parts = tuple(dict.fromkeys(_largest_invariants(expression, same, kinds)))
     if not parts:
         return plain

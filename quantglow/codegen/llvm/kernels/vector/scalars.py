@@ -20,7 +20,7 @@ from quantglow.codegen.llvm.kernels.vector.vectors import (
     quotient_at_most,
 )
 from quantglow.ir.ops.expression import Expr
-from quantglow.ir.ops.functions import SELECT, kind_of
+from quantglow.ir.ops.functions import SELECT, dtype_kind
 from quantglow.ir.ops.unary import SMALLEST_EXPONENT
 from quantglow.ir.symbolic.size import is_free
 from quantglow.ir.types import DType
@@ -85,7 +85,7 @@ class Scalars:
     @cached_property
     def operand_kinds(self) -> tuple[str, ...]:
         """``kind_of`` of each operand."""
-        return tuple(map(kind_of, self.dtypes))
+        return tuple(map(dtype_kind, self.dtypes))
 
     def lanes_of(self, expr: Expr) -> str:
         """The LLVM type of an expression's lanes."""

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from quantglow.importer.onnx.nodes.context import Call, Unsupported
-from quantglow.importer.onnx.nodes.values import KnownSizes, KnownValue, Value, shape_of
+from quantglow.importer.onnx.nodes.values import KnownSizes, KnownValue, Value, value_shape
 from quantglow.importer.onnx.operators.controlflow.subgraphs import (
     ImportBody,
     copied_names,
@@ -23,7 +23,7 @@ from quantglow.importer.onnx.operators.controlflow.subgraphs import (
     names_read_by,
     original,
     originals,
-    reranked,
+    rerank,
 )
 from quantglow.importer.onnx.operators.tensor.shape import normal
 from quantglow.importer.onnx.operators.tensor.slicing import SliceRange, along_span
@@ -61,8 +61,8 @@ def by_count(call: Call, number: Node, following: Node) -> Iterator[Condition]:
         limit = _scalar(call, call.tensor(0), DType.I64)
         less = fn("lt", arg(0), arg(1))
         yield (
-            computed(call, "some", less, number, limit, out=DType.BOOL),
-            computed(call, "more", less, following, limit, out=DType.BOOL),
+            compute(call, "some", less, number, limit, out=DType.BOOL),
+            compute(call, "more", less, following, limit, out=DType.BOOL),
         )
 
 
@@ -81,14 +81,14 @@ def _scalar(call: Call, x: Node, dtype: DType) -> Node:
     return x if not x.type.shape else Reshape(name=call.derived("scalar"), x=x, shape=())
 
 
-def all_of(call: Call, values: Sequence[Node]) -> Node:
+def conjunction(call: Call, values: Sequence[Node]) -> Node:
     """Whether all conditions hold."""
     if len(values) == 1:
         return values[0]
-    return computed(call, "both", fn("and", arg(0), arg(1)), *values, out=DType.BOOL)
+    return compute(call, "both", fn("and", arg(0), arg(1)), *values, out=DType.BOOL)
 
 
-def computed(
+def compute(
     call: Call, tag: str, expression: Expr, *args: Node, out: DType = DType.I64
 ) -> Elementwise:
     element = ElementType(out)
@@ -228,7 +228,7 @@ class _LoopBody:
 
     def of(self, number: int, name: str, maker: onnx.NodeProto) -> Growing | None:
         """A value that a node appends to; None where the body reads other rows than the last."""
-        dims = shape_of(self.call.scope.values[self.call.proto.input[2 + number]])
+        dims = value_shape(self.call.scope.values[self.call.proto.input[2 + number]])
         axis = Call(maker, self.call.scope).integer("axis", 1)
         if dims is None or not -len(dims) <= axis < len(dims):
             return None
@@ -350,7 +350,7 @@ class CarriedState:
         grows = self.growing.get(number)
         if grows is not None:
             return grows.window(grows.first())
-        return reranked(self.call, self.call.scope.tensor(self.call.proto.input[2 + number]), shape)
+        return rerank(self.call, self.call.scope.tensor(self.call.proto.input[2 + number]), shape)
 
     def next_values(self, outputs: Sequence[Node]) -> list[Node]:
         """The changing values of the next trip, then the values that each trip stacks, with those
@@ -390,7 +390,7 @@ class CarriedState:
                 yield str(name), self.fixed[number]
 
 
-def zeros_of(call: Call, kind: TensorType) -> Node:
+def zeros_node(call: Call, kind: TensorType) -> Node:
     """A first value for what the first trip replaces unread."""
     shape = tuple(1 if is_free(size) else size for size in kind.shape)
     zeros = Constant(name=call.derived("unread"), value=np.zeros(shape, kind.dtype.numpy))

@@ -14,16 +14,16 @@ from quantglow.importer.onnx.operators.controlflow.loop_state import (
     HOLDS,
     CarriedState,
     Growing,
-    all_of,
     by_count,
     by_value,
-    computed,
+    compute,
+    conjunction,
     growing_values,
     most_trips,
     surely_runs,
-    zeros_of,
+    zeros_node,
 )
-from quantglow.importer.onnx.operators.controlflow.subgraphs import ImportBody, closed, inner_values
+from quantglow.importer.onnx.operators.controlflow.subgraphs import ImportBody, close, inner_values
 from quantglow.importer.onnx.operators.tensor.shape import MAX_ELEMENTS, normal
 from quantglow.importer.onnx.operators.tensor.slicing import SliceRange, along_span
 from quantglow.ir.graph.graph import Graph
@@ -88,7 +88,7 @@ class LoopOperands:
         for before, after in zip(self.carried, ends, strict=False):
             if before.type != after.type:
                 raise Changing(f"a value that it carries is {before.type}, then {after.type}")
-        return LoopResults(self, *closed(self.call.scope, inputs, ends))
+        return LoopResults(self, *close(self.call.scope, inputs, ends))
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def import_scan(call: Call, import_body: ImportBody) -> dict[str, Value]:
     states, values = len(call.proto.input) - count, call.tensors()
     axes = call.integers("scan_input_axes", (0,) * count)
     ways = call.integers("scan_input_directions", (0,) * count)
-    sliced = [_sliced(call, *x) for x in zip(values[states:], axes, ways, strict=True)]
+    sliced = [_slice(call, *x) for x in zip(values[states:], axes, ways, strict=True)]
     operands = LoopOperands(call, tuple(values[:states]), tuple(sliced), sliced[0].type.shape[0])
     names = [value.name for value in call.attributes["body"].input]
     inputs = operands.inputs(names)
@@ -147,12 +147,12 @@ def import_scan(call: Call, import_body: ImportBody) -> dict[str, Value]:
     return {
         name: loop.result(call.scope.claim(name), number)
         if number < states
-        else _stacked(call, loop, number, name)
+        else _stack(call, loop, number, name)
         for number, name in loop.outputs(0)
     }
 
 
-def _sliced(call: Call, x: Node, axis: int, way: int) -> Node:
+def _slice(call: Call, x: Node, axis: int, way: int) -> Node:
     """A scan input with its axis in front, in the order of the trips."""
     (axis,) = normal((axis,), x.type.rank)
     if axis:
@@ -161,7 +161,7 @@ def _sliced(call: Call, x: Node, axis: int, way: int) -> Node:
     return reversed_steps(call, x, "backwards") if way else x
 
 
-def _stacked(call: Call, loop: LoopResults, number: int, name: str) -> Node:
+def _stack(call: Call, loop: LoopResults, number: int, name: str) -> Node:
     """A scan output with its axis in the place that the model wants, in its direction."""
     position = number - len(loop.operands.carried)
     count = len(loop.body.outputs) - len(loop.operands.carried)
@@ -180,20 +180,20 @@ def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
     if call.scope.problems:
         raise OfLateShapes("its subgraphs were not looked at")
     try:
-        return widened(call, import_body)
+        return widen(call, import_body)
     except Unsupported as reason:
         call.scope.claimed.difference_update(call.proto.output)
         if isinstance(reason, Changing) and 0 < most_trips(call) <= MOST_UNROLLED:
-            return unrolled(call, import_body)
+            return unroll(call, import_body)
         if growing := growing_values(call, import_body):
             with suppress(Unsupported):
-                return widened(call, import_body, growing)
+                return widen(call, import_body, growing)
         if isinstance(reason, Changing):
             raise OfLateShapes(f"{reason}; {READS_LAST_ROWS}") from None
         raise
 
 
-def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
+def unroll(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """A loop whose values may grow, with nodes of its own for each trip."""
     values, body = call.scope.values, call.attributes["body"]
     names = [value.name for value in body.input]
@@ -213,23 +213,21 @@ def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
     return dict(zip(call.proto.output, [*carried, *stacked], strict=False))
 
 
-def widened(
-    call: Call, import_body: ImportBody, growing: Sequence[Growing] = ()
-) -> dict[str, Value]:
+def widen(call: Call, import_body: ImportBody, growing: Sequence[Growing] = ()) -> dict[str, Value]:
     """A Loop of the graph; carried values of one element have as many dimensions as the body gives
     them."""
     parts = CarriedState.of(call, growing)
     try:
-        return looped(parts, import_body, {})
+        return loop(parts, import_body, {})
     except Widening as widening:
         call.scope.claimed.difference_update(call.proto.output)
         try:
-            return looped(parts, import_body, widening.shapes)
+            return loop(parts, import_body, widening.shapes)
         except Widening:
             raise Changing("the number of dimensions of a value grows in each trip") from None
 
 
-def looped(
+def loop(
     parts: CarriedState, import_body: ImportBody, shapes: Mapping[int, Shape]
 ) -> dict[str, Value]:
     """A Loop of the graph; ``shapes``: those of some carried values of one element, by number.
@@ -248,14 +246,14 @@ def looped(
     holds, *outputs = body_values(call, import_body)
     ends = parts.next_values(outputs)
     _check_ranks(parts, first_values, ends)
-    following = computed(call, "next-trip", fn("iadd", arg(0), lconst(1)), inputs[0])
+    following = compute(call, "next-trip", fn("iadd", arg(0), lconst(1)), inputs[0])
     conditions = [*by_count(call, number, following), *by_value(call, holds)]
     if surely_runs(call):
         _drop_unread(parts, first_values, inputs, ends)
     if conditions:
         if len(ends) > len(first_values):
             raise OfLateShapes("it stacks the values of a number of trips that it computes")
-        before, after = (all_of(call, values) for values in zip(*conditions, strict=True))
+        before, after = (conjunction(call, values) for values in zip(*conditions, strict=True))
         operands = replace(operands, carried=(before, number, *first_values), conditional=True)
         condition = Input(name=call.scope.claim(names[1], derived=True), tensor=before.type)
         inputs, ends = [condition, *inputs], [after, following, *ends]
@@ -297,5 +295,5 @@ def _drop_unread(
     for position, number in enumerate(parts.changing):
         kind = ends[position].type
         if number in parts.unread and first_values[position].type != kind:
-            first_values[position] = zeros_of(parts.call, kind)
+            first_values[position] = zeros_node(parts.call, kind)
             inputs[1 + position] = replace(inputs[1 + position], tensor=kind)

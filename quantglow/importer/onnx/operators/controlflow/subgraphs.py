@@ -42,7 +42,7 @@ class Body:
         return self.nodes[node]
 
 
-def closed(
+def close(
     scope: ImportScope, inputs: Sequence[Input], ends: Sequence[Node]
 ) -> tuple[Graph, tuple[Node, ...]]:
     """The body from ``inputs`` to ``ends``, and the values that it captures."""
@@ -101,16 +101,16 @@ def import_if(call: Call, import_body: ImportBody) -> dict[str, Value]:
 
 
 def chosen_or_missed(call: Call, import_body: ImportBody) -> dict[str, Value]:
-    """``chosen``; where that is refused, the value of the condition would help."""
+    """``choose``; where that is refused, the value of the condition would help."""
     missed = len(call.scope.missed)
     try:
-        return chosen(call, import_body)
+        return choose(call, import_body)
     except Unsupported:
         call.scope.missed[missed:] = [call.tensor(0)]
         raise
 
 
-def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:
+def choose(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """A choice between the results of both branches, which have no effects; ``runtime.branches``
     decides whether the one that is not taken runs.  Refuses branches of which a part is not
     compiled, or that differ in type.
@@ -118,8 +118,8 @@ def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:
     condition = call.tensor(0)
     if condition.type.size != 1:
         raise Unsupported("its condition is no scalar")
-    then_values = computed(call, "then_branch", import_body)
-    else_values = computed(call, "else_branch", import_body)
+    then_values = compute(call, "then_branch", import_body)
+    else_values = compute(call, "else_branch", import_body)
     results: dict[str, Value] = {}
     for position, (x, y) in enumerate(zip(then_values, else_values, strict=True)):
         x, y = of_one_rank(call, x, y)
@@ -138,17 +138,17 @@ def of_one_rank(call: Call, x: Node, y: Node) -> tuple[Node, Node]:
     other, as exporters do not tell scalars from vectors of one element."""
     if not call.scope.loops or x.type.size != 1 or y.type.size != 1:
         return x, y
-    return reranked(call, x, y.type.shape), reranked(call, y, x.type.shape)
+    return rerank(call, x, y.type.shape), rerank(call, y, x.type.shape)
 
 
-def reranked(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
+def rerank(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
     """A value of one element in ``shape``, if that has more dimensions."""
     if x.type.rank >= len(shape):
         return x
     return Reshape(name=call.derived("element"), x=x, shape=shape)
 
 
-def computed(call: Call, branch: str, import_body: ImportBody) -> list[Node]:
+def compute(call: Call, branch: str, import_body: ImportBody) -> list[Node]:
     """The outputs of a branch.  Raises ``Unsupported`` if one of its nodes is not compiled."""
     call.scope.conditions.append((call.tensor(0), branch == "then_branch"))
     try:

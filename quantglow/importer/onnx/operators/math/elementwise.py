@@ -16,7 +16,7 @@ from quantglow.importer.onnx.operators.math.integers import (
     clip_at_run_time,
     integer_fold,
     integer_unary,
-    mapped,
+    map_elements,
 )
 from quantglow.ir import ops
 from quantglow.ir.graph.node import OPS, Node, attribute_fields
@@ -51,7 +51,7 @@ LINEAR = 2.0**-13
 
 
 @importer(*DECLARED)
-def declared(call: Call) -> Node:
+def declare(call: Call) -> Node:
     """A function of one float tensor as it is declared, its attributes by name."""
     if call.proto.op_type in ON_INTEGERS and not call.is_float(0):
         return integer_unary(call)
@@ -124,7 +124,7 @@ def variadic(call: Call) -> Node:
     if not call.is_float(0):
         return integer_fold(call)
     operator = _BINARY[call.proto.op_type]
-    return folded(call, lambda name, x, y: operator(name=name, x=x, y=y), call.result)
+    return fold(call, lambda name, x, y: operator(name=name, x=x, y=y), call.result)
 
 
 @importer("Mean")
@@ -133,11 +133,11 @@ def mean(call: Call) -> Node:
     count = len(call.proto.input)
     if count == 1:
         return call.node(0)
-    total = folded(call, lambda name, x, y: ops.Add(name=name, x=x, y=y), call.derived("sum"))
+    total = fold(call, lambda name, x, y: ops.Add(name=name, x=x, y=y), call.derived("sum"))
     return ops.Mul(name=call.result, x=total, y=call.constant("share", np.array(1 / count)))
 
 
-def folded(call: Call, combine: Callable[[str, Node, Node], Node], last: str) -> Node:
+def fold(call: Call, combine: Callable[[str, Node, Node], Node], last: str) -> Node:
     """``combine`` over all operands; the final node is called ``last``."""
     result, *operands = call.nodes()
     for i, operand in enumerate(operands, 1):
@@ -243,7 +243,7 @@ PLAIN: dict[str, Expr] = {
 @importer(*PLAIN)
 def plain(call: Call) -> Node:
     """Functions without attributes."""
-    return mapped(call, PLAIN[call.proto.op_type], [call.node(0)], DType.F32)
+    return map_elements(call, PLAIN[call.proto.op_type], [call.node(0)], DType.F32)
 
 
 @importer("Sign")
@@ -253,4 +253,4 @@ def sign(call: Call) -> Node:
         return integer_unary(call)
     below = if_negative(X, const(-1), fn("select", fn("eq", X, const(0)), const(0), X))
     value = fn("select", fn("gt", X, const(0)), ONE, below)
-    return mapped(call, value, [call.node(0)], DType.F32)
+    return map_elements(call, value, [call.node(0)], DType.F32)

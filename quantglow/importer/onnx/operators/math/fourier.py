@@ -109,7 +109,7 @@ class Transform:
         return self.matrix(t * bins, 2, self.parts[1]) * self.scale
 
 
-def transformed(call: Call, x: Node, transform: Transform, name: str) -> Node:
+def apply_transform(call: Call, x: Node, transform: Transform, name: str) -> Node:
     """x [..., T, P] as [..., K, Q].  Raises ``Unsupported`` where matrices would be too large."""
     transform.check()
     *batch, _, _ = x.type.shape
@@ -139,7 +139,7 @@ def in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) 
     def reshape(x: Node, *shape: int) -> Node:
         return Reshape(name=call.derived("as"), x=x, shape=shape)
 
-    x = reshape(weighted(call, x, transform), m, a, b, parts)
+    x = reshape(weigh(call, x, transform), m, a, b, parts)
     stage = product(call, transpose(x, 0, 2, 1, 3), transform.first_stage(a))
     by_bin = reshape(transpose(reshape(stage, m, b, a, 2), 2, 0, 1, 3), a, m, b * 2)
     matrix = transform.second_stage(a)
@@ -150,7 +150,7 @@ def in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) 
     return along(name, bins, len(batch), range(transform.bins))
 
 
-def weighted(call: Call, x: Node, transform: Transform) -> Node:
+def weigh(call: Call, x: Node, transform: Transform) -> Node:
     """x [..., T, P] times the weights, and zeros up to n samples."""
     if (transform.weights != 1).any():
         weights = call.constant("weights", transform.weights[:, None])
@@ -168,19 +168,19 @@ def dft(call: Call) -> Node:
     (axis,) = normal((scalar(call, 2, "axis", default),), x.type.rank)
     if axis == last:
         raise ValueError(f"axis {axis} holds the parts of numbers")
-    transform = transform_of(call, x.type.shape[axis], x.type.shape[-1])
+    transform = parse_transform(call, x.type.shape[axis], x.type.shape[-1])
     if transform.samples < x.type.shape[axis]:
         x = along(call.derived("used"), x, axis, range(transform.samples))
     if axis == last - 1:
-        return transformed(call, x, transform, call.result)
+        return apply_transform(call, x, transform, call.result)
     perm = (*(i for i in range(last) if i != axis), axis, last)
     moved = Transpose(name=call.derived("moved"), x=x, perm=perm)
-    bins = transformed(call, moved, transform, call.derived("bins"))
+    bins = apply_transform(call, moved, transform, call.derived("bins"))
     back = tuple(perm.index(i) for i in range(x.type.rank))
     return Transpose(name=call.result, x=bins, perm=back)
 
 
-def transform_of(call: Call, size: int, parts: int) -> Transform:
+def parse_transform(call: Call, size: int, parts: int) -> Transform:
     """Transform of ``size`` samples or bins, with the attributes of a DFT."""
     backwards, onesided = bool(call.integer("inverse", 0)), bool(call.integer("onesided", 0))
     if onesided and parts != 1 + backwards:
@@ -228,7 +228,7 @@ def stft(call: Call) -> Node:
     if is_computed:
         factors = Reshape(name=call.derived("window"), x=call.node(2), shape=(n, 1))
         x = Mul(name=call.derived("windowed"), x=x, y=factors)
-    return transformed(call, x, transform, call.result)
+    return apply_transform(call, x, transform, call.result)
 
 
 def in_one_product(call: Call, x: Node, transform: Transform, step: int) -> Node:

@@ -12,19 +12,19 @@ import numpy as np
 import onnx
 
 from quantglow.importer.onnx.nodes.context import Call, Imported, Unsupported, importer
-from quantglow.importer.onnx.nodes.values import held_dtype, onnx_type_of, type_in_words
+from quantglow.importer.onnx.nodes.values import graph_dtype, type_in_words, value_onnx_type
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Elementwise
 from quantglow.ir.ops.binary import Where
 from quantglow.ir.ops.expression import Expr, arg, const, iconst, lconst
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.ops.functions import kind_of
+from quantglow.ir.ops.functions import dtype_kind
 from quantglow.ir.types import DType, ElementType
 
 X, Y = arg(0), arg(1)
 
 
-def mapped(call: Call, expression: Expr, args: Sequence[Node], dtype: DType) -> Elementwise:
+def map_elements(call: Call, expression: Expr, args: Sequence[Node], dtype: DType) -> Elementwise:
     """The expression as the result of the ONNX node."""
     return Elementwise(
         name=call.result, args=tuple(args), expression=expression, out=ElementType(dtype)
@@ -33,13 +33,13 @@ def mapped(call: Call, expression: Expr, args: Sequence[Node], dtype: DType) -> 
 
 def constant_like(dtype: DType, value: int) -> Expr:
     """A constant of the kind in which elements of ``dtype`` are computed."""
-    kind = kind_of(dtype)
+    kind = dtype_kind(dtype)
     if kind == "f":
         return const(value)
     return lconst(value) if kind == "l" else iconst(value)
 
 
-def wrapped(value: Expr, dtype: DType) -> Expr:
+def wrap(value: Expr, dtype: DType) -> Expr:
     """int32 modulo 2^8 or 2^16, in the range of ``dtype``; wider types wrap by themselves."""
     if dtype not in (DType.I8, DType.U8, DType.I16):
         return value
@@ -55,14 +55,14 @@ def _signum(dtype: DType) -> Expr:
     return fn("select", fn("gt", X, zero), one, below)
 
 
-def _negated(dtype: DType) -> Expr:
+def _negate(dtype: DType) -> Expr:
     return fn("isub", constant_like(dtype, 0), X)
 
 
 _UNARY: dict[str, Callable[[DType], Expr]] = {
-    "Abs": lambda dtype: fn("imax", X, _negated(dtype)),
+    "Abs": lambda dtype: fn("imax", X, _negate(dtype)),
     "BitwiseNot": lambda dtype: fn("ixor", X, constant_like(dtype, -1)),
-    "Neg": _negated,
+    "Neg": _negate,
     "Relu": lambda dtype: fn("imax", X, constant_like(dtype, 0)),
     "Sign": _signum,
 }
@@ -88,7 +88,7 @@ def integer_unary(call: Call) -> Node:
     """A function of one integer tensor."""
     x = call.tensor(0)
     value = _UNARY[call.proto.op_type](x.type.dtype)
-    return mapped(call, wrapped(value, x.type.dtype), [x], x.type.dtype)
+    return map_elements(call, wrap(value, x.type.dtype), [x], x.type.dtype)
 
 
 @importer("BitwiseAnd", "BitwiseOr", "BitwiseXor")
@@ -98,8 +98,8 @@ def integer_fold(call: Call) -> Node:
     dtype = operands[0].type.dtype
     name = _BINARY[call.proto.op_type]
     terms = [arg(i) for i in range(len(operands))]
-    value = reduce(lambda x, y: wrapped(fn(name, x, y), dtype), terms)
-    return mapped(call, value, operands, dtype)
+    value = reduce(lambda x, y: wrap(fn(name, x, y), dtype), terms)
+    return map_elements(call, value, operands, dtype)
 
 
 @importer("Mod")
@@ -109,12 +109,12 @@ def mod(call: Call) -> Node:
     truncated = call.integer("fmod", 0)
     if call.is_float(0):
         remainder = fn("fmod", X, Y)
-        return mapped(call, remainder if truncated else floored(remainder), [x, y], DType.F32)
+        return map_elements(call, remainder if truncated else floor(remainder), [x, y], DType.F32)
     value = fn("irem" if truncated else "imod", X, Y)
-    return mapped(call, wrapped(value, x.type.dtype), [x, y], x.type.dtype)
+    return map_elements(call, wrap(value, x.type.dtype), [x, y], x.type.dtype)
 
 
-def floored(remainder: Expr) -> Expr:
+def floor(remainder: Expr) -> Expr:
     """A float remainder with the sign of the divisor Y."""
     zero = const(0)
     differ = fn("xor", fn("lt", remainder, zero), fn("lt", Y, zero))
@@ -132,7 +132,7 @@ def bit_shift(call: Call) -> Node:
     x, y = call.tensor(0), call.tensor(1)
     left = call.text("direction", "LEFT") == "LEFT"
     value = fn("ishl" if left else "ishr", X, Y)
-    return mapped(call, wrapped(value, x.type.dtype), [x, y], x.type.dtype)
+    return map_elements(call, wrap(value, x.type.dtype), [x, y], x.type.dtype)
 
 
 def clip_at_run_time(call: Call) -> Node:
@@ -143,7 +143,7 @@ def clip_at_run_time(call: Call) -> Node:
         if call.has(position):
             value = fn(name, value, arg(len(operands)))
             operands.append(call.tensor(position))
-    return mapped(call, value, operands, operands[0].type.dtype)
+    return map_elements(call, value, operands, operands[0].type.dtype)
 
 
 _COMPARISONS = {
@@ -161,17 +161,17 @@ _COMPARISONS = {
 @importer(*_COMPARISONS)
 def comparison(call: Call) -> Node:
     operands = [call.tensor(0), call.tensor(1)]
-    return mapped(call, fn(_COMPARISONS[call.proto.op_type], X, Y), operands, DType.BOOL)
+    return map_elements(call, fn(_COMPARISONS[call.proto.op_type], X, Y), operands, DType.BOOL)
 
 
 @importer("Not")
 def negation(call: Call) -> Node:
-    return mapped(call, fn("not", X), [call.tensor(0)], DType.BOOL)
+    return map_elements(call, fn("not", X), [call.tensor(0)], DType.BOOL)
 
 
 @importer("IsNaN")
 def is_nan(call: Call) -> Node:
-    return mapped(call, fn("not", fn("eq", X, X)), [call.node(0)], DType.BOOL)
+    return map_elements(call, fn("not", fn("eq", X, X)), [call.node(0)], DType.BOOL)
 
 
 @importer("IsInf")
@@ -181,7 +181,7 @@ def is_infinite(call: Call) -> Node:
     tests = [fn("eq", X, const(np.inf))] if positive else []
     tests += [fn("eq", X, const(-np.inf))] if negative else []
     never = fn("lt", X, X)
-    return mapped(
+    return map_elements(
         call, reduce(lambda a, b: fn("or", a, b), tests or [never]), [call.node(0)], DType.BOOL
     )
 
@@ -199,12 +199,12 @@ def cast_to(call: Call) -> Imported:
 
 @importer("CastLike")
 def cast_like(call: Call) -> Imported:
-    return cast(call, onnx_type_of(call.value(1)))
+    return cast(call, value_onnx_type(call.value(1)))
 
 
 def cast(call: Call, onnx_type: int) -> Imported:
     """Float to float is the identity: everything is computed in float32."""
-    dtype = held_dtype(onnx_type)
+    dtype = graph_dtype(onnx_type)
     if dtype is None:
         raise Unsupported(f"casts to {type_in_words(onnx_type)}, which is not computed")
     if call.is_known(0):
@@ -212,10 +212,10 @@ def cast(call: Call, onnx_type: int) -> Imported:
     x = call.tensor(0)
     if x.type.dtype is dtype:
         return x
-    return mapped(call, converted(X, x.type.dtype, dtype), [x], dtype)
+    return map_elements(call, convert(X, x.type.dtype, dtype), [x], dtype)
 
 
-def converted(x: Expr, source: DType, dtype: DType) -> Expr:
+def convert(x: Expr, source: DType, dtype: DType) -> Expr:
     """Floats go towards zero and saturate (NaN gives 0), integers wrap, what is not 0 is true."""
     if dtype is DType.BOOL:
         return fn("not", fn("eq", x, constant_like(source, 0)))
@@ -223,8 +223,8 @@ def converted(x: Expr, source: DType, dtype: DType) -> Expr:
         return fn("float", x)
     if dtype is DType.I64:
         return fn("int64", x)
-    value = x if kind_of(source) == "i" else fn("int32", x)
+    value = x if dtype_kind(source) == "i" else fn("int32", x)
     if dtype is DType.I32 or not source.is_float:
-        return wrapped(value, dtype)
+        return wrap(value, dtype)
     low, high = dtype.limits
     return fn("imin", fn("imax", value, iconst(low)), iconst(high))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.importer.onnx.nodes.context import Call, coded_node, importer
+from quantglow.importer.onnx.nodes.context import Call, importer, integer_node
 from quantglow.importer.onnx.nodes.values import Blocked, Coded
-from quantglow.importer.onnx.operators.groupwise import grouped
+from quantglow.importer.onnx.operators.groupwise import group
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Expand, MatMul, Mul, ReduceSum, Reshape, Slice, Transpose
 from quantglow.ir.ops.binary import Add
@@ -42,7 +42,7 @@ class Labelled:
 @importer("Einsum")
 def einsum(call: Call) -> Node:
     equation = call.text("equation", "").replace(" ", "")
-    terms, output = parsed(equation, [node.type.rank for node in call.nodes()])
+    terms, output = parse(equation, [node.type.rank for node in call.nodes()])
     writer = EinsumContraction(call)
     values = [
         writer.diagonal(Labelled(node, term))
@@ -60,7 +60,7 @@ def einsum(call: Call) -> Node:
     return writer.order(result, output, call.result).node
 
 
-def parsed(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+def parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     """Labels of each operand and of the result, an ellipsis spelled out.  Raises ``ValueError``."""
     left, _, right = equation.partition("->")
     terms = left.split(",")
@@ -166,14 +166,14 @@ class EinsumContraction:
 @importer("Gemm")
 def gemm(call: Call) -> Node:
     """``alpha * A' @ B' + beta * C``, A' and B' transposed on demand."""
-    x = transposed(call, call.node(0), "transA", "a")
+    x = transpose(call, call.node(0), "transA", "a")
     alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
     adds = call.has(2) and beta != 0
     has_row = adds and call.is_known(2) and is_row(call.array(2, "C"))
-    packed = packed_of(call, alpha, call.integer("transB", 0))
+    packed = stored_weights(call, alpha, call.integer("transB", 0))
     if packed is not None and (has_row or not adds):
         b = row(call, len(packed.codes), beta) if has_row else None
-        return grouped(call, x, packed, b, call.result)
+        return group(call, x, packed, b, call.result)
     if has_row and call.is_known(1):
         w = kn_weights(call, alpha)
         return Gemm(name=call.result, x=x, w=w, b=row(call, w.type.shape[1], beta))
@@ -181,14 +181,14 @@ def gemm(call: Call) -> Node:
     if call.is_known(1):
         product: Node = Gemm(name=name, x=x, w=kn_weights(call, alpha))
     else:
-        y = transposed(call, call.node(1), "transB", "b")
-        product = MatMul(name=name, x=scaled(call, x, alpha, "alpha"), y=y)
+        y = transpose(call, call.node(1), "transB", "b")
+        product = MatMul(name=name, x=scale(call, x, alpha, "alpha"), y=y)
     if not adds:
         return product
-    return Add(name=call.result, x=product, y=scaled(call, call.node(2), beta, "beta"))
+    return Add(name=call.result, x=product, y=scale(call, call.node(2), beta, "beta"))
 
 
-def packed_of(call: Call, alpha: float, depth_axis: int) -> PackedWeights | None:
+def stored_weights(call: Call, alpha: float, depth_axis: int) -> PackedWeights | None:
     """The second operand, times ``alpha``, if it has packed codes with K along this axis."""
     value = call.value(1)
     if not isinstance(value, Blocked) or value.depth_axis != depth_axis:
@@ -223,16 +223,16 @@ def kn_weights(call: Call, alpha: float) -> Node:
         return call.weights(1, "kn", layout)
     value = call.value(1)
     if isinstance(value, Coded) and (times := value.laid_out(layout).times(alpha)) is not None:
-        return coded_node(times, call.derived("kn"), call.scope)
+        return integer_node(times, call.derived("kn"), call.scope)
     b = layout(call.array(1, "B"))
     return call.constant("kn", b * b.dtype.type(alpha))
 
 
-def transposed(call: Call, x: Node, flag: str, tag: str) -> Node:
+def transpose(call: Call, x: Node, flag: str, tag: str) -> Node:
     return Transpose(name=call.derived(tag), x=x, perm=(1, 0)) if call.integer(flag, 0) else x
 
 
-def scaled(call: Call, x: Node, factor: float, tag: str) -> Node:
+def scale(call: Call, x: Node, factor: float, tag: str) -> Node:
     if factor == 1:
         return x
     return Mul(name=call.derived(tag), x=x, y=call.constant(f"{tag}-factor", np.array(factor)))
@@ -267,8 +267,8 @@ def product_with_weights(call: Call) -> Node:
     if len(batch) != 1:
         x = Reshape(name=call.derived("rows"), x=x, shape=(math.prod(batch), k))
     product: Node
-    if (packed := packed_of(call, 1.0, 0)) is not None:
-        product = grouped(call, x, packed, None, call.result)
+    if (packed := stored_weights(call, 1.0, 0)) is not None:
+        product = group(call, x, packed, None, call.result)
     else:
         w = call.weights(1, "kn", lambda y: y.reshape(y.shape[0], -1))
         product = Gemm(name=call.result, x=x, w=w)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
-from quantglow.importer.onnx.operators.math.integers import constant_like, converted, wrapped
-from quantglow.importer.onnx.operators.tensor.indexing import iota, reshaped
+from quantglow.importer.onnx.operators.math.integers import constant_like, convert, wrap
+from quantglow.importer.onnx.operators.tensor.indexing import iota, reshape
 from quantglow.importer.onnx.operators.tensor.shape import normal
 from quantglow.importer.onnx.operators.tensor.slicing import along
 from quantglow.ir.graph.node import Node
@@ -20,7 +20,7 @@ from quantglow.ir.ops import Concat, Elementwise, Expand, Pad, Reshape, Scatter,
 from quantglow.ir.ops.binary import Mul, Sub
 from quantglow.ir.ops.expression import Expr, arg, const
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.ops.functions import kind_of
+from quantglow.ir.ops.functions import dtype_kind
 from quantglow.ir.ops.pooling import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from quantglow.ir.ops.unary import Abs, Exp, Log, Sqrt
 from quantglow.ir.symbolic.size import is_free
@@ -81,7 +81,7 @@ def reduction(call: Call) -> Node:
 
 
 @importer("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum")
-def transformed_sum(call: Call) -> Node:
+def sum_transformed(call: Call) -> Node:
     """A function of the sum of functions; without axes to reduce, of the elements themselves."""
     if not call.is_float(0):
         return of_integers(call)
@@ -116,14 +116,14 @@ def log_sum_exp(call: Call) -> Node:
     back = Reshape(name=call.derived("m"), x=shift, shape=total.type.shape)
     value, dtype = fn("add", arg(1), fn("log", arg(0))), operand.type.dtype
     if not dtype.is_float:
-        value = converted(value, DType.F32, dtype)
+        value = convert(value, DType.F32, dtype)
     out = ElementType(dtype)
     return Elementwise(name=call.result, args=(total, back), expression=value, out=out)
 
 
 @importer("ReduceProd")
 def product(call: Call) -> Node:
-    return of_integers(call) if not call.is_float(0) else folded(call, "mul", arg(0), arg(0))
+    return of_integers(call) if not call.is_float(0) else fold(call, "mul", arg(0), arg(0))
 
 
 def of_integers(call: Call) -> Node:
@@ -144,7 +144,7 @@ def of_integers(call: Call) -> Node:
         for axis in Reduction(call, len(shape)).axes:
             count *= shape[axis]
         after = fn("idiv", x, constant_like(dtype, count))
-    return folded(call, functions[kind], before.get(kind, x), after)
+    return fold(call, functions[kind], before.get(kind, x), after)
 
 
 def one_by_one(call: Call, x: Node, axis: int, reduction: str) -> Node:
@@ -159,24 +159,24 @@ def one_by_one(call: Call, x: Node, axis: int, reduction: str) -> Node:
         ones = (1,) * len(shape)
         name = call.derived("part")
         part = Slice(name=name, x=x, starts=starts, sizes=sizes, steps=ones)
-        return reshaped(call, part, (outer * size, inner))
+        return reshape(call, part, (outer * size, inner))
 
     each = Expand(name=call.derived("each"), x=iota(call, (outer, 1), 0), shape=(outer, count - 1))
     combined = Scatter(
         name=call.derived("combined"),
         x=rows(0, 1),
-        indices=reshaped(call, each, (outer * (count - 1),)),
+        indices=reshape(call, each, (outer * (count - 1),)),
         updates=rows(1, count - 1),
         reduction=reduction,
     )
-    return reshaped(call, combined, (*shape[:axis], 1, *shape[axis + 1 :]))
+    return reshape(call, combined, (*shape[:axis], 1, *shape[axis + 1 :]))
 
 
-def folded(call: Call, combine: str, before: Expr, after: Expr) -> Node:
+def fold(call: Call, combine: str, before: Expr, after: Expr) -> Node:
     """``after(combine of before(x))``, halves of every axis combined until one element is left."""
     x = call.tensor(0)
     dtype, reducer = x.type.dtype, Reduction(call, x.type.rank)
-    wide = {"f": DType.F32, "l": DType.I64, "b": DType.BOOL}.get(kind_of(dtype), DType.I32)
+    wide = {"f": DType.F32, "l": DType.I64, "b": DType.BOOL}.get(dtype_kind(dtype), DType.I32)
     element = ElementType(wide)
 
     def map_elements(value: Expr, *args: Node) -> Node:
@@ -193,7 +193,7 @@ def folded(call: Call, combine: str, before: Expr, after: Expr) -> Node:
             value = map_elements(fn(combine, arg(0), arg(1)), *parts[:2])
             if odd:
                 value = Concat(name=call.derived("rest"), parts=(value, parts[2]), axis=axis)
-    last = after if wide is dtype else wrapped(after, dtype)
+    last = after if wide is dtype else wrap(after, dtype)
     value = Elementwise(name=call.result, args=(value,), expression=last, out=ElementType(dtype))
     if reducer.keepdims or reducer.nothing:
         return value
@@ -213,18 +213,18 @@ def scan(call: Call) -> Node:
     combine = fn(function if dtype.is_float else f"i{function}", arg(0), arg(1))
     backwards = bool(call.integer("reverse", 0))
     if call.integer("exclusive", 0):
-        x = shifted(call, x, axis, 1, backwards, neutral)
+        x = shift(call, x, axis, 1, backwards, neutral)
     reach = 1
     while reach < length or not isinstance(x, Elementwise):
-        other = shifted(call, x, axis, reach, backwards, neutral)
+        other = shift(call, x, axis, reach, backwards, neutral)
         name = call.result if 2 * reach >= length else call.derived("part")
-        value = wrapped(combine, dtype)
+        value = wrap(combine, dtype)
         x = Elementwise(name=name, args=(x, other), expression=value, out=ElementType(dtype))
         reach *= 2
     return x
 
 
-def shifted(call: Call, x: Node, axis: int, steps: int, backwards: bool, neutral: int) -> Node:
+def shift(call: Call, x: Node, axis: int, steps: int, backwards: bool, neutral: int) -> Node:
     """Each element moved on by so many steps; the neutral element moves in."""
     length = x.type.shape[axis]
     steps = min(steps, length)

@@ -73,7 +73,7 @@ class Scores:
     sink: Node | None = None
 
 
-def attended(steps: FusedNodes, query: Node, key: Node, value: Node, scores: Scores) -> Node:
+def attend(steps: FusedNodes, query: Node, key: Node, value: Node, scores: Scores) -> Node:
     """``softmax(query @ key') @ value`` of ``[batch, heads, steps, size]``; there may be more heads
     of queries than of keys."""
     batch, heads, rows, _ = query.type.shape
@@ -98,7 +98,7 @@ def at_once(
     grouped = steps.reshape(query, batch, shared, copies * rows, size)
     product = steps.matmul(grouped, steps.transpose(key, 0, 1, 3, 2))
     whole = steps.reshape(product, batch, heads, rows, columns)
-    shares = shares_of(steps, whole, row, scores)
+    shares = attention_shares(steps, whole, row, scores)
     mixed = steps.matmul(steps.reshape(shares, batch, shared, copies * rows, columns), value)
     return steps.reshape(mixed, batch, heads, rows, value.type.shape[3])
 
@@ -180,7 +180,7 @@ class LoopSteps:
         )
 
 
-def shares_of(steps: FusedNodes, x: Node, row: Node, scores: Scores) -> Node:
+def attention_shares(steps: FusedNodes, x: Node, row: Node, scores: Scores) -> Node:
     """The softmax of what the scores of the steps ``row`` become."""
     if scores.cap:
         x = steps.cap(x, scores.cap)
@@ -203,7 +203,7 @@ def shares_of(steps: FusedNodes, x: Node, row: Node, scores: Scores) -> Node:
     return shares
 
 
-def turned(steps: FusedNodes, x: Node, cosine: Node, sine: Node, interleaved: bool) -> Node:
+def turn(steps: FusedNodes, x: Node, cosine: Node, sine: Node, interleaved: bool) -> Node:
     """Pairs of elements of ``[batch, heads, steps, size]`` rotated; cosines and sines of the angles
     are ``[batch or 1, steps, pairs]``.  Elements behind the pairs stay.
 
@@ -233,7 +233,7 @@ def turned(steps: FusedNodes, x: Node, cosine: Node, sine: Node, interleaved: bo
     return steps.join(3, first, second, *(() if tail is None else (tail,)))
 
 
-def looked_up(steps: FusedNodes, table: Node, positions: Node) -> Node:
+def look_up(steps: FusedNodes, table: Node, positions: Node) -> Node:
     """Rows of a table of cosines or sines at positions ``[batch, steps]``, from 0 on."""
     checked = from_the_begin(steps.call, positions, table.type.shape[0])
     return Gather(name=steps.call.derived("angles"), x=table, indices=checked, axis=0)
@@ -246,13 +246,13 @@ def rotary_embedding(call: Call) -> Node:
     x, cosine, sine = call.node(0), call.node(1), call.node(2)
     if call.has(3):
         positions = call.tensor(3)
-        cosine, sine = looked_up(steps, cosine, positions), looked_up(steps, sine, positions)
+        cosine, sine = look_up(steps, cosine, positions), look_up(steps, sine, positions)
     is_flat = x.type.rank == 3
     pairs = call.integer("rotary_embedding_dim", 0) // 2
     if pairs and pairs != cosine.type.shape[-1]:
         cosine, sine = (steps.part(a, 2, 0, pairs) for a in (cosine, sine))
     heads = steps.heads(x, call.integer("num_heads", 0)) if is_flat else x
-    rotated = turned(steps, heads, cosine, sine, bool(call.integer("interleaved", 0)))
+    rotated = turn(steps, heads, cosine, sine, bool(call.integer("interleaved", 0)))
     return steps.rename(steps.rows_of_heads(rotated) if is_flat else rotated)
 
 
@@ -270,12 +270,12 @@ def attention(call: Call) -> list[Node]:
         query = steps.heads(query, call.integer("q_num_heads", 0))
         key, value = (steps.heads(x, call.integer("kv_num_heads", 0)) for x in (key, value))
     past = call.shape(4)[2] if call.has(4) else 0
-    key, value = extended(steps, 4, key), extended(steps, 5, value)
+    key, value = extend(steps, 4, key), extend(steps, 5, value)
     scale = call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3])
     added, visible = mask(steps, key.type.shape[2])
     order = Causal(past) if call.integer("is_causal", 0) else None
     scores = Scores(scale, call.number("softcap", 0.0), added, visible, order)
-    context = attended(steps, query, key, value, scores)
+    context = attend(steps, query, key, value, scores)
     present = (key, value)[: max(len(call.proto.output) - 1, 0)]
     return [steps.rename(steps.rows_of_heads(context) if is_flat else context), *present]
 
@@ -293,7 +293,7 @@ def mask(steps: FusedNodes, columns: int) -> tuple[tuple[Node, ...], Node | None
     return (operand,), steps.condition(fn("ge", arg(0), const(LOWEST)), operand)
 
 
-def extended(steps: FusedNodes, position: int, new: Node) -> Node:
+def extend(steps: FusedNodes, position: int, new: Node) -> Node:
     """The cache that is an operand, with new rows; these alone where it has none yet."""
     call = steps.call
     if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):

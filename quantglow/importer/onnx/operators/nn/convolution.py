@@ -1,6 +1,7 @@
 """Importers of Conv and ConvTranspose; windows, also over three spatial axes.
 
-``Windows`` has kernel, strides, dilations and pads of convolutions and pools, with ``auto_pad``
+``WindowGeometry`` has kernel, strides, dilations and pads of convolutions and pools, with
+``auto_pad``
 resolved.  Volumes run as images: a convolution reads the slices under its window side by side as
 channels of one image for each result along the depth, so the products are summed and rounded once.
 A pool goes over planes first, then along the depth.
@@ -47,7 +48,7 @@ class WindowGeometry:
         return dh * (kh - 1) + 1, dw * (kw - 1) + 1
 
 
-def windows_of(call: Call, kernel: tuple[int, ...]) -> WindowGeometry:
+def parse_windows(call: Call, kernel: tuple[int, ...]) -> WindowGeometry:
     """The attributes of ``call``, whose pads (if explicit) belong to its input."""
     rank = len(kernel)
     pads = spatial_pads(call, rank)
@@ -89,10 +90,10 @@ def auto_padded(call: Call, windows: WindowGeometry, size: Pair) -> Pads:
         max((-(-d // s) - 1) * s + r - d, 0)
         for d, s, r in zip(size, windows.strides, windows.reach, strict=True)
     ]
-    return shared_out(totals, upper=mode == "SAME_UPPER")
+    return distribute(totals, upper=mode == "SAME_UPPER")
 
 
-def shared_out(totals: list[int], upper: bool) -> Pads:
+def distribute(totals: list[int], upper: bool) -> Pads:
     """Padding divided between both ends; an odd row goes to the end if ``upper``."""
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     before, after = (small, large) if upper else (large, small)
@@ -243,7 +244,7 @@ def volumes(call: Call, y: Node, count: int) -> Node:
     return channels_first(call, Reshape(name=call.derived("volumes"), x=y, shape=shape))
 
 
-def pooled_volume(call: Call, name: str, x: Node, kernel: tuple[int, ...], pool: Pooled) -> Node:
+def pool_volume(call: Call, name: str, x: Node, kernel: tuple[int, ...], pool: Pooled) -> Node:
     """``pool`` over the planes of x [N, D, H, W, C], then along its depth, as [N * OD, H, W, C]."""
     depth, plane = windows_of_volume(call, kernel, x)
     n, d, h, w, c = x.type.shape
@@ -262,7 +263,7 @@ def conv(call: Call) -> Node:
     if is_volume(call):
         return volume_conv(call)
     x = to_nhwc(call)
-    windows = windows_of(call, call.shape(1)[2:])
+    windows = parse_windows(call, call.shape(1)[2:])
     convolved = Conv(
         name=call.result,
         x=x,
@@ -283,12 +284,12 @@ def conv_transpose(call: Call) -> Node:
         return volume_conv_transpose(call)
     x = to_nhwc(call)
     group = call.integer("group", 1)
-    windows = windows_of(call, call.shape(1)[2:])
+    windows = parse_windows(call, call.shape(1)[2:])
     pads, output_padding = transposed_padding(call, windows, image_size(x))
     convolved = ConvTranspose(
         name=call.result,
         x=x,
-        w=call.weights(1, "hwio", lambda w: transposed_kernel(image_kernel(w), group)),
+        w=call.weights(1, "hwio", lambda w: transpose_kernel(image_kernel(w), group)),
         b=bias(call),
         strides=windows.strides,
         dilations=windows.dilations,
@@ -309,7 +310,7 @@ def image_kernel(w: Array) -> Array:
     return w[:, :, None] if w.ndim == 3 else w
 
 
-def transposed_kernel(w: Array, group: int) -> Array:
+def transpose_kernel(w: Array, group: int) -> Array:
     channels, o_group, kh, kw = w.shape
     split = w.reshape(group, channels // group, o_group, kh, kw)
     return split.transpose(3, 4, 1, 0, 2).reshape(kh, kw, channels // group, group * o_group)
@@ -330,6 +331,6 @@ def transposed_padding(call: Call, windows: WindowGeometry, size: Pair) -> tuple
         return windows.pads, extra
     full = np.subtract(size, 1) * windows.strides + windows.reach + np.array(extra)
     surplus = full - output_size
-    pads = shared_out([max(int(t), 0) for t in surplus], upper=mode == "SAME_UPPER")
+    pads = distribute([max(int(t), 0) for t in surplus], upper=mode == "SAME_UPPER")
     grown = np.array(extra) + np.maximum(-surplus, 0)
     return pads, (int(grown[0]), int(grown[1]))

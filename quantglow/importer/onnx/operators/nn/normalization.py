@@ -151,7 +151,7 @@ def mean_variance_normalization(call: Call) -> Node:
 @importer("InstanceNormalization")
 def instance_normalization(call: Call) -> Node:
     """Rows are the pixels of one channel of one image."""
-    return grouped(call, call.shape(0)[1])
+    return group(call, call.shape(0)[1])
 
 
 @importer("GroupNormalization")
@@ -160,10 +160,10 @@ def group_normalization(call: Call) -> Node:
     channels, groups = call.shape(0)[1], call.integer("num_groups", 1)
     if groups < 1 or channels % groups:
         raise Unsupported(f"{channels} channels do not make {groups} groups")
-    return grouped(call, groups)
+    return group(call, groups)
 
 
-def grouped(call: Call, groups: int) -> Node:
+def group(call: Call, groups: int) -> Node:
     """x [N, C, …] normalized over C / groups channels and all pixels, times gamma plus beta."""
     x = call.node(0)
     n, c, *pixels = x.type.shape

@@ -16,9 +16,9 @@ from quantglow.importer.onnx.operators.nn.convolution import (
     auto_padded,
     image_size,
     is_volume,
-    pooled_volume,
+    parse_windows,
+    pool_volume,
     volumes,
-    windows_of,
 )
 from quantglow.importer.onnx.operators.tensor.shape import (
     channels_first,
@@ -34,7 +34,7 @@ from quantglow.ir.ops.unary import Abs
 
 @importer("MaxPool")
 def max_pool(call: Call) -> Node:
-    return pooled(call, lambda name, x, **options: MaxPool(name=name, x=x, **options))
+    return pool(call, lambda name, x, **options: MaxPool(name=name, x=x, **options))
 
 
 @importer("AveragePool")
@@ -44,10 +44,10 @@ def average_pool(call: Call) -> Node:
     def mean(name: str, x: Node, **options: Any) -> Node:
         return AveragePool(name=name, x=x, count_include_pad=inside, **options)
 
-    return pooled(call, mean)
+    return pool(call, mean)
 
 
-def pooled(call: Call, make: Callable[..., Node]) -> Node:
+def pool(call: Call, make: Callable[..., Node]) -> Node:
     """A pool that ``make`` makes, as the result."""
     kernel = call.integers("kernel_shape", ())
     if is_volume(call):
@@ -75,8 +75,8 @@ def over_windows(
         )
 
     if x.type.rank == VOLUME:
-        return pooled_volume(call, name, x, kernel, pool)
-    windows = windows_of(call, kernel)
+        return pool_volume(call, name, x, kernel, pool)
+    windows = parse_windows(call, kernel)
     return pool(name, x, replace(windows, pads=auto_padded(call, windows, image_size(x))))
 
 

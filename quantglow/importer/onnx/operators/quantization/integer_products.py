@@ -18,20 +18,20 @@ from math import prod
 
 import numpy as np
 
-from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer, recoded
+from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer, recode
 from quantglow.importer.onnx.nodes.values import IntegerValue, as_float32
 from quantglow.importer.onnx.operators.nn.convolution import (
     auto_padded,
     image_kernel,
     image_size,
-    windows_of,
+    parse_windows,
 )
 from quantglow.importer.onnx.operators.rnn import (
     LSTM_FUNCTIONS,
     Cell,
-    cells_of,
-    lengths_of,
-    lstm_of,
+    build_cells,
+    lstm_nodes,
+    sequence_lengths,
 )
 from quantglow.importer.onnx.operators.tensor.shape import from_nhwc, to_nhwc
 from quantglow.ir.graph.node import Constant, Node
@@ -74,7 +74,7 @@ def rows_times_weights(call: Call, name: str, x: Node, point: ZeroPoint, weights
             )
         return Gemm(name=name, x=piece, w=known_weights(call, w))
 
-    codes, less = lowered(weights)
+    codes, less = lower(weights)
     terms = Terms(weights.sum(axis=0), less, products(call, codes, product))
     if less.any():
         terms.inputs += products(call, np.ones((k, 1), np.int32), product)
@@ -84,7 +84,7 @@ def rows_times_weights(call: Call, name: str, x: Node, point: ZeroPoint, weights
     return Reshape(name=name, x=total, shape=(*batch, weights.shape[1]))
 
 
-def centred_weights(call: Call, position: int, zero_point: int) -> Array:
+def center_weights(call: Call, position: int, zero_point: int) -> Array:
     """``w - zero_point`` as int32; a zero point for each output channel, or one."""
     w = call.array(position, "weight").astype(np.int32)
     if not call.has(zero_point):
@@ -107,7 +107,7 @@ def whole(call: Call, position: int) -> Node:
 def as_whole(call: Call, x: Node) -> Node:
     """``whole`` of a node of int8 or uint8."""
     offset = WHOLE.dtype.limits[0] - x.type.dtype.limits[0]
-    return recoded(call.derived("whole"), x, WHOLE, offset, call.scope)
+    return recode(call.derived("whole"), x, WHOLE, offset, call.scope)
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,13 @@ def products(
 ) -> list[Node]:
     """Products with int8 weights along their second last axis that add up to the one asked for."""
     pieces = []
-    for layer in layers_of(weights):
+    for layer in weight_layers(weights):
         for part in exact_parts(layer):
             pieces.append(product(call.derived("sum"), part, layer[..., part, :]))
     return pieces
 
 
-def lowered(weights: Array) -> tuple[Array, Array]:
+def lower(weights: Array) -> tuple[Array, Array]:
     """Weights of channels (last axis) as int8 plus a number for each: 0 where they are int8."""
     axes = tuple(range(weights.ndim - 1))
     least, most = weights.min(axis=axes), weights.max(axis=axes)
@@ -160,7 +160,7 @@ def lowered(weights: Array) -> tuple[Array, Array]:
     return weights - less, less
 
 
-def layers_of(weights: Array) -> Iterator[Array]:
+def weight_layers(weights: Array) -> Iterator[Array]:
     """int8 that add up to the weights: one layer, or up to three."""
     layer = np.clip(weights, *DType.I8.limits)
     yield layer
@@ -201,9 +201,9 @@ class Terms:
     def add_up(self, name: str, call: Call, point: ZeroPoint) -> Node:
         """The terms added in int32."""
         args = [*self.pieces, *self.inputs]
-        value = added(range(len(self.pieces)))
+        value = add(range(len(self.pieces)))
         if self.inputs:
-            inputs = added(range(len(self.pieces), len(args)))
+            inputs = add(range(len(self.pieces), len(args)))
             value = fn("iadd", value, fn("imul", inputs, arg(len(args))))
             args.append(Constant(name=call.derived("less"), value=self.less))
         if point.node is not None or point.less:
@@ -218,7 +218,7 @@ class Terms:
         return Elementwise(name=name, args=tuple(args), expression=value, out=SUMS)
 
 
-def added(indices: Iterable[int]) -> Expr:
+def add(indices: Iterable[int]) -> Expr:
     """The sum of operands that hold integers."""
     return reduce(lambda a, b: fn("iadd", a, b), [fn("int", arg(i)) for i in indices])
 
@@ -245,11 +245,11 @@ def dynamically_quantized(call: Call, x: Node, names: Sequence[str]) -> tuple[No
     zero_point = Elementwise(
         name=names[2],
         args=(lowest, scale),
-        expression=fn("int", rounded_within(shift, const(0), const(255))),
+        expression=fn("int", round_within(shift, const(0), const(255))),
         out=CODES,
     )
     point = fn("float", arg(2))
-    steps = rounded_within(
+    steps = round_within(
         fn("div", arg(0), arg(1)), fn("sub", const(0), point), fn("sub", const(255), point)
     )
     codes = Elementwise(
@@ -261,14 +261,14 @@ def dynamically_quantized(call: Call, x: Node, names: Sequence[str]) -> tuple[No
     return codes, scale, zero_point
 
 
-def rounded_within(value: Expr, low: Expr, high: Expr) -> Expr:
+def round_within(value: Expr, low: Expr, high: Expr) -> Expr:
     return fn("rint", fn("fmin", fn("fmax", value, low), high))
 
 
 @importer("MatMulInteger")
 def mat_mul_integer(call: Call) -> Node:
     """x [..., K] times known weights [K, N]."""
-    weights = centred_weights(call, 1, 3)
+    weights = center_weights(call, 1, 3)
     if weights.ndim != 2:
         raise Unsupported("its second operand is no matrix")
     x, point = whole(call, 0), ZeroPoint.of(call, 2)
@@ -278,10 +278,10 @@ def mat_mul_integer(call: Call) -> Node:
 @importer("ConvInteger")
 def conv_integer(call: Call) -> Node:
     """Padding counts as the zero point: the sum of weights is that of the kernel offsets inside."""
-    weights = image_kernel(centred_weights(call, 1, 3)).transpose(2, 3, 1, 0)
+    weights = image_kernel(center_weights(call, 1, 3)).transpose(2, 3, 1, 0)
     point = ZeroPoint.of(call, 2)
     x = to_nhwc(call, x=whole(call, 0))
-    windows = windows_of(call, call.shape(1)[2:])
+    windows = parse_windows(call, call.shape(1)[2:])
     top, left, bottom, right = pads = auto_padded(call, windows, image_size(x))
     group = call.integer("group", 1)
     strides, dilations = windows.strides, windows.dilations
@@ -299,7 +299,7 @@ def conv_integer(call: Call) -> Node:
             group=group,
         )
 
-    codes, less = lowered(weights) if group == 1 else (weights, np.zeros(1, np.int32))
+    codes, less = lower(weights) if group == 1 else (weights, np.zeros(1, np.int32))
     height, width = image_size(x)
     call.reserve((height + top + bottom, width + left + right, x.type.shape[-1]), 8)
     inside = np.pad(np.ones((1, *x.type.shape[1:])), ((0, 0), (top, bottom), (left, right), (0, 0)))
@@ -353,22 +353,22 @@ class QuantizedCell(Cell):
 @importer("com.microsoft.DynamicQuantizeLSTM")
 def dynamic_quantize_lstm(call: Call) -> list[Node]:
     """LSTM with weights W [D, I, 4 * H] and R [D, H, 4 * H] of int8 or uint8."""
-    if lengths_of(call, *call.shape(0)[:2]) is not None:
+    if sequence_lengths(call, *call.shape(0)[:2]) is not None:
         raise Unsupported("its states have one range for sequences of different lengths")
     w, r = (call.array(position, "weight").astype(np.int32) for position in (1, 2))
-    w, r = w - points_of(call, 9), r - points_of(call, 11)
+    w, r = w - zero_points(call, 9), r - zero_points(call, 11)
     w_scales, r_scales = (as_float32(call.array(position, "scale")) for position in (8, 10))
-    cells = cells_of(call, 4, LSTM_FUNCTIONS, w, r)
+    cells = build_cells(call, 4, LSTM_FUNCTIONS, w, r)
     quantized_cells = [
         QuantizedCell(
             **vars(cell), w_scales=w_scales[d].reshape(-1), r_scales=r_scales[d].reshape(-1)
         )
         for d, cell in enumerate(cells)
     ]
-    return lstm_of(call, quantized_cells)
+    return lstm_nodes(call, quantized_cells)
 
 
-def points_of(call: Call, position: int) -> Array:
+def zero_points(call: Call, position: int) -> Array:
     """Zero points that broadcast to the weights [D, I, 4 * H].  Raises ``ValueError`` where the
     operator has none: it has one for each direction, 0 for int8."""
     points = call.array(position, "zero point").astype(np.int32)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported, importer, recoded
+from quantglow.importer.onnx.nodes.context import Call, ImportScope, Unsupported, importer, recode
 from quantglow.importer.onnx.nodes.folding import fold
 from quantglow.importer.onnx.nodes.values import (
     Blocked,
@@ -22,14 +22,14 @@ from quantglow.importer.onnx.nodes.values import (
     Value,
     as_float32,
     is_float_type,
-    onnx_type_of,
     type_in_words,
+    value_onnx_type,
 )
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Elementwise
 from quantglow.ir.ops.expression import arg
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.ops.groupwise import GRAIN, LONGEST, PackedWeights, packed_codes
+from quantglow.ir.ops.groupwise import GRAIN, LONGEST, PackedWeights, pack_codes
 from quantglow.ir.ops.quantization import Dequantize, Quantize, Table
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.support.arrays import Array
@@ -94,7 +94,7 @@ class Parameters:
         return STORED[self.onnx_type][1]
 
 
-def parameters_of(
+def parse_parameters(
     call: Call, scale: int, zero_point: int, onnx_type: int, axis: int = 0
 ) -> Parameters:
     """The parameters at these operand positions.  Raises ``Unsupported`` where they are computed,
@@ -117,13 +117,13 @@ def quantize_linear(call: Call) -> IntegerValue:
     """A rounding of the user's: to exactly this type."""
     x = call.node(0)
     onnx_type = call.integer("output_dtype", 0) or TP.UINT8
-    parameters = parameters_of(call, 1, 2, onnx_type, axis_of(call, x.type.rank))
+    parameters = parse_parameters(call, 1, 2, onnx_type, channel_axis(call, x.type.rank))
     check_scales(parameters.scales, x.type.shape, parameters.axis)
     codes = Quantize(name=call.result, x=x, out=parameters.element())
     return IntegerValue(codes, parameters.offset, parameters.onnx_type)
 
 
-def axis_of(call: Call, rank: int) -> int:
+def channel_axis(call: Call, rank: int) -> int:
     axis = call.integer("axis", 1)
     return axis + rank if axis < 0 else axis
 
@@ -132,12 +132,12 @@ def axis_of(call: Call, rank: int) -> int:
 def dequantize_linear(call: Call) -> Node | KnownValue:
     value = call.value(0)
     if isinstance(value, KnownValue):
-        return coded(call, value)
-    axis = axis_of(call, len(call.shape(0)))
+        return code(call, value)
+    axis = channel_axis(call, len(call.shape(0)))
     check_scales(call.array(1, "scale"), call.shape(0), axis)
-    if onnx_type_of(value) == TP.INT32:
-        return dequantized_sums(call, axis)
-    return Dequantize(name=call.result, x=stored(call, 0, 1, 2, axis))
+    if value_onnx_type(value) == TP.INT32:
+        return dequantize_sums(call, axis)
+    return Dequantize(name=call.result, x=store(call, 0, 1, 2, axis))
 
 
 def check_scales(scales: Array, shape: tuple[int, ...], axis: int) -> None:
@@ -147,9 +147,9 @@ def check_scales(scales: Array, shape: tuple[int, ...], axis: int) -> None:
         raise ValueError(f"{count} scales do not fit axis {axis} of {shape}")
 
 
-def dequantized_sums(call: Call, axis: int) -> Node:
+def dequantize_sums(call: Call, axis: int) -> Node:
     """``float(x - zero_point) * scale`` of int32 that were computed, as sums of products are."""
-    x, parameters = call.tensor(0), parameters_of(call, 1, 2, TP.INT32, axis)
+    x, parameters = call.tensor(0), parse_parameters(call, 1, 2, TP.INT32, axis)
     shape = tuple(-1 if i == axis else 1 for i in range(x.type.rank))
     shape = shape if parameters.scales.size > 1 else ()
     scales = call.constant("scale", parameters.scales.reshape(shape))
@@ -160,32 +160,32 @@ def dequantized_sums(call: Call, axis: int) -> Node:
     return Elementwise(name=call.result, args=(x, scales, points), expression=value, out=out)
 
 
-def stored(call: Call, position: int, scale: int, zero_point: int, axis: int = 0) -> Node:
+def store(call: Call, position: int, scale: int, zero_point: int, axis: int = 0) -> Node:
     """A run-time operand as integers of the type that its parameters say."""
     value, name = call.value(position), call.value_name(position)
     if isinstance(value, IntegerValue):
-        parameters = parameters_of(call, scale, zero_point, value.onnx_type, axis)
-        return reinterpreted(value, parameters.element(), parameters.offset, call)
+        parameters = parse_parameters(call, scale, zero_point, value.onnx_type, axis)
+        return reinterpret(value, parameters.element(), parameters.offset, call)
     x = call.tensor(position)
-    parameters = parameters_of(call, scale, zero_point, onnx_type_of(x), axis)
+    parameters = parse_parameters(call, scale, zero_point, value_onnx_type(x), axis)
     element = parameters.element()
     if x.type.quant or x.type.dtype.limits[0] != element.dtype.limits[0] + parameters.offset:
         raise Unsupported(f"{name!r} is {x.type.dtype}, which its zero point is not")
     # Integers that a caller feeds, or that were computed as such.
-    return recoded(call.derived("stored"), x, element, -parameters.offset, call.scope)
+    return recode(call.derived("stored"), x, element, -parameters.offset, call.scope)
 
 
-def reinterpreted(value: IntegerValue, element: ElementType, offset: int, call: Call) -> Node:
+def reinterpret(value: IntegerValue, element: ElementType, offset: int, call: Call) -> Node:
     """The same codes under other parameters: what ONNX means where they differ."""
     node = value.node
     if node.type.dtype is not element.dtype or value.offset != offset:
         raise Unsupported(f"{node.name!r} is read as another integer type than it has")
     if node.type.element == element:
         return node
-    return recoded(call.derived("as"), node, element, 0, call.scope)
+    return recode(call.derived("as"), node, element, 0, call.scope)
 
 
-def coded(call: Call, value: KnownValue) -> KnownValue:
+def code(call: Call, value: KnownValue) -> KnownValue:
     """DequantizeLinear of known integers: of any ONNX type, blocked too, at least as floats."""
     names = [name for name in call.proto.input if name]
     operands = {name: call.scope.values[name] for name in names}
@@ -194,7 +194,7 @@ def coded(call: Call, value: KnownValue) -> KnownValue:
     proto.domain = ""  # the standard domain has the same operator
     (folded,) = fold(proto, operands, call.scope.opsets, call.scope.meter)
     block = call.integer("block_size", 0)
-    packed = blocked(call, value, folded, block) if block else None
+    packed = expand_blocks(call, value, folded, block) if block else None
     if packed is not None or value.onnx_type not in CONSTANT_STORED:
         return packed or folded
     dtype, offset = CONSTANT_STORED[value.onnx_type]
@@ -205,7 +205,7 @@ def coded(call: Call, value: KnownValue) -> KnownValue:
         zero_points = call.array(2, "zero point").astype(np.int32)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         return folded
-    axis = axis_of(call, codes.ndim)
+    axis = channel_axis(call, codes.ndim)
     spread = [
         over_blocks(a, codes.shape, axis, block) if block else spread_along(a, codes.shape, axis)
         for a in (scales, zero_points)
@@ -226,9 +226,9 @@ CODES: dict[int, tuple[int, int]] = {
 """Bits and the least integer of types whose blocks a product takes as packed codes."""
 
 
-def blocked(call: Call, value: KnownValue, folded: KnownValue, block: int) -> Blocked | None:
+def expand_blocks(call: Call, value: KnownValue, folded: KnownValue, block: int) -> Blocked | None:
     """A matrix in blocks as packed codes; None if it has no such form."""
-    axis, scales = axis_of(call, value.array.ndim), as_float32(call.array(1, "scale"))
+    axis, scales = channel_axis(call, value.array.ndim), as_float32(call.array(1, "scale"))
     if value.array.ndim != 2 or value.onnx_type not in CODES or block % GRAIN or block > LONGEST:
         return None
     bits, least = CODES[value.onnx_type]
@@ -245,9 +245,7 @@ def blocked(call: Call, value: KnownValue, folded: KnownValue, block: int) -> Bl
     points = (points - least).astype(np.uint8)
     is_middle = (points == 2 ** (bits - 1)).all()
     zero_points = None if is_middle else np.ascontiguousarray(points)
-    packed = PackedWeights(
-        packed_codes(parts, bits), np.ascontiguousarray(scales), zero_points, bits
-    )
+    packed = PackedWeights(pack_codes(parts, bits), np.ascontiguousarray(scales), zero_points, bits)
     return Blocked(folded.name, folded.array, packed, axis)
 
 
@@ -277,7 +275,7 @@ def import_moved(proto: onnx.NodeProto, scope: ImportScope, run: Run) -> dict[st
     integers = {name: v for name, v in moved.items() if isinstance(v, IntegerValue)}
     if len(integers) < len(moved) or not all(alike(v, first) for v in integers.values()):
         return None
-    codes: dict[str, Value] = {n: aligned(n, v, first, scope) for n, v in integers.items()}
+    codes: dict[str, Value] = {n: align(n, v, first, scope) for n, v in integers.items()}
     results = run(proto, replace(scope, values=ChainMap(codes, scope.values)))
     return {
         name: replace(first, node=result) if isinstance(result, Node) else result
@@ -298,15 +296,15 @@ def alike(one: IntegerValue, other: IntegerValue) -> bool:
     return same_type and one.offset == other.offset
 
 
-def aligned(name: str, value: IntegerValue, first: IntegerValue, scope: ImportScope) -> Node:
+def align(name: str, value: IntegerValue, first: IntegerValue, scope: ImportScope) -> Node:
     """The codes with the parameters of the first operand: ONNX joins integers, not reals."""
     element = first.node.type.element
     if value.node.type.element == element:
         return value.node
-    return recoded(scope.claim(f"{name}:as", derived=True), value.node, element, 0, scope)
+    return recode(scope.claim(f"{name}:as", derived=True), value.node, element, 0, scope)
 
 
-def laid_out(
+def lay_out(
     proto: onnx.NodeProto, operands: Mapping[str, Value], scope: ImportScope
 ) -> KnownValue | None:
     """A layout operator on known integers that were dequantized: they stay integers."""
@@ -336,7 +334,7 @@ def import_index(proto: onnx.NodeProto, scope: ImportScope, run: Run) -> dict[st
     return None if result is None else {proto.output[0]: result}
 
 
-def widened(call: Call) -> IntegerValue | None:
+def widen(call: Call) -> IntegerValue | None:
     """Cast to integers that hold them all."""
     value, wide = call.value(0), call.integer("to", 0)
     if isinstance(value, IntegerValue) and wide in (TP.INT32, TP.INT64):
@@ -344,7 +342,7 @@ def widened(call: Call) -> IntegerValue | None:
     return None
 
 
-def shifted(call: Call) -> IntegerValue | None:
+def shift(call: Call) -> IntegerValue | None:
     """Add of a known scalar to wider integers."""
     value, other = call.value(0), call.value(1)
     if isinstance(value, IntegerValue) and isinstance(other, KnownValue) and other.array.size == 1:
@@ -355,7 +353,7 @@ def shifted(call: Call) -> IntegerValue | None:
     return None
 
 
-def looked_up(call: Call) -> Node | None:
+def look_up(call: Call) -> Node | None:
     """Gather of known floats at codes counted from 0: a Table."""
     data, value = call.value(0), call.value(1)
     if not isinstance(value, IntegerValue) or not isinstance(data, KnownValue):
@@ -370,8 +368,8 @@ def looked_up(call: Call) -> Node | None:
 
 
 INDEXING: dict[str, Callable[[Call], Value | None]] = {
-    "Add": shifted,
-    "Cast": widened,
-    "Gather": looked_up,
+    "Add": shift,
+    "Cast": widen,
+    "Gather": look_up,
 }
 """How tables of a function are written, see ``export_elementwise``."""

@@ -159,7 +159,7 @@ class QLinearNodes:
         return name
 
     def dequantize(self, position: int, result: str) -> onnx.NodeProto:
-        parameters = operands_of(self.call, range(position, position + 3))
+        parameters = dequantized_operands(self.call, range(position, position + 3))
         axis = self.axis() if position == self.form.operands[-1] else 1
         return onnx.helper.make_node("DequantizeLinear", parameters, [result], axis=axis)
 
@@ -195,11 +195,11 @@ class QLinearNodes:
         return node
 
     def quantize(self, x: str) -> onnx.NodeProto:
-        parameters = operands_of(self.call, range(self.form.result, self.form.result + 2))
+        parameters = dequantized_operands(self.call, range(self.form.result, self.form.result + 2))
         return onnx.helper.make_node("QuantizeLinear", [x, *parameters], self.call.proto.output[:1])
 
 
-def operands_of(call: Call, positions: Sequence[int]) -> list[str]:
+def dequantized_operands(call: Call, positions: Sequence[int]) -> list[str]:
     """Operand names; absent ones at the end are left out."""
     return [call.value_name(p) for p in positions if call.has(p)]
 

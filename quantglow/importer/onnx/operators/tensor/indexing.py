@@ -19,7 +19,7 @@ from quantglow.ir.ops import Elementwise, Expand, Gather, Reshape, Slice, TopK, 
 from quantglow.ir.ops.binary import Where
 from quantglow.ir.ops.expression import Expr, arg, const, lconst
 from quantglow.ir.ops.expression import call as fn
-from quantglow.ir.ops.indexing import MOST_INDEX, misplaced, out_of_range
+from quantglow.ir.ops.indexing import MOST_INDEX, misplace, out_of_range
 from quantglow.ir.symbolic.size import is_free, surely_equal
 from quantglow.ir.types import DType, ElementType
 from quantglow.support.arrays import Array
@@ -27,11 +27,11 @@ from quantglow.support.arrays import Array
 INT64, BOOL = ElementType(DType.I64), ElementType(DType.BOOL)
 
 
-def reshaped(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
+def reshape(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
     return x if x.type.shape == shape else Reshape(name=call.derived("as"), x=x, shape=shape)
 
 
-def moved(call: Call, x: Node, perm: Sequence[int]) -> Node:
+def move(call: Call, x: Node, perm: Sequence[int]) -> Node:
     if list(perm) == list(range(len(perm))):
         return x
     return Transpose(name=call.derived("moved"), x=x, perm=tuple(perm))
@@ -47,7 +47,7 @@ def iota(call: Call, shape: Sequence[int], axis: int) -> Node:
     return Constant(name=call.derived("iota"), value=value)
 
 
-def strides_of(shape: Sequence[int]) -> list[int]:
+def row_major_strides(shape: Sequence[int]) -> list[int]:
     """Row-major, in elements."""
     return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
@@ -82,7 +82,7 @@ class Bound:
     def broken(self) -> Expr:
         """The position that stands for an index out of range."""
         most = fn("imin", self.reported, lconst(MOST_INDEX))
-        return fn("iadd", fn("imax", most, lconst(-MOST_INDEX)), lconst(misplaced(self.length)))
+        return fn("iadd", fn("imax", most, lconst(-MOST_INDEX)), lconst(misplace(self.length)))
 
 
 def positions(
@@ -100,20 +100,20 @@ def positions(
         broken = bound.broken if matters is None else fn("select", matters, bound.broken, lconst(0))
         value = fn("select", bound.holds, value, broken)
     node = integers(call, tag, value, operands)
-    arrays = [value for value in map(value_of, operands) if value is not None]
+    arrays = [value for value in map(constant_value, operands) if value is not None]
     if bounds and len(arrays) == len(operands) and not node.has_free_sizes:
         check_positions(node, node.evaluate(*arrays))
     return node
 
 
-def value_of(node: Node) -> Array | None:
+def constant_value(node: Node) -> Array | None:
     """The elements of a Constant, also reshaped or cut; None for what is computed at run time, or
     of a free size."""
     if node.has_free_sizes:
         return None
     if isinstance(node, Constant):
         return node.value
-    if isinstance(node, Reshape | Slice) and (value := value_of(node.x)) is not None:
+    if isinstance(node, Reshape | Slice) and (value := constant_value(node.x)) is not None:
         return node.evaluate(value)
     return None
 
@@ -123,7 +123,7 @@ def branch_condition(call: Call, args: list[Node]) -> Expr | None:
     all_hold: Expr | None = None
     for condition, is_then in call.scope.conditions:
         holds = arg(len(args))
-        args.append(reshaped(call, condition, (1,) * args[0].type.rank))
+        args.append(reshape(call, condition, (1,) * args[0].type.rank))
         holds = holds if is_then else fn("not", holds)
         all_hold = holds if all_hold is None else fn("and", all_hold, holds)
     return all_hold
@@ -148,7 +148,7 @@ def from_the_begin(call: Call, indices: Node, length: int) -> Node:
 
 def check_positions(node: Node, positions: Array) -> None:
     """Raise ``ValueError`` if one of them stands for an index that is out of range."""
-    if positions.size and (most := int(positions.max())) >= misplaced(0) - MOST_INDEX:
+    if positions.size and (most := int(positions.max())) >= misplace(0) - MOST_INDEX:
         error = out_of_range(node.name, most, most)
         raise ValueError(
             f"index {error.index} is out of range for an axis of length {error.length}"
@@ -164,7 +164,7 @@ def check_known(call: Call, length: int) -> None:
             raise ValueError(f"index {outside[0]} is out of range for an axis of length {length}")
 
 
-def dotted(terms: Sequence[tuple[Expr, int]]) -> Expr:
+def dot(terms: Sequence[tuple[Expr, int]]) -> Expr:
     """The sum of products with constants."""
     total: Expr = lconst(0)
     for index, stride in terms:
@@ -180,7 +180,7 @@ def integers(call: Call, tag: str, value: Expr, args: Sequence[Node]) -> Node:
 
 def rows_at(call: Call, x: Node, rows: Node, width: int) -> Node:
     """Gather of rows of ``width`` elements of x, the result of the ONNX node."""
-    table = reshaped(call, x, (x.type.size // width, width))
+    table = reshape(call, x, (x.type.size // width, width))
     return Gather(name=call.result, x=table, indices=rows, axis=0)
 
 
@@ -193,14 +193,14 @@ def element_positions(
     for other, (size, length) in enumerate(zip(indices.type.shape, shape, strict=True)):
         if other != axis and size > length:
             raise Unsupported(f"it has {size} indices along axis {other} of {length} elements")
-    strides = strides_of(shape)
+    strides = row_major_strides(shape)
     bound = Bound.of(fn("int64", arg(0)), shape[axis])
     terms, args = [(arg(0) if trusted else bound.index, strides[axis])], [indices]
     for other, size in enumerate(indices.type.shape):
         if other != axis and size > 1:
             terms.append((arg(len(args)), strides[other]))
             args.append(iota(call, indices.type.shape, other))
-    return positions(call, "positions", dotted(terms), args, [] if trusted else [bound])
+    return positions(call, "positions", dot(terms), args, [] if trusted else [bound])
 
 
 def are_below(indices: Node, length: int) -> bool:
@@ -217,10 +217,10 @@ def gather_elements(call: Call) -> Node:
     x, indices = call.tensor(0), call.tensor(1)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     if isinstance(x, Expand) and x.x.type.size == 1 and are_below(indices, x.type.shape[axis]):
-        one = reshaped(call, x.x, (1,) * indices.type.rank)
+        one = reshape(call, x.x, (1,) * indices.type.rank)
         return Expand(name=call.result, x=one, shape=indices.type.shape)
     gathered = rows_at(call, x, element_positions(call, x.type.shape, indices, axis), 1)
-    return reshaped(call, gathered, indices.type.shape)
+    return reshape(call, gathered, indices.type.shape)
 
 
 @importer("GatherND")
@@ -234,16 +234,16 @@ def gather_nd(call: Call) -> Node:
         raise ValueError(f"indices {indices.type} are not of the batch of {x.type}")
     if not batch and (axes := counted_axes(indices, sizes)):
         return spread(call, x, axes, (*outer, *inner))
-    strides = strides_of(sizes)
+    strides = row_major_strides(sizes)
     args = coordinates(call, indices)
     bounds = [Bound.of(fn("int64", arg(i)), sizes[batch + i]) for i in range(depth)]
     terms = [(bound.index, strides[batch + i]) for i, bound in enumerate(bounds)]
     for axis in range(batch):
         terms.append((arg(len(args)), strides[axis]))
         args.append(iota(call, args[0].type.shape, axis))
-    rows = positions(call, "rows", dotted(terms), args, bounds)
+    rows = positions(call, "rows", dot(terms), args, bounds)
     gathered = rows_at(call, x, rows, math.prod(inner))
-    return reshaped(call, gathered, (*outer, *inner))
+    return reshape(call, gathered, (*outer, *inner))
 
 
 def spread(call: Call, x: Node, axes: Sequence[int], shape: tuple[int, ...]) -> Node:
@@ -251,7 +251,7 @@ def spread(call: Call, x: Node, axes: Sequence[int], shape: tuple[int, ...]) -> 
     last = len(shape) - (x.type.rank - len(axes))
     x_axes = {*axes, *range(last, len(shape))}
     sizes = tuple(size if axis in x_axes else 1 for axis, size in enumerate(shape))
-    wide = reshaped(call, x, sizes)
+    wide = reshape(call, x, sizes)
     if surely_equal(sizes, shape):
         return wide
     return Expand(name=call.derived("wide"), x=wide, shape=shape)
@@ -266,7 +266,7 @@ def coordinates(call: Call, indices: Node) -> list[Node]:
         part = Slice(
             name=call.derived("axis"), x=indices, starts=starts, sizes=(*outer, 1), steps=ones
         )
-        columns.append(reshaped(call, part, tuple(outer)))
+        columns.append(reshape(call, part, tuple(outer)))
     return columns
 
 
@@ -286,14 +286,14 @@ def top_k(call: Call) -> list[Node]:
     if not k:
         raise Unsupported("k is 0, so its results have no elements")
     perm = axis_last(x.type.rank, axis)
-    rows = moved(call, x, perm)
+    rows = move(call, x, perm)
     largest = bool(call.integer("largest", 1))
     values = call.result
     chosen = TopK(name=call.result_name(1), x=rows, k=k, largest=largest)
     places = element_positions(call, rows.type.shape, chosen, x.type.rank - 1, trusted=True)
-    flat = reshaped(call, rows, (rows.type.size,))
+    flat = reshape(call, rows, (rows.type.size,))
     best = Gather(name=values, x=flat, indices=places, axis=0)
-    return [moved(call, best, perm), moved(call, chosen, perm)]
+    return [move(call, best, perm), move(call, chosen, perm)]
 
 
 @importer("ArgMax", "ArgMin")
@@ -302,24 +302,24 @@ def arg_extreme(call: Call) -> Node:
     x = call.tensor(0)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     perm = axis_last(x.type.rank, axis)
-    rows = moved(call, x, perm)
+    rows = move(call, x, perm)
     length = rows.type.shape[-1]
     last = bool(call.integer("select_last_index", 0))
     if last:
-        rows = reversed_rows(call, rows)
+        rows = reverse_rows(call, rows)
     largest = call.proto.op_type == "ArgMax"
     name = call.derived("mirrored") if last else call.result
     best: Node = TopK(name=name, x=rows, k=1, largest=largest)
     if last:
         mirrored = fn("isub", lconst(length - 1), arg(0))
         best = Elementwise(name=call.result, args=(best,), expression=mirrored, out=INT64)
-    best = moved(call, best, perm)
+    best = move(call, best, perm)
     if call.integer("keepdims", 1):
         return best
-    return reshaped(call, best, tuple(d for i, d in enumerate(best.type.shape) if i != axis))
+    return reshape(call, best, tuple(d for i, d in enumerate(best.type.shape) if i != axis))
 
 
-def reversed_rows(call: Call, x: Node) -> Node:
+def reverse_rows(call: Call, x: Node) -> Node:
     """x backwards along its last axis."""
     *outer, length = x.type.shape
     starts, steps = (*(0 for _ in outer), length - 1), (*(1 for _ in outer), -1)
@@ -338,7 +338,7 @@ def one_hot(call: Call) -> Node:
     shape.insert(axis, 1)
     index = from_the_end(fn("int64", arg(0)), depth)
     classes = iota(call, [depth if i == axis else 1 for i in range(rank)], axis)
-    args = (reshaped(call, indices, tuple(shape)), classes)
+    args = (reshape(call, indices, tuple(shape)), classes)
     equal = fn("eq", index, arg(1))
     hot = Elementwise(name=call.derived("hot"), args=args, expression=equal, out=BOOL)
     off, on = (element(call, values, i) for i in range(2))
@@ -348,7 +348,7 @@ def one_hot(call: Call) -> Node:
 def element(call: Call, x: Node, index: int) -> Node:
     """One element of a vector, without axes."""
     part = Slice(name=call.derived("element"), x=x, starts=(index,), sizes=(1,), steps=(1,))
-    return reshaped(call, part, ())
+    return reshape(call, part, ())
 
 
 @importer("Hardmax")
@@ -357,17 +357,17 @@ def hardmax(call: Call) -> Node:
     x, rank = call.node(0), len(call.shape(0))
     (axis,) = normal((call.integer("axis", -1 if call.opset >= 13 else 1),), rank)
     perm = axis_last(rank, axis) if call.opset >= 13 else list(range(rank))
-    rows = moved(call, x, perm)
+    rows = move(call, x, perm)
     shape = rows.type.shape
     if call.opset < 13:
-        rows = reshaped(call, x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+        rows = reshape(call, x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
     best = TopK(name=call.derived("best"), x=rows, k=1)
     places = iota(call, rows.type.shape, rows.type.rank - 1)
     one = fn("select", fn("eq", arg(0), arg(1)), *(const(v) for v in (1, 0)))
     hot = Elementwise(
         name=call.result, args=(best, places), expression=one, out=ElementType(DType.F32)
     )
-    return moved(call, reshaped(call, hot, shape), perm)
+    return move(call, reshape(call, hot, shape), perm)
 
 
 @importer("ReverseSequence")
@@ -378,22 +378,22 @@ def reverse_sequence(call: Call) -> Node:
         (call.integer("time_axis", 0), call.integer("batch_axis", 1)), x.type.rank
     )
     perm = [batch, time, *(i for i in range(x.type.rank) if i not in (batch, time))]
-    rows = moved(call, x, perm)
+    rows = move(call, x, perm)
     count, steps = rows.type.shape[:2]
     place, length = arg(1), arg(0)
     bound = Bound(fn("int64", length), fn("int64", length), steps, closed=True)
     mirrored = fn("isub", fn("isub", length, lconst(1)), place)
     index = fn("select", fn("lt", place, length), mirrored, place)
     args = [
-        reshaped(call, lengths, (count, 1)),
+        reshape(call, lengths, (count, 1)),
         iota(call, (count, steps), 1),
         iota(call, (count, steps), 0),
     ]
-    value = dotted([(index, 1), (arg(2), steps)])
+    value = dot([(index, 1), (arg(2), steps)])
     places = positions(call, "rows", value, args, [bound])
     chosen = rows_at(call, rows, places, rows.type.size // count // steps)
     back = [perm.index(i) for i in range(x.type.rank)]
-    return moved(call, reshaped(call, chosen, rows.type.shape), back)
+    return move(call, reshape(call, chosen, rows.type.shape), back)
 
 
 @importer("Trilu")
@@ -426,7 +426,7 @@ def compress(call: Call) -> Node:
     if "axis" in call.attributes:
         (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     else:
-        x, axis = reshaped(call, x, (x.type.size,)), 0
+        x, axis = reshape(call, x, (x.type.size,)), 0
     indices = Constant(name=call.derived("kept"), value=np.flatnonzero(chosen).astype(np.int64))
     if not indices.value.size:
         raise Unsupported("nothing is left")

@@ -70,10 +70,10 @@ def coordinate_axes(indices: Node, number: int) -> list[int]:
         return []
     if any(part.type.shape[last] != 1 for part in indices.parts):
         return []
-    return [axis for axis in axes_of(indices.parts[number]) if axis != last]
+    return [axis for axis in index_axes(indices.parts[number]) if axis != last]
 
 
-def axes_of(node: Node) -> list[int]:
+def index_axes(node: Node) -> list[int]:
     """The axes along which a tensor counts from 0, equal along all others."""
     shape = node.type.shape
     match node:
@@ -82,22 +82,22 @@ def axes_of(node: Node) -> list[int]:
         case Slice(x=x, starts=starts, steps=steps):
             rank = len(shape)
             is_begin = surely_equal(starts, (0,) * rank) and surely_equal(steps, (1,) * rank)
-            return axes_of(x) if is_begin else []
+            return index_axes(x) if is_begin else []
         case Expand(x=x):
             added = len(shape) - x.type.rank
-            axes = [(axis, axis + added) for axis in axes_of(x)]
+            axes = [(axis, axis + added) for axis in index_axes(x)]
             sizes = x.type.shape
             return [new for old, new in axes if surely_equal((sizes[old],), (shape[new],))]
         case Reshape(x=x):
             before, after = longer_axes(x.type.shape), longer_axes(shape)
             if not surely_equal(sizes_at(x.type.shape, before), sizes_at(shape, after)):
                 return []
-            return [after[before.index(axis)] for axis in axes_of(x) if axis in before]
+            return [after[before.index(axis)] for axis in index_axes(x) if axis in before]
     return []
 
 
 def axes_of_array(array: Array) -> list[int]:
-    """``axes_of`` of known integers."""
+    """``index_axes`` of known integers."""
     if array.dtype.kind not in "iu" or not array.size:
         return []
     numbers = (np.arange(size) for size in array.shape)
@@ -128,7 +128,7 @@ class Position:
     is_exact: bool = True
 
 
-def position_of(node: Node) -> Position:
+def index_position(node: Node) -> Position:
     """Position: a scalar as computed from another one by steps that are known."""
     position = Position(node)
     while (before := _step_before(position)) is not None:
@@ -203,7 +203,7 @@ def span_between(start: Node, end: Node, length: int | None = None) -> IndexSpan
     kinds = {start.type.dtype, end.type.dtype}
     if kinds != {DType.I64} or start.type.size != 1 or end.type.size != 1:
         return None
-    first, last = position_of(start), position_of(end)
+    first, last = index_position(start), index_position(end)
     count, bounds = last.offset - first.offset, [b for b in (length, last.bound) if b is not None]
     if first.base is not last.base or first.bound is not None or not 0 < count <= LONGEST:
         return None
@@ -222,7 +222,7 @@ def in_loop(call: Call, *positions: int) -> bool:
     return not all(call.scope.is_decided(call.tensor(at)) for at in positions)
 
 
-def computed_slice(call: Call) -> Node | None:
+def slice_computed(call: Call) -> Node | None:
     """A Slice along one axis as a look-up; None if its length is not known."""
     if call.opset < 10 or not in_loop(call, 1, 2):
         return None
@@ -242,10 +242,10 @@ def computed_slice(call: Call) -> Node | None:
 @importer("Range")
 def range_(call: Call) -> Array | Node:
     """A look-up where its start is computed, else a constant or a part of one."""
-    return sequence(call) if (lookup := computed_range(call)) is None else lookup
+    return sequence(call) if (lookup := range_computed(call)) is None else lookup
 
 
-def computed_range(call: Call) -> Node | None:
+def range_computed(call: Call) -> Node | None:
     """A Range of step 1 as a look-up; None if its length is not known."""
     if not in_loop(call, 0, 1) or not call.is_known(2) or call.is_float(0):
         return None

@@ -19,9 +19,9 @@ from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
 from quantglow.importer.onnx.operators.tensor.indexing import (
     INT64,
     coordinates,
-    dotted,
+    dot,
     iota,
-    reshaped,
+    reshape,
 )
 from quantglow.importer.onnx.operators.tensor.shape import (
     MAX_ELEMENTS,
@@ -73,13 +73,13 @@ def upsample(call: Call) -> Node:
         scales = scale_operand(call, 1)
     else:
         scales = [float(s) for s in call.attributes.get("scales", ())]
-    return resized(call, *from_scales(call, scales), "asymmetric", "floor")
+    return resize_node(call, *from_scales(call, scales), "asymmetric", "floor")
 
 
 @importer("Resize")
 def resize(call: Call) -> Node:
     if call.opset < 11:
-        return resized(call, *from_scales(call, scale_operand(call, 1)), "asymmetric", "floor")
+        return resize_node(call, *from_scales(call, scale_operand(call, 1)), "asymmetric", "floor")
     refuse_exotic(call)
     if call.has(3) and call.shape(3) != (0,):
         sizes, scales = from_sizes(call)
@@ -87,7 +87,7 @@ def resize(call: Call) -> Node:
         sizes, scales = from_scales(call, scale_operand(call, 2))
     coordinates = call.text("coordinate_transformation_mode", "half_pixel")
     rounding = call.text("nearest_mode", "round_prefer_floor")
-    return resized(call, sizes, scales, coordinates, rounding)
+    return resize_node(call, sizes, scales, coordinates, rounding)
 
 
 def refuse_exotic(call: Call) -> None:
@@ -115,14 +115,14 @@ def from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float]
         raise ValueError(f"scales {full} must be positive")
     if math.prod(full) * likely(math.prod(dims)) > MAX_ELEMENTS:
         raise Unsupported(f"scales {full} make more than {MAX_ELEMENTS} elements")
-    return [scaled(d, s) for d, s in zip(dims, full, strict=True)], full
+    return [scale(d, s) for d, s in zip(dims, full, strict=True)], full
 
 
-def scaled(size: int, scale: float) -> int:
+def scale(size: int, scale: float) -> int:
     """``floor(size * scale)``; a free size stays so where a fraction gives what the rounded product
     gives."""
     if is_free(size):
-        fraction, limit = fraction_of(scale)
+        fraction, limit = exact_fraction(scale)
         if fraction is not None and (limit is None or size < limit):
             return size * fraction.numerator // fraction.denominator
     # The product is a float32 in ONNX: 10 * 2.3 is 23, not 22.9999995.
@@ -130,7 +130,7 @@ def scaled(size: int, scale: float) -> int:
 
 
 @cache
-def fraction_of(scale: float) -> tuple[Fraction | None, int | None]:
+def exact_fraction(scale: float) -> tuple[Fraction | None, int | None]:
     """A fraction that gives ``floor(size * scale)``, and the size from which on it may not (None:
     always does); no fraction where none is known."""
     fraction = Fraction(scale).limit_denominator(MAX_FACTOR)
@@ -170,7 +170,7 @@ def spread(call: Call, entries: list[Number], default: list[Number]) -> list[Num
     return result
 
 
-def resized(
+def resize_node(
     call: Call, sizes: list[int], scales: list[float], coordinates: str, rounding: str
 ) -> Node:
     """The Resize node: spatial axes only.  Scales of 1 copy, also infinities, which products with
@@ -264,14 +264,14 @@ def grid_sample(call: Call) -> Node:
     args.append(iota(call, args[0].type.shape, 0))
     align = bool(call.integer("align_corners", 0))
     across, down = (ResampledAxis(arg(i), size, padding, align) for i, size in ((0, w), (1, h)))
-    table = reshaped(call, x, (n * h * w, c))
+    table = reshape(call, x, (n * h * w, c))
     if padding == "zeros":
         zeros = call.constant("outside", np.zeros((1, c), np.float32))
         table = Concat(name=call.derived("padded"), parts=(table, zeros), axis=0)
 
     def position(row: Expr, column: Expr) -> Expr:
         """The row of the table that holds a pixel."""
-        index = dotted([(down.pixel(row), w), (across.pixel(column), 1), (arg(2), h * w)])
+        index = dot([(down.pixel(row), w), (across.pixel(column), 1), (arg(2), h * w)])
         if padding != "zeros":
             return index
         inside = fn("and", down.inside(row), across.inside(column))
@@ -283,8 +283,8 @@ def grid_sample(call: Call) -> Node:
         for column, column_share in CORNERS[mode](across)
     ]
     if len(samples) == 1:
-        return channels_first(call, weighted(call, call.result, table, args, *samples[0]))
-    total, *parts = (weighted(call, call.derived("part"), table, args, *s) for s in samples)
+        return channels_first(call, weigh(call, call.result, table, args, *samples[0]))
+    total, *parts = (weigh(call, call.derived("part"), table, args, *s) for s in samples)
     for i, part in enumerate(parts, 1):
         name = call.result if i == len(parts) else call.derived("sum")
         total = Add(name=name, x=total, y=part)
@@ -350,16 +350,14 @@ CORNERS: dict[str, Corners] = {
 }
 
 
-def weighted(
-    call: Call, name: str, table: Node, args: list[Node], pixel: Expr, weight: Expr
-) -> Node:
+def weigh(call: Call, name: str, table: Node, args: list[Node], pixel: Expr, weight: Expr) -> Node:
     """Pixels [N, H, W, C] times their weights [N, H, W, 1]."""
     rows = Elementwise(name=call.derived("pixel"), args=tuple(args), expression=pixel, out=INT64)
     pixels = Gather(name=call.derived("value"), x=table, indices=rows, axis=0)
     share = Elementwise(
         name=call.derived("weight"), args=tuple(args[:2]), expression=weight, out=FLOAT
     )
-    column = reshaped(call, share, (*share.type.shape, 1))
+    column = reshape(call, share, (*share.type.shape, 1))
     return Mul(name=name, x=pixels, y=column)
 
 
@@ -377,7 +375,7 @@ def affine_grid(call: Call) -> Node:
     rows = np.stack([*columns, np.ones_like(columns[0])], axis=-1).reshape(1, -1, rank + 1)
     transposed = Transpose(name=call.derived("columns"), x=theta, perm=(0, 2, 1))
     points = MatMul(name=call.derived("rows"), x=call.constant("places", rows), y=transposed)
-    return reshaped(call, points, (int(size[0]), *map(int, size[2:]), rank))
+    return reshape(call, points, (int(size[0]), *map(int, size[2:]), rank))
 
 
 def places_along(length: int, align: bool) -> Array:

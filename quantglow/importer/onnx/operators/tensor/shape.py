@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from quantglow.importer.onnx.nodes.context import Call, Unsupported, importer
-from quantglow.importer.onnx.nodes.values import as_element, onnx_type_of
+from quantglow.importer.onnx.nodes.values import as_element, value_onnx_type
 from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.shape import Concat, Expand, Reshape, Slice, Transpose
 from quantglow.ir.symbolic.size import broadcast_shapes, has_free, integers, is_free, is_one, likely
@@ -101,7 +101,7 @@ def reshape(call: Call) -> Node:
     if -1 in dims:
         fixed_size = math.prod(d for d in dims if d != -1)
         dims = tuple(x.type.size // max(fixed_size, 1) if d == -1 else d for d in dims)
-    return reshaped(call, x, dims)
+    return reshape_node(call, x, dims)
 
 
 @importer("Flatten")
@@ -109,7 +109,7 @@ def flatten(call: Call) -> Node:
     x, axis = call.tensor(0), call.integer("axis", 1)
     dims = x.type.shape
     axis = axis + len(dims) if axis < 0 else axis
-    return reshaped(call, x, (math.prod(dims[:axis]), math.prod(dims[axis:])))
+    return reshape_node(call, x, (math.prod(dims[:axis]), math.prod(dims[axis:])))
 
 
 @importer("Squeeze")
@@ -118,7 +118,7 @@ def squeeze(call: Call) -> Node:
     dims = x.type.shape
     axes = call.parameter("axes", 1)
     drop = [i for i, d in enumerate(dims) if is_one(d)] if axes is None else normal(axes, len(dims))
-    return reshaped(call, x, tuple(d for i, d in enumerate(dims) if i not in drop))
+    return reshape_node(call, x, tuple(d for i, d in enumerate(dims) if i not in drop))
 
 
 @importer("Unsqueeze")
@@ -128,10 +128,10 @@ def unsqueeze(call: Call) -> Node:
     rank = x.type.rank + len(axes)
     added = normal(axes, rank)
     dims = iter(x.type.shape)
-    return reshaped(call, x, tuple(1 if i in added else next(dims) for i in range(rank)))
+    return reshape_node(call, x, tuple(1 if i in added else next(dims) for i in range(rank)))
 
 
-def reshaped(call: Call, x: Node, dims: tuple[int, ...]) -> Node:
+def reshape_node(call: Call, x: Node, dims: tuple[int, ...]) -> Node:
     return Reshape(name=call.result, x=x, shape=dims)
 
 
@@ -225,7 +225,7 @@ def blocks(
 def eye_like(call: Call) -> Array:
     """Ones on the k-th diagonal: known although the operand is not."""
     rows, columns = call.shape(0)
-    onnx_type = call.integer("dtype", 0) or onnx_type_of(call.value(0))
+    onnx_type = call.integer("dtype", 0) or value_onnx_type(call.value(0))
     dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx_type)
     call.reserve((rows, columns), dtype.itemsize)
     return np.eye(rows, columns, call.integer("k", 0), dtype)
@@ -253,7 +253,7 @@ def counting(whole: str, name: str, start: int, limit: int) -> Node:
 
 
 @importer("ConstantOfShape")
-def filled(call: Call) -> Array | Node:
+def fill(call: Call) -> Array | Node:
     dims = tuple(call.array(0, "shape").reshape(-1).tolist())
     if min(dims, default=0) < 0:
         raise Unsupported(f"it would have shape {dims}")

@@ -14,15 +14,15 @@ from quantglow.importer.onnx.operators.tensor.indexing import (
     Bound,
     check_known,
     coordinates,
-    dotted,
+    dot,
     element_positions,
     iota,
     of_taken_branch,
     positions,
-    reshaped,
-    strides_of,
+    reshape,
+    row_major_strides,
 )
-from quantglow.importer.onnx.operators.tensor.ranges import computed_slice
+from quantglow.importer.onnx.operators.tensor.ranges import slice_computed
 from quantglow.importer.onnx.operators.tensor.shape import normal
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops import Scatter
@@ -39,7 +39,7 @@ MOST_SLICES = 16
 @importer("Slice")
 def slice_(call: Call) -> Node:
     """Starts and ends are attributes before opset 10, operands after; both clamp to the axis."""
-    if (lookup := computed_slice(call)) is not None:
+    if (lookup := slice_computed(call)) is not None:
         return lookup
     x = call.tensor(0)
     starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
@@ -48,8 +48,8 @@ def slice_(call: Call) -> Node:
     steps = call.parameter("steps", 4) or (1,) * len(starts)
     spans = [SliceRange(0, d) for d in x.type.shape]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        spans[axis] = clamped(start, end, step, x.type.shape[axis])
-    return sliced(call.result, x, spans)
+        spans[axis] = clamp(start, end, step, x.type.shape[axis])
+    return slice_axes(call.result, x, spans)
 
 
 def check_different(axes: Sequence[int]) -> None:
@@ -71,7 +71,7 @@ class SliceRange(NamedTuple):
         return SliceRange(indices.start if indices else 0, len(indices), indices.step)
 
 
-def clamped(start: int, end: int, step: int, size: int) -> SliceRange:
+def clamp(start: int, end: int, step: int, size: int) -> SliceRange:
     """``range(size)[start:end:step]``"""
     if not step:
         raise ValueError("slice step cannot be zero")
@@ -85,21 +85,21 @@ def _within(at: int, low: int, high: int) -> int:
     return low if at < low else high if at > high else at
 
 
-def sliced(name: str, x: Node, spans: Sequence[SliceRange]) -> Node:
+def slice_axes(name: str, x: Node, spans: Sequence[SliceRange]) -> Node:
     """The elements of x at the indices of one span for each axis."""
     starts, sizes, steps = zip(*spans, strict=True) if spans else ((), (), ())
     return Slice(name=name, x=x, starts=starts, sizes=sizes, steps=steps)
 
 
 def along(name: str, x: Node, axis: int, indices: range) -> Node:
-    """``sliced`` on one axis."""
+    """``slice_axes`` on one axis."""
     return along_span(name, x, axis, SliceRange.of(indices))
 
 
 def along_span(name: str, x: Node, axis: int, span: SliceRange) -> Node:
-    """``sliced`` on one axis."""
+    """``slice_axes`` on one axis."""
     spans = [span if i == axis else SliceRange(0, d) for i, d in enumerate(x.type.shape)]
-    return sliced(name, x, spans)
+    return slice_axes(name, x, spans)
 
 
 @importer("Gather")
@@ -113,14 +113,14 @@ def gather(call: Call) -> Result:
     length = x.type.shape[axis]
     check_known(call, length)
     if call.is_known(1):
-        slices = gathered_slices(call, x, axis)
+        slices = gather_slices(call, x, axis)
         if slices is not None:
             return slices
     indices = of_taken_branch(call, call.tensor(1), length)
     return Gather(name=call.result, x=x, indices=indices, axis=axis)
 
 
-def gathered_slices(call: Call, x: Node, axis: int) -> Result | None:
+def gather_slices(call: Call, x: Node, axis: int) -> Result | None:
     """Gather of known indices as slices of x, or nothing where there are none; None if they are
     many."""
     indices = call.array(1, "indices")
@@ -213,10 +213,10 @@ def pad(call: Call) -> Node:
     before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
     widened = any(before) or any(after)
     if [k.size for k in spans] != list(x.type.shape):
-        x = sliced(call.derived("cut") if widened else call.result, x, spans)
+        x = slice_axes(call.derived("cut") if widened else call.result, x, spans)
     mode = call.text("mode", "constant")
     if mode != "constant":
-        return mirrored(call, x, mode, before, after)
+        return mirror(call, x, mode, before, after)
     if not widened:
         return x
     return Pad(
@@ -247,7 +247,7 @@ def pad_widths(call: Call, rank: int) -> tuple[list[int], list[int]]:
     return before, after
 
 
-def mirrored(call: Call, x: Node, mode: str, before: list[int], after: list[int]) -> Node:
+def mirror(call: Call, x: Node, mode: str, before: list[int], after: list[int]) -> Node:
     """Pads made of slices of x itself, one axis after the other."""
     if mode not in _BORDERS:
         raise Unsupported(f"pad mode {mode!r}")
@@ -290,7 +290,7 @@ def scatter_elements(call: Call) -> Node:
     if updates.type.shape != indices.type.shape:
         raise ValueError(f"updates are {updates.type}, indices {indices.type}, of other shape")
     rows = element_positions(call, x.type.shape, indices, axis)
-    return scattered(call, x, rows, updates, 1)
+    return scatter(call, x, rows, updates, 1)
 
 
 @importer("ScatterND")
@@ -301,9 +301,9 @@ def scatter_nd(call: Call) -> Node:
     if updates.type.shape != (*indices.type.shape[:-1], *x.type.shape[depth:]):
         raise ValueError(f"updates are {updates.type}, which indices {indices.type} do not fit")
     bounds = [Bound.of(fn("int64", arg(i)), size) for i, size in enumerate(sizes)]
-    terms = [(bound.index, s) for bound, s in zip(bounds, strides_of(sizes), strict=True)]
-    rows = positions(call, "rows", dotted(terms), coordinates(call, indices), bounds)
-    return scattered(call, x, rows, updates, math.prod(x.type.shape[depth:]))
+    terms = [(bound.index, s) for bound, s in zip(bounds, row_major_strides(sizes), strict=True)]
+    rows = positions(call, "rows", dot(terms), coordinates(call, indices), bounds)
+    return scatter(call, x, rows, updates, math.prod(x.type.shape[depth:]))
 
 
 @importer("TensorScatter")
@@ -315,10 +315,10 @@ def tensor_scatter(call: Call) -> Node:
     (axis,) = normal((call.integer("axis", -2),), x.type.rank)
     circular = call.text("mode", "linear") == "circular"
     start = call.tensor(2) if call.has(2) else None
-    return written(call, x, updates, axis, start, circular, call.result)
+    return write(call, x, updates, axis, start, circular, call.result)
 
 
-def written(
+def write(
     call: Call,
     x: Node,
     updates: Node,
@@ -333,7 +333,7 @@ def written(
     sizes, places = x.type.shape[: axis + 1], updates.type.shape[: axis + 1]
     step, args = arg(0), list[Node]([iota(call, places, axis)])
     if start is not None:
-        first = reshaped(call, start, (places[0], *(1 for _ in places[1:])))
+        first = reshape(call, start, (places[0], *(1 for _ in places[1:])))
         step, args = fn("iadd", step, fn("int64", arg(1))), [*args, first]
     index = step
     if circular:
@@ -342,23 +342,23 @@ def written(
             start_index = fn("int64", arg(1))
             index = fn("select", fn("ge", start_index, lconst(0)), step, start_index)
     terms = [(step, 1)]
-    for other, stride in enumerate(strides_of(sizes)[:-1]):
+    for other, stride in enumerate(row_major_strides(sizes)[:-1]):
         terms.append((arg(len(args)), stride))
         args.append(iota(call, places, other))
-    rows = positions(call, "rows", dotted(terms), args, [Bound(index, index, sizes[axis])])
+    rows = positions(call, "rows", dot(terms), args, [Bound(index, index, sizes[axis])])
     width = math.prod(x.type.shape[axis + 1 :])
-    return scattered(call, x, rows, updates, width, name or call.derived("written"))
+    return scatter(call, x, rows, updates, width, name or call.derived("written"))
 
 
-def scattered(
+def scatter(
     call: Call, x: Node, rows: Node, updates: Node, width: int, name: str | None = None
 ) -> Node:
     """x with rows of ``width`` elements updated, by default the result of the ONNX node."""
     updated = Scatter(
         name=name or call.result,
-        x=reshaped(call, x, (x.type.size // width, width)),
-        indices=reshaped(call, rows, (rows.type.size,)),
-        updates=reshaped(call, updates, (rows.type.size, width)),
+        x=reshape(call, x, (x.type.size // width, width)),
+        indices=reshape(call, rows, (rows.type.size,)),
+        updates=reshape(call, updates, (rows.type.size, width)),
         reduction=call.text("reduction", "none"),
     )
-    return reshaped(call, updated, x.type.shape)
+    return reshape(call, updated, x.type.shape)

@@ -13,8 +13,8 @@ import pytest
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from quantglow.importer.onnx.nodes.folding import INFERENCE_FAILURES
-from quantglow.importer.onnx.reading.proto import inferred
-from quantglow.support.processes.isolation import called
+from quantglow.importer.onnx.reading.proto import infer
+from quantglow.support.processes.isolation import call_isolated
 
 ML, FOREIGN = "ai.onnx.ml", "foreign"
 OPSETS = [helper.make_opsetid(d, v) for d, v in (("", 17), (ML, 3), (FOREIGN, 1))]
@@ -61,25 +61,25 @@ def infer_every_operator(arrays: object) -> list[Any]:
         opsets = [helper.make_opsetid(schema.domain, schema.since_version), OPSETS[2]]
         for strict in (False, True):
             with suppress(*INFERENCE_FAILURES):
-                inferred(model_of([*sources, made], opsets), strict=strict)
+                infer(model_of([*sources, made], opsets), strict=strict)
     return []
 
 
 def test_no_operator_ends_the_process_over_operands_without_a_type() -> None:
-    assert called(f"{__name__}:infer_every_operator", seconds=120) == []
+    assert call_isolated(f"{__name__}:infer_every_operator", seconds=120) == []
 
 
 def test_an_element_type_that_onnx_does_not_have_is_an_inference_error() -> None:
     model = model_of([helper.make_node("Abs", ["x"], ["y"])])
     model.graph.input[0].type.tensor_type.elem_type = 2**31 - 1
     with pytest.raises(onnx.shape_inference.InferenceError):
-        inferred(model, check_type=True)
+        infer(model, check_type=True)
 
 
 def test_types_behind_an_unchecked_operator_are_known() -> None:
     cast = helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64)
     labels = helper.make_node("LabelEncoder", ["i"], ["y"], domain=ML, **LABELS)
-    (y,) = inferred(model_of([cast, labels]), strict=True).graph.output
+    (y,) = infer(model_of([cast, labels]), strict=True).graph.output
     assert y == helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])
 
 
@@ -93,4 +93,4 @@ def test_an_operand_without_a_type_is_no_crash_in_a_branch(outside: int) -> None
     condition = helper.make_node("Source", [], ["yes"], domain=FOREIGN)
     chosen = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
     model = model_of([*[source][:outside], condition, chosen])
-    assert inferred(model).graph.output[0].name == "y"
+    assert infer(model).graph.output[0].name == "y"

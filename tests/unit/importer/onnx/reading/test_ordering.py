@@ -8,7 +8,7 @@ import pytest
 from onnx import parser
 
 import quantglow as qg
-from quantglow.importer.onnx.reading.canonicalization import sorted_nodes
+from quantglow.importer.onnx.reading.canonicalization import sort_nodes
 from quantglow.support.errors import ModelError, QuantglowError
 from tests.generators.onnx_models.models import drawn
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
@@ -53,7 +53,7 @@ def test_a_model_does_not_depend_on_the_order_of_its_nodes(seed: int) -> None:
     except QuantglowError:
         pytest.skip("a model that is not compiled")
     names = [node.output[0] for node in model.graph.node]
-    found = sorted_nodes(shuffled(model, seed))
+    found = sort_nodes(shuffled(model, seed))
     seen = {given.name for given in (*model.graph.input, *model.graph.initializer)}
     for node in found.graph.node:
         assert {name for name in node.input if name} <= seen
@@ -67,14 +67,14 @@ def test_a_model_does_not_depend_on_the_order_of_its_nodes(seed: int) -> None:
 
 def test_a_sorted_model_stays_the_same_object() -> None:
     model = drawn(0).model
-    assert sorted_nodes(model) is model
+    assert sort_nodes(model) is model
 
 
 @pytest.mark.parametrize("condition", [True, False])
 def test_branches_may_stand_before_what_they_read(condition: bool) -> None:
     model = parser.parse_model(NESTED)
     feeds = {"x": np.float32([-1.5, 0.5]), "c": np.array(condition)}
-    wanted = by_onnxruntime(sorted_nodes(model), feeds)  # It sorts no branches itself.
+    wanted = by_onnxruntime(sort_nodes(model), feeds)  # It sorts no branches itself.
     for one, other in zip(qg.compile(model).run(None, feeds), wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert model.graph.node[0].op_type == "Add"

@@ -16,7 +16,7 @@ from quantglow.importer.onnx.reading import light_models as wire
 from quantglow.importer.onnx.reading.light_models import (
     light,
     light_decoded,
-    serialized,
+    serialize,
     whole,
 )
 from quantglow.support import pages
@@ -58,7 +58,7 @@ def models(draw: st.DrawFn) -> onnx.ModelProto:
 
 
 def joined(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> bytes:
-    return b"".join(pages.pieces_of(serialized(proto, weights)))
+    return b"".join(pages.iterate_pieces(serialize(proto, weights)))
 
 
 @given(models())
@@ -118,11 +118,11 @@ def test_odd_initializers_are_left_to_protobuf(twice: str) -> None:
 
 def test_bytes_in_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of({"a": np.arange(999, dtype=np.float32)})
-    content = serialized(*light(model))
+    content = serialize(*light(model))
     together = pages.together(content)
     assert isinstance(together, memoryview)
     assert whole(*light_decoded(together, "m")) == model
-    monkeypatch.setattr(pages, "paged_pieces", lambda pieces: None)
+    monkeypatch.setattr(pages, "page_pieces", lambda pieces: None)
     assert pages.together(content) == together
 
 

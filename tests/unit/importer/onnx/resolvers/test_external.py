@@ -18,7 +18,7 @@ from quantglow.importer.onnx.resolvers.external import check_external
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
-from quantglow.ir.graph.text import constants_of, parse_graph, print_graph
+from quantglow.ir.graph.text import parse_graph, print_graph, text_constants
 from quantglow.ir.ops import External
 from quantglow.ir.types import f32
 from quantglow.support.errors import FileFormatError, UnsupportedOpError
@@ -135,7 +135,7 @@ def test_shapes_known_only_at_run_time_are_a_problem() -> None:
 
 def test_the_text_of_an_external_node_reads_back() -> None:
     graph = imported(recurrent()[0])
-    again = parse_graph(print_graph(graph), constants_of(graph))
+    again = parse_graph(print_graph(graph), text_constants(graph))
     assert str(again) == str(graph)
 
 

@@ -17,7 +17,7 @@ from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.guards import Guards
-from quantglow.ir.symbolic.size import Size, expression_of, symbols
+from quantglow.ir.symbolic.size import Size, symbols, to_expression
 from quantglow.ir.types import DType, TensorType
 from tests.support.deformable import deformable
 
@@ -32,13 +32,13 @@ def fitted(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     are none."""
     made, _ = symbols(HINTS)
     operands = [size for size in made.values() if isinstance(size, Size)]
-    height, width = map(expression_of, operands)
+    height, width = map(to_expression, operands)
 
     def types_at(given: Sizing) -> dict[str, TensorType]:
         return {"y": TensorType(DType.F32, shape(given[height], given[width]))}
 
     found = free_types(operands, types_at).get("y")
-    return None if found is None else tuple(expression_of(n).at(sizes) for n in found.shape)
+    return None if found is None else tuple(to_expression(n).at(sizes) for n in found.shape)
 
 
 SHAPES: list[Shape] = [
@@ -82,7 +82,7 @@ def symbolic(model: onnx.ModelProto, shape: tuple[int, ...]) -> tuple[Graph, Gua
 def test_a_node_of_another_runtime_is_in_the_graph_of_all_shapes() -> None:
     graph, _ = symbolic(deformable(), (2, 3, 0, 0))
     (node,) = (node for node in graph.nodes if isinstance(node, External))
-    sizes = [str(expression_of(size)) for size in node.type.shape]
+    sizes = [str(to_expression(size)) for size in node.type.shape]
     assert sizes == ["2", "8", "floor(H+1,2)", "floor(W+1,2)"]
     model = onnx.ModelProto.FromString(node.model)
     assert all(
@@ -112,5 +112,5 @@ def columns() -> onnx.ModelProto:
 def test_sizes_are_operands_of_a_node_of_another_runtime() -> None:
     graph, _ = symbolic(columns(), (1, 4, 0, 0))
     (node,) = (node for node in graph.nodes if isinstance(node, External))
-    assert [str(expression_of(size)) for size in node.type.shape] == ["1", "4", "H", "W"]
+    assert [str(to_expression(size)) for size in node.type.shape] == ["1", "4", "H", "W"]
     assert [arg.type.dtype for arg in node.args] == [DType.F32, DType.I64]

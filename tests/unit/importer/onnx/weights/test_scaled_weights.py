@@ -15,7 +15,7 @@ from quantglow.importer.onnx.weights.locations import (
     exact_factors,
     integers,
     rounded_factors,
-    scaled,
+    scale,
 )
 from quantglow.support.arrays import Array
 
@@ -36,7 +36,7 @@ def test_exact_factors_give_the_tensor_back(target: Array, values: Array) -> Non
     found = exact_factors(target, values)
     if found is not None:
         factors, ulps = found
-        assert (integers(scaled(values, factors)) + ulps == integers(target)).all()
+        assert (integers(scale(values, factors)) + ulps == integers(target)).all()
 
 
 @given(target=weights(FLOATS), codes=weights(st.integers(-127, 127), np.int8))
@@ -44,8 +44,8 @@ def test_rounded_factors_are_near(target: Array, codes: Array) -> None:
     given_codes = codes.astype(np.float32)
     factors = rounded_factors(target, given_codes)
     if factors is not None:
-        steps = np.abs(scaled(np.ones(SHAPE, np.float32), factors))
-        assert (np.abs(target - scaled(given_codes, factors)) <= MOST_STEPS * steps).all()
+        steps = np.abs(scale(np.ones(SHAPE, np.float32), factors))
+        assert (np.abs(target - scale(given_codes, factors)) <= MOST_STEPS * steps).all()
 
 
 @pytest.mark.parametrize("tiny", [1e-45, 1e-39, 0.0])

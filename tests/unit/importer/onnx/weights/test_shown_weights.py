@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.api.models.families import Built
-from quantglow.importer.onnx.weights.storage import shown
+from quantglow.importer.onnx.weights.storage import show
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input
 from quantglow.ir.ops import Add
@@ -88,7 +88,7 @@ def test_values_of_the_model_lead_to_the_weights_that_they_were_computed_from() 
     def weights_of(name: str) -> set[str]:
         constant = Constant(name=name, value=np.ones((2, 2), np.float32))
         graph = Graph(inputs=(x,), outputs=(("y", Add(name="y", x=x, y=constant)),))
-        return shown(proto, [graph]).intersection(names)
+        return show(proto, [graph]).intersection(names)
 
     assert weights_of("wide") == {"table", "w1"}
     assert weights_of("w2") == {"w2"}
