@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from quantglow.interpreter import interpret
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
-from quantglow.ir.graph.text import constants_of, parse_graph, print_graph
+from quantglow.ir.graph.text import parse_graph, print_graph, text_constants
 from quantglow.ir.ops import Abs, External
 from quantglow.ir.types import f32
 from quantglow.support.arrays import Array
@@ -61,7 +61,7 @@ def result(graph: Graph) -> Array:
 
 
 def parsed(graph: Graph) -> Graph:
-    return parse_graph(print_graph(graph), constants_of(graph))
+    return parse_graph(print_graph(graph), text_constants(graph))
 
 
 def renamed(graph: Graph) -> Graph:
