@@ -11,8 +11,8 @@ from typing import Any
 
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
-from quantglow.ir.ops.external import External, evaluate_externals_by
-from quantglow.ort.session import NAME, Session, opened, outputs_of
+from quantglow.ir.ops.external import External
+from quantglow.ort.session import NAME, Session, opened
 from quantglow.support.arguments import fields_named
 from quantglow.support.arrays import Array
 from quantglow.transforms.partition import Executable, Segment
@@ -101,11 +101,3 @@ class OnnxRuntimeExecutable:
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         return self.session.run({name: feeds[name] for name in self.session.input_names})
-
-
-def evaluate(node: External, arrays: tuple[Array, ...]) -> Array:
-    """The results of an External node, computed by onnxruntime."""
-    return outputs_of(node.model, arrays)[node.output]
-
-
-evaluate_externals_by(evaluate)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.ort.kernel_guards import KERNEL_GUARDS, has_operator
 from quantglow.support.arrays import Array
 from quantglow.support.errors import FallbackError
 from quantglow.support.processes.interrupts import endable
@@ -30,7 +31,7 @@ SILENT = 4
 EXACT_SUMS = "session.x64quantprecision"
 """onnxruntime's option against saturation; it does nothing on other processors."""
 
-REPEATING = (b"Loop", b"Scan", b"SequenceMap")
+REPEATING = frozenset({"Loop", "Scan", "SequenceMap"})
 """Operators that may run for any time on small values."""
 
 QUICK = 0.005
@@ -38,16 +39,6 @@ QUICK = 0.005
 
 _inherited: list[Any] = []
 """Sessions of the parent process: to free one could wait for a thread that is not there."""
-
-UNSAFE = (
-    *(b"DFT", b"GridSample", b"Multinomial", b"Resize", b"ReverseSequence", b"RoiAlign"),
-    *(b"STFT", b"Upsample", b"GRU", b"LSTM", b"FeatureVectorizer"),
-    *(b"SequenceAt", b"SequenceErase", b"SequenceInsert"),
-    *(b"If", b"Loop", b"Scan", b"SequenceMap"),
-    *(b"BatchNormalization", b"Split"),
-)
-"""Operators for which ``shape_guards`` has checks, and those whose results
-``export.onnx.compatibility`` changes."""
 
 SESSIONS = 64
 """Models of single nodes that stay loaded for the interpreter."""
@@ -72,7 +63,7 @@ class Session:
         exact_sums: bool = True,
     ) -> None:
         self._load = partial(loaded, model, num_threads, optimize, exact_sums)
-        self._repeats = isinstance(model, str) or any(name in model for name in REPEATING)
+        self._repeats = isinstance(model, str) or has_operator(model, REPEATING)
         self._seconds = math.inf
         self._session = self._load()
         renew_after_fork(self)
@@ -184,10 +175,6 @@ def outputs(
     return results
 
 
-OPERATORS = tuple(b"\x22" + bytes([len(name)]) + name for name in UNSAFE)
-"""As they stand in a file: the tag of ``NodeProto.op_type``, a length and the name."""
-
-
 def opened(model: bytes, num_threads: int = 1) -> Session:
     """The session of a model.  Raises ``FallbackError`` with onnxruntime's message.
 
@@ -218,12 +205,12 @@ def opened(model: bytes, num_threads: int = 1) -> Session:
 
 def safe(model: bytes) -> bytes:
     """The model without what may end the process in kernels of onnxruntime."""
-    if not any(operator in model for operator in OPERATORS):
+    if not has_operator(model, KERNEL_GUARDS.keys()):
         return model
     # Imported here because a process without nodes of the fallback needs no onnx.
-    from quantglow.ort.shape_guards import guarded
+    from quantglow.ort.shape_guards import guard_model
 
-    return guarded(model)
+    return guard_model(model)
 
 
 @lru_cache(SESSIONS)
@@ -232,7 +219,8 @@ def session_of(model: bytes) -> Session:
     return opened(model)
 
 
-def outputs_of(model: bytes, arrays: tuple[Array, ...]) -> list[Array]:
-    """Every output of a model whose inputs are ``arrays``, in order."""
+def run_model(model: bytes, arrays: Sequence[Array]) -> list[Array]:
+    """Every output of a model whose inputs are ``arrays``, in order; the meaning of ``External``
+    nodes, which name this function."""
     session = session_of(model)
     return session.run(dict(zip(session.input_names, arrays, strict=True)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.quantization.plan.plan import OVERRIDDEN
+from quantglow.quantization.plan.float_rules import OVERRIDDEN
 
 DATA = Path(__file__).resolve().parents[2] / "datasets"
 

@@ -25,6 +25,9 @@ from quantglow.importer.onnx.reading.proto import (
 )
 from quantglow.support.errors import ModelError
 
+NAMED_RESULTS = frozenset({"BatchNormalization", "Split"})
+"""Operators without subgraphs whose results need names."""
+
 MOST_STEPS = 4
 """Runtimes lag behind the standard by a few opsets at most."""
 
@@ -52,7 +55,7 @@ def is_unsafe(node: onnx.NodeProto) -> bool:
     """Whether onnxruntime takes for granted that results of a node have names."""
     if any(attribute.HasField("g") for attribute in node.attribute):
         return True
-    return node.domain in ("", "ai.onnx") and node.op_type in ("BatchNormalization", "Split")
+    return node.domain in ("", "ai.onnx") and node.op_type in NAMED_RESULTS
 
 
 def node_results(node: onnx.NodeProto) -> list[str]:

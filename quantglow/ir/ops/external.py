@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pkgutil import resolve_name
 
 from quantglow.ir.graph.node import Node, op
 from quantglow.ir.types import TensorType
 from quantglow.support.arrays import Array
-from quantglow.support.errors import BackendError
 
-Evaluator = Callable[["External", tuple[Array, ...]], Array]
-"""Computes the result of an External node from its operands."""
+RUNTIME = "quantglow.ort.session:run_model"
+"""Name of the function that computes the outputs of a model from its inputs.
 
-_evaluators: list[Evaluator] = []
-
-
-def evaluate_externals_by(evaluator: Evaluator) -> None:
-    """Give External nodes their meaning: the layers above this one know the runtimes."""
-    _evaluators[:] = [evaluator]
+It is a name because the layers above this one know the runtimes, and it is looked up when a node
+is computed: a process without such nodes loads no runtime.  Nothing is registered before, so a node
+computes the same in every thread and forked child, and in graphs that were copied or loaded.
+"""
 
 
 @op
@@ -45,6 +42,5 @@ class External(Node):
         return self.result
 
     def reference(self, args: tuple[Array, ...]) -> Array:
-        if not _evaluators:
-            raise BackendError(f"nothing computes {self!r}. Remedy: import quantglow.ort.fallback.")
-        return _evaluators[0](self, args)
+        outputs: list[Array] = resolve_name(RUNTIME)(self.model, args)
+        return outputs[self.output]

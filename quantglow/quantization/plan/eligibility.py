@@ -77,8 +77,6 @@ NO_INT8_FORM: dict[type[Node], str] = {
 }
 """Operator without a rule -> the reason."""
 
-DIVISOR = "it is divided by or its logarithm is taken, and in int8 a small value is 0"
-
 
 def ineligibility(node: Node) -> str:
     """Why this node cannot be int8, or an empty string."""

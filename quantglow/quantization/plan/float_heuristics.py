@@ -1,27 +1,6 @@
-"""Heuristics for operators that stay in float by default: quantization hurts them most for the time
-that float costs there.
+"""Searches for operators that quantization hurts most for the time that float costs there.
 
-1. The operators between the matrix products of a recurrent cell (LSTM, GRU, RNN).  Errors of the
-   state come back in every later step, and the state has few elements beside the products.  So do
-   the operators that prepare the operands of a loop.
-2. The operand of a square root, and of its reciprocal: near 0, 256 steps give 16 roots.  The
-   operand of a logarithm, with the linear steps before it: a spectrum spans more decades.
-3. A part of a float value that is much narrower than the whole, such as the hidden state beside the
-   cell state in one tensor.  It is cut out first, then rounded in steps of its own.
-4. A Concat of results, whose parts would share the steps of the widest.
-5. A Fourier or constant-Q transform, with the filters and moves that prepare its samples, the
-   powers of its bins, and the first products that read these: the bins of a signal span more
-   decades than 256 steps.
-6. The condition of a branch, with the operators that lead to it alone: int8 saturates at the end of
-   the calibrated range, and a branch whose threshold lies beyond would never be taken.
-7. The box decoder of a detector that takes the mean of distributions of distances (distribution
-   focal loss: Li et al., Generalized Focal Loss, 2020; PicoDet, NanoDet, YOLOv8): from the logits
-   on, boxes and scores need steps of their own.  Its integral layer is the mean of each
-   distribution: a Softmax over the distances 0, 1, ... n - 1, times these distances.  The logits of
-   boxes and of classes are often joined before it, and results joined behind it: rounded, they
-   would share the steps of the widest.
-8. A value that is rounded to decide a length (durations of speech, counts), with the operators that
-   lead to it alone: an error of a step adds or removes a frame.
+``float_rules`` keeps them in float, and says why.
 """
 
 from __future__ import annotations
@@ -47,8 +26,6 @@ from quantglow.ir.ops import (
     Gather,
     HardSigmoid,
     LayerNormalization,
-    Log,
-    Loop,
     MatMul,
     Mul,
     Pad,
@@ -77,17 +54,6 @@ from quantglow.support.arrays import Array
 MIN_BINS = 4
 """Minimum number of distances of a distribution."""
 
-RECURRENT = "it is between the products of a recurrent cell, whose roundings come back"
-ROOT = "a square root is taken of it: near 0, 256 steps give 16 roots"
-LOGARITHM = "a logarithm is taken of it: 256 steps span two decades only"
-NARROW = "it is narrower than what it is cut out of, and rounded afterwards"
-RESULTS = "it joins results, each of its own range"
-CONDITION = "it decides which branch is taken, also beyond the range that calibration saw"
-SPECTRUM = "it makes or reads a spectrum, which spans more decades than 256 steps"
-
-BOXES = "it decodes boxes and scores, whose logits have no common steps"
-LENGTH = "it decides a length: rounded, it would be a step longer or shorter"
-
 GATES = (HardSigmoid, Sigmoid)
 ARITHMETIC = (*GATES, Mul, Sub, Tanh)
 CELL_PARTS = (Binary, Unary)
@@ -104,32 +70,6 @@ BEHIND_SPECTRA = (Abs, Binary, Concat, Pow, ReduceMean, ReduceSum, Sqrt)
 NARROWER = 2.0
 """Minimum ratio of the range of a whole to that of its part from which the part is cut out
 first."""
-
-
-def float_by_heuristics(
-    graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]
-) -> Iterator[tuple[Node, str]]:
-    """Nodes that should be float, each with the reason; ``floats`` are float already."""
-    loops = {node for node in graph.compute_nodes() if isinstance(node, Loop)}
-    for node in with_feeders(graph, cells(graph) | loops, CELL_PARTS):
-        yield node, RECURRENT
-    for node in with_feeders(graph, roots(graph), UNDER_ROOTS):
-        yield node, ROOT
-    logarithms = [node for node in graph.compute_nodes() if isinstance(node, Log)]
-    for node in with_feeders(graph, logarithms, UNDER_LOGARITHMS):
-        yield node, LOGARITHM
-    for node in narrow_parts(graph, floats, ranges):
-        yield node, NARROW
-    for node in joined_results(graph):
-        yield node, RESULTS
-    for node in spectra(graph):
-        yield node, SPECTRUM
-    for node in conditions(graph, floats):
-        yield node, CONDITION
-    for node in box_decoders(graph):
-        yield node, BOXES
-    for node in with_feeders(graph, lengths(graph), BEFORE_ROUNDINGS):
-        yield node, LENGTH
 
 
 def with_feeders(

@@ -35,8 +35,6 @@ from quantglow.ir.ops.resize import Resize
 from quantglow.ir.types import DType
 from quantglow.profiling import Range
 
-COPIED = "copies numbers of an input to an output"
-
 PRODUCTS = (Contraction, MatMul)
 """Operators whose int32 sums give float32 directly if no operator reads integers."""
 

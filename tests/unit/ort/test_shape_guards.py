@@ -99,7 +99,7 @@ def is_refused(case: str, operands: list[Array]) -> bool:
     return False
 
 
-def test_wrong_operands_raise_and_the_process_goes_on() -> None:
+def test_wrong_ranks_raise_and_the_process_goes_on() -> None:
     (refused,) = call_isolated(f"{__name__}:refusals", [], seconds=120)
     assert refused.shape == (len(CASES) + len(EMPTY),) and refused.all()
 

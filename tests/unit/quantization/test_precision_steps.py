@@ -24,7 +24,8 @@ from quantglow.quantization.accuracy_control import (
     ranked,
 )
 from quantglow.quantization.options import QuantizationConfig
-from quantglow.quantization.plan.plan import OVERRIDDEN, Plan, make_plan
+from quantglow.quantization.plan.float_rules import OVERRIDDEN
+from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.search.time_budget import float_seconds, int16_seconds
 from quantglow.support.processes.interrupts import Deadline

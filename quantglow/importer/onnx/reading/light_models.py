@@ -4,10 +4,8 @@ A light model has the names, types and shapes of all tensors; ``Weights`` has th
 in pages of a file.
 
 It is written as the bytes of the whole model, and read from them, without a copy of the large
-initializers.  A message of protobuf is a sequence of fields, each a number with its kind and a
-payload; a field of one message that comes in pieces is the sum of them.  So the initializers of a
-graph can be written one behind the other, each in a piece of the graph of its own.
-(https://protobuf.dev/programming-guides/encoding)
+initializers: a field of a message may come in pieces (``support.protobuf``), so the initializers of
+a graph can be written one behind the other, each in a piece of the graph of its own.
 
 ``source_hash`` is a hash of operators, names and weights.  It does not see doc strings, the
 producer, node names, tensor encodings (raw, typed, external) or the declared shapes, so that a
@@ -40,6 +38,7 @@ from quantglow.support.pages import (
     page,
     release_pages,
 )
+from quantglow.support.protobuf import fields, head
 
 Weights = Mapping[str, Array]
 """Arrays of initializers of the main graph, by name."""
@@ -47,11 +46,6 @@ Weights = Mapping[str, Array]
 GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
-
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Kinds of fields."""
-
-MOST_VARINT_NBYTES = 10
 
 
 def light(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
@@ -258,52 +252,6 @@ def as_array(tensor: onnx.TensorProto, data: memoryview) -> Array:
     """The elements of an initializer in its data."""
     kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     return np.frombuffer(data, kind.newbyteorder("<")).reshape(tuple(tensor.dims))
-
-
-def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """The number of each field of a message, all its bytes, and its payload.
-
-    Raises ``ValueError`` for bytes that are not a message, and for groups, which ONNX does not use.
-    """
-    at = 0
-    while at < len(message):
-        start = at
-        key, at = varint(message, at)
-        kind = key & 7
-        nbytes = {FIXED64: 8, FIXED32: 4}.get(kind)
-        if kind == BYTES:
-            nbytes, at = varint(message, at)
-        elif kind == VARINT:
-            nbytes = varint(message, at)[1] - at
-        if nbytes is None or at + nbytes > len(message):
-            raise ValueError(f"no field at byte {start} of {len(message)}")
-        yield key >> 3, message[start : at + nbytes], message[at : at + nbytes]
-        at += nbytes
-
-
-def varint(message: memoryview, at: int) -> tuple[int, int]:
-    """The number at a place, and where it ends.  Raises ``ValueError``."""
-    value = 0
-    for place, byte in enumerate(message[at : at + MOST_VARINT_NBYTES]):
-        value |= (byte & 127) << (7 * place)
-        if byte < 128:
-            return value, at + place + 1
-    raise ValueError(f"no number at byte {at} of {len(message)}")
-
-
-def head(number: int, nbytes: int) -> bytes:
-    """The beginning of a field of so many bytes."""
-    return as_varint(number << 3 | BYTES) + as_varint(nbytes)
-
-
-def as_varint(value: int) -> bytes:
-    """The bytes of a number, seven bits in each, the lowest first."""
-    # Source: the encoding of Protocol Buffers, "Base 128 Varints".
-    number, groups = value, bytearray()
-    while number > 127:
-        groups.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*groups, number])
 
 
 def source_hash(model: onnx.ModelProto, weights: Weights) -> str:

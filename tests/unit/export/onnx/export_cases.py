@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import quantglow.ort.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow.ir import ops
 from quantglow.ir.graph.node import Node
 from tests.generators.unary_functions import FUNCTIONS

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-import quantglow.ort.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow.ir import ops
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant, Input, Node

@@ -10,7 +10,6 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
-import quantglow.ort.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow.importer.onnx import import_model
 from quantglow.importer.onnx.nodes.context import IMPORTERS
 from quantglow.ir import ops

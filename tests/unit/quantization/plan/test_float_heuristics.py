@@ -41,7 +41,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.types import DType, f32
 from quantglow.profiling import profile
 from quantglow.quantization.options import QuantizationConfig
-from quantglow.quantization.plan import float_heuristics as why
+from quantglow.quantization.plan import float_rules as why
 from quantglow.quantization.plan import fourier_transforms as spectra
 from quantglow.quantization.plan.float_heuristics import box_decoders
 from quantglow.quantization.plan.fourier_transforms import are_kernels, is_transform, transforms

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.quantization.plan.plan import UNTAKEN
+from quantglow.quantization.plan.float_rules import UNTAKEN
 from tests.support.combinations import covering
 
 node = helper.make_node

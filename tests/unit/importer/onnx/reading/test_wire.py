@@ -14,16 +14,15 @@ from onnx import helper, numpy_helper
 
 from quantglow.importer.onnx.reading import light_models as wire
 from quantglow.importer.onnx.reading.light_models import (
-    as_varint,
     light,
     light_decoded,
     serialize,
-    varint,
     whole,
 )
 from quantglow.support import pages
 from quantglow.support.arrays import Array
 from quantglow.support.errors import ModelError
+from quantglow.support.protobuf import as_varint, head, varint
 
 KINDS = ["float32", "float16", "int64", "uint8"]
 
@@ -111,8 +110,8 @@ def test_odd_initializers_are_left_to_protobuf(twice: str) -> None:
     data = model.SerializeToString()
     if twice == "data":
         tensor = onnx.TensorProto(raw_data=b"0" * 300).SerializeToString()
-        inner = wire.head(wire.INITIALIZER, 2 * len(tensor)) + 2 * tensor
-        data += wire.head(wire.GRAPH, len(inner)) + inner
+        inner = head(wire.INITIALIZER, 2 * len(tensor)) + 2 * tensor
+        data += head(wire.GRAPH, len(inner)) + inner
     proto, weights = light_decoded(data, "m")
     assert whole(proto, weights) == onnx.ModelProto.FromString(data)
 

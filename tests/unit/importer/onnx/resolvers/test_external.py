@@ -12,7 +12,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import quantglow.ort.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow.importer.onnx import import_model
 from quantglow.importer.onnx.nodes.context import IMPORTERS
 from quantglow.importer.onnx.resolvers.external import check_external
