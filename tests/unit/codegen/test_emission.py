@@ -64,7 +64,7 @@ def test_emitting_twice_gives_the_same_program() -> None:
 def test_a_program_that_was_emitted_before_is_loaded_and_runs() -> None:
     graph = network()
     program = generate(lower(graph), slack_nbytes=SLACK_NBYTES)
-    made = emit_program(program, plan_memory(program), resolve("native"), own=owned)
+    made = emit_program(program, plan_memory(program), resolve("native"), hold=owned)
     feeds = feeds_of(graph)
     found = load_program(made, 1, aligned_bytes).run(feeds)
     for a, b in zip(found, interpret(graph, feeds), strict=True):

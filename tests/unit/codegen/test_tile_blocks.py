@@ -45,7 +45,7 @@ def groups(blocks: Blocks, rows: int, columns: int) -> list[tuple[int, int, tupl
         for row in range(grid.rows)
         for column in range(grid.columns)
     ]
-    return [*found, (*grid.rest_at, grid.rest)] if grid.rest else found
+    return [*found, (*grid.remainder_at, grid.remainder)] if grid.remainder else found
 
 
 @given(
