@@ -64,7 +64,7 @@ def test_emitting_twice_gives_the_same_program() -> None:
 def test_a_program_that_was_emitted_before_is_loaded_and_runs() -> None:
     graph = network()
     program = generate(lower(graph), slack_nbytes=SLACK_NBYTES)
-    built = emit_program(program, plan_memory(program), resolve("native"), own=owned)
+    built = emit_program(program, plan_memory(program), resolve("native"), hold=owned)
     feeds = feeds_of(graph)
     actual = load_program(built, 1, aligned_bytes).run(feeds)
     for a, b in zip(actual, interpret(graph, feeds), strict=True):

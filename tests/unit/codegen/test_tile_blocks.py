@@ -45,7 +45,7 @@ def groups(blocks: Blocks, rows: int, columns: int) -> list[tuple[int, int, tupl
         for row in range(grid.rows)
         for column in range(grid.columns)
     ]
-    return [*actual, (*grid.rest_at, grid.rest)] if grid.rest else actual
+    return [*actual, (*grid.remainder_at, grid.remainder)] if grid.remainder else actual
 
 
 @given(

@@ -93,10 +93,10 @@ class ConvForms:
 
     def default(self, step: Compute, target: Target) -> Choice | None:
         """``Forms``"""
-        found = conv_kernel(step, target)
-        if not isinstance(found, ConvKernel) or type(found) not in FORMS.values():
+        kernel = conv_kernel(step, target)
+        if not isinstance(kernel, ConvKernel) or type(kernel) not in FORMS.values():
             return None
-        return choice_in(found)
+        return choice_in(kernel)
 
     def choices(self, step: Compute, target: Target) -> list[Choice]:
         """``Forms``"""
@@ -157,10 +157,10 @@ def _choices(form: str, kernel: ConvKernel) -> Iterator[Choice]:
 
 def _unrolls(steps: int) -> list[int]:
     """Numbers of unrolled steps with different code for a run of ``steps``."""
-    found: dict[int, int] = {}
+    by_length: dict[int, int] = {}
     for unroll in (UNROLL, *UNROLLS):
-        found.setdefault(unroll if steps // unroll > 1 else steps, unroll)
-    return sorted(found.values())
+        by_length.setdefault(unroll if steps // unroll > 1 else steps, unroll)
+    return sorted(by_length.values())
 
 
 def choice_in(kernel: ConvKernel) -> Choice:

@@ -250,8 +250,8 @@ class SharedConvKernel(ConvKernel):
     ) -> None:
         whole = self.vectors - 1
         for index, (r, c) in enumerate(pixels):
-            own = sums[index * whole : (index + 1) * whole]
-            self.store(own, r, c, whole * self.dot.lanes, place)
+            pixel_sums = sums[index * whole : (index + 1) * whole]
+            self.store(pixel_sums, r, c, whole * self.dot.lanes, place)
         for index, total in enumerate(sums[len(pixels) * whole :]):
             self._store_shared(total, pixels[2 * index : 2 * index + 2], channels, place)
 
