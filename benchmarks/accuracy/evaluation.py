@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from benchmarks.networks.network import Answers, Array, Network, Signal, largest, whole
 from benchmarks.support.runtime import Runtime
 
-EVALUATION_SEED, UNLABELLED_COUNT = 1, 40
+EVALUATION_SEED, UNLABELED_COUNT = 1, 40
 
 
 def evaluation(network: Network) -> tuple[Array, NDArray[Any] | None]:
     """Labelled test samples with their labels, or other samples than those of calibration."""
-    if network.labelled is None:
-        return network.samples(UNLABELLED_COUNT, EVALUATION_SEED), None
-    return network.labelled()
+    if network.labeled is None:
+        return network.samples(UNLABELED_COUNT, EVALUATION_SEED), None
+    return network.labeled()
 
 
 def first_outputs(runtime: Runtime, network: Network, images: Array) -> NDArray[Any]:

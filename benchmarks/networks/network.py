@@ -42,7 +42,7 @@ class Network:
     image_shape: tuple[int, ...]
     source: Callable[[int], Path]
     images: Callable[[int, int], Array]
-    labelled: Callable[[], tuple[Array, NDArray[Any]]] | None = None
+    labeled: Callable[[], tuple[Array, NDArray[Any]]] | None = None
     answers: Answers = largest
     signal: Signal = whole
 

@@ -60,7 +60,7 @@ class Table:
 
     name: str
     choices: tuple[Choice, ...]
-    modelled: Array
+    modeled: Array
     samples: Array
     """Seconds [choices, samples], ``SAMPLES`` of each pass; infinite where there are none."""
     defaults: Array
@@ -85,7 +85,7 @@ class Table:
     @cached_property
     def space(self) -> Space:
         """The choices as states."""
-        return Space.of(self.choices, self.modelled.tolist())
+        return Space.of(self.choices, self.modeled.tolist())
 
     @property
     def noise(self) -> float:
@@ -139,9 +139,9 @@ def table_of(shape: Shape, task: Task, passes: Sequence[list[Measurement]]) -> T
     nothing = (np.inf,) * SAMPLES
     samples = np.concatenate([[m.seconds or nothing for m in each] for each in passes], axis=1)
     defaults = [[m.default_seconds or nothing for m in each] for each in passes]
-    modelled = [task.cycles(choice) for choice in task.choices]
+    modeled = [task.cycles(choice) for choice in task.choices]
     return Table(
-        name, tuple(task.choices), np.array(modelled), samples, np.concatenate(defaults, axis=1)
+        name, tuple(task.choices), np.array(modeled), samples, np.concatenate(defaults, axis=1)
     )
 
 
@@ -156,7 +156,7 @@ def write(tables: Sequence[Table], path: Path = TABLES) -> None:
             {
                 "name": table.name,
                 "choices": [choice.to_json() for choice in table.choices],
-                "modelled": np.round(table.modelled, 1).tolist(),
+                "modelled": np.round(table.modeled, 1).tolist(),
                 "samples": whole_nanoseconds(table.samples),
                 "defaults": whole_nanoseconds(table.defaults),
             }

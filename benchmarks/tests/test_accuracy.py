@@ -81,12 +81,12 @@ def test_one_network_is_compared_end_to_end() -> None:
 
 def test_only_what_counts_of_an_output_is_noise() -> None:
     logits, moved = np.array([[3.0, 1.0]]), np.array([[4.0, 2.2]])
-    assert evaluation.sqnr(logits, moved, ocr_lines.centred) == pytest.approx(20)
+    assert evaluation.sqnr(logits, moved, ocr_lines.centered) == pytest.approx(20)
 
 
 def test_a_network_without_its_softmax_gives_its_logits() -> None:
     network = registry.network("ppocr_cls")
-    (image, *_), _ = samples.text_lines_labelled()
+    (image, *_), _ = samples.text_lines_labeled()
     paths = (network.path(), registry.network("ppocr_cls_logits").path())
     sessions = [
         onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]) for path in paths

@@ -71,7 +71,7 @@ def test_tables_are_read_as_they_were_written(tmp_path: Path) -> None:
         assert (one.name, one.choices) == (other.name, other.choices)
         assert np.array_equal(one.samples, other.samples)
         assert np.array_equal(one.defaults, other.defaults)
-        assert np.array_equal(one.modelled, other.modelled)
+        assert np.array_equal(one.modeled, other.modeled)
 
 
 def test_a_lucky_pass_does_not_make_a_choice_fast() -> None:

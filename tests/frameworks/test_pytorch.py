@@ -196,7 +196,7 @@ class OfAnyLength(torch.nn.Module):
         return self.linear(torch.relu(self.conv(x)).mean(-1))
 
 
-LABELLED = {
+LABELED = {
     "loader": torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(torch.randn(24, 3, 16), torch.randint(0, 5, (24,))),
         batch_size=4,
@@ -208,9 +208,9 @@ LABELLED = {
 """Samples with labels, in every form of docs/how_to/data.md that a module takes."""
 
 
-@pytest.mark.parametrize("form", LABELLED)
+@pytest.mark.parametrize("form", LABELED)
 def test_labels_are_left_out_of_calls_and_validate(form: str) -> None:
-    data = LABELLED[form]
+    data = LABELED[form]
     options: dict[str, Any] = {"validation_data": data, "progress": False, "effort": "fast"}
     report = qg.quantize_and_compile(OfAnyLength().eval(), data, **options).report
     assert isinstance(report, qg.Report)

@@ -213,8 +213,8 @@ class Instruction(Concise):
         """``mnemonic @out view, @inout view, @in view {attributes}``"""
         operands = [f"@out {view.text(spell)}" for view in self.outs]
         operands += [f"@inout {view.text(spell)}" for view in self.inouts]
-        labelled = zip(self.labels, self.ins, strict=True)
-        operands += [f"@in {label}{view.text(spell)}" for label, view in labelled]
+        labeled = zip(self.labels, self.ins, strict=True)
+        operands += [f"@in {label}{view.text(spell)}" for label, view in labeled]
         shown = ", ".join(f"{key}={encode(value)}" for key, value in self.attributes.items())
         return f"{self.mnemonic} {', '.join(operands)}" + (f" {{{shown}}}" if shown else "")
 

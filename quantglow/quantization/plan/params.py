@@ -161,13 +161,13 @@ def stored_weights(node: Node) -> QuantizedWeights | None:
 
 def exact_weights(integers: Node) -> QuantizedWeights | None:
     """The integers as weights of zero point 0; None where int8 has no such weights."""
-    whole = centred(integers)
+    whole = centered(integers)
     if whole is None or whole[1].any() or (whole[2] < MIN_SCALE).any():
         return None
     return QuantizedWeights(whole[0], whole[2], None)
 
 
-def centred(w: Node) -> tuple[Array, Array, Array] | None:
+def centered(w: Node) -> tuple[Array, Array, Array] | None:
     """Weights as int8 of zero point 0; for each channel (last axis) the amount by which they are
     too low, and a scale.
 

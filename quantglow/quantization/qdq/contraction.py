@@ -21,7 +21,7 @@ from quantglow.ir.ops.arithmetic import dequantize
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.unary import Fusible
 from quantglow.ir.types import DType, ElementType, QuantParams
-from quantglow.quantization.plan.params import QuantizedWeights, centred, exact_weights
+from quantglow.quantization.plan.params import QuantizedWeights, centered, exact_weights
 from quantglow.quantization.qdq.operators import computes, integers_below
 from quantglow.quantization.rules import integer_operands, operand_names
 from quantglow.support.arrays import Array
@@ -121,11 +121,11 @@ def integers_of(node: Node, residual: bool = False) -> Integers | None:
     """The node as a contraction of int8 with int8 weights, or None.  ``residual``: whether it may
     have a residual of integers.
     """
-    pair = centred_integers(node, residual)
+    pair = centered_integers(node, residual)
     return None if pair is None or pair[1].any() else pair[0]
 
 
-def centred_integers(node: Node, residual: bool = False) -> tuple[Integers, Array] | None:
+def centered_integers(node: Node, residual: bool = False) -> tuple[Integers, Array] | None:
     """The node as a contraction of int8 with int8 weights, and for each channel the difference from
     the model's weights less their zero points; or None.
     """
@@ -136,7 +136,7 @@ def centred_integers(node: Node, residual: bool = False) -> tuple[Integers, Arra
         return None
     if isinstance(node, Conv) and node.residual is not None and not residual:
         return None
-    stored = centred(node.w.x)
+    stored = centered(node.w.x)
     if stored is None:
         return None
     weights, less, scales = stored
@@ -206,7 +206,7 @@ def contract_integers(node: Node, uses: Uses) -> Node | None:
     its scale.  A bias that is not stored in steps of the sum is added in float, and so is the sum
     of x times the amount by which the weights are too low.
     """
-    pair = centred_integers(node)
+    pair = centered_integers(node)
     if pair is None or not isinstance(node, Contraction):
         return None
     integers, less = pair

@@ -58,7 +58,7 @@ HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 """Whether this system can be asked for large pages (Linux)."""
 
 
-def uninitialised(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def uninitialized(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A new array of any content.  Raises ``OutOfMemoryError``."""
     try:
         return np.empty(shape, dtype)
@@ -68,7 +68,7 @@ def uninitialised(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def aligned_bytes(nbytes: int) -> Array:
     """Uninitialized bytes at a cache-line boundary."""
-    raw = uninitialised((nbytes + ALIGNMENT,), np.dtype(np.uint8))
+    raw = uninitialized((nbytes + ALIGNMENT,), np.dtype(np.uint8))
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]
 

@@ -13,7 +13,7 @@ from quantglow.codegen.llvm.call_profile import CallTime
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.ir.ops.indexing import out_of_range
 from quantglow.ir.symbolic.expression import Values
-from quantglow.runtime.native.buffers import uninitialised
+from quantglow.runtime.native.buffers import uninitialized
 from quantglow.runtime.native.loaded import NO_ADDRESSES, LoadedProgram, array_addresses
 from quantglow.runtime.native.program_table import NO_VALUES, Binding, Kind, ProgramTable
 from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL
@@ -192,7 +192,7 @@ class LlvmExecutable(Concise):
 
     def new_outputs(self) -> list[Array]:
         """Uninitialized arrays for the outputs."""
-        return [uninitialised(shape, dtype) for shape, dtype in self.binding.outputs]
+        return [uninitialized(shape, dtype) for shape, dtype in self.binding.outputs]
 
     @property
     def output_names(self) -> list[str]:
@@ -203,7 +203,7 @@ class LlvmExecutable(Concise):
         """The same, but for the outputs that have an array already."""
         kinds = zip(self.table.output_names, self.binding.outputs, strict=True)
         return [
-            outputs[name] if name in outputs else uninitialised(shape, dtype)
+            outputs[name] if name in outputs else uninitialized(shape, dtype)
             for name, (shape, dtype) in kinds
         ]
 

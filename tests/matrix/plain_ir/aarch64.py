@@ -36,7 +36,7 @@ def widened_product(lanes: int, element: str, wide: str) -> str:
 """
 
 
-def neighbours(operands: str, value: str, source: str, extend: str) -> str:
+def neighbors(operands: str, value: str, source: str, extend: str) -> str:
     """Sums of neighbouring elements of eight, as four int32."""
     text = f"define internal {QUADS} @NAME({operands}) nounwind {{\n{value}"
     for half in (0, 1):
@@ -93,10 +93,10 @@ MEANINGS = {
     "sqxtn.v4i16": narrowed(4, "i16", "i32", -(2**15), 2**15 - 1),
     "sqxtn.v8i8": narrowed(8, "i8", "i16", -128, 127),
     "sqxtun.v8i8": narrowed(8, "i8", "i16", 0, 255),
-    "addp.v4i32": neighbours(
+    "addp.v4i32": neighbors(
         f"{QUADS} %x, {QUADS} %y", ADDP, "<8 x i32>", "bitcast {part} %h{half} to " + QUADS
     ),
-    "saddlp.v4i32.v8i16": neighbours(
+    "saddlp.v4i32.v8i16": neighbors(
         "<8 x i16> %v", "", "<8 x i16>", "sext {part} %h{half} to " + QUADS
     ),
     "tbl4.v16i8": look_up(False),

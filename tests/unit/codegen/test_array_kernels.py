@@ -318,12 +318,12 @@ def test_errors_of_rounding_are_those_of_numpy(level: str, x: Array) -> None:
     st.integers(0, 99),
 )
 def test_energies_are_those_of_numpy(
-    level: str, shape: tuple[int, ...], centred: bool, seed: int
+    level: str, shape: tuple[int, ...], centered: bool, seed: int
 ) -> None:
     x = (np.random.default_rng(seed).standard_normal(shape) + 1).astype(np.float32)
-    expected = energies(x.astype(np.float64), centred)
+    expected = energies(x.astype(np.float64), centered)
     with computing_with(array_kernels(level)):
-        np.testing.assert_allclose(energies(x, centred), expected, rtol=1e-5, atol=1e-9)
+        np.testing.assert_allclose(energies(x, centered), expected, rtol=1e-5, atol=1e-9)
 
 
 @moderate

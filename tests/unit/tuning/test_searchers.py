@@ -84,7 +84,7 @@ def test_a_new_state_is_one_of_the_others(asked: set[int], seed: int) -> None:
 @given(space=spaces, seed=st.integers(0, 9))
 def test_moves_change_one_coordinate_by_one(space: Space, seed: int) -> None:
     state = seed % len(space)
-    for end in space.neighbours(state):
+    for end in space.neighbors(state):
         assert end != NOWHERE
         different = space.coordinates[state] != space.coordinates[end]
         assert different[0] or different.sum() == 1

@@ -10,7 +10,7 @@ from tests.generators.onnx_models.operators.family import draws
 REDUCTIONS = ("none", "mean", "sum")
 
 
-def labelled(d: Drawing) -> tuple[list[Value], dict[str, Any]]:
+def labeled(d: Drawing) -> tuple[list[Value], dict[str, Any]]:
     """Scores, classes, sometimes weights; attributes."""
     x = d.floats(2, 3, 4)
     classes = x.shape[1]
@@ -26,11 +26,11 @@ def labelled(d: Drawing) -> tuple[list[Value], dict[str, Any]]:
 
 @draws("NegativeLogLikelihoodLoss")
 def likelihood(d: Drawing) -> object:
-    operands, inputs = labelled(d)
+    operands, inputs = labeled(d)
     return d.node("NegativeLogLikelihoodLoss", *operands, **inputs)
 
 
 @draws("SoftmaxCrossEntropyLoss")
 def cross_entropy(d: Drawing) -> object:
-    operands, inputs = labelled(d)
+    operands, inputs = labeled(d)
     return d.node("SoftmaxCrossEntropyLoss", *operands, outputs=d.integer(1, 2), **inputs)

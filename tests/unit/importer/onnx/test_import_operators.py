@@ -246,9 +246,9 @@ def test_a_small_deviation_beside_a_large_mean_is_exact() -> None:
     model, feeds = single("MeanVarianceNormalization", 1000 + IMAGE / 10, opset=13)
     (actual,) = interpret(import_model(model), feeds)
     x = feeds["x0"].astype(np.float64)
-    centred = x - x.mean((0, 2, 3), keepdims=True)
-    deviation = np.sqrt((centred**2).mean((0, 2, 3), keepdims=True))
-    np.testing.assert_allclose(actual, centred / deviation, atol=2e-3)
+    centered = x - x.mean((0, 2, 3), keepdims=True)
+    deviation = np.sqrt((centered**2).mean((0, 2, 3), keepdims=True))
+    np.testing.assert_allclose(actual, centered / deviation, atol=2e-3)
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 5, 6), (1, 4, 3), (3, 4, 2, 2, 2)])

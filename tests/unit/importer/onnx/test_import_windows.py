@@ -152,12 +152,12 @@ def test_resize_to_sizes_agrees_with_onnxruntime(
     single_model = single("Resize", x, None, None, sizes, opset=opset, **attributes)
     rounding = attributes.get("nearest_mode", "")
     if attributes["coordinate_transformation_mode"] == "asymmetric" and "round" in rounding:
-        assert_takes_neighbours(*single_model)
+        assert_takes_neighbors(*single_model)
     else:
         assert_agrees(*single_model, 1e-4)
 
 
-def assert_takes_neighbours(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
+def assert_takes_neighbors(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
     """Each element is the nearest; in the middle between two elements it is one of these.
 
     Whether i * 7 / 2 is 3.5 or one ulp less is up to how onnxruntime was compiled.

@@ -232,10 +232,10 @@ def test_layer_normalization(kind: ElementType, out: ElementType, columns: int, 
     def value(at: tuple[int, ...]) -> int:
         reals = [scaled(int(code) - zero(kind), scale(kind)) for code in x[at[0]]]
         mean = single(total(reals) / columns)
-        centred = [single(real - mean) for real in reals]
-        variance = single(total([single(c * c) for c in centred]) / columns)
+        centered = [single(real - mean) for real in reals]
+        variance = single(total([single(c * c) for c in centered]) / columns)
         inverse = single(1 / single(math.sqrt(single(variance + 0.5))))
-        return stored(single(single(centred[at[1]] * inverse) / scale(out)), out)
+        return stored(single(single(centered[at[1]] * inverse) / scale(out)), out)
 
     np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 

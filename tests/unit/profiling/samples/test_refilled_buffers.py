@@ -64,14 +64,14 @@ def test_a_refilled_array_gives_what_a_list_gives(name: str, inputs: Callable[[A
 
 
 def test_refilled_labels_give_what_a_list_gives() -> None:
-    def labelled() -> Iterator[Any]:
+    def labeled() -> Iterator[Any]:
         label = np.zeros(1, np.int64)
         for index, sample in enumerate(refilled(SAMPLES)):
             label[0] = index % 3
             yield sample, label
 
     expected = [(sample, np.array([index % 3])) for index, sample in enumerate(SAMPLES)]
-    actual, listed = (Validation.of(data, FAMILY.signature) for data in (labelled(), expected))
+    actual, listed = (Validation.of(data, FAMILY.signature) for data in (labeled(), expected))
     assert plain(actual.samples) == plain(listed.samples)
     assert actual.labels is not None and listed.labels is not None
     assert list(map(list, actual.labels)) == list(map(list, listed.labels))

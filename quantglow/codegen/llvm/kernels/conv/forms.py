@@ -112,7 +112,7 @@ class ConvForms:
         """``Forms``"""
         kernel = kernel_of(step, target, choice)
         assert kernel is not None
-        return modelled_cycles(kernel)
+        return modeled_cycles(kernel)
 
 
 def kernel_of(step: Compute, target: Target, choice: Choice) -> ConvKernel | None:
@@ -178,7 +178,7 @@ def choice_in(kernel: ConvKernel) -> Choice:
     )
 
 
-def modelled_cycles(kernel: ConvKernel) -> float:
+def modeled_cycles(kernel: ConvKernel) -> float:
     """Cycles of the cost model; 0 for forms without one, which the rules prefer."""
     if isinstance(kernel, TilesConvKernel):
         return 0.0

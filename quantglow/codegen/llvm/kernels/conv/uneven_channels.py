@@ -92,8 +92,8 @@ class GatheredConvKernel(ConvKernel):
         return min(1 + (self.target.vector_nbytes - 1) // self.pixel_pitch, self.dot.lanes)
 
     @property
-    def modelled_tile(self) -> Tile:
-        best = super().modelled_tile
+    def modeled_tile(self) -> Tile:
+        best = super().modeled_tile
         return Tile(1, min(best.columns, self.most_columns), best.vectors)
 
     @property
@@ -196,7 +196,7 @@ class SharedConvKernel(ConvKernel):
         return choose_shared_tile(*self.image_size, self.vectors, self.total_steps, self.dot.cost)
 
     @property
-    def modelled_tile(self) -> Tile:
+    def modeled_tile(self) -> Tile:
         return self._shared_tile[0]
 
     @property

@@ -29,7 +29,7 @@ BROADCAST = string.digits
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """A value with one letter for each axis."""
 
     node: Node
@@ -45,8 +45,7 @@ def einsum(call: Call) -> Node:
     terms, output = parse(equation, [node.type.rank for node in call.nodes()])
     writer = EinsumContraction(call)
     values = [
-        writer.diagonal(Labelled(node, term))
-        for node, term in zip(call.nodes(), terms, strict=True)
+        writer.diagonal(Labeled(node, term)) for node, term in zip(call.nodes(), terms, strict=True)
     ]
     sizes: dict[str, int] = {}
     for value in values:
@@ -89,7 +88,7 @@ class EinsumContraction:
 
     call: Call
 
-    def diagonal(self, value: Labelled) -> Labelled:
+    def diagonal(self, value: Labeled) -> Labeled:
         """Each repeated label once: of its two axes, joined, every (n + 1)-th element."""
         for label in dict.fromkeys(value.labels):
             while value.labels.count(label) > 1:
@@ -105,27 +104,27 @@ class EinsumContraction:
                 steps = (*(1 for _ in shape), n + 1)
                 name = self.call.derive("diagonal")
                 node = Slice(name=name, x=flat, starts=ends, sizes=(*shape, n), steps=steps)
-                value = Labelled(node, remaining + label)
+                value = Labeled(node, remaining + label)
         return value
 
-    def widen(self, value: Labelled, sizes: dict[str, int]) -> Labelled:
+    def widen(self, value: Labeled, sizes: dict[str, int]) -> Labeled:
         """Axes of 1 broadcast to what other operands have."""
         shape = tuple(sizes[label] for label in value.labels)
         if shape == value.node.type.shape:
             return value
         wide = Expand(name=self.call.derive("wide"), x=value.node, shape=shape)
-        return Labelled(wide, value.labels)
+        return Labeled(wide, value.labels)
 
-    def sum_out(self, value: Labelled, needed: set[str]) -> Labelled:
+    def sum_out(self, value: Labeled, needed: set[str]) -> Labeled:
         """Without the axes nobody needs."""
         axes = tuple(i for i, label in enumerate(value.labels) if label not in needed)
         if not axes:
             return value
         name = self.call.derive("sum")
         node = ReduceSum(name=name, x=value.node, axes=axes, keepdims=False)
-        return Labelled(node, "".join(label for label in value.labels if label in needed))
+        return Labeled(node, "".join(label for label in value.labels if label in needed))
 
-    def product(self, x: Labelled, y: Labelled, later: set[str]) -> Labelled:
+    def product(self, x: Labeled, y: Labeled, later: set[str]) -> Labeled:
         """x * y, summed over the labels of both that are not needed later."""
         y = self.sum_out(y, later | set(x.labels))
         shared = [label for label in x.labels if label in y.labels]
@@ -139,20 +138,20 @@ class EinsumContraction:
         name = self.call.derive("product")
         product = MatMul(name=name, x=left, y=right) if inner else Mul(name=name, x=left, y=right)
         shape = (*(x.size(c) for c in batch + rows), *(y.size(c) for c in columns))
-        return Labelled(self.reshape(product, shape), batch + rows + columns)
+        return Labeled(self.reshape(product, shape), batch + rows + columns)
 
-    def group(self, value: Labelled, *groups: str) -> Node:
+    def group(self, value: Labeled, *groups: str) -> Node:
         """The axes in this order, each group joined."""
         ordered = self.order(value, "".join(groups))
         shape = tuple(math.prod(value.size(label) for label in group) for group in groups)
         return self.reshape(ordered.node, shape)
 
-    def order(self, value: Labelled, labels: str, name: str = "") -> Labelled:
+    def order(self, value: Labeled, labels: str, name: str = "") -> Labeled:
         if value.labels == labels and not name:
             return value
         perm = tuple(value.labels.index(label) for label in labels)
         name = name or self.call.derive("moved")
-        return Labelled(Transpose(name=name, x=value.node, perm=perm), labels)
+        return Labeled(Transpose(name=name, x=value.node, perm=perm), labels)
 
     def transpose(self, x: Node, perm: Iterable[int]) -> Node:
         return Transpose(name=self.call.derive("moved"), x=x, perm=tuple(perm))
