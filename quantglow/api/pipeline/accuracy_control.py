@@ -121,7 +121,7 @@ class AccuracyControl:
     def trial(self, steps: tuple[Step, ...], search: AccuracySearch[Any, Step]) -> Any:
         """A model after these steps, not checked."""
         candidate = self.quantized(steps, search.deadline)
-        self.keep(steps, candidate, search.found)
+        self.keep(steps, candidate, search.best_trial)
         build = self.compiler.compile(candidate.main.graph)
         report = replace(build_report(build, {}), notes=candidate.notes)
         report = with_steps(report, steps, describe_steps(steps))

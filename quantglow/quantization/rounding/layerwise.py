@@ -32,8 +32,8 @@ from quantglow.quantization.rounding.moments import Statistics
 from quantglow.quantization.rounding.sample_runs import (
     Ends,
     Improved,
+    LayerRuns,
     RoundingTask,
-    Runs,
     SampleRuns,
 )
 from quantglow.quantization.rounding.techniques import (
@@ -61,7 +61,7 @@ FED_BACK = frozenset({"round-weights", "search-scales"})
 
 STAGE = "accuracy recovery"
 
-Begin = Callable[[RoundingTask, Sequence[Feeds], Sequence[Feeds]], Runs]
+Begin = Callable[[RoundingTask, Sequence[Feeds], Sequence[Feeds]], LayerRuns]
 """Begins the runs of a task over samples, and these with int8 graphs for their shapes."""
 
 
@@ -128,7 +128,7 @@ def recover(
 
 
 def _improved(
-    task: RoundingTask, name: str, runs: Runs, improved: Improved, per_channel: bool
+    task: RoundingTask, name: str, runs: LayerRuns, improved: Improved, per_channel: bool
 ) -> Operands:
     """The improved operands of the next layer."""
     node: Any = task.int8.by_name(name)

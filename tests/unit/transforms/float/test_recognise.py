@@ -26,11 +26,11 @@ from quantglow.ir.ops import (
     Sub,
     Tanh,
 )
-from quantglow.transforms.float import RECOGNISERS, factor_gate, merge_clips
+from quantglow.transforms.float import RECOGNIZERS, factor_gate, merge_clips
 from quantglow.transforms.rewrite import repeat
 from tests.support.builder import Builder, ops_of, rewritten
 
-recognise = repeat("recognise", *RECOGNISERS)
+recognise = repeat("recognise", *RECOGNIZERS)
 
 Spelling = Callable[[Builder, Node], Node]
 

@@ -83,16 +83,16 @@ class LoopOperands:
         pairs = zip(names, kinds, strict=True)
         return tuple(Input(name=claim(name, derived=True), tensor=kind) for name, kind in pairs)
 
-    def loop(self, inputs: Sequence[Input], ends: Sequence[Node]) -> LoopResults:
+    def loop(self, inputs: Sequence[Input], ends: Sequence[Node]) -> LoopOutputs:
         """The loop whose body goes from the inputs to the ends."""
         for before, after in zip(self.carried, ends, strict=False):
             if before.type != after.type:
                 raise Changing(f"a value that it carries is {before.type}, then {after.type}")
-        return LoopResults(self, *close(self.call.scope, inputs, ends))
+        return LoopOutputs(self, *close(self.call.scope, inputs, ends))
 
 
 @dataclass(frozen=True)
-class LoopResults:
+class LoopOutputs:
     """A loop, of which each result becomes a node where something reads it."""
 
     operands: LoopOperands
@@ -161,7 +161,7 @@ def _slice(call: Call, x: Node, axis: int, way: int) -> Node:
     return reversed_steps(call, x, "backwards") if way else x
 
 
-def _stack(call: Call, loop: LoopResults, number: int, name: str) -> Node:
+def _stack(call: Call, loop: LoopOutputs, number: int, name: str) -> Node:
     """A scan output with its axis in the place that the model wants, in its direction."""
     position = number - len(loop.operands.carried)
     count = len(loop.body.outputs) - len(loop.operands.carried)
@@ -263,7 +263,7 @@ def loop(
     return _results(parts, loop, len(operands.carried) - len(first_values))
 
 
-def _results(parts: CarriedState, loop: LoopResults, first: int) -> dict[str, Value]:
+def _results(parts: CarriedState, loop: LoopOutputs, first: int) -> dict[str, Value]:
     """The outputs of the ONNX node; result ``first`` of the loop is the first changing value."""
     scope, values = parts.call.scope, dict(parts.results())
     names = parts.changing_outputs()
