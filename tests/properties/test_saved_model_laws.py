@@ -57,7 +57,7 @@ def feeds(model: Network, shape: Shapes) -> Sample:
     return model.sample(shape, 9)
 
 
-@pytest.mark.parametrize("family", mark_slow(FAMILIES, {"transformer"}))
+@pytest.mark.parametrize("family", mark_slow(FAMILIES, {"image"}))
 @very_expensive
 @given(data=st.data())
 def test_a_loaded_model_is_the_built_one_at_every_shape(family: str, data: st.DataObject) -> None:

@@ -85,7 +85,11 @@ def test_the_command_prints_a_table_and_a_verdict(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"place": "no_such_package.module:quantized"}, "not installed: pip install onnxruntime"),
+        pytest.param(
+            {"place": "no_such_package.module:quantized"},
+            "not installed: pip install onnxruntime",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             {"place": "tests.unit.isolated_calls:crash"}, "SIGSEGV", marks=pytest.mark.slow
         ),

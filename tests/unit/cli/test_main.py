@@ -655,7 +655,9 @@ VERDICTS = {
 """Commands with a verdict, and the beginning of it."""
 
 
-@pytest.mark.parametrize("line", VERDICTS)
+@pytest.mark.parametrize(
+    "line", mark_slow(VERDICTS, {line for line in VERDICTS if line[:4] not in ("comp", "demo")})
+)
 def test_a_verdict_comes_before_tables(
     line: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from quantglow.importer.onnx.operators.nn import attention
 from quantglow.runtime.compiled import CompiledModel
+from tests.support.combinations import mark_slow
 from tests.support.effort import moderate
 
 Array = np.ndarray
@@ -36,7 +37,7 @@ def blocks_of(rows: int) -> Iterator[None]:
         yield
 
 
-each_block = pytest.mark.parametrize("rows", [0, 2])
+each_block = pytest.mark.parametrize("rows", mark_slow([0, 2], {2}))
 
 
 def floats(*shape: int, seed: int = 0) -> Array:

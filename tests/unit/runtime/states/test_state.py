@@ -19,7 +19,7 @@ from quantglow.runtime.native.threads import run_table
 from quantglow.runtime.states import state_programs
 from quantglow.runtime.states.state import State
 from quantglow.support.errors import FileFormatError, InputError, OptionError, StateFullError
-from tests.support.combinations import covering
+from tests.support.combinations import covering, mark_slow
 from tests.support.decoder import Decoder, Feeds, decoder_model
 from tests.support.free_network import free_model
 from tests.unit.forking import exit_code_of_child
@@ -74,7 +74,7 @@ def test_a_state_computes_what_plain_calls_compute(fused: bool, batch: int) -> N
     assert 0 < len(state.programs.served()) <= 4 + 2 * (batch > 1)
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fused", mark_slow([False, True], {True}))
 def test_a_prompt_may_come_in_parts(models: dict[bool, CompiledModel], fused: bool) -> None:
     config, tokens = CONFIGS[fused], prompt(1, 30)
     whole, parts = (models[fused].new_state() for _ in range(2))
