@@ -20,11 +20,12 @@ from quantglow.api.models.families import with_steps
 from quantglow.cli.arguments import (
     MACHINE,
     model_argument,
+    option_flags,
+    parse_shapes,
     steps_arguments,
     trace_argument,
 )
 from quantglow.cli.files import SAVED, is_saved, open_model
-from quantglow.cli.options import option_flags, parse_shapes
 from quantglow.cli.steps import parse_steps, step_words
 from quantglow.evaluation.baselines.latency import PEERS, Contender, compare_latency
 from quantglow.evaluation.call_times import CallReport, profile_calls

@@ -19,6 +19,10 @@ from quantglow.cli.arguments import (
     QUANTIZATION_CALL,
     calibration_arguments,
     model_argument,
+    open_samples,
+    option_flags,
+    option_values,
+    parse_shapes,
     quantization_arguments,
     refuse_without_data,
     schedule_argument,
@@ -26,7 +30,6 @@ from quantglow.cli.arguments import (
 )
 from quantglow.cli.commands import next_step
 from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved, refuse_steps
-from quantglow.cli.options import open_samples, option_flags, option_values, parse_shapes
 from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import CHOICES, LEVELS
 from quantglow.evaluation.report import Report

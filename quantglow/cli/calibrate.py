@@ -13,8 +13,8 @@ from rich.console import Console
 
 from quantglow.api import stages
 from quantglow.api.quantize_and_compile import quantize_under
+from quantglow.cli.arguments import option_flags
 from quantglow.cli.files import check_writable
-from quantglow.cli.options import option_flags
 from quantglow.cli.recipe import Recipe, load_images, load_recipe
 from quantglow.cli.recipe_data import READERS, Reader, check_labels, same
 from quantglow.evaluation.metrics import ErrorSums

@@ -24,7 +24,11 @@ from quantglow.cli.arguments import (
     data_arguments,
     include_code_argument,
     model_argument,
+    open_samples,
+    option_flags,
+    option_values,
     output_argument,
+    parse_shapes,
     steps_arguments,
     trace_argument,
 )
@@ -41,7 +45,6 @@ from quantglow.cli.files import (
     refuse_shapes_of_saved,
     write_arrays,
 )
-from quantglow.cli.options import open_samples, option_flags, option_values, parse_shapes
 from quantglow.cli.steps import parse_steps, step_words
 from quantglow.codegen.llvm.targets import resolve
 from quantglow.evaluation.report import Report

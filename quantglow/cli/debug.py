@@ -12,13 +12,14 @@ from quantglow.api import stages
 from quantglow.cli.arguments import (
     calibration_arguments,
     model_argument,
+    open_samples,
     output_argument,
     parse_config,
+    parse_shapes,
     quantization_arguments,
     steps_arguments,
 )
 from quantglow.cli.files import check_onnx, check_writable
-from quantglow.cli.options import open_samples, parse_shapes
 from quantglow.cli.steps import parse_steps
 from quantglow.evaluation.accuracy import WORST
 from quantglow.evaluation.diagnosis import Diagnosis

@@ -19,7 +19,7 @@ import numpy as np
 from quantglow.api.compile import compile as compile_model
 from quantglow.api.load import load
 from quantglow.api.options import CompileOptions
-from quantglow.cli.options import option_values
+from quantglow.cli.arguments import option_values
 from quantglow.cli.steps import step_words
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel

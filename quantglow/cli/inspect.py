@@ -25,7 +25,10 @@ from quantglow.cli.arguments import (
     STEPS,
     calibration_arguments,
     model_argument,
+    open_samples,
+    option_values,
     parse_config,
+    parse_shapes,
     quantization_arguments,
     schedule_argument,
     steps_arguments,
@@ -38,7 +41,6 @@ from quantglow.cli.files import (
     refuse_shapes_of_saved,
     refuse_steps,
 )
-from quantglow.cli.options import open_samples, option_values, parse_shapes
 from quantglow.cli.steps import parse_steps
 from quantglow.codegen.llvm.targets import LEVELS
 from quantglow.evaluation.footprint import Footprint

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from quantglow.cli.arguments import MACHINE, steps_arguments
+from quantglow.cli.arguments import MACHINE, option_flags, steps_arguments
 from quantglow.cli.bench import draw_feeds
 from quantglow.cli.files import open_model
-from quantglow.cli.options import option_flags
 from quantglow.codegen.llvm.isa.costs import Core
 from quantglow.codegen.llvm.machine import core_to_json
 from quantglow.evaluation.latencies import busy_note, medians

@@ -35,8 +35,8 @@ from quantglow.report.accuracy import (
     PRECISION,
     REASON,
 )
-from quantglow.report.advice import advice
 from quantglow.report.drawing import DrawnGraph, histogram_bars
+from quantglow.report.sections import advice
 from quantglow.report.tables import Column
 from quantglow.report.webpage import Page
 from quantglow.support.arguments import file_path

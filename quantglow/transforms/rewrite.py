@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, groupby, islice
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Node
+from quantglow.ir.graph.origins import Names
 from quantglow.support import debug
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import QuantglowError

@@ -33,9 +33,9 @@ from quantglow.ir.graph.attributes import BodyMark, encode, register
 from quantglow.ir.graph.node import Constant, Input, Node, operand_fields
 from quantglow.ir.graph.origins import Lineage, Origin, Origins
 from quantglow.ir.graph.signature import Port, Signature
+from quantglow.support.arrays import HasDrawing
 from quantglow.support.classes import cached_property
 from quantglow.support.errors import ModelError
-from quantglow.support.views import HasDrawing
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class Graph(HasDrawing):
             kinds = " and ".join(node.op for node in nodes if node.name == twice)
             raise ModelError(
                 f"two nodes are called {twice!r} ({kinds}). Remedy: names are unique in a graph; "
-                "make new ones with quantglow.ir.graph.names."
+                "make new ones with quantglow.ir.graph.origins."
             )
         return {node.name: node for node in self.nodes}
 

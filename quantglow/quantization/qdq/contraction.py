@@ -26,7 +26,7 @@ from quantglow.quantization.qdq.operators import computes, integers_below
 from quantglow.quantization.rules import integer_operands, operand_names
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.arithmetic import plain
-from quantglow.transforms.float.constants import channel_values, float_constant
+from quantglow.transforms.float.constant_folding import channel_values, float_constant
 from quantglow.transforms.float.layout import per_axis
 from quantglow.transforms.float.weight_folding import scale_and_shift
 from quantglow.transforms.rewrite import Uses, rewrite_pass

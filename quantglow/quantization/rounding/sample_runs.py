@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from quantglow.interpreter.executor import Execution
 from quantglow.interpreter.stacks import Stacks
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops.arithmetic import is_integer
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.profiling.samples.feeds import Feeds

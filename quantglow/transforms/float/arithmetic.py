@@ -17,7 +17,7 @@ from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.binary import Add, Binary, Div, Max, Min, Mul, Pow, Sub
 from quantglow.ir.ops.unary import Clip, Neg, Relu, Sqrt
 from quantglow.support.arrays import Array
-from quantglow.transforms.float.constants import (
+from quantglow.transforms.float.constant_folding import (
     absorbs,
     close,
     float_constant,

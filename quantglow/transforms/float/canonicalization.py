@@ -19,7 +19,7 @@ from quantglow.ir.ops.pooling import AveragePool, ReduceMean
 from quantglow.ir.ops.shape import Expand, Reshape, Transpose
 from quantglow.ir.ops.unary import Unary
 from quantglow.ir.symbolic.size import is_free, surely_equal
-from quantglow.transforms.float.constants import is_float
+from quantglow.transforms.float.constant_folding import is_float
 from quantglow.transforms.float.layout import derive, reshape
 from quantglow.transforms.rewrite import Uses, decline, rewrite_pass
 

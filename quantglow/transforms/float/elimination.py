@@ -21,7 +21,7 @@ from quantglow.ir.ops.resize import Resize
 from quantglow.ir.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ir.ops.unary import Clip
 from quantglow.ir.symbolic.size import broadcast_shapes, surely_equal
-from quantglow.transforms.float.constants import is_float, scalar_constant
+from quantglow.transforms.float.constant_folding import is_float, scalar_constant
 from quantglow.transforms.float.layout import derive, is_identity
 from quantglow.transforms.rewrite import Uses, rewrite_pass
 

@@ -20,7 +20,12 @@ from quantglow.ir.ops.convolution import Conv, ConvTranspose
 from quantglow.ir.ops.unary import Clip, Fusible, Relu
 from quantglow.ir.ops.work import FEWEST_PRODUCTS
 from quantglow.transforms.float.arithmetic import narrow, node_bounds, plain
-from quantglow.transforms.float.constants import absorbs, is_float, is_infinite, scalar_constant
+from quantglow.transforms.float.constant_folding import (
+    absorbs,
+    is_float,
+    is_infinite,
+    scalar_constant,
+)
 from quantglow.transforms.rewrite import RewritePass, Uses, decline, rewrite_pass
 
 UNBOUNDED = (-math.inf, math.inf)

@@ -21,7 +21,12 @@ from quantglow.transforms.float.arithmetic import (
     plus_scalar,
     scale_by,
 )
-from quantglow.transforms.float.constants import channel_values, close, float_constant, is_scalar
+from quantglow.transforms.float.constant_folding import (
+    channel_values,
+    close,
+    float_constant,
+    is_scalar,
+)
 from quantglow.transforms.rewrite import Uses, rewrite_pass
 
 CUBIC = 0.044715

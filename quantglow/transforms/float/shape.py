@@ -10,7 +10,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ir.ops.shape import Concat, Reshape, Slice
 from quantglow.ir.ops.unary import Unary
-from quantglow.transforms.float.constants import scalar_constant
+from quantglow.transforms.float.constant_folding import scalar_constant
 from quantglow.transforms.float.layout import (
     Axes,
     behind_moves,

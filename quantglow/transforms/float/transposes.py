@@ -17,8 +17,8 @@ from typing import TypeGuard
 import numpy as np
 
 from quantglow.ir.graph.graph import Graph
-from quantglow.ir.graph.names import Names
 from quantglow.ir.graph.node import Constant, Node
+from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops.binary import Binary, PRelu
 from quantglow.ir.ops.convolution import Gemm
 from quantglow.ir.ops.pooling import Reduce

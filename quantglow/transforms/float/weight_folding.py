@@ -26,7 +26,7 @@ from quantglow.ir.ops.windows import Pads
 from quantglow.ir.types import DType
 from quantglow.support.arrays import Array
 from quantglow.transforms.float.arithmetic import plain
-from quantglow.transforms.float.constants import (
+from quantglow.transforms.float.constant_folding import (
     absorbs,
     bias_array,
     channel_values,
