@@ -31,7 +31,7 @@ from quantglow.ir.graph.signature import Signature, is_float
 from quantglow.ir.symbolic.expression import SMALLEST
 from quantglow.ir.types import TensorType
 from quantglow.ort.fallback import FallbackNode, whole_model
-from quantglow.ort.session import NAME, Session, opened
+from quantglow.ort.session import NAME, Session, open_session
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel, Bodies, BodyShapes, CompiledLoop
 from quantglow.runtime.hybrid.tails import StagedTail, Tail
@@ -145,7 +145,7 @@ class WholeModel:
 
     @cached_property
     def _session(self) -> Session:
-        return opened(self.source.serialized(), self.num_threads)
+        return open_session(self.source.serialized(), self.num_threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +297,7 @@ class ModelFallback:
         head = model_programs(Source.of(cut.head), self.compiler)
         staged = stage_tail(cut.tail, cut.late, cut.reasons, self.compiler)
         if staged is None:
-            tail = opened(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
+            tail = open_session(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
             return HeadAndTail(head, tail, names, tail_nodes(cut))
         return HeadAndTail(head, staged, names, ())
 
@@ -337,7 +337,7 @@ def stage_tail(
         return None
     with suppress(ModelError, FallbackError):
         threads = compiler.num_threads
-        session = opened(bytes(behind.first.SerializeToString()), threads)
+        session = open_session(bytes(behind.first.SerializeToString()), threads)
         nodes = nodes_in(behind.first.graph.node, reasons)
         body, suffix = int8(behind)
         loop = None
@@ -380,9 +380,9 @@ def compile_loop(
         return free_programs(Built(open_family(source)), compiler, None, most_values=0)
 
     operands = bytes(loop.operands.SerializeToString())
-    operand_session = opened(operands, threads) if loop.operands.graph.output else None
+    operand_session = open_session(operands, threads) if loop.operands.graph.output else None
     body = bytes(loop.body.SerializeToString())
-    trip = TripSession(lambda: opened(body, threads))
+    trip = TripSession(lambda: open_session(body, threads))
     if not isinstance(int8, str | CompiledModel):
         int8 = "onnxruntime computes a part of it"
     if isinstance(int8, str):

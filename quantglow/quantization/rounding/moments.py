@@ -213,7 +213,7 @@ class Statistics:
 def lower_factors(matrices: Array) -> Array:
     """L [G, K, K] with ``L L' = matrices``, lower triangular."""
     if len(matrices) == 1:
-        return _factored(matrices[0])[0][None]
+        return _factor(matrices[0])[0][None]
     try:
         return np.asarray(np.linalg.cholesky(matrices))
     except np.linalg.LinAlgError:
@@ -225,7 +225,7 @@ def solutions(matrices: Array, right: Array) -> Array:
     if len(matrices) > 1:
         # Groups are small: the overhead of a call for each exceeds its computation.
         return np.asarray(np.linalg.solve(matrices, right))
-    return _substituted(*_factored(matrices[0]), right[0])[None]
+    return _substitute(*_factor(matrices[0]), right[0])[None]
 
 
 @dataclass(frozen=True)
@@ -247,11 +247,11 @@ def feedback(metric: Array) -> Feedback:
 
 def unit_factors(metric: Array, order: Array) -> Array:
     """F with ``metric = F D F'`` in the given order [G, K, 1], F unit upper triangular."""
-    factor = lower_factors(_reordered(metric, order[:, ::-1]))[:, ::-1, ::-1]
+    factor = lower_factors(_reorder(metric, order[:, ::-1]))[:, ::-1, ::-1]
     return np.asarray(factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :])
 
 
-def _reordered(metric: Array, order: Array) -> Array:
+def _reorder(metric: Array, order: Array) -> Array:
     if len(metric) == 1:
         rows = metric[0].take(order[0, :, 0], axis=0)
         return np.asarray(rows.take(order[0, :, 0], axis=1))[None]
@@ -259,7 +259,7 @@ def _reordered(metric: Array, order: Array) -> Array:
     return np.take_along_axis(rows, order.transpose(0, 2, 1), axis=2)
 
 
-def _factored(matrix: Array) -> tuple[Array, list[Array]]:
+def _factor(matrix: Array) -> tuple[Array, list[Array]]:
     """L with ``L L' = matrix``, and the inverses of the blocks of its diagonal."""
     try:
         return _lower_by_blocks(matrix)
@@ -281,7 +281,7 @@ def _lower_by_blocks(matrix: Array) -> tuple[Array, list[Array]]:
     return lower, inverses
 
 
-def _substituted(lower: Array, inverses: list[Array], right: Array) -> Array:
+def _substitute(lower: Array, inverses: list[Array], right: Array) -> Array:
     """X with ``L L' X = right``: forward and back substitution."""
     solution = np.empty_like(right)
     blocks = list(_blocks(len(lower)))
