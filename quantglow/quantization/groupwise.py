@@ -1,7 +1,7 @@
 """Groupwise weights of 4 and 8 bits: search of scales, GPTQ by moments, packed codes.
 
-The grid of each group (scale and zero point) is searched for the least squared error.  GPTQ then
-rounds as ``rounding.techniques.round_weights`` does, on a grid that differs from group to group and
+The grid of each group (scale and zero point) is searched for the least squared error.  GPTQ
+(Frantar et al., 2023, arXiv:2210.17323) then rounds as ``rounding.techniques.round_weights`` does, on a grid that differs from group to group and
 with the second moments of the inputs instead of the covariance: no bias takes care of their means.
 The moments are summed over samples in bounded memory.
 """
@@ -160,6 +160,7 @@ def _usable_scales(scales: Array) -> Array:
 
 def _refine(grid: WeightGrid, groups: Array, importance: Array) -> WeightGrid:
     """The scales of least squares for the codes that a grid gives."""
+    # With the codes as they are, the error is a parabola in the scale.
     centered = grid.codes(groups) - grid.zero_points[..., None]
     products = np.einsum("ngk,ngk,ngk->ng", centered, groups, importance)
     squares = np.einsum("ngk,ngk,ngk->ng", centered, centered, importance)
@@ -252,6 +253,7 @@ def _round_in_order(groups: Array, grid: WeightGrid, passed: Feedback) -> Array:
     scales = np.ascontiguousarray(grid.scales[:, order // group].T)
     points = np.ascontiguousarray(grid.zero_points[:, order // group].T)
     codes, errors = np.empty_like(weights), np.zeros_like(weights)
+    # Lazy batch updates (step 2 of GPTQ): errors go beyond their block in one product.
     for start in range(0, len(order), BLOCK):
         block = slice(start, min(start + BLOCK, len(order)))
         shifted = weights[block] + transposed[block, :start] @ errors[:start]

@@ -122,6 +122,7 @@ def _homogeneous(node: Add | Clip | Conv | Gemm | Mul) -> bool:
     activation = node.activation if isinstance(node, Conv | Gemm) else None
     if activation is not None and not activation.homogeneous:
         return False
+    # max(s x, 0) = s max(x, 0) for s > 0; another bound would have to be scaled, too.
     return node.low in (0.0, -math.inf) and node.high == math.inf
 
 

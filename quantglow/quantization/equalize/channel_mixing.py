@@ -223,6 +223,8 @@ class _Descent:
             power *= square
             power *= some
             sums += power @ some.T  # some ** 11
+        # The derivative of a 12-norm of 1 by y is mean(y**11 dy), and F' M F changes by
+        # -E' F' M F - F' M F E: half of dJ / dE is diag(F' M F) mean(y**11 y') - F' M F.
         correlation = sums / self.y.shape[1]
         gradient = np.diag(self.metric)[:, None] * correlation - self.metric
         return np.asarray(-gradient / max(np.abs(gradient).max(), TINY))

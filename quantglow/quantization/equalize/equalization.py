@@ -109,6 +109,7 @@ def _factors(
     graph: Graph, group: Sequence[Node], reach: Mapping[str, Array], alpha: float
 ) -> Array:
     """float32 [C], at most 1; the largest is 1 unless a bound requires less."""
+    # log s = alpha log a - (1 - alpha) log w, of geometric means over the values and their readers.
     needs = [_relative(reach[n.name]) for n in group]
     rows = [r for n in group for u in graph.users[n] if (r := _read_rows(n, u)) is not None]
     logs = np.mean([np.log(need) for need in needs], axis=0)

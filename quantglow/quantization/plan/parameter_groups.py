@@ -95,6 +95,7 @@ class UnionFind:
         root = node
         while self.parents[root] is not root:
             root = self.parents[root]
+        # Path compression: later searches from these nodes take one step.
         while self.parents[node] is not root:
             self.parents[node], node = root, self.parents[node]
         return root

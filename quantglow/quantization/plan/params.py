@@ -2,6 +2,10 @@
 
 ``real = scale * (q - zero_point)``, int8, or int16 for a few activations.  Layers whose weights a
 model has as integers keep these, with their scales.
+
+0 has an integer of its own, so that padding and bounds at 0 are exact, as in Jacob et al., 2018,
+arXiv:1712.05877.  Weights have a scale for each output channel, which costs nothing, because it
+leaves the sum (Krishnamoorthi, 2018, arXiv:1806.08342).
 """
 
 from __future__ import annotations

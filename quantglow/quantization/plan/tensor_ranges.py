@@ -110,6 +110,7 @@ def _values_by_channel(node: Node, profile: Profile) -> float:
 def _with_spare(values: Range, node: Node, profile: Profile) -> Range:
     if node.has(Trait.KEEPS_QUANTIZATION) or not node.operands:
         return values  # Its operands have room already; inputs are what they are.
+    # A new value exceeds the largest of n with probability 1 / (n + 1).
     wider = 1 + min(SPARE / _values_by_channel(node, profile), MAX_SPARE)
     return Range(values.low * wider, values.high * wider)
 

@@ -222,6 +222,7 @@ class Layer:
         """The errors of other integers."""
         statistics, distance = self.statistics, self.in_units(integers, steps) - self.target
 
+        # The error on the data is a parabola: that of target + d is d' C d + slope' d larger.
         def of_outputs(part: slice) -> tuple[Array, Array]:
             apart = distance[..., part]
             product = statistics.covariance @ apart

@@ -241,12 +241,15 @@ class Feedback:
 def feedback(metric: Array) -> Feedback:
     """The feedback of a metric; inputs with the largest variances come first."""
     variances = np.diagonal(metric, axis1=1, axis2=2)
+    # As with act-order of GPTQ's code: what costs most is rounded while most inputs are left to
+    # make up for it.
     order = np.argsort(-variances, axis=1, kind="stable")[:, :, None]
     return Feedback(order, unit_factors(metric, order))
 
 
 def unit_factors(metric: Array, order: Array) -> Array:
     """F with ``metric = F D F'`` in the given order [G, K, 1], F unit upper triangular."""
+    # The lower factor of the reversed matrix, reversed, is upper: metric = U U', F = U / diag(U).
     factor = lower_factors(_reorder(metric, order[:, ::-1]))[:, ::-1, ::-1]
     return np.asarray(factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :])
 
@@ -269,7 +272,8 @@ def _factor(matrix: Array) -> tuple[Array, list[Array]]:
 
 
 def _lower_by_blocks(matrix: Array) -> tuple[Array, list[Array]]:
-    """``_factored``: the left-looking form, one block of columns after the other."""
+    """``_factor``: the left-looking form, one block of columns after the other (Golub and Van Loan,
+    Matrix Computations, chapter 4)."""
     lower, inverses = np.zeros_like(matrix), []
     for block in _blocks(len(matrix)):
         rows, done = slice(block.start, None), slice(block.start)
@@ -302,6 +306,7 @@ def inverse_of_lower(lower: Array) -> Array:
     """The inverse of a lower triangle [K, K], by halves."""
     if len(lower) <= SMALL:
         return np.asarray(np.linalg.inv(lower))
+    # The inverse of [A 0; B C] is [A^-1 0; -C^-1 B A^-1 C^-1].
     inverse, half = np.zeros_like(lower), len(lower) // 2
     inverse[:half, :half] = inverse_of_lower(lower[:half, :half])
     inverse[half:, half:] = inverse_of_lower(lower[half:, half:])

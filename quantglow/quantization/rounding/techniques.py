@@ -169,6 +169,7 @@ def round_with_feedback(w: Array, feedback: Feedback) -> Array:
 def _round_in_order(w: Array, factors: Array) -> Array:
     integers, errors = np.empty_like(w), np.zeros_like(w)
     transposed = factors.transpose(0, 2, 1)
+    # Lazy batch updates (step 2 of GPTQ): errors go beyond their block in one product.
     for start in range(0, w.shape[1], BLOCK):
         block = slice(start, min(start + BLOCK, w.shape[1]))
         shifted = w[:, block] + transposed[:, block, :start] @ errors[:, :start]

@@ -3,7 +3,8 @@ activations to keep in higher precision within a time budget.
 
 Each value alone is rounded in the float network, on a few calibration samples.  Its sensitivity is
 the error by which outputs are compared (see ``fake_quantization.comparisons``), over the signal.
-The sensitivities of different values add up, nearly.
+The sensitivities of different values add up, nearly: so the choice is a knapsack problem, as the
+choice of bit widths is an integer program in HAWQ-V3 (Yao et al., 2021, arXiv:2011.10680).
 """
 
 from __future__ import annotations
