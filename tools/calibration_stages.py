@@ -32,7 +32,7 @@ from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.sample_statistics import FloatRuns
 from quantglow.quantization.options import COMPILED, PROFILES_WITH, ProfileWith
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.quantizer import Quantizer, samples_of
+from quantglow.quantization.quantizer import Quantizer, draw_samples
 from quantglow.quantization.search import levers as preparation
 from quantglow.quantization.search.trials import Candidate, Trials, split
 from quantglow.support.arrays import Array
@@ -48,8 +48,8 @@ class RecordedTrials(Trials):
 
     noises: list[float] = field(default_factory=list)
 
-    def noise_of(self, candidate: Candidate) -> float:
-        self.noises.append(super().noise_of(candidate))
+    def measure_noise(self, candidate: Candidate) -> float:
+        self.noises.append(super().measure_noise(candidate))
         return self.noises[-1]
 
 
@@ -65,7 +65,7 @@ def stages(name: str, profile_with: ProfileWith = COMPILED) -> Iterator[tuple[st
     yield "profile", extremes(profile)
     graph = open_float_graph(graph)
     config = qg.QuantizationConfig(quantize_output=True, **network.options)
-    samples = samples_of(data, graph, config.seed)
+    samples = draw_samples(data, graph, config.seed)
     candidate, noises = search(graph, profile, config, samples)
     yield "noise of candidates", {f"candidate {i}": exact(x) for i, x in enumerate(noises)}
     yield "factors", {key: digest_of(value) for key, value in candidate.factors.items()}

@@ -12,7 +12,7 @@ from typing import Any
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
-from quantglow.ort.session import NAME, Session, opened
+from quantglow.ort.session import NAME, Session, open_session
 from quantglow.support.arguments import fields_named
 from quantglow.support.arrays import Array
 from quantglow.transforms.partition import Executable, Segment
@@ -40,7 +40,7 @@ def whole_model(reasons: Sequence[str]) -> tuple[FallbackNode, ...]:
     return tuple(FallbackNode("(all)", "the whole model", NAME, reason) for reason in reasons)
 
 
-def nodes_of(segment: Segment) -> tuple[FallbackNode, ...]:
+def segment_entries(segment: Segment) -> tuple[FallbackNode, ...]:
     """Entries of the operators of a segment, with the reasons that importing gave."""
     backend = segment.backend.name
     return tuple(
@@ -77,10 +77,10 @@ class OnnxRuntimeBackend:
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
         """A session of the segment.  Raises ``FallbackError``."""
-        return OnnxRuntimeExecutable(opened(model_of(segment), num_threads))
+        return OnnxRuntimeExecutable(open_session(_segment_model(segment), num_threads))
 
 
-def model_of(segment: Graph) -> bytes:
+def _segment_model(segment: Graph) -> bytes:
     """A segment as an ONNX model.  A segment of the fallback alone keeps their operator set."""
     # Imported here because a process without nodes of the fallback needs no onnx.
     from quantglow.export.onnx.model import export_onnx

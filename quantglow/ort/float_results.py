@@ -38,25 +38,25 @@ def running(
     The model is a path, bytes or ModelProto; ``output_names`` are names of its outputs (None: all).
     Asking for the result raises ``IsolationError``.
     """
-    path, first = located(model)
+    path, first = _locate_model(model)
     names = list(samples[0])
-    arrays = [*first, *arrays_of(samples, names)]
+    arrays = [*first, *flatten_samples(samples, names)]
     facts = {"path": path, "names": names, "optimize": True, "output_names": output_names}
     with start(PLACE, arrays, facts, seconds=MAX_SECONDS) as call:
 
         def answer() -> tuple[Outputs, tuple[str, ...]]:
             try:
-                return grouped(call.result(), len(samples)), ()
+                return group_outputs(call.result(), len(samples)), ()
             except ChildDied as error:
                 plain = {**facts, "optimize": False}
                 results = call_isolated(PLACE, arrays, plain, seconds=MAX_SECONDS)
                 note = f"onnxruntime ran without its graph optimizations: with them {error}"
-                return grouped(results, len(samples)), (note,)
+                return group_outputs(results, len(samples)), (note,)
 
         yield answer
 
 
-def located(model: Any) -> tuple[str | None, list[Array]]:
+def _locate_model(model: Any) -> tuple[str | None, list[Array]]:
     """A model as a path (weights may lie beside the file), or as an array of its bytes."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model), []
@@ -65,13 +65,13 @@ def located(model: Any) -> tuple[str | None, list[Array]]:
     return None, [np.frombuffer(content, np.uint8)]
 
 
-def grouped(arrays: Sequence[Array], samples: int) -> Outputs:
+def group_outputs(arrays: Sequence[Array], samples: int) -> Outputs:
     """The outputs by sample."""
     count = len(arrays) // samples
     return [list(arrays[i * count : (i + 1) * count]) for i in range(samples)]
 
 
-def arrays_of(samples: Sequence[Mapping[str, Array]], names: Sequence[str]) -> list[Array]:
+def flatten_samples(samples: Sequence[Mapping[str, Array]], names: Sequence[str]) -> list[Array]:
     """The arrays of each sample in turn, in the order of ``names``."""
     return [np.asarray(feeds[name]) for feeds in samples for name in names]
 

@@ -44,10 +44,10 @@ def quantizer_input(
 
     Raises ``ModelError``.
     """
-    proto = without_weight_inputs(whole(*load_model(model)))
+    proto = _without_weight_inputs(whole(*load_model(model)))
     for value in proto.graph.input:
         if value.name in input_shapes:
-            fix_shape(value, input_shapes[value.name])
+            _fix_shape(value, input_shapes[value.name])
     if opset_versions(proto).get("", 1) >= PER_CHANNEL_OPSET:
         return proto
     try:
@@ -56,7 +56,7 @@ def quantizer_input(
         raise ModelError(f"cannot convert to opset {PER_CHANNEL_OPSET}: {error}") from error
 
 
-def without_weight_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
+def _without_weight_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without initializers among its inputs: the quantizer would ask for their feeds."""
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
@@ -66,7 +66,7 @@ def without_weight_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def fix_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
+def _fix_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
     for dim, size in zip(value.type.tensor_type.shape.dim, shape, strict=True):
         dim.dim_value = size
 
@@ -83,7 +83,7 @@ def behind(value: Value, maker: Callable[[Value], tuple[str, Value] | None]) -> 
     return step[1] if deeper is None else deeper
 
 
-def logits_of(model: onnx.ModelProto) -> dict[int, str]:
+def _logit_values(model: onnx.ModelProto) -> dict[int, str]:
     """The value with the logits of each output that hides them, by the output's position."""
     steps = {o: (n.op_type, n.input[0]) for n in model.graph.node if n.input for o in n.output}
     values = ((p, behind(o.name, steps.get)) for p, o in enumerate(model.graph.output))
@@ -91,14 +91,14 @@ def logits_of(model: onnx.ModelProto) -> dict[int, str]:
 
 
 def logits_in(path: Path) -> dict[int, str]:
-    """``logits_of`` a file."""
-    return logits_of(onnx.load(path))
+    """``_logit_values`` a file."""
+    return _logit_values(onnx.load(path))
 
 
 def with_logits(path: Path) -> Path:
     """A file beside a model whose last outputs are the logits of those that hide them."""
     model = onnx.load(path)
-    for position, name in logits_of(model).items():
+    for position, name in _logit_values(model).items():
         output = model.graph.output[position].name + SUFFIX
         model.graph.node.append(onnx.helper.make_node("Identity", [name], [output]))
         model.graph.output.append(onnx.ValueInfoProto(name=output))

@@ -62,7 +62,7 @@ class Session:
         optimize: bool = True,
         exact_sums: bool = True,
     ) -> None:
-        self._load = partial(loaded, model, num_threads, optimize, exact_sums)
+        self._load = partial(_load_session, model, num_threads, optimize, exact_sums)
         self._repeats = isinstance(model, str) or has_operator(model, REPEATING)
         self._seconds = math.inf
         self._session = self._load()
@@ -112,7 +112,7 @@ class Session:
         return list(results)
 
 
-def loaded(model: bytes | str, num_threads: int, optimize: bool, exact_sums: bool) -> Any:
+def _load_session(model: bytes | str, num_threads: int, optimize: bool, exact_sums: bool) -> Any:
     """onnxruntime's session of a model.  Raises ``FallbackError``."""
     ort = runtime()
     options = ort.SessionOptions()
@@ -129,7 +129,7 @@ def loaded(model: bytes | str, num_threads: int, optimize: bool, exact_sums: boo
         return endable(call, lambda: cancel(True))
     except failures() as error:
         if exact_sums:  # for these, it rewrites convolutions to nodes that it has no kernel for
-            return loaded(model, num_threads, optimize, exact_sums=False)
+            return _load_session(model, num_threads, optimize, exact_sums=False)
         raise FallbackError(f"onnxruntime cannot load the model: {error}") from error
 
 
@@ -175,14 +175,14 @@ def outputs(
     return results
 
 
-def opened(model: bytes, num_threads: int = 1) -> Session:
+def open_session(model: bytes, num_threads: int = 1) -> Session:
     """The session of a model.  Raises ``FallbackError`` with onnxruntime's message.
 
     If onnxruntime refuses the model, older opsets are tried in which every operator means the same.
 
     Wrong ranks raise, also those that end the process otherwise.
     """
-    model = safe(model)
+    model = guard_kernels(model)
     try:
         return Session(model, num_threads)
     except FallbackError as error:
@@ -203,7 +203,7 @@ def opened(model: bytes, num_threads: int = 1) -> Session:
         ) from error
 
 
-def safe(model: bytes) -> bytes:
+def guard_kernels(model: bytes) -> bytes:
     """The model without what may end the process in kernels of onnxruntime."""
     if not has_operator(model, KERNEL_GUARDS.keys()):
         return model
@@ -214,13 +214,13 @@ def safe(model: bytes) -> bytes:
 
 
 @lru_cache(SESSIONS)
-def session_of(model: bytes) -> Session:
+def cached_session(model: bytes) -> Session:
     """The session of a model, loaded once."""
-    return opened(model)
+    return open_session(model)
 
 
 def run_model(model: bytes, arrays: Sequence[Array]) -> list[Array]:
     """Every output of a model whose inputs are ``arrays``, in order; the meaning of ``External``
     nodes, which name this function."""
-    session = session_of(model)
+    session = cached_session(model)
     return session.run(dict(zip(session.input_names, arrays, strict=True)))

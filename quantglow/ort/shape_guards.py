@@ -49,22 +49,22 @@ def guard_model(model: bytes) -> bytes:
     except DecodeError:  # onnxruntime says so
         return model
     is_changed = name_left_out_results(proto) | copy_shared_results(proto)
-    if any(has_checks(node) for node in all_nodes(proto.graph.node)):
+    if any(_has_checks(node) for node in all_nodes(proto.graph.node)):
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
-        add_guards(proto.graph, known_shapes(copy), {}, main_opset(proto))
+        _add_guards(proto.graph, _known_shapes(copy), {}, main_opset(proto))
     elif not is_changed:
         return model
     return bytes(proto.SerializeToString())
 
 
-def has_checks(node: onnx.NodeProto) -> bool:
+def _has_checks(node: onnx.NodeProto) -> bool:
     """Whether the table has checks of a node's operands."""
     guard = KERNEL_GUARDS.get(node.op_type)
     return guard is not None and bool(guard.checks)
 
 
-def known_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
+def _known_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
     """The graph with the shapes that follow from its inputs, not those that it declares."""
     for graph in iterate_graphs(proto):
         graph.ClearField("value_info")
@@ -76,19 +76,19 @@ def known_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
     return proto.graph
 
 
-def add_guards(
+def _add_guards(
     graph: onnx.GraphProto, typed: onnx.GraphProto, around: Mapping[str, Dims], opset: int
 ) -> None:
     """Put guards into a graph and its subgraphs; ``typed`` is the same with shapes of values."""
-    shapes = {**around, **shapes_of(typed)}
+    shapes = {**around, **_value_shapes(typed)}
     nodes = []
     for node, same in zip(graph.node, typed.node, strict=True):
         for attribute, equal in zip(node.attribute, same.attribute, strict=True):
             if attribute.HasField("g"):
-                add_guards(attribute.g, equal.g, shapes, opset)
+                _add_guards(attribute.g, equal.g, shapes, opset)
                 if node.op_type == "Loop":
-                    guard_condition(attribute.g, shapes | shapes_of(equal.g), opset)
-        for check in operand_checks(node, shapes, opset):
+                    _guard_condition(attribute.g, shapes | _value_shapes(equal.g), opset)
+        for check in _operand_checks(node, shapes, opset):
             x = [*node.input, *[""] * check.position][check.position]
             if x and not check.is_met(shapes.get(x)):
                 node.input[check.position] = f"{node.output[0]}:operand{check.position}"
@@ -99,7 +99,7 @@ def add_guards(
     graph.node.extend(rebuilt.node)
 
 
-def guard_condition(body: onnx.GraphProto, shapes: Mapping[str, Dims], opset: int) -> None:
+def _guard_condition(body: onnx.GraphProto, shapes: Mapping[str, Dims], opset: int) -> None:
     """Check that the condition of the next trip, a result of a Loop's body, has one element.
 
     The condition that a body is given has one, because that of the trip before has.
@@ -115,7 +115,7 @@ def guard_condition(body: onnx.GraphProto, shapes: Mapping[str, Dims], opset: in
         body.node.extend(guard_nodes(check, name, body.output[0].name, opset))
 
 
-def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
+def _value_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
     """The shapes of values, as far as their ranks are known."""
     shapes: dict[str, Dims] = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -126,7 +126,7 @@ def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
     return shapes | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
-def operand_checks(
+def _operand_checks(
     node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int
 ) -> Iterator[OperandCheck]:
     """The checks of the operands of a node."""
@@ -137,7 +137,7 @@ def operand_checks(
             case RowsCheck():
                 yield from map(ElementsCheck, range(len(node.input) if len(node.input) > 1 else 0))
             case ScalesCheck(position=position):
-                if count := number_of_scales(node, shapes, opset):
+                if count := _number_of_scales(node, shapes, opset):
                     yield RankCheck(position, count)
             case _:
                 yield check
@@ -149,17 +149,17 @@ def guard_nodes(check: OperandCheck, x: str, y: str, opset: int) -> list[onnx.No
         case RankCheck(rank=rank, exact=True):  # Transpose checks the rank
             return [helper.make_node("Transpose", [x], [y], perm=[*range(rank)])]
         case RankCheck(rank=rank):  # Unsqueeze checks its axis
-            return axis_nodes(rank, x, y, opset)
+            return _axis_nodes(rank, x, y, opset)
         case SizesCheck(shapes=shapes):
-            return sizes_nodes(shapes, x, y)
+            return _sizes_nodes(shapes, x, y)
         case ElementsCheck():
-            return first_element_nodes(x, y)
+            return _first_element_nodes(x, y)
         case ScalarCheck():
             shape = constant(f"{y}:shape", np.array([], np.int64))
             return [shape, helper.make_node("Reshape", [x, f"{y}:shape"], [y])]
 
 
-def axis_nodes(axis: int, x: str, y: str, opset: int) -> list[onnx.NodeProto]:
+def _axis_nodes(axis: int, x: str, y: str, opset: int) -> list[onnx.NodeProto]:
     """A new axis behind ``axis`` others, taken off again."""
     node, axes, wider = helper.make_node, [axis], f"{y}:wider"
     if opset < AXES_AS_INPUT:
@@ -170,7 +170,7 @@ def axis_nodes(axis: int, x: str, y: str, opset: int) -> list[onnx.NodeProto]:
     return [axes_node, widen, node("Squeeze", [wider, f"{y}:axes"], [y])]
 
 
-def sizes_nodes(shapes: tuple[tuple[int, ...], ...], x: str, y: str) -> list[onnx.NodeProto]:
+def _sizes_nodes(shapes: tuple[tuple[int, ...], ...], x: str, y: str) -> list[onnx.NodeProto]:
     """A Reshape to each of the shapes in turn, the last of which is the operand's own."""
     nodes = list[onnx.NodeProto]()
     for number, shape in enumerate(shapes):
@@ -183,7 +183,7 @@ def sizes_nodes(shapes: tuple[tuple[int, ...], ...], x: str, y: str) -> list[onn
     return [*nodes, helper.make_node("Identity", [x], [y])]
 
 
-def first_element_nodes(x: str, y: str) -> list[onnx.NodeProto]:
+def _first_element_nodes(x: str, y: str) -> list[onnx.NodeProto]:
     """A Gather of the first element, which raises where there is none, and the operand."""
     node, flat, first, always = helper.make_node, f"{y}:flat", f"{y}:first", f"{y}:always"
     return [
@@ -200,7 +200,7 @@ def constant(name: str, value: Array) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
 
 
-def number_of_scales(node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int) -> int | None:
+def _number_of_scales(node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int) -> int | None:
     """The number of scales; None if it is not known, checked, or if there are sizes instead."""
     if node.op_type not in ("Resize", "Upsample") or opset >= SAFE_RESIZE:
         return None

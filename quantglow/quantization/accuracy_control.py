@@ -246,7 +246,7 @@ class AccuracySearch(Generic[Model, Override]):
 
 
 @dataclass(frozen=True)
-class Step:
+class PrecisionStep:
     """A change of precision.  ``name``: of a value (the first stored one of its group) or of an
     operator; ``error``: the error of the outputs over their power that the step removes;
     ``seconds``: the time that it adds.
@@ -274,7 +274,7 @@ class PrecisionOverrides:
     to_float: tuple[str, ...] = ()
 
     @staticmethod
-    def by(steps: Iterable[Step]) -> PrecisionOverrides:
+    def by(steps: Iterable[PrecisionStep]) -> PrecisionOverrides:
         """The overrides of all steps together."""
         steps = list(steps)
         return PrecisionOverrides(
@@ -282,7 +282,7 @@ class PrecisionOverrides:
             tuple(s.name for s in steps if s.precision == FLOAT),
         )
 
-    def applied_to(self, plan: Plan, profile: Profile, config: QuantizationConfig) -> Plan:
+    def apply_to(self, plan: Plan, profile: Profile, config: QuantizationConfig) -> Plan:
         """The plan with the values in int16 that are still integers."""
         ranges = ranges_for_int16(plan.graph, profile, config) if self.to_int16 else {}
         for name in self.to_int16:
@@ -295,7 +295,9 @@ class PrecisionOverrides:
 NO_OVERRIDES = PrecisionOverrides()
 
 
-def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER) -> list[Step]:
+def int16_steps(
+    plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER
+) -> list[PrecisionStep]:
     """A step for each group of int8 values whose rounding causes an error in the outputs, as far as
     that is measured until the deadline.
     """
@@ -303,25 +305,27 @@ def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER
     errors = rounding_sensitivities(plan, roots, samples, deadline=deadline)
     stored = {root: stored_members(plan, root) for root in roots}
     return [
-        Step(stored[root][0].name, INT16, error, int16_seconds(plan, stored[root]))
+        PrecisionStep(stored[root][0].name, INT16, error, int16_seconds(plan, stored[root]))
         for root, error in errors.items()
         if error
     ]
 
 
-def float_steps(plan: Plan, errors: Mapping[str, float]) -> list[Step]:
+def float_steps(plan: Plan, errors: Mapping[str, float]) -> list[PrecisionStep]:
     """A step for each operator that is not float; ``errors``: of each by itself, if known."""
     return [
-        Step(node.name, FLOAT, errors.get(node.name, 0.0), float_seconds(plan, node))
+        PrecisionStep(node.name, FLOAT, errors.get(node.name, 0.0), float_seconds(plan, node))
         for node in plan.graph.compute_nodes()
         if plan.is_int8(node)
     ]
 
 
-def ranked(plan: Plan, wide: Sequence[Step], real: Sequence[Step]) -> list[Step]:
+def rank_steps(
+    plan: Plan, wide: Sequence[PrecisionStep], real: Sequence[PrecisionStep]
+) -> list[PrecisionStep]:
     """All steps, the most worthwhile first, int16 before float."""
     waiting = {plan.groups[plan.graph.by_name(step.name)]: step for step in wide}
-    order: list[Step] = []
+    order: list[PrecisionStep] = []
     for step in sorted([*wide, *real], key=lambda s: -s.worth):
         node = plan.graph.by_name(step.name)
         if step.precision == FLOAT:

@@ -18,7 +18,7 @@ from quantglow.ir.ops import Dequantize, Quantize, Rescale
 from quantglow.ir.ops.arithmetic import quantize as quantized_array
 from quantglow.ir.types import ElementType
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.rules import Operands, rule_of
+from quantglow.quantization.rules import Operands, find_rule
 
 
 class DecidedWeights(Protocol):
@@ -61,7 +61,7 @@ class Converter:
         return Converter(plan, self.per_channel, self.weights, names=self.names).run()
 
     def _convert(self, node: Node) -> None:
-        rule = rule_of(type(node)) if self.plan.is_int8(node) else None
+        rule = find_rule(type(node)) if self.plan.is_int8(node) else None
         if rule is None:
             read = self.exact if node in self.plan.copies else self.real
             self.reals[node] = node.with_operands(tuple(read(o) for o in node.operands))
@@ -91,7 +91,7 @@ class Converter:
         """``name``, numbered if the float graph or this one has it."""
         return self.names.fresh(name)
 
-    def decided(self, node: Node, x: ElementType) -> Operands | None:
+    def decided_operands(self, node: Node, x: ElementType) -> Operands | None:
         """The integer operands of a layer with input ``x``, if they are known already."""
         weights = self.weights.get(node.name)
         return None if weights is None else weights.fitting(node, x)
@@ -111,10 +111,10 @@ class Converter:
         """The value as int8, with its own parameters or those given."""
         target = element or self.element(node)
         if (node, target) not in self.integers:
-            self.integers[node, target] = self._converted(node, target)
+            self.integers[node, target] = self._stored_as(node, target)
         return self.integers[node, target]
 
-    def _converted(self, node: Node, target: ElementType) -> Node:
+    def _stored_as(self, node: Node, target: ElementType) -> Node:
         if isinstance(node, Constant):
             value = quantized_array(node.value, target)
             return Constant(name=self.fresh(f"{node.name}:q"), value=value, element=target)
@@ -157,7 +157,7 @@ def _rounding(graph: Graph, value: Node) -> ElementType | None:
             else:
                 elements.add(reader.out if isinstance(reader, Quantize) else None)
     element = elements.pop() if len(elements) == 1 else None
-    return element if element is not None and is_per_tensor(element) else None
+    return element if element is not None and _is_per_tensor(element) else None
 
 
 def with_integer_outputs(graph: Graph) -> Graph:
@@ -169,7 +169,7 @@ def with_integer_outputs(graph: Graph) -> Graph:
 def _integers(node: Node, names: Names) -> Node | None:
     """The integers of a value, perhaps in another order of their elements."""
     if isinstance(node, Dequantize):
-        return node.x if is_per_tensor(node.x.type.element) else None
+        return node.x if _is_per_tensor(node.x.type.element) else None
     if not node.has(Trait.REARRANGES) or not node.type.dtype.is_float:
         return None
     inner = _integers(node.operands[0], names)
@@ -178,6 +178,6 @@ def _integers(node: Node, names: Names) -> Node | None:
     return replace(node.with_operands((inner,)), name=names.fresh(f"{node.name}:q"))
 
 
-def is_per_tensor(element: ElementType) -> bool:
+def _is_per_tensor(element: ElementType) -> bool:
     """Whether one scale holds for all elements."""
     return element.quant is not None and element.quant.axis is None

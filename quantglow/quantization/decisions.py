@@ -30,8 +30,8 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.types import DType, ElementType, QuantParams
 from quantglow.profiling import Range
 from quantglow.quantization.converter import Converter
-from quantglow.quantization.equalize.equalization import Factors, rescaled, unscalable
-from quantglow.quantization.equalize.input_grid import Grids, aligned
+from quantglow.quantization.equalize.equalization import Factors, rescale, unscalable
+from quantglow.quantization.equalize.input_grid import Grids, align_inputs
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.body_plans import with_bodies
 from quantglow.quantization.plan.eligibility import ineligibility
@@ -39,7 +39,7 @@ from quantglow.quantization.plan.int16 import reader_ineligibility
 from quantglow.quantization.plan.network_ends import PRODUCTS
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.plan.tensor_ranges import element_of, masked_values
+from quantglow.quantization.plan.tensor_ranges import calibrated_element, masked_values
 from quantglow.quantization.rules import Operands
 from quantglow.quantization.search.trials import Candidate
 from quantglow.support.arrays import Array
@@ -71,7 +71,7 @@ class LayerWeights:
         shape, decided_shape = node.w.type.shape, self.w.type.shape
         if x != self.x or _core(shape) != _core(decided_shape):
             return None
-        return {"w": _reshaped(self.w, shape), "b": self.b}
+        return {"w": _reshape(self.w, shape), "b": self.b}
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,14 @@ class Decisions:
         elements = {
             name: element
             for name in sorted(elsewhere)
-            if (element := element_of(profile, config, name)) is not None
+            if (element := calibrated_element(profile, config, name)) is not None
         }
         elements.update((node.name, element) for node, element in plan.elements.items())
         return Decisions(
             reasons={node.name: reason for node, reason in plan.reasons.items()},
             int8=frozenset(n.name for n in plan.graph.compute_nodes() if plan.is_int8(n)),
             elements=elements,
-            weights=weights_of(result),
+            weights=_layer_weights(result),
             quantize_output=plan.quantize_output,
             symmetric=config.symmetric,
             per_channel=config.per_channel,
@@ -122,16 +122,16 @@ class Decisions:
             grids=candidate.grids,
             fused=candidate.fused,
             stored=frozenset(n.name for n in plan.integer_results if isinstance(n, PRODUCTS)),
-            sizes={node.name: sizes_of(node) for node in layers_of(plan)},
+            sizes={node.name: weight_sizes(node) for node in _int8_layers(plan)},
         )
 
     def apply(self, graph: Graph) -> Graph:
         """The int8 graph of the optimized float graph of the same model at any shape."""
-        graph = aligned(fuse_functions(graph, self.fused), self.grids)[0]
+        graph = align_inputs(fuse_functions(graph, self.fused), self.grids)[0]
         unknown = unscalable(graph, self.factors)
         elements = {name: e for name, e in self.elements.items() if name not in unknown}
-        plan = replace(self, elements=elements).plan(rescaled(graph, self.factors))
-        layers = {node.name: node for node in layers_of(plan)}
+        plan = replace(self, elements=elements).plan(rescale(graph, self.factors))
+        layers = {node.name: node for node in _int8_layers(plan)}
         weights = {n: w for n, w in self.weights.items() if n in layers and self._holds(layers[n])}
         return Converter(plan, self.per_channel, weights).run()
 
@@ -140,7 +140,9 @@ class Decisions:
         an image.  Differences that rounding hides do not count.  Old files know no sizes.
         """
         sizes = self.sizes.get(layer.name)
-        return sizes is None or bool(np.allclose(sizes_of(layer), sizes, rtol=TOLERANCE, atol=0))
+        return sizes is None or bool(
+            np.allclose(weight_sizes(layer), sizes, rtol=TOLERANCE, atol=0)
+        )
 
     def plan(self, graph: Graph) -> Plan:
         """The plan for a graph, from the decisions by name and the rules above."""
@@ -190,13 +192,13 @@ class Decisions:
         )
 
 
-def layers_of(plan: Plan) -> list[Contraction]:
+def _int8_layers(plan: Plan) -> list[Contraction]:
     """The layers whose weights are integers, those in bodies included."""
     layers = [n for n in plan.graph.nodes if isinstance(n, Contraction) and plan.is_int8(n)]
-    return [*layers, *(layer for body in plan.bodies.values() for layer in layers_of(body))]
+    return [*layers, *(layer for body in plan.bodies.values() for layer in _int8_layers(body))]
 
 
-def sizes_of(layer: Any) -> Sizes:
+def weight_sizes(layer: Any) -> Sizes:
     """Root mean squares of the real weights of a layer and of its bias; 0 without a bias."""
     values = (c.value.reshape(-1) for c in (layer.w, layer.b) if c is not None and c.value.size)
     with np.errstate(over="ignore"):
@@ -204,7 +206,7 @@ def sizes_of(layer: Any) -> Sizes:
     return sizes[0] if sizes else 0.0, sizes[1] if len(sizes) > 1 else 0.0
 
 
-def weights_of(graph: Graph) -> dict[str, LayerWeights]:
+def _layer_weights(graph: Graph) -> dict[str, LayerWeights]:
     """The integers of every layer of an int8 graph, those in bodies included."""
     weights = {}
     for node in graph.every_node():
@@ -222,7 +224,7 @@ def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[first:]
 
 
-def _reshaped(w: Constant, shape: tuple[int, ...]) -> Constant:
+def _reshape(w: Constant, shape: tuple[int, ...]) -> Constant:
     """Weights per channel of the last axis under a shape with the same core."""
     if w.type.shape == shape:
         return w
@@ -259,7 +261,7 @@ def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
         reasons={str(name): str(reason) for name, reason in data["reasons"].items()},
         int8=frozenset(map(str, data["int8"])),
         elements=elements,
-        weights=weights_of(graph),
+        weights=_layer_weights(graph),
         quantize_output=bool(data["quantize_output"]),
         symmetric=bool(data["symmetric"]),
         per_channel=bool(data["per_channel"]),

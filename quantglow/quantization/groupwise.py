@@ -1,9 +1,10 @@
 """Groupwise weights of 4 and 8 bits: search of scales, GPTQ by moments, packed codes.
 
-The grid of each group (scale and zero point) is searched for the least squared error.  GPTQ then
-rounds as ``rounding.techniques.round_weights`` does, on a grid that differs from group to group and
-with the second moments of the inputs instead of the covariance: no bias takes care of their means.
-The moments are summed over samples in bounded memory.
+The grid of each group (scale and zero point) is searched for the least squared error.  GPTQ
+(Frantar et al., 2023, arXiv:2210.17323) then rounds as ``rounding.techniques.round_weights`` does,
+on a grid that differs from group to group and with the second moments of the inputs instead of the
+covariance: no bias takes care of their means. The moments are summed over samples in bounded
+memory.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BLOCK = 64
 """Inputs whose errors are passed on one by one, before a matrix product passes on all of them."""
 
 
-def packed_weights(
+def pack_weights(
     w: Array, bits: int, group: int, symmetric: bool, moments: Array | None = None
 ) -> PackedWeights:
     """Weights [K, N] in groups along K, with searched scales.
@@ -50,14 +51,14 @@ def packed_weights(
     filled[:, :depth] = w.T
     parts = filled.reshape(columns, groups, group)
     shape = groups, group
-    importance = None if moments is None else importance_of(moments, depth, shape)
-    grid = searched_grid(parts, bits, symmetric, importance)
-    codes = grid.codes(parts) if moments is None else rounded_by_moments(parts, grid, moments)
+    importance = None if moments is None else _input_importance(moments, depth, shape)
+    grid = search_grid(parts, bits, symmetric, importance)
+    codes = grid.codes(parts) if moments is None else round_by_moments(parts, grid, moments)
     points = None if symmetric else grid.zero_points.astype(np.uint8)
     return PackedWeights(pack_codes(codes.astype(np.uint8), bits), grid.scales, points, bits)
 
 
-def importance_of(moments: Array, depth: int, shape: tuple[int, int]) -> Array:
+def _input_importance(moments: Array, depth: int, shape: tuple[int, int]) -> Array:
     """The mean square of each input; 0 for what fills the last group."""
     importance = np.zeros(shape, np.float32)
     flat = importance.reshape(-1)
@@ -91,7 +92,7 @@ class WeightGrid:
         return (codes - self.zero_points[..., None]) * self.scales[..., None]
 
 
-def searched_grid(
+def search_grid(
     groups: Array, bits: int, symmetric: bool, importance: Array | None = None
 ) -> WeightGrid:
     """The grid for weights [N, G, group] whose rounded weights have the least squared error.
@@ -110,20 +111,20 @@ def searched_grid(
         rows = slice(start, start + ROWS_AT_ONCE)
         part = groups[rows]
         shares = np.square(part) if importance is None else importance[None]
-        grid = _best(part, bits, symmetric, np.broadcast_to(shares, part.shape))
+        grid = _best_grid(part, bits, symmetric, np.broadcast_to(shares, part.shape))
         scales[rows], points[rows] = grid.scales, grid.zero_points
 
     each(search, range(0, len(groups), ROWS_AT_ONCE))
     return WeightGrid(scales, points, bits)
 
 
-def _best(groups: Array, bits: int, symmetric: bool, importance: Array) -> WeightGrid:
+def _best_grid(groups: Array, bits: int, symmetric: bool, importance: Array) -> WeightGrid:
     """The best of the candidates and of their refinements, for each group; ``importance`` has the
     weight of each error, [N, G, group].
     """
     best, least = None, np.empty(0)
-    for grid in _candidates(groups, bits, symmetric):
-        for tried in (grid, _refined(grid, groups, importance)):
+    for grid in _candidate_grids(groups, bits, symmetric):
+        for tried in (grid, _refine(grid, groups, importance)):
             errors = _errors(tried, groups, importance)
             if best is None:
                 best, least = tried, errors
@@ -136,7 +137,7 @@ def _best(groups: Array, bits: int, symmetric: bool, importance: Array) -> Weigh
     return best
 
 
-def _candidates(groups: Array, bits: int, symmetric: bool) -> Iterator[WeightGrid]:
+def _candidate_grids(groups: Array, bits: int, symmetric: bool) -> Iterator[WeightGrid]:
     """Grids that span shares of the ranges; the first one clips nothing."""
     top, middle = 2**bits - 1, 2 ** (bits - 1)
     low = np.minimum(groups.min(axis=2), 0)
@@ -145,26 +146,27 @@ def _candidates(groups: Array, bits: int, symmetric: bool) -> Iterator[WeightGri
         if symmetric:
             extreme = np.where(-low > high, low, high)
             points = np.full(low.shape, middle, np.float32)
-            yield WeightGrid(_usable(extreme * np.float32(-share / middle)), points, bits)
+            yield WeightGrid(_usable_scales(extreme * np.float32(-share / middle)), points, bits)
         else:
-            scales = _usable((high - low) * np.float32(share / top))
+            scales = _usable_scales((high - low) * np.float32(share / top))
             points = np.clip(np.rint(-low * np.float32(share) / scales), 0, top)
             yield WeightGrid(scales, points.astype(np.float32), bits)
 
 
-def _usable(scales: Array) -> Array:
+def _usable_scales(scales: Array) -> Array:
     """Scales by which one can divide: 1 for groups of zeros, or of next to nothing."""
     divisors: Array = np.where(np.abs(scales) > np.finfo(np.float32).tiny, scales, 1)
     return divisors.astype(np.float32)
 
 
-def _refined(grid: WeightGrid, groups: Array, importance: Array) -> WeightGrid:
+def _refine(grid: WeightGrid, groups: Array, importance: Array) -> WeightGrid:
     """The scales of least squares for the codes that a grid gives."""
+    # With the codes as they are, the error is a parabola in the scale.
     centered = grid.codes(groups) - grid.zero_points[..., None]
     products = np.einsum("ngk,ngk,ngk->ng", centered, groups, importance)
     squares = np.einsum("ngk,ngk,ngk->ng", centered, centered, importance)
     scales = np.divide(products, squares, out=grid.scales.copy(), where=squares > 0)
-    return WeightGrid(_usable(scales), grid.zero_points, grid.bits)
+    return WeightGrid(_usable_scales(scales), grid.zero_points, grid.bits)
 
 
 def _errors(grid: WeightGrid, groups: Array, importance: Array) -> Array:
@@ -222,7 +224,7 @@ def batches(depths: Mapping[str, int]) -> Iterator[list[str]]:
         yield names
 
 
-def rounded_by_moments(groups: Array, grid: WeightGrid, moments: Array) -> Array:
+def round_by_moments(groups: Array, grid: WeightGrid, moments: Array) -> Array:
     """Codes of weights [N, G, group] for second moments [K, K] of their inputs; the nearest ones
     in channels where these have the smaller error, and where the inputs were zeros.
     """
@@ -233,7 +235,7 @@ def rounded_by_moments(groups: Array, grid: WeightGrid, moments: Array) -> Array
     rounded = nearest.copy()
     flat = rounded.reshape(rows, -1)
     metric = moments + np.eye(depth, dtype=moments.dtype) * (DAMPING * np.trace(moments) / depth)
-    flat[:, :depth] = _in_order(groups, grid, feedback(metric[None]))
+    flat[:, :depth] = _round_in_order(groups, grid, feedback(metric[None]))
     errors = [_rounding_errors(groups - grid.reals(codes), metric) for codes in (rounded, nearest)]
     return np.where((errors[0] < errors[1])[:, None, None], rounded, nearest)
 
@@ -244,7 +246,7 @@ def _rounding_errors(differences: Array, metric: Array) -> Array:
     return np.asarray(np.einsum("nk,nk->n", flat @ metric, flat))
 
 
-def _in_order(groups: Array, grid: WeightGrid, passed: Feedback) -> Array:
+def _round_in_order(groups: Array, grid: WeightGrid, passed: Feedback) -> Array:
     """Codes [N, K], rounded in the order of the feedback."""
     rows, _, group = groups.shape
     order, transposed = passed.order[0, :, 0], passed.factors[0].T
@@ -252,6 +254,7 @@ def _in_order(groups: Array, grid: WeightGrid, passed: Feedback) -> Array:
     scales = np.ascontiguousarray(grid.scales[:, order // group].T)
     points = np.ascontiguousarray(grid.zero_points[:, order // group].T)
     codes, errors = np.empty_like(weights), np.zeros_like(weights)
+    # Lazy batch updates (step 2 of GPTQ): errors go beyond their block in one product.
     for start in range(0, len(order), BLOCK):
         block = slice(start, min(start + BLOCK, len(order)))
         shifted = weights[block] + transposed[block, :start] @ errors[:start]

@@ -161,7 +161,7 @@ def share(name: str, value: Any) -> float:
     return percent
 
 
-def size_of_group(name: str, value: Any) -> int:
+def _size_of_group(name: str, value: Any) -> int:
     """One of ``GROUP_SIZES``.  Raises ``OptionError``."""
     size = integer(name, value, 1, max(GROUP_SIZES))
     if size not in GROUP_SIZES:
@@ -260,7 +260,7 @@ class QuantizationConfig(Options):
     )
     group_size: int = option(
         64,
-        OptionKind(size_of_group, {"type": int, "choices": GROUP_SIZES}),
+        OptionKind(_size_of_group, {"type": int, "choices": GROUP_SIZES}),
         "weights that share a scale",
     )
     activations: ActivationType = option(
@@ -282,7 +282,7 @@ class QuantizationConfig(Options):
         if self.equalization == AUTO:
             rewrites = FAST_EQUALIZATIONS if is_fast else EQUALIZATIONS
             object.__setattr__(self, "equalization", rewrites)
-        if self.weights is None and (stray := beside_weights(self)):
+        if self.weights is None and (stray := _beside_weights(self)):
             raise OptionError(
                 f"{stray} is for quantized weights alone. Remedy: pass weights='int4' or 'int8', "
                 "or leave it out."
@@ -302,7 +302,7 @@ class QuantizationConfig(Options):
     def texts(self) -> dict[str, str]:
         """The options in words, without those of ``weights`` where there are none."""
         unused = () if self.weights else ("weights", *BESIDE_WEIGHTS)
-        return {n: in_words(getattr(self, n)) for n in declarations(type(self)) if n not in unused}
+        return {n: _in_words(getattr(self, n)) for n in declarations(type(self)) if n not in unused}
 
     @property
     def weight_bits(self) -> int:
@@ -315,16 +315,16 @@ class QuantizationConfig(Options):
         return self.preset == "performance"
 
 
-def in_words(value: Any) -> str:
+def _in_words(value: Any) -> str:
     """The value of an option in words."""
     if isinstance(value, IgnoredScope):
-        return in_words((*value.names, *value.patterns, *value.types))
+        return _in_words((*value.names, *value.patterns, *value.types))
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
 
 
-def beside_weights(config: QuantizationConfig) -> str:
+def _beside_weights(config: QuantizationConfig) -> str:
     """The first option beside ``weights`` that is not at its default, or an empty text."""
     defaults = {each.name: each.default for each in fields(config)}
     return next((n for n in BESIDE_WEIGHTS if getattr(config, n) != defaults[n]), "")

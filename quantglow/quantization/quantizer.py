@@ -24,8 +24,8 @@ from quantglow.quantization.options import FAST, QuantizationConfig
 from quantglow.quantization.plan.body_plans import with_bodies
 from quantglow.quantization.plan.int16 import AUTO, with_named_int16
 from quantglow.quantization.plan.plan import Plan, make_plan
-from quantglow.quantization.plan.tensor_ranges import element_of
-from quantglow.quantization.rounding import Cache, Reservoir, capacity, recover
+from quantglow.quantization.plan.tensor_ranges import calibrated_element
+from quantglow.quantization.rounding import Reservoir, RoundingCache, capacity, round_layers
 from quantglow.quantization.rounding.layerwise import Begin
 from quantglow.quantization.rounding.sample_runs import SampleRuns
 from quantglow.quantization.rounding.sampling import Spread
@@ -64,11 +64,11 @@ def quantize(
     ``quantglow.quantization.rounding``, also for ``begin``.
     """
     config = config or QuantizationConfig()
-    samples = samples_of(data, graph, config.seed)
+    samples = draw_samples(data, graph, config.seed)
     return quantize_for_all_shapes(graph, profile, config, samples, begin=begin).graph
 
 
-def samples_of(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
+def draw_samples(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
     """The samples that memory has room for, drawn by ``seed``; none if ``data`` is None."""
     if data is None:
         return []
@@ -85,14 +85,14 @@ class Quantizer:
     overrides  values and operators that accuracy control takes out of int8
     converted  see ``Converted``
     deadline   when recovery and the choice of int16 end, with the best so far
-    begin      begins recovery's runs over samples, see ``recover``
+    begin      begins recovery's runs over samples, see ``round_layers``
     """
 
     candidate: Candidate
     config: QuantizationConfig
     samples: Sequence[Feeds] = ()
     progress: bool | str = "auto"
-    cache: Cache = field(default_factory=Cache)
+    cache: RoundingCache = field(default_factory=RoundingCache)
     overrides: PrecisionOverrides = NO_OVERRIDES
     converted: Converted | None = None
     deadline: Deadline = NEVER
@@ -102,14 +102,14 @@ class Quantizer:
         """The int8 graph with its report, and the decisions that other shapes take over."""
         result, candidate = self.best(), self.candidate
         decisions = Decisions.of(result.plan, result.graph, candidate, self.config)
-        report = report_of(result.plan)
+        report = _make_report(result.plan)
         return QuantizedGraph(result.graph, report, decisions, candidate, result.plan, result.notes)
 
     def best(self) -> Int8Candidate:
         """The int8 graph; with int16 activations chosen by trial, the less noisy one of both."""
         config, profile, plan = self.config, self.candidate.profile, self.plan()
         samples, floats = self.candidate.fitting(self.rounding_samples)
-        result = self.convert(self.overrides.applied_to(plan, profile, config), samples, floats)
+        result = self.convert(self.overrides.apply_to(plan, profile, config), samples, floats)
         if samples and config.int16_activations == AUTO:
             result = self.with_int16(result, plan, samples, floats)
         if debug.verifying():
@@ -150,7 +150,7 @@ class Quantizer:
         )
         ranges = self.candidate.ranges
         plan = make_plan(graph, profile, self.config, ranges, to_float)
-        plan = with_bodies(plan, partial(element_of, profile, self.config))
+        plan = with_bodies(plan, partial(calibrated_element, profile, self.config))
         return with_named_int16(plan, profile, self.config, strict=not to_float)
 
     def convert(
@@ -166,7 +166,7 @@ class Quantizer:
             self.converted(result)
         variants = enumerate(self._integers(result, plan, samples))
         fitting = {place: feeds for place, feeds in variants if feeds is not None}
-        rounded = recover(
+        rounded = round_layers(
             graph,
             result,
             [floats[place] for place in fitting],
@@ -261,7 +261,7 @@ def quantize_for_all_shapes(
     ).run()
 
 
-def report_of(plan: Plan) -> QuantizationReport:
+def _make_report(plan: Plan) -> QuantizationReport:
     """For every operator its precision and why it stayed float."""
     origins = plan.graph.origins
     return QuantizationReport(

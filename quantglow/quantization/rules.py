@@ -35,7 +35,7 @@ from quantglow.ir.ops.binary import Binary
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.unary import Unary
 from quantglow.ir.types import DType, ElementType, QuantParams
-from quantglow.quantization.plan.eligibility import composed, function_of
+from quantglow.quantization.plan.eligibility import compose, unary_function
 from quantglow.quantization.plan.params import (
     QuantizedWeights,
     quantize_weights,
@@ -59,7 +59,7 @@ class Conversion(Protocol):
     def is_int8(self, node: Node) -> bool:
         """Whether the node computes on int8 operands."""
 
-    def decided(self, node: Node, x: ElementType) -> Operands | None:
+    def decided_operands(self, node: Node, x: ElementType) -> Operands | None:
         """The integer operands of a layer with input ``x``, if they are known already."""
 
     def real(self, node: Node) -> Node:
@@ -95,7 +95,7 @@ def keeps_params(node: Node, conversion: Conversion) -> Node:
     return node.with_operands(tuple(conversion.int8(o, element) for o in node.operands))
 
 
-def rule_of(kind: type[Node]) -> Rule | None:
+def find_rule(kind: type[Node]) -> Rule | None:
     """The rule of the operator or of its nearest base class that has one, or of its traits."""
     rule = next((quant_rules[c] for c in kind.__mro__ if c in quant_rules), None)
     return keeps_params if rule is None and Trait.KEEPS_QUANTIZATION in kind.traits else rule
@@ -106,14 +106,14 @@ def contraction(node: Any, conversion: Conversion) -> Node:
     """int8 weights by channel, int32 bias, one rounding."""
     x, out = conversion.int8(node.x), conversion.out(node)
     names = operand_names(node.name, conversion.fresh)
-    integers = conversion.decided(node, x.type.element)
+    integers = conversion.decided_operands(node, x.type.element)
     if integers is None:
-        quantized = integers_of(node, x, conversion.per_channel)
+        quantized = _layer_integers(node, x, conversion.per_channel)
         if quantized is None:
-            return computed_in_float(node, conversion)
+            return _compute_in_float(node, conversion)
         integers = integer_operands(names, quantized, x.type.params)
     else:
-        integers = renamed(integers, names)
+        integers = rename_operands(integers, names)
     changes: dict[str, Any] = {"x": x, "out": out, **integers}
     if isinstance(node, Conv) and node.residual is not None:
         read = conversion.real if out is None else conversion.int8
@@ -122,7 +122,7 @@ def contraction(node: Any, conversion: Conversion) -> Node:
     return result
 
 
-def integers_of(node: Any, x: Node, per_channel: bool) -> QuantizedWeights | None:
+def _layer_integers(node: Any, x: Node, per_channel: bool) -> QuantizedWeights | None:
     """The integers of a layer with input ``x``: those of the model if it has them, else rounded.
     None if those of the model leave no room for the bias."""
     bias = None if node.b is None else node.b.value
@@ -133,7 +133,7 @@ def integers_of(node: Any, x: Node, per_channel: bool) -> QuantizedWeights | Non
     return quantize_weights(node.w.value, bias, params, per_channel, dtype)
 
 
-def computed_in_float(node: Any, conversion: Conversion) -> Node:
+def _compute_in_float(node: Any, conversion: Conversion) -> Node:
     """The layer in float, its result rounded."""
     out = conversion.out(node)
     real: Node = node.with_operands(tuple(conversion.real(operand) for operand in node.operands))
@@ -148,7 +148,7 @@ def operand_names(layer: str, fresh: Callable[[str], str]) -> dict[str, str]:
     return {"w": fresh(f"{layer}:w:q"), "b": fresh(f"{layer}:b:q")}
 
 
-def renamed(operands: Operands, names: Mapping[str, str]) -> dict[str, Any]:
+def rename_operands(operands: Operands, names: Mapping[str, str]) -> dict[str, Any]:
     """Operands that were made for this layer in another graph, under its names in this one."""
     return {
         key: constant
@@ -188,9 +188,9 @@ def mat_mul(node: MatMul, conversion: Conversion) -> Node:
 @quant_rule(Binary)
 def binary(node: Any, conversion: Conversion) -> Node:
     """Float constants stay as they are: the integer form takes them exactly."""
-    function = function_of(node)
+    function = unary_function(node)
     if function is not None and not is_wide(function[0], conversion):
-        return table_of(node, conversion)
+        return function_table(node, conversion)
     x, y = (
         operand if isinstance(operand, Constant) else conversion.int8(operand)
         for operand in (node.x, node.y)
@@ -222,11 +222,11 @@ def gather(node: Gather, conversion: Conversion) -> Node:
 
 
 @quant_rule(Unary)
-def table_of(node: Any, conversion: Conversion) -> Node:
+def function_table(node: Any, conversion: Conversion) -> Node:
     """A table of all results of the exact function, or of a chain of functions."""
     if node.has(Trait.EXACT_STEPS) and is_wide(node.x, conversion):
         return in_float(node, conversion)
-    source, function = composed(node, conversion.is_int8)
+    source, function = compose(node, conversion.is_int8)
     x, out = conversion.int8(source), conversion.element(node)
     table = Constant(
         name=conversion.fresh(f"{node.name}:table"),
@@ -250,7 +250,7 @@ def clip(node: Any, conversion: Conversion) -> Node:
     low, high = (0.0, math.inf) if isinstance(node, Relu) else (node.low, node.high)
     if x.type.element == out and _inside(out, low, high):
         return x
-    return table_of(node, conversion)
+    return function_table(node, conversion)
 
 
 def is_wide(value: Node, conversion: Conversion) -> bool:
@@ -271,7 +271,7 @@ def tabulate(function: Callable[[Any], Any], x: ElementType, out: ElementType) -
     """``saturate(rint(function(real) / scale) + zero_point)`` for all codes of x.
 
     Computed in float64.  A function undefined at a code that calibration never produced (the
-    logarithm of a negative number) gives the lowest integer there; see ``finite_results`` for one
+    logarithm of a negative number) gives the lowest integer there; see ``_finite_results`` for one
     that is infinite at a code.
     """
     lowest, highest = x.dtype.limits
@@ -281,13 +281,13 @@ def tabulate(function: Callable[[Any], Any], x: ElementType, out: ElementType) -
     reals = (codes - source.zero_point) * source.scale
     with np.errstate(all="ignore"):
         ends = [(end - params.zero_point) * params.scale for end in (low, high)]
-        results = finite_results(function, reals, source.scale, *ends)
+        results = _finite_results(function, reals, source.scale, *ends)
         steps = np.rint(results / params.scale) + params.zero_point
     clipped = np.clip(np.nan_to_num(steps, nan=low), low, high)
     return np.asarray(clipped, out.dtype.numpy)
 
 
-def finite_results(
+def _finite_results(
     function: Callable[[Any], Any], reals: Array, step: float, low: float, high: float
 ) -> Array:
     """``function(reals)``; at a pole its value for a number that rounds to the pole.

@@ -88,17 +88,17 @@ def at_own_shapes(samples: Sequence[Feeds], change: Callable[[Graph], Graph]) ->
     ]
 
 
-def sharing(graph: Graph, other: Graph) -> Graph:
+def share_constants(graph: Graph, other: Graph) -> Graph:
     """The graph with the equal Constants of the other one, so that memory holds weights once."""
     constants = {node.name: node for node in other.nodes if isinstance(node, Constant)}
 
-    def shared(node: Node) -> Node:
+    def share(node: Node) -> Node:
         twin = constants.get(node.name)
         if twin is None or not isinstance(node, Constant) or node.type != twin.type:
             return node
         return twin if np.array_equal(node.value, twin.value) else node
 
-    return graph.rebuild(shared)
+    return graph.rebuild(share)
 
 
 def fit(samples: Sequence[Feeds], graph: Graph) -> list[bool]:

@@ -13,7 +13,7 @@ from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops import Add, LayerNormalization
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
-from quantglow.quantization.equalize.equalization import factors_of, rescaled
+from quantglow.quantization.equalize.equalization import equalization_factors, rescale
 from quantglow.quantization.options import EQUALIZATIONS
 from quantglow.quantization.smoothing_scales import (
     SUFFIX,
@@ -28,7 +28,7 @@ from tests.unit.quantization.quantization_networks import reach_of, samples_for
 def equalized(graph: Graph, data: list[Feeds]) -> Graph:
     whole = with_smoothing_scales(graph)
     reach = with_scaled_names(reach_of(graph, data))
-    return rescaled(graph, factors_of(whole, reach, EQUALIZATIONS))
+    return rescale(graph, equalization_factors(whole, reach, EQUALIZATIONS))
 
 
 def rounding_noise(graph: Graph, feeds: Feeds, expected: np.ndarray) -> float:

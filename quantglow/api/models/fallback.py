@@ -15,7 +15,7 @@ from quantglow.evaluation.report import MemoryFigures, Report, build_report
 from quantglow.evaluation.weight_sizes import WeightSizes
 from quantglow.importer.onnx import Source, Split, node_reason, reasons, weights_nbytes
 from quantglow.ort.fallback import FallbackNode, whole_model
-from quantglow.ort.session import NAME, opened
+from quantglow.ort.session import NAME, open_session
 from quantglow.quantization.qdq import float_notes
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
@@ -135,7 +135,7 @@ def sizes_in(staged: StagedTail | None) -> WeightSizes | None:
 
 def check_tail(parts: Split, threads: int) -> None:
     """Raise ``FallbackError`` if onnxruntime does not load the tail."""
-    opened(parts.tail.SerializeToString(), threads)
+    open_session(parts.tail.SerializeToString(), threads)
 
 
 def tail_nodes(parts: Split) -> tuple[FallbackNode, ...]:

@@ -15,15 +15,7 @@ from typing import Any
 
 from quantglow.api.models.fallback import compile_on_use, nodes_in, tail_nodes
 from quantglow.api.models.families import Built, free_programs, open_family
-from quantglow.importer.onnx import (
-    Behind,
-    LateLoop,
-    Source,
-    Split,
-    divide,
-    names_of_weights,
-    split,
-)
+from quantglow.importer.onnx import Behind, LateLoop, Source, Split, divide, names_of_weights, split
 from quantglow.ir.graph.family import Case
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
@@ -31,7 +23,7 @@ from quantglow.ir.graph.signature import Signature, is_float
 from quantglow.ir.symbolic.expression import SMALLEST
 from quantglow.ir.types import TensorType
 from quantglow.ort.fallback import FallbackNode, whole_model
-from quantglow.ort.session import NAME, Session, opened
+from quantglow.ort.session import NAME, Session, open_session
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel, Bodies, BodyShapes, CompiledLoop
 from quantglow.runtime.hybrid.tails import StagedTail, Tail
@@ -118,8 +110,9 @@ class WholeExecutable:
         except FallbackError as error:
             shapes = {name: array.shape for name, array in feeds.items()}
             raise InputError(
-                f"the model cannot run on inputs of the shapes {shapes}: {error}. Remedy: feed "
-                "arrays that fit; free dimensions are at least 1 in what is compiled."
+                f"the model cannot run on inputs of the shapes {shapes}: {error}. Remedy: "
+                "feed arrays that fit; free dimensions are at least 1 in what is "
+                "compiled."
             ) from error
 
 
@@ -145,7 +138,7 @@ class WholeModel:
 
     @cached_property
     def _session(self) -> Session:
-        return opened(self.source.serialize(), self.num_threads)
+        return open_session(self.source.serialize(), self.num_threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +290,7 @@ class ModelFallback:
         head = model_programs(Source.of(cut.head), self.compiler)
         staged = stage_tail(cut.tail, cut.late, cut.reasons, self.compiler)
         if staged is None:
-            tail = opened(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
+            tail = open_session(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
             return HeadAndTail(head, tail, names, tail_nodes(cut))
         return HeadAndTail(head, staged, names, ())
 
@@ -337,7 +330,7 @@ def stage_tail(
         return None
     with suppress(ModelError, FallbackError):
         threads = compiler.num_threads
-        session = opened(bytes(behind.first.SerializeToString()), threads)
+        session = open_session(bytes(behind.first.SerializeToString()), threads)
         nodes = nodes_in(behind.first.graph.node, reasons)
         body, suffix = int8(behind)
         loop = None
@@ -380,9 +373,9 @@ def compile_loop(
         return free_programs(Built(open_family(source)), compiler, None, most_values=0)
 
     operands = bytes(loop.operands.SerializeToString())
-    operand_session = opened(operands, threads) if loop.operands.graph.output else None
+    operand_session = open_session(operands, threads) if loop.operands.graph.output else None
     body = bytes(loop.body.SerializeToString())
-    trip = TripSession(lambda: opened(body, threads))
+    trip = TripSession(lambda: open_session(body, threads))
     if not isinstance(int8, str | CompiledModel):
         int8 = "onnxruntime computes a part of it"
     if isinstance(int8, str):

@@ -22,11 +22,11 @@ from quantglow.quantization.accuracy_control import (
     AccuracySearch,
     Contract,
     PrecisionOverrides,
-    Step,
+    PrecisionStep,
     Trial,
     float_steps,
     int16_steps,
-    ranked,
+    rank_steps,
 )
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
@@ -81,7 +81,7 @@ class AccuracyControl:
     contract: AccuracyContract
     compiler: Compiler
     whole: Whole
-    built: dict[tuple[Step, ...], QuantizedCases] = field(default_factory=dict)
+    built: dict[tuple[PrecisionStep, ...], QuantizedCases] = field(default_factory=dict)
 
     @property
     def calibrated(self) -> Calibrated:
@@ -99,7 +99,7 @@ class AccuracyControl:
         plain = quantize_cases(self.prepared)
         exact = compile_float(calibrated.family, calibrated.float_graph, self.compiler)
         baseline = contract.figure(self.whole(exact))
-        search = AccuracySearch[Any, Step](
+        search = AccuracySearch[Any, PrecisionStep](
             contract,
             baseline,
             lambda deadline: self.ranking(plain, deadline),
@@ -113,12 +113,14 @@ class AccuracyControl:
         is_whole = not self.measured_on
         return Controlled(head, report, contract, baseline, is_whole, search.deadline)
 
-    def quantized(self, steps: Sequence[Step], deadline: Deadline) -> QuantizedCases:
+    def quantized(self, steps: Sequence[PrecisionStep], deadline: Deadline) -> QuantizedCases:
         """The model after these steps; the deadline cuts its recovery short."""
         overrides = PrecisionOverrides.by(steps)
         return quantize_cases(self.prepared, overrides, progress=False, deadline=deadline)
 
-    def trial(self, steps: tuple[Step, ...], search: AccuracySearch[Any, Step]) -> Any:
+    def trial(
+        self, steps: tuple[PrecisionStep, ...], search: AccuracySearch[Any, PrecisionStep]
+    ) -> Any:
         """A model after these steps, not checked."""
         candidate = self.quantized(steps, search.deadline)
         self.keep(steps, candidate, search.best_trial)
@@ -128,7 +130,10 @@ class AccuracyControl:
         return self.whole(build_model(candidate, build, self.compiler, report))
 
     def keep(
-        self, steps: tuple[Step, ...], candidate: QuantizedCases, best: Trial[Step] | None
+        self,
+        steps: tuple[PrecisionStep, ...],
+        candidate: QuantizedCases,
+        best: Trial[PrecisionStep] | None,
     ) -> None:
         """Store a model, and forget others than the best before it.
 
@@ -138,7 +143,7 @@ class AccuracyControl:
             del self.built[other]
         self.built[steps] = candidate
 
-    def ranking(self, plain: QuantizedCases, deadline: Deadline) -> list[Step]:
+    def ranking(self, plain: QuantizedCases, deadline: Deadline) -> list[PrecisionStep]:
         """All steps.  The worth of float is measured where all values that can be int16 are.
 
         Steps that the deadline leaves no time for come last, or are not offered as int16.
@@ -146,12 +151,12 @@ class AccuracyControl:
         samples, plan = self.calibrated.checks.feeds[:RANKING_SAMPLES], plain.main.plan
         wide = int16_steps(plan, samples, deadline.halfway)
         if deadline.is_over:
-            return ranked(plan, wide, float_steps(plan, {}))
+            return rank_steps(plan, wide, float_steps(plan, {}))
         widened = self.quantized(wide, deadline).main
         names = [step.name for step in float_steps(plan, {})]
         exact = widened.candidate.graph
         noise = noise_of_each(exact, widened.graph, names, samples, deadline)
-        return ranked(plan, wide, float_steps(plan, noise))
+        return rank_steps(plan, wide, float_steps(plan, noise))
 
     def minus_relative_error(self, model: CompiledModel | PartlyCompiledModel) -> float:
         """``-10 ** (-SQNR / 20)`` of the worst output on samples kept for the check; of a model
@@ -185,14 +190,14 @@ class AccuracyControl:
         return self.calibrated.checks.feeds[:MAX_SAMPLES]
 
 
-def note(search: AccuracySearch[Any, Step], trial: Trial[Step]) -> str:
+def note(search: AccuracySearch[Any, PrecisionStep], trial: Trial[PrecisionStep]) -> str:
     """A note on the search, and on its early end."""
     drop = f"drop {trial.drop:.4g}, allowed {search.contract.max_drop:.4g}"
     tried = f"{len(search.trials)} model(s) tried" + (search.cut_short and f", {search.cut_short}")
     return f"accuracy control: {drop}; {tried}; {describe_steps(trial.steps)}"
 
 
-def describe_steps(steps: Sequence[Step]) -> str:
+def describe_steps(steps: Sequence[PrecisionStep]) -> str:
     """The steps in words, the first by name; the report's table has all."""
     if not steps:
         return "plain int8 does"
@@ -203,7 +208,7 @@ def describe_steps(steps: Sequence[Step]) -> str:
     return f"{len(steps)} step(s), {sums}: {named}{more}"
 
 
-def with_steps(report: Any, steps: Sequence[Step], note: str) -> Any:
+def with_steps(report: Any, steps: Sequence[PrecisionStep], note: str) -> Any:
     """The report with the steps and one more note."""
     overrides = tuple(PrecisionOverride(s.name, s.precision, s.error, s.seconds) for s in steps)
     return replace(report, notes=(*report.notes, note), precision_overrides=overrides)

@@ -35,9 +35,9 @@ from quantglow.ir.graph.origins import Origins
 from quantglow.ir.graph.signature import declared_only
 from quantglow.ir.ops.groupwise import PackedWeights
 from quantglow.profiling.samples.feeds import Feeds
-from quantglow.quantization.groupwise import input_moments, packed_weights
+from quantglow.quantization.groupwise import input_moments, pack_weights
 from quantglow.quantization.options import QuantizationConfig
-from quantglow.quantization.plan.scope import excluded
+from quantglow.quantization.plan.scope import exclude
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel
 from quantglow.runtime.programs.build import Compiler
@@ -205,7 +205,7 @@ def not_excluded(source: Source, config: QuantizationConfig) -> list[Weights]:
     weights = list(fitting(source, config))
     by_result = {name: origin for origin in source.origins for name in origin.results}
     origins = {weights.result: Origins((by_result[weights.result],)) for weights in weights}
-    out = excluded(origins, source.origins, config)
+    out = exclude(origins, source.origins, config)
     return [weights for weights in weights if weights.result not in out]
 
 
@@ -222,7 +222,7 @@ def round_weights(
         form = (config.weight_bits, config.group_size, config.symmetric_weights)
         array = float_array(weights)
         matrix = array if isinstance(weights, WeightProduct) else array.T
-        packed[weights.result] = packed_weights(matrix, *form, moments)
+        packed[weights.result] = pack_weights(matrix, *form, moments)
 
     products = [weights for weights in chosen if isinstance(weights, WeightProduct)]
     if samples:

@@ -35,7 +35,7 @@ from quantglow.importer.onnx import Behind, Split, open_model
 from quantglow.ir.graph.signature import Signature, declared_only
 from quantglow.ir.types import DType, TensorType
 from quantglow.ort.float_results import Outputs, running
-from quantglow.ort.session import opened
+from quantglow.ort.session import open_session
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.hybrid.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.hybrid.loop import AnyModel
@@ -159,7 +159,7 @@ def sample_trips(
     """The inputs of some trips of a loop, but for those with arrays without elements; ``samples``
     have the values that it reads."""
     assert behind.loop is not None
-    session = opened(bytes(behind.first.SerializeToString()), compiler.num_threads)
+    session = open_session(bytes(behind.first.SerializeToString()), compiler.num_threads)
     loop = compile_loop(behind.loop, session, compiler, "")
     each = max(LEAST_TRIPS, MOST_TRIPS // max(len(samples), 1))
     for number, sample in enumerate(samples):
@@ -192,7 +192,9 @@ def reaching(
     parts: Split, behind: Behind, samples: Sequence[Mapping[str, Array]], threads: int
 ) -> Iterator[dict[str, Array]]:
     """The values that samples of the model lead to in front of the rest."""
-    stages = [opened(bytes(m.SerializeToString()), threads) for m in (parts.head, behind.first)]
+    stages = [
+        open_session(bytes(m.SerializeToString()), threads) for m in (parts.head, behind.first)
+    ]
     for sample in samples:
         values = dict(sample)
         for stage in stages:

@@ -27,14 +27,14 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.quantization.accuracy_control import NO_OVERRIDES, PrecisionOverrides
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.int16 import AUTO, value_names
-from quantglow.quantization.plan.scope import matching
+from quantglow.quantization.plan.scope import match_names
 from quantglow.quantization.quantizer import (
     Converted,
     QuantizedGraph,
     Quantizer,
     quantize_for_all_shapes,
 )
-from quantglow.quantization.rounding import Cache
+from quantglow.quantization.rounding import RoundingCache
 from quantglow.quantization.search.levers import prepare
 from quantglow.quantization.search.trials import Candidate
 from quantglow.runtime.programs.build import Build, Compiler
@@ -60,7 +60,7 @@ class Prepared:
     config: QuantizationConfig
     candidate: Candidate
     deadline: Deadline
-    cache: Cache = field(default_factory=Cache)
+    cache: RoundingCache = field(default_factory=RoundingCache)
     speeds: tuple[LayerSpeed, ...] = ()
 
 
@@ -99,7 +99,7 @@ def for_another_case(config: QuantizationConfig, graph: Graph) -> QuantizationCo
         int16_activations=tuple(
             entry
             for entry in config.int16_activations
-            if entry in AUTO or matching(entry, names, validate=False)
+            if entry in AUTO or match_names(entry, names, validate=False)
         ),
     )
 

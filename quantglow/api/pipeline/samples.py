@@ -32,7 +32,7 @@ from quantglow.profiling.recording import MOST_AT_ONCE, run_interpreter
 from quantglow.profiling.samples.feeds import Feeds, Located, read_feeds
 from quantglow.quantization.equalize.sample_statistics import FloatRuns
 from quantglow.quantization.rounding import MAX_NBYTES, Reservoir, capacity, sample_nbytes
-from quantglow.quantization.shape_variants import ShapeVariant, are_alike, sharing
+from quantglow.quantization.shape_variants import ShapeVariant, are_alike, share_constants
 from quantglow.support.errors import QuantglowError
 
 HELD_OUT_SAMPLES, HELD_OUT_NBYTES = 60, 2**28
@@ -155,7 +155,7 @@ class Samples:
             member = self.family.at(other.shape_map, other.value_map)
             if not are_alike(graph, member):
                 continue
-            member, nbytes = sharing(member, graph), sample_nbytes(member)
+            member, nbytes = share_constants(member, graph), sample_nbytes(member)
             for feeds, its in zip(self.drawn_samples, cases, strict=True):
                 if its == other and left > nbytes:
                     fitting.append(ShapeVariant(feeds, member))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quantglow.evaluation.accuracy import OutputAccuracy, plain, worst_sqnr_db
-from quantglow.ort.float_results import Outputs, arrays_of, grouped
+from quantglow.ort.float_results import Outputs, flatten_samples, group_outputs
 from quantglow.ort.quantizer_input import with_logits
 from quantglow.ort.session import EXACT_SUMS
 from quantglow.support.arrays import Array, HasView, show
@@ -48,7 +48,9 @@ class PeerQuantizer:
         """Write the int8 model; its seconds.  Raises ``IsolationError``."""
         names = list(samples[0])
         facts = {"source": str(source), "target": str(target), "names": names, **self.options}
-        (spent,) = call_isolated(self.place, arrays_of(samples, names), facts, seconds=seconds)
+        (spent,) = call_isolated(
+            self.place, flatten_samples(samples, names), facts, seconds=seconds
+        )
         return float(spent)
 
     def run(
@@ -65,8 +67,10 @@ class PeerQuantizer:
         options = (self.exact_options if is_exact else None) or self.run_options
         path = with_logits(path) if path.suffix == ".onnx" else path
         facts = {"path": str(path), "names": names, **options}
-        arrays = call_isolated(self.outputs, arrays_of(samples, names), facts, seconds=seconds)
-        return grouped(arrays, len(samples))
+        arrays = call_isolated(
+            self.outputs, flatten_samples(samples, names), facts, seconds=seconds
+        )
+        return group_outputs(arrays, len(samples))
 
 
 def by_onnxruntime(method: str) -> PeerQuantizer:

@@ -47,8 +47,8 @@ def channel_groups(graph: Graph) -> list[list[Node]]:
     groups = UnionFind(nodes)
     fixed = {node for _, node in graph.outputs if node in groups} | transforms(graph)
     for node in nodes:
-        joined = tuple(o for o in _joined(node) if o in groups)
-        fixed.update(_fixed(node, joined))
+        joined = tuple(o for o in _joined_operands(node) if o in groups)
+        fixed.update(_fixed_values(node, joined))
         for operand in joined:
             groups.join(node, operand)
     unusable = {groups.find(node) for node in fixed}
@@ -63,12 +63,12 @@ def takes_factors(node: Node) -> bool:
     """Whether the node is a producer with constant, finite weights, and no Fourier transform."""
     return is_smoothing_scale(node) or (
         isinstance(node, PRODUCERS)
-        and all(may_change(o) and not brought(o) for o in constants_of(node))
+        and all(may_change(o) and not brought(o) for o in _producer_constants(node))
         and not is_fourier(node)
     )
 
 
-def constants_of(node: Node) -> Iterator[Node]:
+def _producer_constants(node: Node) -> Iterator[Node]:
     """The operands of a producer that must be Constants to take factors."""
     if isinstance(node, LayerNormalization):
         yield from (o for o in (node.gamma, node.beta) if o is not None)
@@ -76,7 +76,7 @@ def constants_of(node: Node) -> Iterator[Node]:
         yield from (o for o in (node.w, node.b) if o is not None)
 
 
-def _joined(node: Node) -> tuple[Node, ...]:
+def _joined_operands(node: Node) -> tuple[Node, ...]:
     """Operands that must have the factors of the node's result."""
     if is_smoothing_scale(node):
         return ()
@@ -122,26 +122,27 @@ def _homogeneous(node: Add | Clip | Conv | Gemm | Mul) -> bool:
     activation = node.activation if isinstance(node, Conv | Gemm) else None
     if activation is not None and not activation.homogeneous:
         return False
+    # max(s x, 0) = s max(x, 0) for s > 0; another bound would have to be scaled, too.
     return node.low in (0.0, -math.inf) and node.high == math.inf
 
 
-def bounded(node: Node) -> bool:
+def is_bounded(node: Node) -> bool:
     """Whether a producer clips at [0, high]: its factors must leave ``high`` out of reach."""
     if not isinstance(node, Conv | Gemm) or node.activation is not None:
         return False
     return node.low == 0 and 0 < node.high < math.inf
 
 
-def high_of(node: Any) -> float:
+def upper_bound(node: Any) -> float:
     """The upper bound of a producer."""
     return float(node.high)
 
 
-def _fixed(node: Node, joined: tuple[Node, ...]) -> Iterator[Node]:
+def _fixed_values(node: Node, joined: tuple[Node, ...]) -> Iterator[Node]:
     """Values that this node keeps from being rescaled."""
     reads = [operand for operand in node.operands if operand not in joined]
     if takes_factors(node):
-        if isinstance(node, Conv | Gemm) and not (_homogeneous(node) or bounded(node)):
+        if isinstance(node, Conv | Gemm) and not (_homogeneous(node) or is_bounded(node)):
             yield node
         # A LayerNormalization divides by the deviation of its input.
         reads = [node.x] if isinstance(node, LayerNormalization) else []

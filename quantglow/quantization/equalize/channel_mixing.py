@@ -73,7 +73,7 @@ def linear_streams(graph: Graph) -> list[list[Node]]:
 
 
 @dataclass
-class Streams:
+class LinearStreams:
     """Linear streams of ``graph``, and a part of their rows.  ``samples``: their number."""
 
     graph: Graph
@@ -114,7 +114,7 @@ class Streams:
         def mixture(group: Sequence[Node]) -> Array | None:
             x = np.concatenate([rows[node.name] for node in group])
             noise = np.mean([m for n in group for m in _metrics(self.graph, n, rows)], axis=0)
-            return descended(x, noise)
+            return descend(x, noise)
 
         mixtures: dict[str, Array] = {}
         for group, matrix in zip(whole, each(mixture, whole), strict=True):
@@ -167,7 +167,7 @@ def _metrics(graph: Graph, node: Node, rows: Mapping[str, Array]) -> Iterator[Ar
             yield np.einsum("tio,tjo->ij", weighted, by_offset, optimize=True) / w.shape[-1]
 
 
-def descended(x: Array, noise: Array) -> Array | None:
+def descend(x: Array, noise: Array) -> Array | None:
     """F [C, C] with a small J for the rows ``x`` [rows, C] and M = ``noise``; None if the search
     finds none.
     """
@@ -179,7 +179,7 @@ def descended(x: Array, noise: Array) -> Array | None:
     for _ in range(steps):
         direction = descent.direction()
         while size >= MIN_STEP:
-            further = descent.moved(size * direction)
+            further = descent.move(size * direction)
             if further.cost < descent.cost:
                 descent, size = further, min(1.3 * size, MAX_STEP)
                 break
@@ -207,7 +207,7 @@ class _Descent:
         norms = _norms(y)
         if not len(x) or norms.min(initial=math.inf) <= TINY:
             return None
-        return _Descent(_divided(y, norms), np.diag(norms), noise * np.outer(norms, norms))
+        return _Descent(_divide(y, norms), np.diag(norms), noise * np.outer(norms, norms))
 
     @property
     def cost(self) -> float:
@@ -223,20 +223,22 @@ class _Descent:
             power *= square
             power *= some
             sums += power @ some.T  # some ** 11
+        # The derivative of a 12-norm of 1 by y is mean(y**11 dy), and F' M F changes by
+        # -E' F' M F - F' M F E: half of dJ / dE is diag(F' M F) mean(y**11 y') - F' M F.
         correlation = sums / self.y.shape[1]
         gradient = np.diag(self.metric)[:, None] * correlation - self.metric
         return np.asarray(-gradient / max(np.abs(gradient).max(), TINY))
 
-    def moved(self, e: Array) -> _Descent:
+    def move(self, e: Array) -> _Descent:
         """With ``y + E y`` instead of ``y``, of norm 1 again."""
         forward = np.eye(len(e)) + e
         y = forward.astype(np.float32) @ self.y
         norms = _norms(y)
         back = np.linalg.inv(forward) * norms
-        return _Descent(_divided(y, norms), self.f @ back, back.T @ self.metric @ back)
+        return _Descent(_divide(y, norms), self.f @ back, back.T @ self.metric @ back)
 
 
-def _divided(y: Array, norms: Array) -> Array:
+def _divide(y: Array, norms: Array) -> Array:
     """Each channel over its norm, in the place of ``y``."""
     return np.asarray(np.divide(y, norms.astype(np.float32)[:, None], out=y))
 

@@ -43,10 +43,10 @@ from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.graph.origins import Names
 from quantglow.ir.ops import Conv, Gemm, LayerNormalization, Mul
 from quantglow.quantization.equalize.channel_groups import (
-    bounded,
     channel_groups,
-    high_of,
+    is_bounded,
     takes_factors,
+    upper_bound,
 )
 from quantglow.quantization.smoothing_scales import is_smoothing_scale, with_smoothing_scales
 from quantglow.support.arrays import Array
@@ -69,7 +69,7 @@ SMOOTH_ALPHA = 0.5
 behind a LayerNormalization."""
 
 
-def factors_of(
+def equalization_factors(
     graph: Graph,
     reach: Mapping[str, Array],
     techniques: Collection[str],
@@ -109,6 +109,7 @@ def _factors(
     graph: Graph, group: Sequence[Node], reach: Mapping[str, Array], alpha: float
 ) -> Array:
     """float32 [C], at most 1; the largest is 1 unless a bound requires less."""
+    # log s = alpha log a - (1 - alpha) log w, of geometric means over the values and their readers.
     needs = [_relative(reach[n.name]) for n in group]
     rows = [r for n in group for u in graph.users[n] if (r := _read_rows(n, u)) is not None]
     logs = np.mean([np.log(need) for need in needs], axis=0)
@@ -116,8 +117,8 @@ def _factors(
         logs = alpha * logs - (1 - alpha) * np.mean([np.log(_relative(r)) for r in rows], axis=0)
     chosen = np.exp(logs - logs.max())
     for node in group:
-        if bounded(node):
-            least = np.minimum(MARGIN * reach[node.name] / high_of(node), 1.0)
+        if is_bounded(node):
+            least = np.minimum(MARGIN * reach[node.name] / upper_bound(node), 1.0)
             chosen = np.maximum(chosen, least)
     return np.asarray(chosen, np.float32)
 
@@ -148,7 +149,7 @@ def _rows(w: Any, group: int) -> Array:
     return np.asarray(by_group.max(axis=2).T.reshape(-1))
 
 
-def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | None = None) -> Graph:
+def rescale(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | None = None) -> Graph:
     """The same function with every value of ``factors`` divided by its factors, and all values of
     its group (at another shape there may be others).  Smoothing scales that factors name are added.
 
@@ -160,13 +161,13 @@ def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | Non
     if not factors:
         return graph
     results: dict[Node, Node] = {}
-    owner = Owner.of(graph)
+    owner = ConstantOwner.of(graph)
     earlier = {node.name: node for node in before[0].nodes} if before else {}
     for node in graph.nodes:
         moved = node.with_operands(tuple(results[operand] for operand in node.operands))
         if takes_factors(node):
             twin = _twin(node, factors, *before) if before else None
-            moved = _like(moved, twin) if twin else _rescaled(node, moved, factors, owner)
+            moved = _like(moved, twin) if twin else _rescale_node(node, moved, factors, owner)
         results[node] = _reuse(moved, earlier.get(moved.name))
     return graph.with_outputs(results[node] for _, node in graph.outputs)
 
@@ -209,7 +210,7 @@ def _by_group(graph: Graph, factors: Factors) -> Factors:
     return by_value
 
 
-def _rescaled(node: Any, moved: Any, factors: Factors, owner: Owner) -> Node:
+def _rescale_node(node: Any, moved: Any, factors: Factors, owner: ConstantOwner) -> Node:
     """The producer with factors in its constants."""
     out = factors.get(node.name)
     if isinstance(node, LayerNormalization):
@@ -221,9 +222,9 @@ def _rescaled(node: Any, moved: Any, factors: Factors, owner: Owner) -> Node:
     if isinstance(node, Mul):
         return _smoothing_scale(node, moved, out, read, owner)
     w = node.w.value if read is None else _read_through(node, read)
-    changes = {"w": owner.constant(node, "w", w if out is None else divided(w, out))}
+    changes = {"w": owner.constant(node, "w", w if out is None else divide_channels(w, out))}
     if node.b is not None and out is not None:
-        changes["b"] = owner.constant(node, "b", divided(node.b.value, out))
+        changes["b"] = owner.constant(node, "b", divide_channels(node.b.value, out))
     return replace(moved, **changes)  # type: ignore[no-any-return]
 
 
@@ -234,7 +235,7 @@ def _read_through(node: Any, factors: Array) -> Array:
     return np.asarray(factors.astype(np.float64).T @ node.w.value)
 
 
-def divided(values: Array, factors: Array) -> Array:
+def divide_channels(values: Array, factors: Array) -> Array:
     """``values`` [..., C] over the factors."""
     if factors.ndim == 1:
         return np.asarray(values / factors)
@@ -242,7 +243,7 @@ def divided(values: Array, factors: Array) -> Array:
 
 
 def _smoothing_scale(
-    node: Any, moved: Any, out: Array | None, read: Array | None, owner: Owner
+    node: Any, moved: Any, out: Array | None, read: Array | None, owner: ConstantOwner
 ) -> Node:
     y = node.y.value * (1 if read is None else read) / (1 if out is None else out)
     return replace(moved, y=owner.constant(node, "y", y))  # type: ignore[no-any-return]
@@ -256,7 +257,9 @@ def by_row(factors: Array, node: Conv | Gemm) -> Array:
     return np.repeat(factors.reshape(group, -1).T, node.w.type.shape[-1] // group, axis=1)
 
 
-def _normalization(node: LayerNormalization, moved: Any, factor: Array, owner: Owner) -> Node:
+def _normalization(
+    node: LayerNormalization, moved: Any, factor: Array, owner: ConstantOwner
+) -> Node:
     gamma = factor if node.gamma is None else node.gamma.value * factor  # type: ignore[attr-defined]
     changes = {"gamma": owner.constant(node, "gamma", gamma)}
     if isinstance(node.beta, Constant):
@@ -265,7 +268,7 @@ def _normalization(node: LayerNormalization, moved: Any, factor: Array, owner: O
 
 
 @dataclass(frozen=True)
-class Owner:
+class ConstantOwner:
     """Names new Constants after the nodes of ``graph`` that read them.
 
     The name depends on the graph, the node and the operand only, so that Constants of several
@@ -276,9 +279,9 @@ class Owner:
     names: Names
 
     @staticmethod
-    def of(graph: Graph) -> Owner:
+    def of(graph: Graph) -> ConstantOwner:
         """For one traversal of the graph: each operand of a node gets one Constant."""
-        return Owner(graph, Names.of(graph))
+        return ConstantOwner(graph, Names.of(graph))
 
     def constant(self, node: Node, operand: str, value: Array) -> Constant:
         """The new Constant of one node.  It keeps the name of the old one if only this node read

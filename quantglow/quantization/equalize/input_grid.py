@@ -30,7 +30,7 @@ from quantglow.ir.ops import Add, Concat, Conv, Mul, Transpose
 from quantglow.profiling import Range
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import takes_factors
-from quantglow.quantization.equalize.equalization import Owner, by_row
+from quantglow.quantization.equalize.equalization import ConstantOwner, by_row
 from quantglow.support.arrays import Array
 
 Grids = Mapping[str, Array]
@@ -47,7 +47,7 @@ TOLERANCE = 0.01
 LEVELS = Range(float(LOWEST), float(HIGHEST))
 
 
-def grids_of(graph: Graph, samples: Sequence[Feeds]) -> Grids:
+def input_grids(graph: Graph, samples: Sequence[Feeds]) -> Grids:
     """The grid of each input that convolutions read, if all its values lie on one."""
     grids = {}
     for node in graph.inputs:
@@ -122,12 +122,12 @@ def _zeros(grid: Array) -> Array:
     return np.asarray(-grid[1] / grid[0])
 
 
-def aligned(graph: Graph, grids: Grids) -> tuple[Graph, dict[str, Range]]:
+def align_inputs(graph: Graph, grids: Grids) -> tuple[Graph, dict[str, Range]]:
     """The same function with levels of the inputs that have a grid, and the levels' ranges."""
     results: dict[Node, Node] = {}
     levels: dict[Node, list[Node]] = {}
     ranges: dict[str, Range] = {}
-    owner = Owner.of(graph)
+    owner = ConstantOwner.of(graph)
     for node in graph.nodes:
         moved = node.with_operands(tuple(results[operand] for operand in node.operands))
         if isinstance(node, Conv) and node.x.name in grids:
@@ -183,7 +183,7 @@ def _constant(name: str, value: Array) -> Constant:
     return Constant(name=name, value=np.ascontiguousarray(value, np.float32))
 
 
-def _reading(node: Conv, x: Node, grid: Array, owner: Owner) -> Node:
+def _reading(node: Conv, x: Node, grid: Array, owner: ConstantOwner) -> Node:
     """The convolution of levels: ``w (step * level + offset) + b``."""
     w: Any = node.w
     weights = w.value.astype(np.float64)

@@ -26,8 +26,8 @@ from quantglow.ir.graph.node import Constant, Node
 from quantglow.ir.ops.native import native_ops
 from quantglow.profiling import Histogram
 from quantglow.profiling.samples.feeds import Feeds
-from quantglow.quantization.equalize.channel_groups import bounded, high_of
-from quantglow.quantization.equalize.equalization import Factors, divided
+from quantglow.quantization.equalize.channel_groups import is_bounded, upper_bound
+from quantglow.quantization.equalize.equalization import Factors, divide_channels
 from quantglow.quantization.shape_variants import graph_for
 from quantglow.quantization.smoothing_scales import unscaled_name
 from quantglow.support.arrays import Array
@@ -96,7 +96,7 @@ class FloatRuns:
         for feeds in samples:
             if self._takes_place(graph):
                 values: dict[str, Array] = {}
-                recorder = listen_to_taken(graph, partial(_shown, values.__setitem__, None))
+                recorder = listen_to_taken(graph, partial(_show, values.__setitem__, None))
                 interpret(graph, feeds, [*listeners, recorder])
                 with self.lock:
                     self.cached.append((feeds, values))
@@ -155,7 +155,7 @@ class FloatRuns:
         stored = next((values for cached, values in self.cached if cached is samples[0]), None)
         if stored is None:
             graph = graph_for(samples[0], self.graph)
-            self.run(samples, [listen_to_taken(graph, partial(_shown, take, names))])
+            self.run(samples, [listen_to_taken(graph, partial(_show, take, names))])
             return
         for name in stored.keys() & names:
             take(name, stored[name])
@@ -171,7 +171,7 @@ class FloatRuns:
             return room
 
 
-def _shown(take: Take, names: Collection[str] | None, node: Node, value: Array) -> None:
+def _show(take: Take, names: Collection[str] | None, node: Node, value: Array) -> None:
     """A listener that takes the values of some nodes, or of all."""
     if not isinstance(node, Constant) and (names is None or node.name in names):
         take(node.name, value)
@@ -221,7 +221,7 @@ class RescaledValues:
 
     def __post_init__(self) -> None:
         some = (node for node in self.graph.nodes if node.name in self.factors)
-        self.highs: Mapping[str, float] = {n.name: high_of(n) for n in some if bounded(n)}
+        self.highs: Mapping[str, float] = {n.name: upper_bound(n) for n in some if is_bounded(n)}
 
     def only(self, names: Collection[str]) -> RescaledValues:
         """The same for these names only."""
@@ -246,7 +246,7 @@ class RescaledValues:
 
     def part(self, name: str, value: Array) -> dict[str, Histogram]:
         """The histograms made of one value."""
-        return {target: self._counted(target, value) for target in self.read[name]}
+        return {target: self._count(target, value) for target in self.read[name]}
 
     def add(self, parts: Mapping[str, dict[str, Histogram]]) -> None:
         """Count the values of one more sample."""
@@ -255,7 +255,7 @@ class RescaledValues:
                 before = self.histograms.get(name)
                 self.histograms[name] = histogram if before is None else before.merge(histogram)
 
-    def _counted(self, name: str, value: Array) -> Histogram:
+    def _count(self, name: str, value: Array) -> Histogram:
         factors, high = self.factors[name], self.highs.get(name, math.inf)
         native = native_ops()
         if native is not None and value.shape[-1:] == factors.shape and value.dtype == np.float32:
@@ -263,7 +263,7 @@ class RescaledValues:
             quotients = np.empty_like(rows)
             native.quotients(rows, np.ascontiguousarray(factors, np.float32), high, quotients)
             return Histogram.of(quotients)
-        quotients = divided(value, factors)
+        quotients = divide_channels(value, factors)
         if high < math.inf:  # The bound stays where it is.
             np.minimum(quotients, high, out=quotients)
         return Histogram.of(quotients)

@@ -33,11 +33,11 @@ def with_bodies(plan: Plan, element_of: ElementOf, to_float: Mapping[str, str] =
     loops = [node for node in plan.graph.nodes if isinstance(node, Loop)]
     usual = [node for node in loops if plan.reasons.get(node) == NO_INT8_FORM[Loop]]
     excluded = {node.name: reason for node, reason in plan.reasons.items()} | dict(to_float)
-    bodies = {n.body: body_plan(n.body, element_of, excluded) for n in usual}
+    bodies = {n.body: _body_plan(n.body, element_of, excluded) for n in usual}
     return replace(plan, bodies=bodies)
 
 
-def body_plan(body: Graph, element_of: ElementOf, to_float: Mapping[str, str]) -> Plan:
+def _body_plan(body: Graph, element_of: ElementOf, to_float: Mapping[str, str]) -> Plan:
     """The plan of one body."""
     types = {x: element_of(x.name) for x in multiply(body)}
     elements = {x: element for x, element in types.items() if element is not None}

@@ -169,7 +169,7 @@ def _is_infinite_at_zero(reader: Node, x: Node) -> bool:
     return False
 
 
-def function_of(node: Node) -> tuple[Node, Function] | None:
+def unary_function(node: Node) -> tuple[Node, Function] | None:
     """``(x, f)`` of a node that computes ``f(x)``: unary, or binary with a scalar Constant; else
     None.
     """
@@ -196,12 +196,12 @@ def _with_constant(node: Binary, is_left: bool, c: float) -> Function:
     return function
 
 
-def composed(node: Node, may_skip: Callable[[Node], bool]) -> tuple[Node, Function]:
+def compose(node: Node, may_skip: Callable[[Node], bool]) -> tuple[Node, Function]:
     """``(x, f)`` with x as far up as the nodes between may be skipped."""
-    pair = function_of(node)
+    pair = unary_function(node)
     assert pair is not None, "the caller asked for a function of one value"
     x, function = pair
-    while may_skip(x) and (inner := function_of(x)) is not None:
+    while may_skip(x) and (inner := unary_function(x)) is not None:
         x, function = inner[0], _after(function, inner[1])
     return x, function
 

@@ -101,7 +101,7 @@ def cells(graph: Graph) -> set[Node]:
     A first step is shorter if its state is known to be 0; it is found from the second one.
     """
     nodes = graph.compute_nodes()
-    states = {node for node in nodes if is_gated_sum(node)} | set(simple_states(nodes))
+    states = {node for node in nodes if _is_gated_sum(node)} | set(_simple_states(nodes))
     count = -1
     while count != len(states):
         count = len(states)
@@ -112,11 +112,11 @@ def cells(graph: Graph) -> set[Node]:
     return states
 
 
-def is_gated_sum(node: Node) -> bool:
+def _is_gated_sum(node: Node) -> bool:
     """Whether a node sums gated values, one of which is a Tanh."""
     if not isinstance(node, Add):
         return False
-    factors = [*factors_of(node.x), *factors_of(node.y)]
+    factors = [*_product_factors(node.x), *_product_factors(node.y)]
     return any(isinstance(f, GATES) for f in factors) and any(isinstance(f, Tanh) for f in factors)
 
 
@@ -129,30 +129,30 @@ def is_state(node: Node, cell: Set[Node]) -> bool:
     return gated and any(isinstance(o, Tanh) and o in cell for o in operands)
 
 
-def simple_states(nodes: Sequence[Node]) -> Iterator[Node]:
+def _simple_states(nodes: Sequence[Node]) -> Iterator[Node]:
     """States of an RNN: tanh of sums of two products, one of which is shared by all steps."""
-    sums = {node: summed_products(node.x) for node in nodes if isinstance(node, Tanh)}
+    sums = {node: _summed_products(node.x) for node in nodes if isinstance(node, Tanh)}
     recurrent = set().union(*(terms for terms in sums.values() if len(terms) > 1))
     return (node for node, terms in sums.items() if terms & recurrent)
 
 
-def factors_of(node: Node) -> Iterator[Node]:
+def _product_factors(node: Node) -> Iterator[Node]:
     """The values that a product or difference is computed from; any other node itself."""
     if isinstance(node, Mul | Sub):
         for operand in node.operands:
-            yield from factors_of(operand)
+            yield from _product_factors(operand)
     else:
         yield node
 
 
-def summed_products(node: Node) -> set[Node]:
+def _summed_products(node: Node) -> set[Node]:
     """The matrix products that a sum adds."""
     if isinstance(node, Contraction | MatMul):
         return {node}
     if node.has(Trait.REARRANGES):
-        return summed_products(node.operands[0])
+        return _summed_products(node.operands[0])
     if isinstance(node, Add):
-        return summed_products(node.x) | summed_products(node.y)
+        return _summed_products(node.x) | _summed_products(node.y)
     return set()
 
 
@@ -227,10 +227,10 @@ def lengths(graph: Graph) -> set[Node]:
         decides = leads_on and not deciding.isdisjoint(graph.users[node])
         if decides or isinstance(node, ReduceSum | External):
             deciding.add(node)
-    return {node for node in deciding if is_rounding(node)}
+    return {node for node in deciding if _is_rounding(node)}
 
 
-def is_rounding(node: Node) -> bool:
+def _is_rounding(node: Node) -> bool:
     """Whether a node rounds floats to whole numbers."""
     if isinstance(node, Elementwise) and any(not o.type.dtype.is_float for o in node.args):
         return False
@@ -263,10 +263,10 @@ def box_decoders(graph: Graph) -> list[Node]:
     """Integral layers, the moves of logits before them, and the operators from these moves to the
     results, in boxes and in scores, in the order of the graph.
     """
-    integrals = {node for node in graph.compute_nodes() if is_integral(node)}
+    integrals = {node for node in graph.compute_nodes() if _is_integral(node)}
     selected = set(integrals)
     for node in integrals:
-        selected.update(moved_logits(node))
+        selected.update(_moved_logits(node))
     for node in graph.compute_nodes():
         computed = [o for o in node.operands if not isinstance(o, Constant)]
         if decodes(node) and selected.intersection(computed):
@@ -284,24 +284,24 @@ def decodes(node: Node) -> bool:
     return moves(node) or isinstance(node, Binary | Unary | Softmax)
 
 
-def is_integral(node: Node) -> bool:
+def _is_integral(node: Node) -> bool:
     """Whether a node multiplies a Softmax by distances."""
     match node:
         case Contraction(x=x, w=Constant(value=distances)):
-            return is_softmax(x) and distances.shape[-1] == 1 and is_arange(distances)
+            return _is_softmax(x) and distances.shape[-1] == 1 and _is_arange(distances)
         case MatMul(x=x, y=Constant(value=distances)) | Mul(x=x, y=Constant(value=distances)):
-            return is_softmax(x) and is_arange(distances)
+            return _is_softmax(x) and _is_arange(distances)
     return False
 
 
-def is_softmax(node: Node) -> bool:
+def _is_softmax(node: Node) -> bool:
     """Whether a node is a Softmax, or moves one."""
     while isinstance(node, Reshape | Transpose):
         node = node.x
     return isinstance(node, Softmax)
 
 
-def is_arange(distances: Array) -> bool:
+def _is_arange(distances: Array) -> bool:
     """Whether constants are 0, 1, ... n - 1 times a step."""
     flat = distances.reshape(-1)
     step = flat[1] if flat.size > 1 else 0
@@ -309,7 +309,7 @@ def is_arange(distances: Array) -> bool:
     return bool(flat.size >= MIN_BINS and step > 0 and np.allclose(flat, steps))
 
 
-def moved_logits(integral: Node) -> Iterator[Node]:
+def _moved_logits(integral: Node) -> Iterator[Node]:
     """The Softmax of an integral layer and all moves between it and the products of its logits."""
     pending, visited = [integral.operands[0]], set[Node]()
     while pending:

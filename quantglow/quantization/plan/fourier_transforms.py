@@ -52,12 +52,12 @@ def transforms(graph: Graph) -> set[Node]:
     products: set[Node] = set()
     siblings: defaultdict[tuple[Node, tuple[int, ...]], list[Node]] = defaultdict(list)
     for node in graph.compute_nodes():
-        if (weights := weights_of(node)) is not None:
-            siblings[node.operands[0], matrix_in(weights).shape].append(node)
-            products.update([node] if holds_transform(weights) else [])
+        if (weights := _constant_weights(node)) is not None:
+            siblings[node.operands[0], _matrix_in(weights).shape].append(node)
+            products.update([node] if _holds_transform(weights) else [])
     for nodes in siblings.values():
         for pair in combinations(nodes[:MAX_SIBLINGS], 2):
-            matrices = [matrix_in(w) for w in map(weights_of, pair) if w is not None]
+            matrices = [_matrix_in(w) for w in map(_constant_weights, pair) if w is not None]
             if are_kernels(matrices[0], matrices[1]):
                 products.update(pair)
     return products
@@ -65,11 +65,11 @@ def transforms(graph: Graph) -> set[Node]:
 
 def is_fourier(node: Node) -> bool:
     """Whether the node is a product with the matrix of a transform."""
-    weights = weights_of(node)
-    return weights is not None and holds_transform(weights)
+    weights = _constant_weights(node)
+    return weights is not None and _holds_transform(weights)
 
 
-def weights_of(node: Node) -> Constant | None:
+def _constant_weights(node: Node) -> Constant | None:
     """The constant weights of a product."""
     match node:
         case Contraction(w=Constant() as weights) | MatMul(y=Constant() as weights):
@@ -77,25 +77,25 @@ def weights_of(node: Node) -> Constant | None:
     return None
 
 
-def matrix_in(weights: Constant) -> Array:
+def _matrix_in(weights: Constant) -> Array:
     """Weights with one kernel a column."""
     return weights.value.reshape(-1, weights.value.shape[-1])
 
 
-def holds_transform(weights: Constant) -> bool:
+def _holds_transform(weights: Constant) -> bool:
     """``is_transform`` of the weights of a product, computed once."""
     verdict = _KNOWN.get(weights)
     if verdict is None:
-        verdict = _KNOWN[weights] = is_transform(matrix_in(weights))
+        verdict = _KNOWN[weights] = is_transform(_matrix_in(weights))
     return verdict
 
 
 def is_transform(weights: Array) -> bool:
     """Whether columns, or rows, come in pairs: neighbors, or one in each half."""
-    return any(are_kernels(c, s) for matrix in (weights, weights.T) for c, s in pairs_in(matrix))
+    return any(are_kernels(c, s) for matrix in (weights, weights.T) for c, s in _pairs_in(matrix))
 
 
-def pairs_in(matrix: Array) -> Iterator[tuple[Array, Array]]:
+def _pairs_in(matrix: Array) -> Iterator[tuple[Array, Array]]:
     """The columns as pairs: neighbors, then one in each half."""
     half = matrix.shape[1] // 2
     if matrix.shape[1] % 2 == 0:
@@ -108,14 +108,14 @@ def are_kernels(c: Array, s: Array) -> bool:
     if min(c.shape) < LEAST:
         return False
     some = slice(None, None, max(1, len(c) // GLANCE)), slice(2)
-    if are_alike(c[some], s[some]) and are_alike(c, s) and are_many(c, s):
+    if are_alike(c[some], s[some]) and are_alike(c, s) and _are_many(c, s):
         return True
-    return turn_steadily(c[:, :2], s[:, :2]) and turn_steadily(c, s) and differ(turns(c, s))
+    return _turn_steadily(c[:, :2], s[:, :2]) and _turn_steadily(c, s) and differ(turns(c, s))
 
 
 def are_alike(c: Array, s: Array) -> bool:
     """Whether ``c² + s²`` is the same in all columns, up to a factor for each."""
-    power = power_of(c, s)
+    power = _squared_magnitudes(c, s)
     total = power.sum()
     if not 0 < total < np.inf:
         return False
@@ -123,17 +123,17 @@ def are_alike(c: Array, s: Array) -> bool:
     return bool(np.abs(power - product).max() <= TOLERANCE * power.max())
 
 
-def are_many(c: Array, s: Array) -> bool:
+def _are_many(c: Array, s: Array) -> bool:
     """Whether c and s have several phases, unlike equal weights, or weights of -1 and 1."""
-    power = power_of(c, s)
+    power = _squared_magnitudes(c, s)
     return differ(np.arctan2(s, c)[power > TOLERANCE * power.max()])
 
 
-def turn_steadily(c: Array, s: Array) -> bool:
+def _turn_steadily(c: Array, s: Array) -> bool:
     """Whether the phase of each column turns by the same angle from row to row."""
     if not (np.isfinite(c).all() and np.isfinite(s).all()):
         return False
-    steps, counts = steps_of(c, s)
+    steps, counts = _phase_steps(c, s)
     directions = np.exp(1j * turns(c, s))
     away = np.abs(steps - np.where(steps == 0, 0, directions))
     return bool(counts.min() >= LEAST and away.max() <= STEADY)
@@ -141,12 +141,12 @@ def turn_steadily(c: Array, s: Array) -> bool:
 
 def turns(c: Array, s: Array) -> Array:
     """The angle by which the phase of each column turns, in radians."""
-    steps, _ = steps_of(c, s)
+    steps, _ = _phase_steps(c, s)
     angles: Array = np.angle(steps.sum(axis=0))
     return angles
 
 
-def steps_of(c: Array, s: Array) -> tuple[Array, Array]:
+def _phase_steps(c: Array, s: Array) -> tuple[Array, Array]:
     """The turn from each row to the next, as complex numbers of magnitude 1, or 0 outside the
     support of a kernel; and the number of turns in each column.
     """
@@ -163,5 +163,5 @@ def differ(phases: Array) -> bool:
     return len(np.unique(np.round(phases, 2))) >= LEAST
 
 
-def power_of(c: Array, s: Array) -> Array:
+def _squared_magnitudes(c: Array, s: Array) -> Array:
     return np.square(c, dtype=np.float64) + np.square(s, dtype=np.float64)

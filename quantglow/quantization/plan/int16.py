@@ -19,10 +19,10 @@ from quantglow.ir.ops import AveragePool, Clip, MatMul, ReduceMean, Relu, Softma
 from quantglow.ir.types import DType
 from quantglow.profiling import Profile, Range
 from quantglow.quantization.options import QuantizationConfig
-from quantglow.quantization.plan.eligibility import function_of
+from quantglow.quantization.plan.eligibility import unary_function
 from quantglow.quantization.plan.params import int16_element
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.plan.scope import matching
+from quantglow.quantization.plan.scope import match_names
 from quantglow.quantization.plan.tensor_ranges import tensor_ranges
 from quantglow.support.errors import OptionError
 
@@ -52,7 +52,7 @@ def with_named_int16(
     ranges = ranges_for_int16(plan.graph, profile, config)
     names = value_names(plan.graph)
     for entry in config.int16_activations:
-        matches = matching(entry, names, validate=False, option="int16_activations")
+        matches = match_names(entry, names, validate=False, option="int16_activations")
         if not matches:
             raise OptionError(
                 f"int16_activations: {entry!r} matches no value of the optimized graph. Remedy: "
@@ -68,7 +68,7 @@ def named_values(graph: Graph, config: QuantizationConfig) -> set[Node]:
         return set()
     names = value_names(graph)
     entries = config.int16_activations
-    return {n for entry in entries for n in matching(entry, names, validate=False)}
+    return {n for entry in entries for n in match_names(entry, names, validate=False)}
 
 
 def value_names(graph: Graph) -> dict[str, tuple[Node, ...]]:
@@ -115,7 +115,7 @@ def ranges_for_int16(
 
 def int16_ineligibility(plan: Plan, value: Node) -> str:
     """Why a value cannot be int16 beside the values that are already, or an empty string."""
-    members = group_of(plan, value)
+    members = group_members(plan, value)
     if not any(is_stored(plan, member) for member in members):
         return "it is not stored as integers"
     readers = dict.fromkeys(r for m in members for r in plan.graph.users[m] if plan.is_int8(r))
@@ -130,7 +130,7 @@ def is_int16(plan: Plan, value: Node) -> bool:
     return value in plan.elements and plan.elements[value].dtype is DType.I16
 
 
-def group_of(plan: Plan, value: Node) -> list[Node]:
+def group_members(plan: Plan, value: Node) -> list[Node]:
     """The values that have the same element type as this one."""
     root = plan.groups.get(value)
     return [] if root is None else [n for n, other in plan.groups.items() if other is root]
@@ -142,21 +142,21 @@ def is_stored(plan: Plan, value: Node) -> bool:
         return False
     if isinstance(value, Input) or not plan.is_int8(value):
         return any(plan.is_int8(reader) for reader in plan.graph.users[value])
-    return value in plan.integer_results and not is_skipped(plan, value)
+    return value in plan.integer_results and not _is_skipped(plan, value)
 
 
-def is_skipped(plan: Plan, value: Node) -> bool:
+def _is_skipped(plan: Plan, value: Node) -> bool:
     """Whether an int8 value lies inside chains of functions, each of which is one table (see
-    ``eligibility.composed``): it is never rounded.
+    ``eligibility.compose``): it is never rounded.
     """
     readers = plan.graph.users[value]
-    if function_of(value) is None or is_int16(plan, value) or not readers:
+    if unary_function(value) is None or is_int16(plan, value) or not readers:
         return False
     if any(output is value for _, output in plan.graph.outputs):
         return False
     # A Clip or Relu may pass on its operand.
     tables = (r for r in readers if plan.is_int8(r) and not isinstance(r, Clip | Relu))
-    return sum(function_of(r) is not None for r in tables) == len(readers)
+    return sum(unary_function(r) is not None for r in tables) == len(readers)
 
 
 def reader_ineligibility(reader: Node, wide: int) -> str:

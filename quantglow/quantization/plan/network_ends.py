@@ -1,9 +1,10 @@
 """Ends of a network that stay in float: first and last operators, and copied inputs.
 
 The last operators move or finish the results of the last matrix products; the first ones scale and
-shift an input.  ``scores_of`` finds the scores that TopK or ArgMax choose from, and what is made of
-their indices.  ``copies`` are operators between an input and an output that only move numbers, such
-as caches of decoders: they are exact in the outputs, and int8 operators read a rounded copy.
+shift an input.  ``choice_scores`` finds the scores that TopK or ArgMax choose from, and what is
+made of their indices.  ``copies`` are operators between an input and an output that only move
+numbers, such as caches of decoders: they are exact in the outputs, and int8 operators read a
+rounded copy.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def tail(graph: Graph) -> list[Node]:
     for node in reversed(graph.compute_nodes()):
         is_last = all(user in leading for user in graph.users[node])
         finishes = node.has(Trait.FINISHES) or isinstance(node, Softmax | LogSoftmax)
-        if is_last and (finishes or scores_of(node) is not None):
+        if is_last and (finishes or choice_scores(node) is not None):
             leading.add(node)
     nodes: set[Node] = set()
     for node in graph.nodes:
@@ -79,13 +80,13 @@ def byte_ranges(graph: Graph) -> dict[Node, Range]:
     }
     for node in graph.compute_nodes():
         source = ranges.get(node.operands[0]) if node.operands else None
-        pixel = None if source is None else padding_pixel(node, source)
+        pixel = None if source is None else _padding_pixel(node, source)
         if source is not None and pixel is not None:
             ranges[node] = Range(source.low - pixel, source.high - pixel)
     return ranges
 
 
-def padding_pixel(node: Node, pixels: Range) -> float | None:
+def _padding_pixel(node: Node, pixels: Range) -> float | None:
     """The byte that a shift of bytes makes 0, the same for all channels; None if there is none."""
     if not isinstance(node, Add) or not isinstance(node.y, Constant):
         return None
@@ -149,7 +150,7 @@ def copies(graph: Graph) -> frozenset[Node]:
     return frozenset(leaving)
 
 
-def scores_of(node: Node) -> Node | None:
+def choice_scores(node: Node) -> Node | None:
     """The scores that a node chooses from, or None.
 
     A choice is TopK, arithmetic on the indices that it gives, or a Gather at these.

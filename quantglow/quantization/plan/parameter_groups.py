@@ -53,12 +53,12 @@ def _sharing(
         return [p for p in node.parts if not _keeps_own_scale(p, node, graph, ranges, reasons)]
     if node.has(Trait.KEEPS_QUANTIZATION):
         return [operand for operand in node.operands if operand.type.dtype.is_float]
-    if isinstance(node, Relu | Clip) and clips_nothing(node, ranges[node.x]):
+    if isinstance(node, Relu | Clip) and _clips_nothing(node, ranges[node.x]):
         return [node.x]
     return []
 
 
-def clips_nothing(node: Relu | Clip, x: Range) -> bool:
+def _clips_nothing(node: Relu | Clip, x: Range) -> bool:
     """Whether a Relu or Clip leaves every value of the range as it is."""
     low, high = (0.0, float("inf")) if isinstance(node, Relu) else (node.low, node.high)
     return low <= x.low and x.high <= high and low <= 0 <= high
@@ -95,6 +95,7 @@ class UnionFind:
         root = node
         while self.parents[root] is not root:
             root = self.parents[root]
+        # Path compression: later searches from these nodes take one step.
         while self.parents[node] is not root:
             self.parents[node], node = root, self.parents[node]
         return root

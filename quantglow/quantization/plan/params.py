@@ -2,6 +2,10 @@
 
 ``real = scale * (q - zero_point)``, int8, or int16 for a few activations.  Layers whose weights a
 model has as integers keep these, with their scales.
+
+0 has an integer of its own, so that padding and bounds at 0 are exact, as in Jacob et al., 2018,
+arXiv:1712.05877.  Weights have a scale for each output channel, which costs nothing, because it
+leaves the sum (Krishnamoorthi, 2018, arXiv:1806.08342).
 """
 
 from __future__ import annotations
@@ -92,14 +96,14 @@ def quantize_weights(
     largest = np.abs(weights).max(axis=axes, initial=0.0).astype(np.float64)
     scales = _channel_scales(largest if per_channel else np.full_like(largest, largest.max()))
     for _ in range(8):
-        integers = _rounded(weights, scales)
+        integers = _round_weights(weights, scales)
         excess = accumulator_excess(integers, bias, scales, x, dtype)
         if (excess <= 1).all():
             break
         # Float32 rounding and the rounding of weights can leave a little: hence the margin.
         factors = np.where(excess > 1, excess * 1.001, 1.0)
         scales = (scales * (factors if per_channel else factors.max())).astype(np.float32)
-    return QuantizedWeights(integers, scales, _rounded_bias(bias, scales, x))
+    return QuantizedWeights(integers, scales, _round_bias(bias, scales, x))
 
 
 def with_bias(
@@ -109,7 +113,7 @@ def with_bias(
     overflow."""
     if (accumulator_excess(stored.weights, bias, stored.scales, x, dtype) > 1).any():
         return None
-    return replace(stored, bias=_rounded_bias(bias, stored.scales, x))
+    return replace(stored, bias=_round_bias(bias, stored.scales, x))
 
 
 def _channel_scales(largest: Array) -> Array:
@@ -119,12 +123,12 @@ def _channel_scales(largest: Array) -> Array:
     return np.maximum(reach / WEIGHT_LIMIT, MIN_SCALE).astype(np.float32)
 
 
-def _rounded(weights: Array, scales: Array) -> Array:
+def _round_weights(weights: Array, scales: Array) -> Array:
     steps = np.rint(weights / scales)
     return np.clip(steps, -WEIGHT_LIMIT, WEIGHT_LIMIT).astype(np.int8)
 
 
-def _rounded_bias(bias: Array | None, scales: Array, x: QuantParams) -> Array | None:
+def _round_bias(bias: Array | None, scales: Array, x: QuantParams) -> Array | None:
     if bias is None:
         return None
     return np.rint(bias / (scales.astype(np.float64) * x.scale)).astype(np.int32)
@@ -161,13 +165,13 @@ def stored_weights(node: Node) -> QuantizedWeights | None:
 
 def exact_weights(integers: Node) -> QuantizedWeights | None:
     """The integers as weights of zero point 0; None where int8 has no such weights."""
-    whole = centered(integers)
+    whole = center_weights(integers)
     if whole is None or whole[1].any() or (whole[2] < MIN_SCALE).any():
         return None
     return QuantizedWeights(whole[0], whole[2], None)
 
 
-def centered(w: Node) -> tuple[Array, Array, Array] | None:
+def center_weights(w: Node) -> tuple[Array, Array, Array] | None:
     """Weights as int8 of zero point 0; for each channel (last axis) the amount by which they are
     too low, and a scale.
 

@@ -28,31 +28,31 @@ def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
 
     Raises ``IgnoredScopeError`` for an entry that matches nothing in the model.
     """
-    if not has_scope(config):
+    if not _has_scope(config):
         return {}
-    origins = dict(origins_by_node(graph))
+    origins = dict(_origins_by_node(graph))
     nodes = (Origin(node.name, node.op) for node in origins)
-    reasons = excluded(origins, graph.sources or tuple(nodes), config, known_names(graph))
+    reasons = exclude(origins, graph.sources or tuple(nodes), config, known_names(graph))
     # A node with bodies has no int8 form; those of its bodies' nodes are chosen by themselves.
     return {n: why for n, why in reasons.items() if not (n.bodies and why == UNCHOSEN)}
 
 
-def has_scope(config: QuantizationConfig) -> bool:
+def _has_scope(config: QuantizationConfig) -> bool:
     """Whether an option names operators."""
     scope = config.scope
     named = config.nodes_to_exclude or scope.names or scope.patterns
     return bool(named or scope.types or config.op_types_to_quantize)
 
 
-def origins_by_node(graph: Graph) -> Iterator[tuple[Node, Origins]]:
+def _origins_by_node(graph: Graph) -> Iterator[tuple[Node, Origins]]:
     """Every operator and its origins, those of bodies included."""
     for node in graph.compute_nodes():
         yield node, find_origins(node, graph.origins)
         for body in node.bodies:
-            yield from origins_by_node(body)
+            yield from _origins_by_node(body)
 
 
-def excluded(
+def exclude(
     origins: Mapping[Named, Origins],
     sources: Sequence[Origin],
     config: QuantizationConfig,
@@ -72,9 +72,9 @@ def excluded(
         *((f"re:{pattern}", "ignored_scope", scope.validate) for pattern in scope.patterns),
     ]
     names = by_name(origins, sources, aliases) if entries else {}
-    model_names = {name for origin in sources for name in names_of(origin)}
+    model_names = {name for origin in sources for name in _origin_names(origin)}
     for entry, option, validate in entries:
-        matches = matching(entry, names, validate, option, model_names)
+        matches = match_names(entry, names, validate, option, model_names)
         _add(reasons, matches, f"{option} {entry!r}")
     types = {origin.op_type for origin in sources}
     for entry in scope.types:
@@ -82,7 +82,7 @@ def excluded(
             check_type(entry, types)
         matches = [item for item, each in origins.items() if entry in each.types]
         _add(reasons, matches, f"ignored_scope type {entry!r}")
-    if chosen := types_to_quantize(config, types):
+    if chosen := _types_to_quantize(config, types):
         _add(reasons, [n for n, each in origins.items() if not each.main_types & chosen], UNCHOSEN)
     return reasons
 
@@ -94,21 +94,21 @@ def by_name(
 ) -> dict[str, Sequence[Named]]:
     """Every name of the model, of a node or of a value -> what computes it or a part of it; nothing
     for what is no operator any more."""
-    items_by_name: dict[str, dict[Named, None]] = {n: {} for o in sources for n in names_of(o)}
+    items_by_name: dict[str, dict[Named, None]] = {n: {} for o in sources for n in _origin_names(o)}
     for name, items in aliases.items():
         items_by_name.setdefault(name, {}).update(dict.fromkeys(items))
     for item, each in origins.items():
-        for name in (name for origin in each.all for name in names_of(origin)):
+        for name in (name for origin in each.all for name in _origin_names(origin)):
             items_by_name.setdefault(name, {})[item] = None
     return {name: tuple(items) for name, items in items_by_name.items()}
 
 
-def names_of(origin: Origin) -> tuple[str, ...]:
+def _origin_names(origin: Origin) -> tuple[str, ...]:
     """The names by which a user may mean a node of the model: its own, those of its results."""
     return (*((origin.name,) if origin.name else ()), *origin.results)
 
 
-def types_to_quantize(config: QuantizationConfig, types: Set[str]) -> frozenset[str]:
+def _types_to_quantize(config: QuantizationConfig, types: Set[str]) -> frozenset[str]:
     """The operators that ``op_types_to_quantize`` names; none: all.
 
     Lists for many models name operators that one model does not have.  Raises
@@ -116,12 +116,12 @@ def types_to_quantize(config: QuantizationConfig, types: Set[str]) -> frozenset[
     """
     chosen = frozenset(config.op_types_to_quantize or ())
     for entry in config.op_types_to_quantize or ():
-        if chosen.isdisjoint(types) or not is_operator(entry):
+        if chosen.isdisjoint(types) or not _is_operator(entry):
             check_type(entry, types)
     return chosen
 
 
-def is_operator(op_type: str) -> bool:
+def _is_operator(op_type: str) -> bool:
     """Whether there is such an operator, in quantglow or in ONNX."""
     # Imported here because a process that only runs models needs no onnx.
     from quantglow.importer.onnx import knows_operator
@@ -135,10 +135,10 @@ def check_type(entry: str, types: Set[str]) -> None:
         listed = ", ".join(sorted(types)[:MOST_LISTED])
         more = ", …" if len(types) > MOST_LISTED else ""
         remedy = f"give an operator type of the model: {listed}{more}"
-        raise _unmatched(f"op type {entry!r}", entry, types, remedy)
+        raise _unmatched_error(f"op type {entry!r}", entry, types, remedy)
 
 
-def matching(
+def match_names(
     entry: str,
     names: Mapping[str, Sequence[Named]],
     validate: bool = True,
@@ -165,7 +165,7 @@ def matching(
         matches = [nodes for name, nodes in names.items() if fnmatchcase(name, entry)]
     if not matches and validate:
         near = names.keys() if model_names is None else model_names
-        raise _unmatched(f"{option}: entry {entry!r}", entry.removeprefix("re:"), near, NAMES)
+        raise _unmatched_error(f"{option}: entry {entry!r}", entry.removeprefix("re:"), near, NAMES)
     return [node for nodes in matches for node in nodes]
 
 
@@ -174,7 +174,7 @@ def _add(reasons: dict[Named, str], nodes: Iterable[Named], reason: str) -> None
         reasons.setdefault(node, reason)
 
 
-def _unmatched(subject: str, entry: str, names: Set[str], remedy: str) -> IgnoredScopeError:
+def _unmatched_error(subject: str, entry: str, names: Set[str], remedy: str) -> IgnoredScopeError:
     near = get_close_matches(entry, sorted(names), 3, cutoff=0.5)
     hint = f"did you mean {', '.join(map(repr, near))}?" if near else "nothing looks like it."
     return IgnoredScopeError(f"{subject} matches no node of the model; {hint} Remedy: {remedy}.")

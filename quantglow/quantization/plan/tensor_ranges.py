@@ -33,7 +33,7 @@ from quantglow.profiling import Profile, Range, choose_range
 from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.specials import NONE, Specials, node_specials, shows_specials
 from quantglow.quantization.options import QuantizationConfig
-from quantglow.quantization.plan.eligibility import Function, function_of
+from quantglow.quantization.plan.eligibility import Function, unary_function
 from quantglow.quantization.plan.params import activation_element
 from quantglow.support.arrays import Array
 
@@ -75,10 +75,12 @@ def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) ->
             ranges[node] = choose_range(histogram, *arguments)
             if config.method == "auto":
                 ranges[node] = _with_spare(ranges[node], node, profile)
-    return ranges | live_ranges(graph, ranges)
+    return ranges | _live_ranges(graph, ranges)
 
 
-def element_of(profile: Profile, config: QuantizationConfig, name: str) -> ElementType | None:
+def calibrated_element(
+    profile: Profile, config: QuantizationConfig, name: str
+) -> ElementType | None:
     """The integer type of a value that is not in the graph, by its calibrated range."""
     if name not in profile or profile.histograms[name].specials:
         return None
@@ -108,11 +110,12 @@ def _values_by_channel(node: Node, profile: Profile) -> float:
 def _with_spare(values: Range, node: Node, profile: Profile) -> Range:
     if node.has(Trait.KEEPS_QUANTIZATION) or not node.operands:
         return values  # Its operands have room already; inputs are what they are.
+    # A new value exceeds the largest of n with probability 1 / (n + 1).
     wider = 1 + min(SPARE / _values_by_channel(node, profile), MAX_SPARE)
     return Range(values.low * wider, values.high * wider)
 
 
-def live_ranges(graph: Graph, ranges: Mapping[Node, Range]) -> dict[Node, Range]:
+def _live_ranges(graph: Graph, ranges: Mapping[Node, Range]) -> dict[Node, Range]:
     """The narrower ranges of values whose readers are all functions with flat ends."""
     outputs = {node for _, node in graph.outputs}
     narrower = {}
@@ -120,7 +123,7 @@ def live_ranges(graph: Graph, ranges: Mapping[Node, Range]) -> dict[Node, Range]
         readers = graph.users[node]
         if isinstance(node, Constant) or node in outputs or not readers:
             continue
-        functions = [function_of(reader) for reader in readers]
+        functions = [unary_function(reader) for reader in readers]
         parts = [live(f[1], whole) for f in functions if f is not None and f[0] is node]
         if len(parts) == len(readers):
             narrower[node] = reduce(Range.union, parts)

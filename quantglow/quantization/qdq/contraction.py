@@ -21,7 +21,7 @@ from quantglow.ir.ops.arithmetic import dequantize
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.unary import Fusible
 from quantglow.ir.types import DType, ElementType, QuantParams
-from quantglow.quantization.plan.params import QuantizedWeights, centered, exact_weights
+from quantglow.quantization.plan.params import QuantizedWeights, center_weights, exact_weights
 from quantglow.quantization.qdq.operators import computes, integers_below
 from quantglow.quantization.rules import integer_operands, operand_names
 from quantglow.support.arrays import Array
@@ -117,15 +117,15 @@ def real_bias(node: Contraction) -> Array | None:
     return b.value if isinstance(b, Constant) else None
 
 
-def integers_of(node: Node, residual: bool = False) -> Integers | None:
+def _integer_contraction(node: Node, residual: bool = False) -> Integers | None:
     """The node as a contraction of int8 with int8 weights, or None.  ``residual``: whether it may
     have a residual of integers.
     """
-    pair = centered_integers(node, residual)
+    pair = _centered_integers(node, residual)
     return None if pair is None or pair[1].any() else pair[0]
 
 
-def centered_integers(node: Node, residual: bool = False) -> tuple[Integers, Array] | None:
+def _centered_integers(node: Node, residual: bool = False) -> tuple[Integers, Array] | None:
     """The node as a contraction of int8 with int8 weights, and for each channel the difference from
     the model's weights less their zero points; or None.
     """
@@ -136,7 +136,7 @@ def centered_integers(node: Node, residual: bool = False) -> tuple[Integers, Arr
         return None
     if isinstance(node, Conv) and node.residual is not None and not residual:
         return None
-    stored = centered(node.w.x)
+    stored = center_weights(node.w.x)
     if stored is None:
         return None
     weights, less, scales = stored
@@ -152,7 +152,7 @@ def fuse_contraction(node: Node, uses: Uses) -> Node | None:
         return None
     if not uses.single(node.x):
         return None
-    integers = integers_of(node.x, residual=True)
+    integers = _integer_contraction(node.x, residual=True)
     changes: dict[str, Any] = {"name": node.name, "out": node.out}
     if isinstance(node.x, Conv) and node.x.residual is not None:
         changes["residual"] = integers_below(node.x.residual)
@@ -178,7 +178,7 @@ def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
         residual = integers_below(other)
         if not isinstance(conv, Conv) or not uses.single(conv) or not computes(residual):
             continue
-        integers = integers_of(conv) if conv.is_bare else None
+        integers = _integer_contraction(conv) if conv.is_bare else None
         if integers is not None and conv.type.shape == other.type.shape:
             return integers, residual
     return None, None
@@ -206,7 +206,7 @@ def contract_integers(node: Node, uses: Uses) -> Node | None:
     its scale.  A bias that is not stored in steps of the sum is added in float, and so is the sum
     of x times the amount by which the weights are too low.
     """
-    pair = centered_integers(node)
+    pair = _centered_integers(node)
     if pair is None or not isinstance(node, Contraction):
         return None
     integers, less = pair
@@ -216,7 +216,7 @@ def contract_integers(node: Node, uses: Uses) -> Node | None:
     real = np.zeros(integers.scales.shape) if node.b is None else real_bias(node)
     if real is None:
         return None
-    inputs = sum_of_inputs(integers, uses) if less.any() else None
+    inputs = _sum_of_inputs(integers, uses) if less.any() else None
     name = uses.fresh(f"{node.name}:sum")
     sums = integers.build(np.zeros(integers.scales.shape), uses, name=name, **BARE)
     if sums is None or (less.any() and inputs is None):
@@ -247,7 +247,7 @@ def behind(node: Contraction, x: Node, uses: Uses) -> Node:
     return value
 
 
-def sum_of_inputs(integers: Integers, uses: Uses) -> Node | None:
+def _sum_of_inputs(integers: Integers, uses: Uses) -> Node | None:
     """The sum of the elements of x in a window, as reals [..., 1].
 
     None for products of groups: each needs a sum of its own, and float is faster than both.
@@ -264,10 +264,12 @@ def sum_of_inputs(integers: Integers, uses: Uses) -> Node | None:
 def fold_scales(node: Node, uses: Uses) -> Node | None:
     """Conv(x, Dequantize(w), b) * s + t -> Conv(x, Dequantize(w'), b * s + t), w' of scale * |s|"""
     scaling = affine(node)
-    integers = None if scaling is None else integers_of(scaling[0])
+    integers = None if scaling is None else _integer_contraction(scaling[0])
     if scaling is None or integers is None:
         return None
-    return scaled(node, *scaling, QuantizedWeights(integers.weights, integers.scales, None), uses)
+    return _scale_product(
+        node, *scaling, QuantizedWeights(integers.weights, integers.scales, None), uses
+    )
 
 
 @rewrite_pass("fold-stored-scales")
@@ -276,10 +278,14 @@ def fold_stored_scales(node: Node, uses: Uses) -> Node | None:
     scaling = affine(node)
     w = None if scaling is None else scaling[0].w
     weights = exact_weights(w.x) if isinstance(w, Dequantize) else None
-    return None if scaling is None or weights is None else scaled(node, *scaling, weights, uses)
+    return (
+        None
+        if scaling is None or weights is None
+        else _scale_product(node, *scaling, weights, uses)
+    )
 
 
-def scaled(
+def _scale_product(
     node: Node, product: Contraction, scale: Array, shift: Array, w: QuantizedWeights, uses: Uses
 ) -> Node | None:
     """The product with factors in the scales of its weights, under the name of the node."""
@@ -323,7 +329,7 @@ def float_notes(graph: Graph) -> tuple[str, ...]:
     """A line for each reason: the number of such products, and the names of the first ones."""
     names_by_reason: dict[str, list[str]] = {}
     for node in graph.nodes:
-        if (reason := reason_of(node)) is not None:
+        if (reason := _refusal_reason(node)) is not None:
             names_by_reason.setdefault(reason, []).append(node.name)
     return tuple(
         f"{len(names)} product(s) between roundings compute in float, {reason}: "
@@ -332,7 +338,7 @@ def float_notes(graph: Graph) -> tuple[str, ...]:
     )
 
 
-def reason_of(node: Node) -> str | None:
+def _refusal_reason(node: Node) -> str | None:
     """Why a product of quantized operands is not one of integers; None for all other nodes."""
     if not isinstance(node, Contraction | MatMul):
         return None
@@ -346,6 +352,6 @@ def reason_of(node: Node) -> str | None:
     if isinstance(node, MatMul):
         return "one operand not being quantized"
     return (
-        "their weights not being int8 with a scale for each output channel, around a zero point "
-        "of int8 where they are in groups"
+        "their weights not being int8 with a scale for each output channel, around a zero "
+        "point of int8 where they are in groups"
     )

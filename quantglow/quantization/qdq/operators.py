@@ -28,8 +28,8 @@ from quantglow.ir.ops.arithmetic import dequantize, quantization, quantize, repr
 from quantglow.ir.ops.binary import Binary
 from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.types import DType, ElementType
-from quantglow.quantization.plan.eligibility import composed, function_of, ineligibility
-from quantglow.quantization.rules import rule_of
+from quantglow.quantization.plan.eligibility import compose, ineligibility, unary_function
+from quantglow.quantization.rules import find_rule
 from quantglow.transforms.float.layout import per_axis
 from quantglow.transforms.rewrite import Uses, rewrite_pass
 
@@ -61,14 +61,14 @@ def merge_roundings(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Quantize) or per_axis(node):
         return None
     if isinstance(node.x, Table) and uses.single(node.x) and node.x.type.dtype.is_float:
-        return rounded_table(node.x, node, uses)
+        return _round_table(node.x, node, uses)
     x = integers_below(node.x)
     if x is None:
         return None
     return x if x.type == node.type else Rescale(name=node.name, x=x, out=node.out)
 
 
-def rounded_table(table: Table, node: Quantize, uses: Uses) -> Node | None:
+def _round_table(table: Table, node: Quantize, uses: Uses) -> Node | None:
     """Quantize(Table(x)) -> Table(x)"""
     if not isinstance(table.table, Constant):
         return None
@@ -88,12 +88,12 @@ def raise_quantize(node: Node, uses: Uses) -> Node | None:
     f = node.x
     if not f.has(Trait.CHOOSES) or not uses.single(f):
         return None
-    rounded = {x: rounded_operand(x, node.out, uses) for x in f.operands}
+    rounded = {x: _round_operand(x, node.out, uses) for x in f.operands}
     moved = f.with_operands(tuple(rounded[x] for x in f.operands))
     return replace(moved, name=node.name)
 
 
-def rounded_operand(x: Node, out: ElementType, uses: Uses) -> Node:
+def _round_operand(x: Node, out: ElementType, uses: Uses) -> Node:
     name = uses.fresh(f"{x.name}:q")
     if isinstance(x, Constant):
         value = Quantize(name=name, x=x, out=out).evaluate(x.value)
@@ -112,14 +112,14 @@ def lower_dequantize(node: Node, uses: Uses) -> Node | None:
         return None
     operands = tuple(x for x in integers if x is not None)
     if all(isinstance(x, Constant) for x in operands):
-        return moved_constant(node, operands[0], uses)
-    if isinstance(node, Pad) and not pads_exactly(node, operands[0]):
+        return _move_constant(node, operands[0], uses)
+    if isinstance(node, Pad) and not _pads_exactly(node, operands[0]):
         return None
     name = uses.fresh(f"{node.name}:q")
     return Dequantize(name=node.name, x=replace(node.with_operands(operands), name=name))
 
 
-def moved_constant(node: Node, x: Node, uses: Uses) -> Node | None:
+def _move_constant(node: Node, x: Node, uses: Uses) -> Node | None:
     """Reshape or Transpose of known integers."""
     if not isinstance(x, Constant) or not isinstance(node, Reshape | Transpose):
         return None
@@ -128,7 +128,7 @@ def moved_constant(node: Node, x: Node, uses: Uses) -> Node | None:
     return Dequantize(name=node.name, x=Constant(name=name, value=value, element=x.element))
 
 
-def pads_exactly(node: Pad, x: Node) -> bool:
+def _pads_exactly(node: Pad, x: Node) -> bool:
     """Whether the padding is one of the reals that the integers stand for."""
     code = np.array(representable(x.type, node.value))
     return float(dequantize(code, quantization(x.type))) == node.value
@@ -161,7 +161,7 @@ def real_operands(node: Node, uses: Uses) -> Node | None:
 
 
 @dataclass
-class Site:
+class FusionSite:
     """A float operator between Dequantize and Quantize, as the rules of the quantizer see it."""
 
     node: Node
@@ -183,9 +183,9 @@ class Site:
 
     def is_int8(self, node: Node) -> bool:
         """Whether a function may be skipped on the way up: nothing else reads it."""
-        return node is self.node or (function_of(node) is not None and self.uses.single(node))
+        return node is self.node or (unary_function(node) is not None and self.uses.single(node))
 
-    def decided(self, node: Node, x: ElementType) -> None:
+    def decided_operands(self, node: Node, x: ElementType) -> None:
         """Nothing: the model has its integers in itself."""
 
     def real(self, node: Node) -> Node:
@@ -207,34 +207,34 @@ class Site:
 def fuse_operator(node: Node, uses: Uses) -> Node | None:
     """Quantize(f(Dequantize(x), …)) -> f(x, …) in int8; MatMul also without the Quantize"""
     if isinstance(node, MatMul) and node.out is None:
-        return fused(node, Site(node, None, uses))
+        return _integer_form(node, FusionSite(node, None, uses))
     if not isinstance(node, Quantize) or per_axis(node) or not computes(node):
         return None
     f = node.x
     if isinstance(f, MatMul) and f.out is None and not f.type.quant and uses.single(f):
-        integers = fused(f, Site(f, node.out, uses)) or with_result(f, node.out)
+        integers = _integer_form(f, FusionSite(f, node.out, uses)) or _with_result(f, node.out)
     elif not uses.single(f) or isinstance(f, Contraction) or f.has(Trait.CHOOSES):
         return None
     else:
-        integers = fused(f, Site(f, node.out, uses))
+        integers = _integer_form(f, FusionSite(f, node.out, uses))
     is_operand = integers in uses.counts  # if a function changes nothing
     return integers if integers is None or is_operand else replace(integers, name=node.name)
 
 
-def with_result(product: MatMul, out: ElementType) -> Node | None:
+def _with_result(product: MatMul, out: ElementType) -> Node | None:
     """An int8 product that gives float so far, rounded."""
     return replace(product, out=out) if computes(product.x) and computes(product.y) else None
 
 
-def fused(f: Node, site: Site) -> Node | None:
+def _integer_form(f: Node, site: FusionSite) -> Node | None:
     """The int8 form of ``f``, if it has one and its operands are int8."""
-    rule = rule_of(type(f))
+    rule = find_rule(type(f))
     if rule is None or ineligibility(f):
         return None
-    if function_of(f) is not None:
-        return tabulated(f, site)
+    if unary_function(f) is not None:
+        return _tabulate_codes(f, site)
     integers = [x for x in f.operands if computes(integers_below(x))]
-    constants = [x for x in f.operands if isinstance(x, Constant)] if takes_constants(f) else []
+    constants = [x for x in f.operands if isinstance(x, Constant)] if _takes_constants(f) else []
     if isinstance(f, Softmax) and not all(map(is_int8, map(integers_below, f.operands))):
         return None
     if not integers or len(integers) + len(constants) < len(f.operands):
@@ -242,11 +242,11 @@ def fused(f: Node, site: Site) -> Node | None:
     return rule(f, site)
 
 
-def tabulated(f: Node, site: Site) -> Node | None:
+def _tabulate_codes(f: Node, site: FusionSite) -> Node | None:
     """A table of the results for all codes, in the float32 steps of the operators themselves; or
     the operand, if the results are its codes.
     """
-    source, function = composed(f, site.is_int8)
+    source, function = compose(f, site.is_int8)
     x, out = integers_below(source), site.element(f)
     if x is None or not computes(x):
         return None
@@ -261,6 +261,6 @@ def tabulated(f: Node, site: Site) -> Node | None:
     return Table(name=f.name, x=x, table=table, out=out, function=f.op)
 
 
-def takes_constants(f: Node) -> bool:
+def _takes_constants(f: Node) -> bool:
     """Whether the int8 form takes float Constants as they are."""
     return isinstance(f, Binary) or f.op in ("PRelu", "LayerNormalization")

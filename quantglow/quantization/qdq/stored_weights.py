@@ -104,9 +104,9 @@ def keep_stored_weights(node: Node, uses: Uses) -> Node | None:
     """Gemm(x, Dequantize(Constant)) -> GroupedMatMul, likewise MatMul"""
     match node:
         case Gemm(x=x, w=Dequantize(x=Constant() as stored), b=b) if node.is_bare:
-            packed = packed_weights(stored)
+            packed = _as_packed_weights(stored)
         case MatMul(x=x, y=Dequantize(x=Constant() as stored), out=None):
-            packed, b = packed_weights(stored), None
+            packed, b = _as_packed_weights(stored), None
         case _:
             return None
     if packed is None or not x.type.dtype.is_float:
@@ -115,11 +115,11 @@ def keep_stored_weights(node: Node, uses: Uses) -> Node | None:
     if x.type.rank != 2:
         x = Reshape(name=uses.fresh(f"{node.name}:rows"), x=x, shape=rows)
     name = node.name if len(shape) == 2 else uses.fresh(f"{node.name}:product")
-    product = grouped(name, x, packed, b, uses)
+    product = _grouped_product(name, x, packed, b, uses)
     return product if len(shape) == 2 else Reshape(name=node.name, x=product, shape=shape)
 
 
-def grouped(name: str, x: Node, packed: PackedWeights, b: Node | None, uses: Uses) -> Node:
+def _grouped_product(name: str, x: Node, packed: PackedWeights, b: Node | None, uses: Uses) -> Node:
     """The product with packed weights."""
 
     def constant(tag: str, array: Array | None) -> Constant | None:
@@ -134,7 +134,7 @@ def grouped(name: str, x: Node, packed: PackedWeights, b: Node | None, uses: Use
     )
 
 
-def packed_weights(stored: Constant) -> PackedWeights | None:
+def _as_packed_weights(stored: Constant) -> PackedWeights | None:
     """Integers [K, N] with one scale for all or for each column as one group for each column; None
     for others."""
     quant = stored.type.quant
@@ -176,7 +176,7 @@ def look_up_stored_rows(node: Node, uses: Uses) -> Node | None:
     if quant is None or stored.type.dtype is not DType.I8 or isinstance(indices, Constant):
         return None
 
-    def gathered(tag: str, array: Array, along: int) -> Node:
+    def gather(tag: str, array: Array, along: int) -> Node:
         table = Constant(name=uses.fresh(f"{node.name}:{tag}"), value=array)
         name = uses.fresh(f"{node.name}:{tag}-rows")
         return Gather(name=name, x=table, indices=indices, axis=along)
@@ -186,14 +186,14 @@ def look_up_stored_rows(node: Node, uses: Uses) -> Node | None:
         if quant.axis == axis:
             place = slice(axis, axis + indices.type.rank)
             ones[place] = indices.type.shape
-            rows = gathered(tag, array, 0)
+            rows = gather(tag, array, 0)
             name = uses.fresh(f"{node.name}:{tag}-as")
             return Reshape(name=name, x=rows, shape=tuple(ones))
         if quant.axis is not None:
             ones[quant.axis + (indices.type.rank - 1) * (quant.axis > axis)] = len(array)
         return Constant(name=uses.fresh(f"{node.name}:{tag}"), value=array.reshape(ones))
 
-    codes = gathered("codes", (stored.value.astype(np.int16) + 128).astype(np.uint8), axis)
+    codes = gather("codes", (stored.value.astype(np.int16) + 128).astype(np.uint8), axis)
     points = parameter("zero_points", tuple(z + 128.0 for z in quant.zero_points))
     value = fn("mul", fn("sub", fn("float", arg(0)), arg(1)), arg(2))
     args = (codes, points, parameter("scales", quant.scales))
@@ -219,13 +219,13 @@ def stored_constants(node: Node, uses: Uses) -> Node | None:
     """Dequantize(Constant) -> StoredConstant, and what is moved of it"""
     match node:
         case Dequantize(x=Constant() as integers):
-            return StoredConstant(name=node.name, value=real_value(node), integers=integers)
+            return StoredConstant(name=node.name, value=_real_value(node), integers=integers)
         case Reshape(x=StoredConstant()) | Transpose(x=StoredConstant()):
-            return StoredConstant(name=node.name, value=real_value(node))
+            return StoredConstant(name=node.name, value=_real_value(node))
     return None
 
 
-def real_value(node: Node) -> Array:
+def _real_value(node: Node) -> Array:
     """The value of a node whose operand is a Constant."""
     (x,) = node.operands
     assert isinstance(x, Constant)

@@ -90,7 +90,7 @@ class LayerProduct:
             part = slice(start, start + step)
             yield self._columns(windows[:, part]), *(self.by_group(r[:, part]) for r in results)
 
-    def thinned(self, x: Array, every: int, first: int) -> tuple[Array, Pair, int]:
+    def thin_rows(self, x: Array, every: int, first: int) -> tuple[Array, Pair, int]:
         """Padded float32 images and the strides with which a Conv gives one of ``every`` lines of
         its result, and the first one of these; ``first`` modulo ``every``.
         """
@@ -131,7 +131,7 @@ class LayerProduct:
 
 
 @dataclass(frozen=True)
-class Errors:
+class RoundingErrors:
     """Errors of each channel, float64 [G, O/G], in units squared.
 
     data      mean square of ``y - x @ (steps * integers)`` less its mean, relative to the target's
@@ -141,13 +141,13 @@ class Errors:
     data: Array
     expected: Array
 
-    def not_above(self, other: Errors) -> Array:
+    def not_above(self, other: RoundingErrors) -> Array:
         """bool [G, O/G]: whether neither error is larger than the other's."""
         return np.asarray((self.data <= other.data) & (self.expected <= other.expected))
 
-    def where(self, chosen: Array, other: Errors) -> Errors:
+    def where(self, chosen: Array, other: RoundingErrors) -> RoundingErrors:
         """These errors where chosen, the other's elsewhere."""
-        return Errors(
+        return RoundingErrors(
             np.where(chosen, self.data, other.data),
             np.where(chosen, self.expected, other.expected),
         )
@@ -194,7 +194,7 @@ class Layer:
     per_channel: bool = True
     dtype: DType = DType.I8
     slope: Array | None = None
-    error_sums: Errors | None = None
+    error_sums: RoundingErrors | None = None
 
     @property
     def moments(self) -> Moments:
@@ -218,10 +218,11 @@ class Layer:
         """The target in these steps, float32."""
         return np.asarray(self.target * (self.unit / steps).astype(np.float32))
 
-    def errors(self, integers: Array, steps: Array, slope: Array) -> Errors:
+    def errors(self, integers: Array, steps: Array, slope: Array) -> RoundingErrors:
         """The errors of other integers."""
         statistics, distance = self.statistics, self.in_units(integers, steps) - self.target
 
+        # The error on the data is a parabola: that of target + d is d' C d + slope' d larger.
         def of_outputs(part: slice) -> tuple[Array, Array]:
             apart = distance[..., part]
             product = statistics.covariance @ apart
@@ -231,9 +232,9 @@ class Layer:
 
         parts = each(of_outputs, halves(distance.shape[-1]))
         data, expected = (np.concatenate(sums, axis=1) for sums in zip(*parts, strict=True))
-        return Errors(data, expected)
+        return RoundingErrors(data, expected)
 
-    def taking(self, integers: Array, steps: Array) -> Layer:
+    def take_integers(self, integers: Array, steps: Array) -> Layer:
         """The layer with these integers in the channels where they make the smaller error, on the
         data and as expected, and where the accumulator cannot overflow.
         """
@@ -266,7 +267,7 @@ class Layer:
         means = self.moments.x_mean.astype(np.float32)[:, None] @ (weights - self.weights)
         return np.asarray(self.real_bias + self.moments.missing_mean[:, None] - means * self.unit)
 
-    def aiming_at(self, target: Array) -> Layer:
+    def retarget(self, target: Array) -> Layer:
         """The layer with another target, and the steps that reach its largest weights.  It is
         rounded to nearest in the channels where that is better already.
         """
@@ -276,7 +277,7 @@ class Layer:
         reach = quantized.scales.astype(np.float64).reshape(1, 1, -1) * self.x.scale
         by_group = self.product.by_group
         moved = replace(self, target=target, reach=by_group(reach), slope=None, error_sums=None)
-        return moved.taking(by_group(quantized.weights).astype(np.float32), moved.reach)
+        return moved.take_integers(by_group(quantized.weights).astype(np.float32), moved.reach)
 
 
 def _sums(values: Array) -> Array:

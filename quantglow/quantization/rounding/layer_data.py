@@ -58,7 +58,7 @@ class LayerData:
 
         They are added up where there is no need to try on one half what was fitted on the other.
         """
-        terms = terms_of(self.node, real)
+        terms = _real_terms(self.node, real)
         product, samples = LayerProduct(self.node), range(len(self.evaluator.samples))
         group, k, _ = product.shape
         size = sum(array.size for array in self.target.arrays) * self.total // len(samples)
@@ -75,7 +75,7 @@ class LayerData:
         is_depthwise = isinstance(self.node, Conv) and self.node.depthwise
         takes_native = second and is_depthwise and self.node.x.type.dtype.nbytes == 1
 
-        def counted(half: range) -> Moments:
+        def count(half: range) -> Moments:
             parts = self.evaluator.parts(half, together)
             if native is not None and takes_native:
                 return self._depthwise(native, terms, parts, stride)
@@ -84,7 +84,7 @@ class LayerData:
                 self._add(moments, terms, part, stride, first)
             return moments
 
-        halves = tuple(each(counted, [samples[::2], samples[1::2]]))
+        halves = tuple(each(count, [samples[::2], samples[1::2]]))
         split = "adapt-weights" in self.techniques and adaptable(rows // stride // 2, k)
         if second and split and self.total >= MIN_TO_SPLIT:
             return halves
@@ -139,7 +139,7 @@ class LayerData:
         sums, count = native.no_moments(kernel, channels), 0
         for first, part in enumerate(parts, self.first // 2):
             node, x, others = self._read_part(part)
-            images, strides, start = LayerProduct(node).thinned(x, stride, first)
+            images, strides, start = LayerProduct(node).thin_rows(x, stride, first)
             y, *residuals = (np.ascontiguousarray(other[:, start::stride]) for other in others)
             now = conv2d(Images.of(images), weights, strides, node.dilations, node.group, ends=ends)
             for residual in residuals:
@@ -152,13 +152,13 @@ class LayerData:
         return moments
 
 
-def terms_of(node: Any, real: Any) -> tuple[Array, Array]:
+def _real_terms(node: Any, real: Any) -> tuple[Array, Array]:
     """The real weights and bias of a layer by group, for an input in steps; float32."""
     weights = LayerProduct(node).matrix(real.w.value * np.float32(node.x.type.params.scale))
-    return weights, bias_of(node, real).astype(np.float32)
+    return weights, real_bias(node, real).astype(np.float32)
 
 
-def bias_of(node: Any, real: Any) -> Array:
+def real_bias(node: Any, real: Any) -> Array:
     """The real bias of a layer, float64 [G, 1, O/G]."""
     outputs = node.type.shape[-1]
     bias = np.zeros((1, outputs)) if real.b is None else real.b.value.reshape(1, outputs)
@@ -168,7 +168,7 @@ def bias_of(node: Any, real: Any) -> Array:
 def plain_layer(node: Any, real: Any, statistics: Statistics, per_channel: bool) -> Layer:
     """The layer as plain rounding left it; ``real`` is the float node."""
     product, x = LayerProduct(node), node.x.type.params
-    weights, bias = terms_of(node, real)[0], bias_of(node, real)
+    weights, bias = _real_terms(node, real)[0], real_bias(node, real)
     scales = np.asarray(node.w.type.params.scales) * x.scale
     steps = product.by_group(np.broadcast_to(scales, (1, node.type.shape[-1])))
     in_steps = weights / steps.astype(np.float32)

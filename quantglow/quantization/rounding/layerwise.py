@@ -9,7 +9,7 @@ bounds the number of samples.
 
 Accuracy control quantizes many times, and most layers come again.  An improved layer is a pure
 function of the int8 graph before it, and of the float graph and the samples, which stay the same
-for one ``Cache``.
+for one ``RoundingCache``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from quantglow.quantization.rounding.layer_data import plain_layer
 from quantglow.quantization.rounding.moments import Statistics
 from quantglow.quantization.rounding.sample_runs import (
     Ends,
-    Improved,
-    LayerRuns,
+    RoundedLayers,
+    RoundingRuns,
     RoundingTask,
     SampleRuns,
 )
@@ -61,12 +61,12 @@ FED_BACK = frozenset({"round-weights", "search-scales"})
 
 STAGE = "accuracy recovery"
 
-Begin = Callable[[RoundingTask, Sequence[Feeds], Sequence[Feeds]], LayerRuns]
+Begin = Callable[[RoundingTask, Sequence[Feeds], Sequence[Feeds]], RoundingRuns]
 """Begins the runs of a task over samples, and these with int8 graphs for their shapes."""
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RoundedNetwork:
     """An int8 graph with improved layers, and the real values of its ``ends`` and of the float
     graph's; without them if the deadline ended the run.  ``note``: what it left.
     """
@@ -77,19 +77,19 @@ class Recovered:
     note: str = ""
 
 
-def recover(
+def round_layers(
     graph: Graph,
     int8: Graph,
     samples: Sequence[Feeds],
     techniques: Sequence[str],
     per_channel: bool = True,
     progress: bool | str = False,
-    cache: Cache | None = None,
+    cache: RoundingCache | None = None,
     int8_samples: Sequence[Feeds] | None = None,
     ends: Sequence[str] = (),
     deadline: Deadline = NEVER,
     begin: Begin = SampleRuns,
-) -> Recovered:
+) -> RoundedNetwork:
     """``int8`` with weights and biases that bring it closer to ``graph`` on the samples.
 
     ``int8`` is the quantized form of ``graph``; ``techniques`` are names of ``TECHNIQUES``.
@@ -100,17 +100,17 @@ def recover(
     The layers that are left at the deadline, or at Ctrl-C, keep their plain rounding.
     """
     if not samples or not (techniques or ends):
-        return Recovered(int8)
-    cache = cache or Cache()
+        return RoundedNetwork(int8)
+    cache = cache or RoundingCache()
     task = RoundingTask(graph, int8, frozenset(techniques), cache.lookup(int8), ends)
-    improved, layers = Improved(task), task.layers
+    improved, layers = RoundedLayers(task), task.layers
     with side_by_side():
         runs = begin(task, samples, int8_samples or samples)
         try:
             for name in show(layers, "Recovering accuracy", progress):
                 if deadline.is_over:
                     break
-                improved.operands[name] = _improved(task, name, runs, improved, per_channel)
+                improved.operands[name] = _improve_layer(task, name, runs, improved, per_channel)
                 runs.improve(name, improved.operands[name])
             is_whole = len(improved.operands) == len(layers) and not deadline.is_over
             int8_ends, float_ends = runs.ends() if is_whole else ((), ())
@@ -120,15 +120,15 @@ def recover(
     rounded = {name: improved.nodes[int8.by_name(name)] for name in improved.operands}
     cache.add(int8, rounded)
     if is_whole:
-        return Recovered(result, int8_ends, float_ends)
+        return RoundedNetwork(result, int8_ends, float_ends)
     left = len(layers) - len(improved.operands)
     count = len(layers) + len(task.rounded)
     note = deadline.note(STAGE, f"{left} of {count} layers have weights rounded to nearest")
-    return Recovered(result, note=note if left else "")
+    return RoundedNetwork(result, note=note if left else "")
 
 
-def _improved(
-    task: RoundingTask, name: str, runs: LayerRuns, improved: Improved, per_channel: bool
+def _improve_layer(
+    task: RoundingTask, name: str, runs: RoundingRuns, improved: RoundedLayers, per_channel: bool
 ) -> Operands:
     """The improved operands of the next layer."""
     node: Any = task.int8.by_name(name)
@@ -161,8 +161,9 @@ def _operands(node: Any, layer: Layer, names: Mapping[str, str]) -> Operands:
 
 
 @dataclass
-class Cache:
-    """The layers that ``recover`` improved for one float graph and its samples, by ``signatures``.
+class RoundingCache:
+    """The layers that ``round_layers`` improved for one float graph and its samples, by
+    ``signatures``.
 
     Most models are recovered once, so signatures are made when a second graph is looked up.
     """

@@ -213,7 +213,7 @@ class Statistics:
 def lower_factors(matrices: Array) -> Array:
     """L [G, K, K] with ``L L' = matrices``, lower triangular."""
     if len(matrices) == 1:
-        return _factored(matrices[0])[0][None]
+        return _factor(matrices[0])[0][None]
     try:
         return np.asarray(np.linalg.cholesky(matrices))
     except np.linalg.LinAlgError:
@@ -225,7 +225,7 @@ def solutions(matrices: Array, right: Array) -> Array:
     if len(matrices) > 1:
         # Groups are small: the overhead of a call for each exceeds its computation.
         return np.asarray(np.linalg.solve(matrices, right))
-    return _substituted(*_factored(matrices[0]), right[0])[None]
+    return _substitute(*_factor(matrices[0]), right[0])[None]
 
 
 @dataclass(frozen=True)
@@ -241,17 +241,20 @@ class Feedback:
 def feedback(metric: Array) -> Feedback:
     """The feedback of a metric; inputs with the largest variances come first."""
     variances = np.diagonal(metric, axis1=1, axis2=2)
+    # As with act-order of GPTQ's code: what costs most is rounded while most inputs are left to
+    # make up for it.
     order = np.argsort(-variances, axis=1, kind="stable")[:, :, None]
     return Feedback(order, unit_factors(metric, order))
 
 
 def unit_factors(metric: Array, order: Array) -> Array:
     """F with ``metric = F D F'`` in the given order [G, K, 1], F unit upper triangular."""
-    factor = lower_factors(_reordered(metric, order[:, ::-1]))[:, ::-1, ::-1]
+    # The lower factor of the reversed matrix, reversed, is upper: metric = U U', F = U / diag(U).
+    factor = lower_factors(_reorder(metric, order[:, ::-1]))[:, ::-1, ::-1]
     return np.asarray(factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :])
 
 
-def _reordered(metric: Array, order: Array) -> Array:
+def _reorder(metric: Array, order: Array) -> Array:
     if len(metric) == 1:
         rows = metric[0].take(order[0, :, 0], axis=0)
         return np.asarray(rows.take(order[0, :, 0], axis=1))[None]
@@ -259,7 +262,7 @@ def _reordered(metric: Array, order: Array) -> Array:
     return np.take_along_axis(rows, order.transpose(0, 2, 1), axis=2)
 
 
-def _factored(matrix: Array) -> tuple[Array, list[Array]]:
+def _factor(matrix: Array) -> tuple[Array, list[Array]]:
     """L with ``L L' = matrix``, and the inverses of the blocks of its diagonal."""
     try:
         return _lower_by_blocks(matrix)
@@ -269,7 +272,8 @@ def _factored(matrix: Array) -> tuple[Array, list[Array]]:
 
 
 def _lower_by_blocks(matrix: Array) -> tuple[Array, list[Array]]:
-    """``_factored``: the left-looking form, one block of columns after the other."""
+    """``_factor``: the left-looking form, one block of columns after the other (Golub and Van Loan,
+    Matrix Computations, chapter 4)."""
     lower, inverses = np.zeros_like(matrix), []
     for block in _blocks(len(matrix)):
         rows, done = slice(block.start, None), slice(block.start)
@@ -281,7 +285,7 @@ def _lower_by_blocks(matrix: Array) -> tuple[Array, list[Array]]:
     return lower, inverses
 
 
-def _substituted(lower: Array, inverses: list[Array], right: Array) -> Array:
+def _substitute(lower: Array, inverses: list[Array], right: Array) -> Array:
     """X with ``L L' X = right``: forward and back substitution."""
     solution = np.empty_like(right)
     blocks = list(_blocks(len(lower)))
@@ -302,6 +306,7 @@ def inverse_of_lower(lower: Array) -> Array:
     """The inverse of a lower triangle [K, K], by halves."""
     if len(lower) <= SMALL:
         return np.asarray(np.linalg.inv(lower))
+    # The inverse of [A 0; B C] is [A^-1 0; -C^-1 B A^-1 C^-1].
     inverse, half = np.zeros_like(lower), len(lower) // 2
     inverse[:half, :half] = inverse_of_lower(lower[:half, :half])
     inverse[half:, half:] = inverse_of_lower(lower[half:, half:])

@@ -19,7 +19,7 @@ from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.rounding.layer_data import LayerData, real_values
 from quantglow.quantization.rounding.moments import Moments
 from quantglow.quantization.rounding.sampling import SampleEvaluator, SampleValues
-from quantglow.quantization.rules import Operands, renamed
+from quantglow.quantization.rules import Operands, rename_operands
 from quantglow.support.arrays import Array
 from quantglow.support.processes.workers import later
 
@@ -58,7 +58,7 @@ class RoundingTask:
         ]
 
 
-class LayerRuns(Protocol):
+class RoundingRuns(Protocol):
     """Runs over the samples, here or elsewhere."""
 
     def statistics(self, name: str) -> tuple[Moments, ...]:
@@ -78,7 +78,7 @@ class LayerRuns(Protocol):
 
 
 @dataclass
-class Improved:
+class RoundedLayers:
     """The int8 graph of a task with improved layers.
 
     ``nodes``: the nodes of the new graph, by those of the old one.
@@ -96,7 +96,7 @@ class Improved:
         b = self.new_names.fresh(f"{node.name}:b:q") if node.b is None else node.b.name
         return {"w": node.w.name, "b": b}
 
-    def moved(self, node: Node) -> Node:
+    def replace_operands(self, node: Node) -> Node:
         """The node in the new graph, with its operands from now or from before."""
         if isinstance(node, Constant):
             return node
@@ -105,14 +105,14 @@ class Improved:
             return moved
         changed: Any = self.operands.get(node.name)
         if changed is None and node.name in self.task.rounded:
-            changed = renamed(self.task.rounded[node.name], self.names(moved))
+            changed = rename_operands(self.task.rounded[node.name], self.names(moved))
         return dataclasses.replace(moved, **changed) if changed else moved
 
     def make(self, nodes: Iterable[Node]) -> None:
         """Move nodes whose operands have moved."""
         for node in nodes:
             if node not in self.nodes:
-                self.nodes[node] = self.moved(node)
+                self.nodes[node] = self.replace_operands(node)
 
     def graph(self) -> Graph:
         """The new graph; layers that were not improved keep their plain rounding."""
@@ -122,8 +122,8 @@ class Improved:
 
 @dataclass
 class SampleRuns:
-    """``LayerRuns`` over samples of this process, the float one up to the layer that the int8 one
-    has reached.
+    """``RoundingRuns`` over samples of this process, the float one up to the layer that the int8
+    one has reached.
 
     ``int8_samples``: the samples, with int8 graphs for those of other shapes.  ``total``: number of
     all samples, and ``first``: of those before these, where these are a part of them.  ``sums``:
@@ -139,7 +139,7 @@ class SampleRuns:
 
     def __post_init__(self) -> None:
         task = self.task
-        self.improved, self.names = Improved(task), set(task.layers)
+        self.improved, self.names = RoundedLayers(task), set(task.layers)
         self.floats = SampleEvaluator(task.graph, self.samples)
         self.integers = SampleEvaluator(task.int8, self.int8_samples)
         self.float_run = self._run(task.graph, self._float_values)
@@ -147,27 +147,27 @@ class SampleRuns:
         self.float_step: Callable[[], None] = self._advance_to_layer
 
     def statistics(self, name: str) -> tuple[Moments, ...]:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         run = self.int8_run
         while (node := run.graph.nodes[run.position]).name != name:
             next(iter(run))
         operands = [run.live[operand] for operand in node.operands]
         total = len(self.samples) if self.total is None else self.total
-        layer = self.improved.moved(node)
+        layer = self.improved.replace_operands(node)
         sums, techniques = self._float_sums(name), self.task.techniques
         data = LayerData(layer, operands, self.integers, sums, techniques, total, self.first)
         return data.moments(self.task.graph.by_name(name))
 
     def prefetch(self) -> None:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         self.float_step = later(self._advance_to_layer, None)
 
     def improve(self, name: str, operands: Operands) -> None:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         self.improved.operands[name] = operands
 
     def ends(self) -> tuple[Ends, Ends]:
-        """``LayerRuns``"""
+        """``RoundingRuns``"""
         task, count = self.task, range(len(self.samples))
         if not task.ends:
             return (), ()
@@ -178,7 +178,7 @@ class SampleRuns:
         return int8_ends, [[values.of(sample) for values in exact] for sample in count]
 
     def end(self) -> None:
-        """``LayerRuns``; nothing is held elsewhere."""
+        """``RoundingRuns``; nothing is held elsewhere."""
 
     def _run(
         self, graph: Graph, evaluate: Callable[[Node, Sequence[SampleValues]], SampleValues]

@@ -136,7 +136,7 @@ class Spread(Generic[Item]):
 @dataclass
 class Reservoir:
     """At most ``capacity`` of the samples added: those whose contents have the lowest digests,
-    which is as good as drawing them at random.
+    which is as good as drawing them at random (a bottom-k sample; Cohen and Kaplan, 2007).
 
     So the choice depends neither on the order of the data nor on its batches, and memory does not
     grow with their number.  Another ``seed`` draws other samples.

@@ -79,7 +79,7 @@ def adapt_weights(layer: Layer) -> Layer:
         return layer
     if not adaptable(min(half.count for half in halves), layer.product.shape[1]):
         return layer
-    return layer.aiming_at(layer.weights + _movement(layer))
+    return layer.retarget(layer.weights + _movement(layer))
 
 
 def adaptable(rows: int, inputs: int) -> bool:
@@ -146,16 +146,16 @@ def limit_dead_inputs(layer: Layer) -> Layer:
         return layer
     limits = np.where(dead & dominated, live, np.float32(np.inf))
     weights = np.clip(layer.weights, -limits, limits)
-    return replace(layer, weights=weights).aiming_at(weights)
+    return replace(layer, weights=weights).retarget(weights)
 
 
 def round_weights(layer: Layer) -> Layer:
     """The target rounded against the data, in the channels where that lowers the error."""
-    integers = rounded(layer.rounding(layer.reach), layer.statistics.feedback())
-    return layer.taking(integers, layer.reach)
+    integers = round_with_feedback(layer.rounding(layer.reach), layer.statistics.feedback())
+    return layer.take_integers(integers, layer.reach)
 
 
-def rounded(w: Array, feedback: Feedback) -> Array:
+def round_with_feedback(w: Array, feedback: Feedback) -> Array:
     """Integers in [-127, 127] near ``w`` [G, K, O], with a small ``(w - q)' metric (w - q)`` for
     the metric that ``feedback`` is of.
     """
@@ -169,6 +169,7 @@ def rounded(w: Array, feedback: Feedback) -> Array:
 def _round_in_order(w: Array, factors: Array) -> Array:
     integers, errors = np.empty_like(w), np.zeros_like(w)
     transposed = factors.transpose(0, 2, 1)
+    # Lazy batch updates (step 2 of GPTQ): errors go beyond their block in one product.
     for start in range(0, w.shape[1], BLOCK):
         block = slice(start, min(start + BLOCK, w.shape[1]))
         shifted = w[:, block] + transposed[:, block, :start] @ errors[:, :start]
@@ -189,8 +190,8 @@ def search_scales(layer: Layer) -> Layer:
     for ratio in RATIOS:
         scales = (layer.reach * (ratio / layer.x.scale)).astype(np.float32)
         steps = scales.astype(np.float64) * layer.x.scale
-        integers = rounded(layer.rounding(steps), layer.statistics.feedback())
-        layer = layer.taking(integers, steps)
+        integers = round_with_feedback(layer.rounding(steps), layer.statistics.feedback())
+        layer = layer.take_integers(integers, steps)
     return layer
 
 

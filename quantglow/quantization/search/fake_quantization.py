@@ -29,7 +29,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.types import ElementType
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.plan.int16 import is_stored
-from quantglow.quantization.plan.network_ends import behind_views, scores_of
+from quantglow.quantization.plan.network_ends import behind_views, choice_scores
 from quantglow.quantization.plan.params import quantize_weights
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.shape_variants import VariantEvaluator
@@ -65,14 +65,14 @@ def relative_noise(
 
     def run(group: tuple[Sequence[Feeds], RunCheckpoints]) -> list[list[Array]]:
         some, checkpoint = group
-        running = execution(plan, some, weights, checkpoint.resumed(ends))
+        running = execution(plan, some, weights, checkpoint.resume(ends))
         for _ in running:
             checkpoint.add(running)
         values = [value.real for value in running.run()]
         return [[value.of(index) for value in values] for index in range(len(some))]
 
     groups = in_groups(samples, peak_nbytes(plan.graph), at_once())
-    started = (checkpoints or Checkpoints()).started(plan, len(groups))
+    started = (checkpoints or Checkpoints()).start(plan, len(groups))
     results = each(run, zip(groups, started, strict=True))
     return noise_to_signal(plan.graph, list(chain.from_iterable(results)), exact)
 
@@ -95,7 +95,7 @@ def logit_outputs(graph: Graph) -> tuple[Node, ...]:
 
 def _logits(node: Node) -> Node:
     source = behind_views(node)
-    if (scores := scores_of(source)) is not None:
+    if (scores := choice_scores(source)) is not None:
         return _logits(scores)
     return _logits(source.x) if isinstance(source, Softmax | LogSoftmax | Sigmoid) else node
 
@@ -119,7 +119,7 @@ def _comparison(node: Node) -> Comparison:
     any_shift = False
     while node.operands:
         source = behind_views(node)
-        if (scores := scores_of(source)) is not None:
+        if (scores := choice_scores(source)) is not None:
             node, any_shift = scores, False
         elif isinstance(source, Softmax | LogSoftmax | Sigmoid):
             node, any_shift = source.x, not isinstance(source, Sigmoid)
@@ -141,12 +141,12 @@ def noise_to_signal(
     any_shift = [comparison.any_shift for comparison in comparisons(graph)]
     for results, right in zip(measured, expected, strict=True):
         for index, (got, exact) in enumerate(zip(results, right, strict=True)):
-            noise[index] += energy(error_of(got, exact), any_shift[index])
+            noise[index] += energy(output_error(got, exact), any_shift[index])
             signal[index] += power(exact, any_shift[index])
     return float((noise / signal).max(initial=0.0))
 
 
-def error_of(result: Array, exact: Array) -> Array:
+def output_error(result: Array, exact: Array) -> Array:
     """``result - exact`` in float64; NaN where both have the same infinity, or none is a number,
     and inf where one has.
     """
@@ -179,7 +179,7 @@ def energy(values: Array, any_shift: bool) -> float:
     return float(np.square(apart).sum())
 
 
-class Rounded(NamedTuple):
+class FakeQuantized(NamedTuple):
     """A value of a fake-quantized run.  A float operator whose result is stored in integers gives
     two: its float readers see the real one.  Elsewhere both are the same array.
     """
@@ -196,29 +196,29 @@ def execution(
     plan: Plan,
     samples: Sequence[Feeds],
     weights: Mapping[Node, Array],
-    start: ExecutionState[Rounded] | None = None,
-) -> Execution[Rounded]:
+    start: ExecutionState[FakeQuantized] | None = None,
+) -> Execution[FakeQuantized]:
     """A run for some samples up to the ``compared_nodes``; ``weights`` stand in for Constants.
 
     Running it raises ``Interrupted`` after Ctrl-C.
     """
     evaluator = VariantEvaluator(plan.graph, samples, weights)
-    evaluate = partial(_evaluated, plan, evaluator)
+    evaluate = partial(_evaluate, plan, evaluator)
     return Execution(plan.graph, compared_nodes(plan.graph), evaluate, start, only=())
 
 
-def _evaluated(
-    plan: Plan, evaluator: Evaluator, node: Node, operands: Sequence[Rounded]
-) -> Rounded:
+def _evaluate(
+    plan: Plan, evaluator: Evaluator, node: Node, operands: Sequence[FakeQuantized]
+) -> FakeQuantized:
     check_interrupt()
     is_int8 = plan.is_int8(node)
     reads = [operand.stored if is_int8 else operand.real for operand in operands]
     value = evaluator.compute(node, reads)
     element = plan.elements.get(node) if is_stored(plan, node) else None
     if isinstance(node, Constant) or element is None:
-        return Rounded(value, value)
+        return FakeQuantized(value, value)
     stored = value.mapped(lambda array: round_reals(array, element))
-    return Rounded(stored if is_int8 else value, stored)
+    return FakeQuantized(stored if is_int8 else value, stored)
 
 
 def rounded_weights(plan: Plan) -> dict[Node, Array]:
@@ -243,18 +243,18 @@ class RunCheckpoints:
     plan: Plan
     room_nbytes: int
     before: RunCheckpoints | None = None
-    states: list[ExecutionState[Rounded]] = field(default_factory=list)
+    states: list[ExecutionState[FakeQuantized]] = field(default_factory=list)
 
-    def add(self, execution: Execution[Rounded]) -> None:
+    def add(self, execution: Execution[FakeQuantized]) -> None:
         """Keep the state of a run, if its turn has come and there is room."""
         last = self.states[-1].position if self.states else 0
         if execution.position - last < max(len(self.plan.graph.nodes) // STATES, 1):
             return
         state = execution.state
-        if nbytes_of(state) <= self.room_nbytes:
+        if state_nbytes(state) <= self.room_nbytes:
             self._keep(state)
 
-    def resumed(self, ends: Collection[Node]) -> ExecutionState[Rounded] | None:
+    def resume(self, ends: Collection[Node]) -> ExecutionState[FakeQuantized] | None:
         """The last state that this plan has in common with the one before; None: there is none.
 
         The states up to it become those of this run.  ``ends``: values that are read when all
@@ -269,9 +269,9 @@ class RunCheckpoints:
                 self._keep(state)
         return self.states[-1] if self.states else None
 
-    def _keep(self, state: ExecutionState[Rounded]) -> None:
+    def _keep(self, state: ExecutionState[FakeQuantized]) -> None:
         self.states.append(state)
-        self.room_nbytes -= nbytes_of(state)
+        self.room_nbytes -= state_nbytes(state)
 
 
 @dataclass
@@ -281,7 +281,7 @@ class Checkpoints:
     best: list[RunCheckpoints] = field(default_factory=list)
     latest: list[RunCheckpoints] = field(default_factory=list)
 
-    def started(self, plan: Plan, samples: int) -> list[RunCheckpoints]:
+    def start(self, plan: Plan, samples: int) -> list[RunCheckpoints]:
         """Checkpoints for the runs of a plan, which resume from those kept."""
         before: Sequence[RunCheckpoints | None] = self.best or [None] * samples
         room = MAX_NBYTES // max(samples, 1)
@@ -293,7 +293,7 @@ class Checkpoints:
         self.best = self.latest
 
 
-def nbytes_of(state: ExecutionState[Rounded]) -> int:
+def state_nbytes(state: ExecutionState[FakeQuantized]) -> int:
     """Size of the values of a state, in bytes."""
     return sum(value.nbytes for value in state.values.values())
 
@@ -301,11 +301,11 @@ def nbytes_of(state: ExecutionState[Rounded]) -> int:
 def _common_prefix(one: Plan, other: Plan) -> int:
     """Number of nodes at the start that are the same, and rounded alike."""
     pairs = zip(one.graph.nodes, other.graph.nodes, strict=False)
-    alike = (a is b and _decided(one, a) == _decided(other, b) for a, b in pairs)
+    alike = (a is b and _decision(one, a) == _decision(other, b) for a, b in pairs)
     return sum(1 for _ in takewhile(bool, alike))
 
 
-def _decided(plan: Plan, node: Node) -> tuple[bool, ElementType | None]:
+def _decision(plan: Plan, node: Node) -> tuple[bool, ElementType | None]:
     """All that the value of a node depends on, beside its operands."""
     return plan.is_int8(node), plan.elements.get(node) if is_stored(plan, node) else None
 

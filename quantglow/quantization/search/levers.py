@@ -25,9 +25,13 @@ from quantglow.ir.graph.node import Constant
 from quantglow.profiling import Histogram, Profile
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
-from quantglow.quantization.equalize.channel_mixing import Streams, linear_streams
-from quantglow.quantization.equalize.equalization import factors_of, groups_to_scale, rescaled
-from quantglow.quantization.equalize.input_grid import aligned, grids_of
+from quantglow.quantization.equalize.channel_mixing import LinearStreams, linear_streams
+from quantglow.quantization.equalize.equalization import (
+    equalization_factors,
+    groups_to_scale,
+    rescale,
+)
+from quantglow.quantization.equalize.input_grid import align_inputs, input_grids
 from quantglow.quantization.equalize.sample_statistics import (
     ChannelReach,
     FloatRuns,
@@ -35,7 +39,7 @@ from quantglow.quantization.equalize.sample_statistics import (
 )
 from quantglow.quantization.options import BEST, DEFAULT, QuantizationConfig
 from quantglow.quantization.plan.tensor_ranges import scarce_values
-from quantglow.quantization.search.range_choice import Judged, Pair, choose_ranges
+from quantglow.quantization.search.range_choice import Pair, RangeVerdict, choose_ranges
 from quantglow.quantization.search.time_budget import worth_fusing
 from quantglow.quantization.search.trials import Candidate, Ranges, Trials, split
 from quantglow.quantization.smoothing_scales import SUFFIX, unscaled_name, with_scaled_names
@@ -91,7 +95,7 @@ def steps(trials: Trials) -> Iterator[None]:
     if not trials.is_search:
         return
     trials.run_float()
-    for lever in tried_levers(trials.config.effort):
+    for lever in trial_levers(trials.config.effort):
         for candidate in lever.proposals(trials):
             trials.judge(candidate)
             yield
@@ -124,8 +128,8 @@ class AlignInputs:
         start = trials.start
         if "align-inputs" not in trials.config.equalization:
             return
-        grids = grids_of(start.graph, trials.samples)
-        graph, ranges = aligned(start.graph, grids)
+        grids = input_grids(start.graph, trials.samples)
+        graph, ranges = align_inputs(start.graph, grids)
         if not ranges:
             return
         added = {
@@ -135,7 +139,7 @@ class AlignInputs:
         yield replace(start, graph=graph, profile=profile, ranges=ranges, grids=grids)
 
 
-class Plain:
+class LeaveUnscaled:
     """The graph as it is, with min-max ranges: the result is never worse."""
 
     def proposals(self, trials: Trials) -> Iterator[Candidate]:
@@ -152,7 +156,7 @@ class NarrowRanges:
 
     plain: float = float("inf")
     refused: tuple[Candidate, Ranges] | None = None
-    judged: dict[Pair, Judged] = field(default_factory=dict)
+    judged: dict[Pair, RangeVerdict] = field(default_factory=dict)
 
     def proposals(self, trials: Trials) -> Iterator[Candidate]:
         self.plain = trials.last
@@ -190,7 +194,7 @@ class RescaleChannels:
     ranges: NarrowRanges
 
     def proposals(self, trials: Trials) -> Iterator[Candidate]:
-        equal, mixed = _learned(trials)
+        equal, mixed = _learn_factors(trials)
         if trials.deadline.is_over:
             return
         if statistics := [values for values in (equal, mixed) if values.factors]:
@@ -198,14 +202,14 @@ class RescaleChannels:
             trials.runs.forget()
         waiting: Candidate | None = None
         if equal.factors:
-            equalized = _rescaled(trials.start, equal)
+            equalized = _rescale(trials.start, equal)
             yield equalized
             if mixed.factors and trials.best is equalized:
                 waiting = equalized
             elif trials.last < self.ranges.plain:  # Ranges do not make up for a worse beginning.
                 yield from self.ranges.on(trials, equalized)
         if mixed.factors:
-            both = _rescaled(trials.start, equal.only(trials.best.factors), mixed)
+            both = _rescale(trials.start, equal.only(trials.best.factors), mixed)
             yield self.ranges.apply(trials, both)
         if waiting is not None and (trials.best is waiting or trials.config.effort == BEST):
             yield from self.ranges.on(trials, waiting)
@@ -236,38 +240,38 @@ def exact_levers() -> tuple[Lever, ...]:
     return FuseFunctions(), AlignInputs()
 
 
-def tried_levers(effort: str = DEFAULT) -> tuple[Lever, ...]:
+def trial_levers(effort: str = DEFAULT) -> tuple[Lever, ...]:
     """The levers that are tried, in their order: for the whole network, then for each stretch.
 
     ``best`` goes on where the default ends, so that it is never worse on the held-back samples.
     """
     ranges = NarrowRanges()
-    levers = Plain(), ranges, RescaleChannels(ranges), Stretches(ranges)
+    levers = LeaveUnscaled(), ranges, RescaleChannels(ranges), Stretches(ranges)
     return (*levers, Stretches(ranges, MORE_STRETCHES)) if effort == BEST else levers
 
 
-def _learned(trials: Trials) -> tuple[RescaledValues, RescaledValues]:
+def _learn_factors(trials: Trials) -> tuple[RescaledValues, RescaledValues]:
     """The factors of equalization, and the mixtures of linear streams; one run gives both."""
     graph, techniques = trials.runs.graph, tuple(trials.config.equalization)
     groups = groups_to_scale(trials.with_scales, techniques)
     reach = ChannelReach(graph, {unscaled_name(node.name) for group in groups for node in group})
     linear = linear_streams(graph) if "mix-channels" in techniques else []
-    streams = Streams(graph, linear, len(trials.fitting))
+    streams = LinearStreams(graph, linear, len(trials.fitting))
     if reach.names or streams.groups:
         trials.runs.collect(trials.fitting, reach, streams)
     scarce = scarce_values(trials.start.graph, trials.start.profile)
     scarce |= {f"{name}{SUFFIX}" for name in scarce}
     reaches = with_scaled_names(reach.by_name)
-    factors = factors_of(trials.with_scales, reaches, techniques, scarce)
+    factors = equalization_factors(trials.with_scales, reaches, techniques, scarce)
     return RescaledValues(graph, factors), RescaledValues(graph, streams.mixtures())
 
 
-def _rescaled(start: Candidate, *values: RescaledValues) -> Candidate:
+def _rescale(start: Candidate, *values: RescaledValues) -> Candidate:
     """The start with these factors, and the histograms of the values they change."""
     factors = {name: factor for some in values for name, factor in some.factors.items()}
     recorded = {name: counts for some in values for name, counts in some.histograms.items()}
     changed = replace(start.profile, histograms={**start.profile.histograms, **recorded})
-    graph = rescaled(start.graph, factors)
+    graph = rescale(start.graph, factors)
     return replace(start, graph=graph, profile=changed, factors=factors)
 
 
@@ -294,5 +298,5 @@ def plain_in(names: set[str], trials: Trials) -> Candidate:
     histograms = start.profile.histograms
     plain = {n: h for n, h in histograms.items() if n in names or n not in factors}
     changed = replace(start.profile, histograms={**best.profile.histograms, **plain})
-    graph = rescaled(start.graph, factors, (best.graph, best.factors))
+    graph = rescale(start.graph, factors, (best.graph, best.factors))
     return replace(start, graph=graph, profile=changed, ranges=ranges, factors=factors)

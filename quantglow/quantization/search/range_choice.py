@@ -58,7 +58,7 @@ def choose_ranges(
     profile: Profile,
     config: QuantizationConfig,
     samples: Sequence[Feeds],
-    judged: dict[Pair, Judged] | None = None,
+    judged: dict[Pair, RangeVerdict] | None = None,
 ) -> Ranges:
     """The range of every value for which another one than min-max is better.
 
@@ -66,9 +66,9 @@ def choose_ranges(
     Raises ``Interrupted`` after Ctrl-C.
     """
     plan = make_plan(graph, profile, config)
-    candidates = candidates_of(plan, profile, config)
+    candidates = candidate_ranges(plan, profile, config)
     few = Spread[Feeds](SAMPLES).extend(samples).items
-    types = [types_of(ranges, config) for ranges in candidates]
+    types = [group_types(ranges, config) for ranges in candidates]
     readers = ReaderErrors(SampleEvaluator(graph, few), profile.histograms)
     trial = RangeTrial(plan, types, readers, {} if judged is None else judged)
     Execution(graph, (), trial.values, only=filter(plan.is_int8, graph.nodes)).run()
@@ -80,7 +80,7 @@ def choose_ranges(
     return {n.name: chosen[root] for n, root in plan.groups.items() if root in chosen}
 
 
-def candidates_of(plan: Plan, profile: Profile, config: QuantizationConfig) -> list[GroupRanges]:
+def candidate_ranges(plan: Plan, profile: Profile, config: QuantizationConfig) -> list[GroupRanges]:
     """The range of each group, for every candidate; min-max, as ``auto`` takes it, first."""
     candidates = []
     for method in METHODS:
@@ -100,7 +100,7 @@ def _by_group(plan: Plan, ranges: Mapping[Node, Range]) -> GroupRanges:
     return {root: Range(min(r.low, 0.0), max(r.high, 0.0)) for root, r in by_root.items()}
 
 
-def types_of(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, ElementType]:
+def group_types(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, ElementType]:
     """The int8 type of each group with these ranges."""
     return {root: activation_element(r, config.symmetric) for root, r in ranges.items()}
 
@@ -114,21 +114,21 @@ class RangeTrial:
     plan: Plan
     types: list[dict[Node, ElementType]]
     readers: ReaderErrors
-    judged: dict[Pair, Judged] = field(default_factory=dict)
+    judged: dict[Pair, RangeVerdict] = field(default_factory=dict)
     errors: dict[Node, Array] = field(default_factory=dict)
 
     def best(self) -> dict[Node, int]:
         """The candidate of each group: the best of one half that holds on the other."""
         choice = {}
         for root in self.errors:
-            one, other = self.weighted(root)
+            one, other = self.weighted_errors(root)
             order = np.argsort(one + other, kind="stable")
             # min-max always holds, also where a logarithm of 0 makes its error no number.
             holds = ~((one > one[0]) | (other > other[0]))
             choice[root] = next(int(k) for k in order if holds[k])
         return choice
 
-    def weighted(self, root: Node) -> Array:
+    def weighted_errors(self, root: Node) -> Array:
         """[halves, candidates]: the errors of a group, with clipping weighted by ``COHERENCE``.
         Rounding errors grow with the square of the step; the rest is clipping.
         """
@@ -166,12 +166,12 @@ class RangeTrial:
         judged = self.judged.get(pair)
         if judged is None or not judged.holds(histograms, array, types):
             errors = self.readers.of(operand, reader, values, types, results)
-            judged = self.judged[pair] = Judged(histograms, array, types, errors)
+            judged = self.judged[pair] = RangeVerdict(histograms, array, types, errors)
         total += judged.errors
 
 
 @dataclass(frozen=True)
-class Judged:
+class RangeVerdict:
     """The errors of a reader with candidates of a value, and all that they follow from.
 
     ``histograms`` of the values that are read, and of the result; those of equal values are the

@@ -40,7 +40,7 @@ class Grids:
     def errors(self, values: Array) -> Array:
         """float32 [candidates, *values.shape]: ``rounded_reals(values) - values``."""
         if native_ops() is not None:
-            return self.measured(values)[0]
+            return self.measure(values)[0]
         flat = np.ascontiguousarray(values, np.float32).reshape(1, -1)
         with np.errstate(over="ignore", invalid="ignore"):
             errors = flat / self.steps
@@ -49,7 +49,7 @@ class Grids:
             errors -= flat
         return np.asarray(errors.reshape(len(self.steps), *values.shape))
 
-    def measured(self, values: Array) -> tuple[Array, Array]:
+    def measure(self, values: Array) -> tuple[Array, Array]:
         """``errors``, and their sums of squares, float64 [candidates]."""
         if (native := native_ops()) is not None:
             grids = np.concatenate([self.steps, self.lows, self.highs], axis=1)

@@ -105,7 +105,7 @@ class ReaderErrors:
             read = _some_lines if of_lines else _some_rows
             return read(LayerProduct(variant), values.of(sample), rows, sample / count)
 
-        def measured(part: range) -> tuple[Energies, Array]:
+        def measure(part: range) -> tuple[Energies, Array]:
             alike = defaultdict[tuple[int, ...], list[Array]](list)
             for sample in part:
                 read = read_part(sample)
@@ -118,14 +118,14 @@ class ReaderErrors:
                 return _of_lines(self.evaluator.counterpart(reader, first), some, grids)
             groups = slice(first % apart, None, apart)
             columns, some_weights = some[:, groups], weights[groups]
-            errors, squares = grids.measured(columns)
+            errors, squares = grids.measure(columns)
             changes = products(errors.reshape(-1, *columns.shape[1:]), some_weights)
             changes = changes.reshape(len(types), len(some), *changes.shape[1:])
             return Energies.of(products(columns, some_weights), changes), squares / columns[0].size
 
         apart = groups_apart(group, MIN_ROWS * row)
         parts = self._parts(count, apart == 1)
-        measures = each(measured, parts)
+        measures = each(measure, parts)
         rounding = sum((part for _, part in measures), np.zeros(len(types)))
         sums = relative(parts, [one for one, _ in measures])
         return sums * self._ratios(x, types, rounding / count)
@@ -159,12 +159,12 @@ class ReaderErrors:
 
         grids = Grids.of(types)
 
-        def measured(one: range) -> tuple[Energies, Array]:
+        def measure(one: range) -> tuple[Energies, Array]:
             sample = one.start
             apart = min(every, exact[sample].shape[1]) if every > 1 else 1
             lines = slice(sample * apart // count, None, apart)
             value, target = (_part(v, lines) for v in (values[x].of(sample), exact[sample]))
-            errors, squares = grids.measured(value)
+            errors, squares = grids.measure(value)
             rounding = squares / max(value.size, 1)
             sums = squares
             if not isinstance(reader, Contraction):
@@ -173,7 +173,7 @@ class ReaderErrors:
             return Energies(_variation(target), sums), rounding
 
         parts = [range(sample, sample + 1) for sample in range(count)]
-        measures = each(measured, parts)
+        measures = each(measure, parts)
         sums = relative(parts, [one for one, _ in measures])
         if every == 1:
             return sums
@@ -195,15 +195,15 @@ class ReaderErrors:
         is_function = reader.has(Trait.ELEMENTWISE) and values[0].shape == target.shape
         once = max(1, ELEMENTS // max(target.size, 1)) if is_function else 1
         if once == 1:
-            some = [self._computed(reader, operands, {x: x1}, sample, lines)[None] for x1 in values]
+            some = [self._compute(reader, operands, {x: x1}, sample, lines)[None] for x1 in values]
         else:
             starts = range(0, len(values), once)
             batches = [values[start : start + once] for start in starts]
-            some = [self._computed(reader, operands, {x: xs}, sample, lines) for xs in batches]
+            some = [self._compute(reader, operands, {x: xs}, sample, lines) for xs in batches]
         errors = [energies(_as_rows(results - target), centered=False) for results in some]
         return np.concatenate(errors)
 
-    def _computed(
+    def _compute(
         self,
         reader: Node,
         operands: Mapping[Node, SampleValues],
@@ -271,7 +271,7 @@ def _of_lines(reader: Any, lines: Array, grids: Grids) -> tuple[Energies, Array]
     """``_of_product`` of a depthwise layer for the input ``lines`` [samples, …] of some of its own,
     by native code.
     """
-    errors, squares = grids.measured(lines)
+    errors, squares = grids.measure(lines)
     weights = reader.w.value.astype(np.float32)
     images = np.concatenate([lines[None], errors]).reshape(-1, *lines.shape[2:])
     sums = conv2d(
@@ -285,7 +285,7 @@ def _some_lines(product: LayerProduct, value: Array, rows: int, offset: float) -
     """float32 [lines, span, W, C]: what some lines of a Conv's result read, about ``rows`` pixels,
     as ``_some_rows`` has them.
     """
-    padded, (stride, _), _ = product.thinned(value, 1, 0)
+    padded, (stride, _), _ = product.thin_rows(value, 1, 0)
     node: Any = product.node
     span = node.dilations[0] * (node.w.type.shape[0] - 1) + 1
     images, height, width, _ = node.type.shape

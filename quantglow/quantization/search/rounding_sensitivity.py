@@ -3,7 +3,8 @@ activations to keep in higher precision within a time budget.
 
 Each value alone is rounded in the float network, on a few calibration samples.  Its sensitivity is
 the error by which outputs are compared (see ``fake_quantization.comparisons``), over the signal.
-The sensitivities of different values add up, nearly.
+The sensitivities of different values add up, nearly: so the choice is a knapsack problem, as the
+choice of bit widths is an integer program in HAWQ-V3 (Yao et al., 2021, arXiv:2011.10680).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.ir.ops.work import count_evaluated_macs
 from quantglow.ir.types import ElementType
 from quantglow.profiling.samples.feeds import Feeds
-from quantglow.quantization.plan.int16 import group_of, is_stored
+from quantglow.quantization.plan.int16 import group_members, is_stored
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.fake_quantization import (
     Comparison,
     comparisons,
     energy,
-    error_of,
+    output_error,
     power,
 )
 from quantglow.quantization.shape_variants import VariantEvaluator
@@ -76,7 +77,7 @@ def most_sensitive(
     costs = {root: cost for root, cost in costs.items() if cost <= budget}
     if not costs:
         return []
-    some = _some(plan, len(costs), samples)
+    some = _spread_samples(plan, len(costs), samples)
     errors = rounding_sensitivities(plan, list(costs), some, corrected, deadline, progress)
     least = MIN_ERROR_SHARE * sum(errors.values())
     worth = {root: cost for root, cost in costs.items() if errors[root] > least}
@@ -105,7 +106,7 @@ def knapsack(
     return chosen
 
 
-def _some(plan: Plan, count: int, samples: Sequence[Feeds]) -> Sequence[Feeds]:
+def _spread_samples(plan: Plan, count: int, samples: Sequence[Feeds]) -> Sequence[Feeds]:
     """Samples spread over all, as many as ``MAX_WORK`` allows with ``count`` candidates."""
     work = sum(map(count_evaluated_macs, plan.graph.compute_nodes())) * count / 2
     size = min(max(int(MAX_WORK / max(work, 1)), MIN_SAMPLES), MAX_SAMPLES)
@@ -114,7 +115,7 @@ def _some(plan: Plan, count: int, samples: Sequence[Feeds]) -> Sequence[Feeds]:
 
 def stored_members(plan: Plan, root: Node) -> list[Node]:
     """The values of a group that exist as integers, in the order of the graph."""
-    members = set(group_of(plan, root))
+    members = set(group_members(plan, root))
     return [n for n in plan.graph.nodes if n in members and is_stored(plan, n)]
 
 
@@ -135,7 +136,7 @@ def rounding_sensitivities(
     ends = [comparison.node for comparison in compared]
     trials = [_Trial(plan, stored_members(plan, root), plan.elements[root], ends) for root in roots]
     if corrected:
-        trials = _corrected(trials, plan.graph, samples)
+        trials = _subtract_mean_errors(trials, plan.graph, samples)
     needed = _exact_reads(plan.graph).union(ends, *(trial.stored for trial in trials))
     noise, signal = np.zeros((2, len(roots), len(compared)))
     for group in show(_groups(plan.graph, samples), "Choosing int16", progress):
@@ -199,21 +200,21 @@ class _Trial:
         """The energy of the error of each compared value."""
         changed = self.run(exact, evaluator)
 
-        def energy_of(node: Node, shift: bool) -> float:
-            errors = changed[node].mapped(error_of, exact[node]).arrays
+        def node_energy(node: Node, shift: bool) -> float:
+            errors = changed[node].mapped(output_error, exact[node]).arrays
             return sum(energy(error, shift) for error in errors)
 
-        return [energy_of(node, shift) if node in changed else 0.0 for node, shift in compared]
+        return [node_energy(node, shift) if node in changed else 0.0 for node, shift in compared]
 
     def run(self, exact: Mapping[Node, Stacks], evaluator: Evaluator) -> dict[Node, Stacks]:
         """The values of those ends that change; ``exact`` has the values of the float run."""
         ends = list(self.ends)
-        evaluate = partial(self._changed, exact, evaluator)
+        evaluate = partial(self._apply_change, exact, evaluator)
         changes = Execution(self.plan.graph, ends, evaluate, only=()).run()
         pairs = zip(ends, changes, strict=True)
         return {node: change.real for node, change in pairs if change.real is not None}
 
-    def _changed(
+    def _apply_change(
         self,
         exact: Mapping[Node, Stacks],
         evaluator: Evaluator,
@@ -258,7 +259,9 @@ def _noises(
         )
 
 
-def _corrected(trials: Sequence[_Trial], graph: Graph, samples: Sequence[Feeds]) -> list[_Trial]:
+def _subtract_mean_errors(
+    trials: Sequence[_Trial], graph: Graph, samples: Sequence[Feeds]
+) -> list[_Trial]:
     """The trials less the mean errors, over all samples, of the channels (last axis) of layers."""
     local = [trial.up_to_layers() for trial in trials]
     needed = _exact_reads(graph).union(*((*trial.stored, *trial.ends) for trial in local))

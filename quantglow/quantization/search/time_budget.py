@@ -49,7 +49,7 @@ from quantglow.ir.ops.work import (
 from quantglow.profiling import Profile
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.options import FAST, QuantizationConfig
-from quantglow.quantization.plan.eligibility import function_of
+from quantglow.quantization.plan.eligibility import unary_function
 from quantglow.quantization.plan.int16 import (
     int16_ineligibility,
     named_values,
@@ -82,14 +82,14 @@ def _seconds(plan: Plan, node: Node) -> float:
     moved = sum(o.type.size for o in node.operands if not isinstance(o, Constant))
     if isinstance(node, Contraction | MatMul):
         finished = node.type.size / RESULTS
-        return products_seconds(node) + finished + itemsize * moved / MOVED_BYTES
+        return _products_seconds(node) + finished + itemsize * moved / MOVED_BYTES
     seconds = itemsize * (moved + node.type.size) / MOVED_BYTES
     if not plan.is_int8(node) and node.has(Trait.FUNCTION):
         seconds += node.type.size / FLOAT_FUNCTIONS
     return seconds
 
 
-def products_seconds(node: Node) -> float:
+def _products_seconds(node: Node) -> float:
     """Time of the multiply-accumulates of an int8 operator, and of reading its weights."""
     weights = node.w.type.size if isinstance(node, Contraction) else 0
     rate = DEPTHWISE_MACS if is_depthwise(node) else DENSE_MACS
@@ -108,7 +108,7 @@ def int16_seconds(plan: Plan, stored: Iterable[Node]) -> float:
     for value in stored:
         readers = [r for r in plan.graph.users[value] if plan.is_int8(r)]
         added += value.type.size * (1 + len(readers)) / MOVED_BYTES
-        if function_of(value) is not None:
+        if unary_function(value) is not None:
             added += value.type.size / INT16_FUNCTIONS
         added += sum(_reading_seconds(value, reader) for reader in readers)
     return added
@@ -116,7 +116,7 @@ def int16_seconds(plan: Plan, stored: Iterable[Node]) -> float:
 
 def _reading_seconds(value: Node, reader: Node) -> float:
     """Extra time of an operator that reads int16, beside the bytes of the value."""
-    if function_of(reader) is not None:
+    if unary_function(reader) is not None:
         exact = reader.has(Trait.EXACT_STEPS)
         return value.type.size / (INT16_FUNCTIONS if exact else INT16_TABLES)
     if value is not reader.operands[0]:
@@ -135,8 +135,8 @@ def float_seconds(plan: Plan, node: Node) -> float:
     """Extra time for computing an int8 operator in float, between operators that stay int8."""
     values = [node, *(o for o in node.operands if not isinstance(o, Constant))]
     moved = FLOAT_NBYTES * sum(v.type.size for v in values if v in plan.elements)
-    added = moved / MOVED_BYTES + (FLOAT_TIMES - 1) * products_seconds(node)
-    return added + (node.type.size / INT16_FUNCTIONS if function_of(node) is not None else 0.0)
+    added = moved / MOVED_BYTES + (FLOAT_TIMES - 1) * _products_seconds(node)
+    return added + (node.type.size / INT16_FUNCTIONS if unary_function(node) is not None else 0.0)
 
 
 def with_chosen_int16(

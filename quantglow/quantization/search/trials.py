@@ -14,8 +14,8 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.profiling import Profile, Range
 from quantglow.profiling.samples.feeds import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
-from quantglow.quantization.equalize.equalization import Factors, rescaled
-from quantglow.quantization.equalize.input_grid import Grids, aligned
+from quantglow.quantization.equalize.equalization import Factors, rescale
+from quantglow.quantization.equalize.input_grid import Grids, align_inputs
 from quantglow.quantization.equalize.sample_statistics import FloatRuns
 from quantglow.quantization.options import FAST, FAST_EQUALIZATIONS, QuantizationConfig
 from quantglow.quantization.plan.plan import make_plan
@@ -24,7 +24,7 @@ from quantglow.quantization.search.fake_quantization import (
     compared_nodes,
     relative_noise,
 )
-from quantglow.quantization.shape_variants import at_own_shapes, fit, graph_for, sharing
+from quantglow.quantization.shape_variants import at_own_shapes, fit, graph_for, share_constants
 from quantglow.quantization.smoothing_scales import with_smoothing_scales
 from quantglow.support.arrays import Array
 from quantglow.support.processes.interrupts import NEVER, Deadline
@@ -69,8 +69,8 @@ class Candidate:
 
     def at(self, graph: Graph) -> Graph:
         """The model's graph at other shapes, prepared alike."""
-        graph = aligned(fuse_functions(graph, self.fused), self.grids)[0]
-        return sharing(rescaled(graph, self.factors), self.graph)
+        graph = align_inputs(fuse_functions(graph, self.fused), self.grids)[0]
+        return share_constants(rescale(graph, self.factors), self.graph)
 
     def on(self, samples: Sequence[Feeds]) -> list[Feeds]:
         """The samples; those of other shapes with their own graphs prepared alike."""
@@ -136,12 +136,12 @@ class Trials:
         if candidate is not self.best and candidate.is_like(self.best):
             self.last = self.noise
             return
-        self.last = noise = self.noise_of(candidate)
+        self.last = noise = self.measure_noise(candidate)
         if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
             self.checkpoints.keep()
 
-    def noise_of(self, candidate: Candidate) -> float:
+    def measure_noise(self, candidate: Candidate) -> float:
         """Noise of a candidate's outputs over their signal, on the held-back samples."""
         graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
         plan = make_plan(graph, profile, self.config, ranges)

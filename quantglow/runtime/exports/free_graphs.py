@@ -22,7 +22,7 @@ from quantglow.ir.ops.external import External
 from quantglow.ir.symbolic.expression import SMALLEST, symbol
 from quantglow.ir.symbolic.guards import Guard, Guards, Relation
 from quantglow.ir.symbolic.size import symbols
-from quantglow.ort.session import Session, opened
+from quantglow.ort.session import Session, open_session
 from quantglow.runtime.exports.equivalence import differences
 from quantglow.runtime.programs.symbolic_graphs import Template, case_with, fitting
 from quantglow.runtime.shapes.free_shapes import FreeShapes
@@ -269,7 +269,7 @@ class ShapeComparison:
     @cached_property
     def session(self) -> Session:
         """The exported model."""
-        return opened(self.free.core)
+        return open_session(self.free.core)
 
     def look_at(self, sizes: Sizes) -> None:
         """Compare at sizes at which an open guard fails.  Raises ``CannotStayFreeError``."""
@@ -309,7 +309,7 @@ class ShapeComparison:
         try:
             case = case_with(self.free.template, dict(sizes), self.free.case.values)
             feeds = zero_feeds(self.free.programs.graph_at(case), self.free.case)
-            session = opened(special.core)
+            session = open_session(special.core)
             expected = session.run({name: feeds[name] for name in session.input_names})
         except QuantglowError:
             return

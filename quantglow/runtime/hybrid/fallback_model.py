@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quantglow.ir.graph.signature import Shapes
-from quantglow.ort.session import opened
+from quantglow.ort.session import open_session
 from quantglow.runtime.compiled import (
     DEFAULT_CAPACITY,
     CompiledModel,
@@ -74,7 +74,7 @@ class FallbackModel(OfOneProcess, HasDrawing):
     @cached_property
     def session(self) -> Behind:
         """The session of onnxruntime, loaded on first use."""
-        return opened(self.model, self.num_threads)
+        return open_session(self.model, self.num_threads)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """The outputs, as ``CompiledModel.run``; sequences are lists of arrays."""
@@ -235,7 +235,7 @@ class PartlyCompiledModel(FallbackModel):
     @cached_property
     def session(self) -> Behind:
         """The tail."""
-        return self.staged or opened(self.tail, self.num_threads)
+        return self.staged or open_session(self.tail, self.num_threads)
 
     @property
     def specialisations(self) -> ModelPrograms:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from quantglow.ort.fallback import FallbackNode
-from quantglow.ort.session import Session, opened
+from quantglow.ort.session import Session, open_session
 from quantglow.runtime.hybrid.loop import AnyModel, CompiledLoop
 from quantglow.runtime.programs.feeds import TensorInfo
 from quantglow.runtime.saved import saving
@@ -111,7 +111,7 @@ class StagedTail(Concise):
 
     @cached_property
     def _session(self) -> Session:
-        return opened(self.restored, self.num_threads)
+        return open_session(self.restored, self.num_threads)
 
     @property
     def restored(self) -> bytes:

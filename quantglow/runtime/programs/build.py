@@ -22,7 +22,7 @@ from quantglow.ir.graph.node import Node
 from quantglow.ir.ops.external import External
 from quantglow.memory.plans import PlanFigures, Planning
 from quantglow.memory.schedule import FAST, SCHEDULES
-from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
+from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, segment_entries
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.program_store import ProgramStore
 from quantglow.runtime.native.sequences import BatchedExecutable
@@ -79,7 +79,7 @@ class Build(Concise):
         """All operators that quantglow's own code generators do not run."""
         foreign = (s for s in self.segments if not isinstance(s.backend, ProgramBackend))
         return (
-            *(node for segment in foreign for node in nodes_of(segment)),
+            *(node for segment in foreign for node in segment_entries(segment)),
             *self.suffix,
             *self.later(),
         )

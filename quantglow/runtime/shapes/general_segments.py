@@ -20,7 +20,7 @@ from quantglow.ir.types import TensorType
 from quantglow.memory.planner import OrderedPlan
 from quantglow.memory.planning import plan_program
 from quantglow.memory.plans import PlannedProgram
-from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
+from quantglow.ort.fallback import FallbackNode, OnnxRuntimeBackend, segment_entries
 from quantglow.runtime.native.compilation import compile_free_program
 from quantglow.runtime.native.executable import LlvmExecutable
 from quantglow.runtime.native.loaded import LoadedProgram
@@ -122,7 +122,7 @@ class SegmentedProgram(Concise):
     def fallback(self) -> tuple[FallbackNode, ...]:
         """The operators of onnxruntime's segments."""
         parts = zip(self.segments, self.plans, strict=True)
-        return tuple(n for segment, plan in parts if plan is None for n in nodes_of(segment))
+        return tuple(n for segment, plan in parts if plan is None for n in segment_entries(segment))
 
 
 def types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:

@@ -304,9 +304,9 @@ def test_padded_lines_are_those_of_numpy(
 def test_errors_of_rounding_are_those_of_numpy(level: str, x: Array) -> None:
     types = [ElementType(DType.I8, QuantParams.per_tensor(s, z)) for s, z in ((0.3, 7), (1.5, -90))]
     grids = Grids.of(types)
-    expected, squares = grids.measured(x)
+    expected, squares = grids.measure(x)
     with computing_with(array_kernels(level)):
-        actual, sums = grids.measured(x)
+        actual, sums = grids.measure(x)
     np.testing.assert_array_equal(actual, expected)
     np.testing.assert_allclose(sums, squares, rtol=1e-9)
 

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from quantglow.evaluation.metrics import ErrorSums, class_like, cosine, sqnr_db, top1_agreement
 from quantglow.ir.types import f32
-from quantglow.quantization.search.fake_quantization import energy, error_of, power
+from quantglow.quantization.search.fake_quantization import energy, output_error, power
 
 ARRAYS = hnp.arrays(np.float32, 12, elements=st.floats(-100, 100, width=32))
 
@@ -78,10 +78,10 @@ def test_another_number_for_an_infinity_is_an_infinite_error(other: float) -> No
 @pytest.mark.parametrize("any_shift", [False, True])
 def test_the_noise_of_judged_values_leaves_equal_infinities_out(any_shift: bool) -> None:
     exact = np.array([[1.0, -np.inf, 3.0]])
-    error = error_of(exact + np.array([0.5, 0.0, 0.0]), exact)
+    error = output_error(exact + np.array([0.5, 0.0, 0.0]), exact)
     assert energy(error, any_shift) == (0.125 if any_shift else 0.25)
     assert power(exact, any_shift) == (2.0 if any_shift else 10.0)
-    assert energy(error_of(np.array([[1.0, 0.0, 3.0]]), exact), any_shift) == np.inf
+    assert energy(output_error(np.array([[1.0, 0.0, 3.0]]), exact), any_shift) == np.inf
 
 
 def test_rows_with_equal_nan_agree_by_their_numbers() -> None:

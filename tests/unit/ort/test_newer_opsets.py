@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 import quantglow as qg
 from quantglow.export.onnx.compatibility import downgrade, means_the_same
 from quantglow.ort import session as newer_opsets
-from quantglow.ort.session import Session, opened
+from quantglow.ort.session import Session, open_session
 from quantglow.support.errors import FallbackError
 
 
@@ -37,12 +37,12 @@ class OlderSession(Session):
 def older(monkeypatch: pytest.MonkeyPatch) -> None:
     """The installed one may know it."""
     monkeypatch.setattr(newer_opsets, "Session", OlderSession)
-    newer_opsets.session_of.cache_clear()
+    newer_opsets.cached_session.cache_clear()
 
 
 @pytest.mark.usefixtures("older")
 def test_a_model_newer_than_onnxruntime_runs_if_an_older_opset_says_the_same() -> None:
-    (actual,) = opened(too_new()).run({"x": np.eye(2, 3, dtype=np.float32)})
+    (actual,) = open_session(too_new()).run({"x": np.eye(2, 3, dtype=np.float32)})
     assert actual.tolist() == [[0, 1], [0, 1]]
 
 
@@ -66,7 +66,7 @@ def test_a_convolution_runs_for_which_there_is_no_exact_kernel() -> None:
     model = onnx.parser.parse_model(INT8_CONVOLUTION).SerializeToString()
     x = np.random.default_rng(0).integers(-20, 20, (1, 2, 4, 8), np.int8)
     (plain,) = Session(model, optimize=False, exact_sums=False).run({"x": x})
-    np.testing.assert_array_equal(opened(model).run({"x": x})[0], plain)
+    np.testing.assert_array_equal(open_session(model).run({"x": x})[0], plain)
 
 
 def test_operators_that_changed_keep_their_opset() -> None:
@@ -91,4 +91,4 @@ def test_operators_that_nobody_defines_are_named() -> None:
 
 def test_onnxruntimes_message_on_a_refused_model_is_kept() -> None:
     with pytest.raises(FallbackError, match="onnxruntime cannot load"):
-        opened(b"no model")
+        open_session(b"no model")

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from quantglow.ort.session import Session, opened, safe
+from quantglow.ort.session import Session, guard_kernels, open_session
 from quantglow.support.arrays import Array
 from quantglow.support.errors import FallbackError
 from quantglow.support.processes.isolation import RaisedInChild, call_isolated
@@ -68,7 +68,7 @@ def model_of(case: str, *, is_declared: bool = False) -> onnx.ModelProto:
 def results(arrays: list[Array], *, case: str) -> list[Array]:
     """The outputs for operands, by the guarded model."""
     feeds = dict(zip(CASES[case][3], arrays, strict=True))
-    return list(opened(model_of(case).SerializeToString()).run(feeds))
+    return list(open_session(model_of(case).SerializeToString()).run(feeds))
 
 
 def wrong_ranks(case: str) -> list[Array]:
@@ -121,7 +121,7 @@ def test_operands_that_fit_give_the_same_results(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_operands_of_known_ranks_need_no_guard(case: str) -> None:
     model = model_of(case, is_declared=True)
-    assert onnx.ModelProto.FromString(safe(model.SerializeToString())) == model
+    assert onnx.ModelProto.FromString(guard_kernels(model.SerializeToString())) == model
 
 
 def test_ranks_that_a_model_only_declares_are_guarded() -> None:
@@ -139,7 +139,7 @@ def test_ranks_that_a_model_only_declares_are_guarded() -> None:
     end = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
     graph = helper.make_graph([loop], "g", [x], [end], [trips])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    string = onnx.ModelProto.FromString(safe(model.SerializeToString()))
+    string = onnx.ModelProto.FromString(guard_kernels(model.SerializeToString()))
     inside = string.graph.node[0].attribute[0].g.node
     assert [node.op_type for node in inside] == ["Transpose", "Resize", "Identity"]
 
@@ -164,7 +164,7 @@ def vectorized(arrays: list[Array]) -> list[Array]:
     graph = helper.make_graph([node], "g", inputs, [end])
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    return list(opened(model.SerializeToString()).run(dict(zip(names, arrays, strict=True))))
+    return list(open_session(model.SerializeToString()).run(dict(zip(names, arrays, strict=True))))
 
 
 def test_features_of_no_rows_raise() -> None:
@@ -185,12 +185,12 @@ def stacked_numbers(operands: list[Array], *, trips: int) -> list[Array]:
         "{ y = Identity (n) }"
     )
     body = onnx.parser.parse_graph(
-        "body (int64 trip, bool holds, float[2] x0) => (bool on, float[2] x1, int64 number) "
-        "{ on = Identity (holds) x1 = Relu (x0) number = Identity (trip) }"
+        "body (int64 trip, bool holds, float[2] x0) => (bool on, float[2] x1, int64 "
+        "number) { on = Identity (holds) x1 = Relu (x0) number = Identity (trip) }"
     )
     loop = helper.make_node("Loop", ["n", "", "x"], ["", "y"], body=body)
     graph.graph.node[0].CopyFrom(loop)
-    session = opened(graph.SerializeToString())
+    session = open_session(graph.SerializeToString())
     return session.run({"n": np.array(trips), "x": operands[0]})
 
 

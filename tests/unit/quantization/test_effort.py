@@ -18,7 +18,7 @@ from quantglow.quantization.options import (
     QuantizationConfig,
 )
 from quantglow.quantization.quantizer import FAST_SAMPLES, quantize
-from quantglow.quantization.search.levers import MORE_STRETCHES, Stretches, steps, tried_levers
+from quantglow.quantization.search.levers import MORE_STRETCHES, Stretches, steps, trial_levers
 from quantglow.quantization.search.trials import Candidate, Trials, split
 from quantglow.support.errors import OptionError
 from tests.unit.quantization.quantization_networks import samples_for, small_cnn
@@ -72,13 +72,13 @@ def test_nothing_runs_where_there_is_nothing_to_try(options: dict[str, Any], tri
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_fast_recovers_on_few_samples(effort: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    kept = quantizer.recover
+    kept = quantizer.round_layers
 
     def counted(graph: Graph, int8: Graph, samples: list[Any], *remaining: Any) -> Any:
         counts.append(len(samples))
         return kept(graph, int8, samples, *remaining)
 
-    monkeypatch.setattr(quantizer, "recover", counted)
+    monkeypatch.setattr(quantizer, "round_layers", counted)
     int8_of(small_cnn(), 2 * FAST_SAMPLES, effort=effort, **RECOVERY_ALONE)
     assert counts == [FAST_SAMPLES if effort == "fast" else 2 * FAST_SAMPLES]
 
@@ -97,6 +97,6 @@ def test_best_is_no_noisier_than_the_default(seed: int) -> None:
 
 
 def test_best_decides_on_smaller_parts_where_the_default_ends() -> None:
-    usual, longer = (tried_levers(effort) for effort in ("default", "best"))
+    usual, longer = (trial_levers(effort) for effort in ("default", "best"))
     assert [type(lever) for lever in longer] == [*(type(lever) for lever in usual), Stretches]
     assert isinstance(longer[-1], Stretches) and longer[-1].count == MORE_STRETCHES

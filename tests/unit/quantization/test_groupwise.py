@@ -11,9 +11,9 @@ from quantglow.ir.ops.groupwise import PackedWeights, unpack_codes
 from quantglow.quantization.groupwise import (
     batches,
     input_moments,
-    packed_weights,
-    rounded_by_moments,
-    searched_grid,
+    pack_weights,
+    round_by_moments,
+    search_grid,
 )
 from quantglow.support.arrays import Array
 from tests.support.builder import Builder
@@ -46,7 +46,7 @@ def test_no_weight_is_further_than_its_group_allows(
 ) -> None:
     bits, group, symmetric = form
     w = drawn(seed, depth, columns)
-    packed = packed_weights(w, bits, group, symmetric)
+    packed = pack_weights(w, bits, group, symmetric)
     assert packed.codes.shape == (columns, -(-depth // group), group * bits // 8)
     padded = np.pad(w, ((0, -depth % group), (0, 0))).T.reshape(columns, -1, group)
     actual = np.pad(reals(packed, depth), ((0, -depth % group), (0, 0))).T.reshape(padded.shape)
@@ -58,7 +58,7 @@ def test_no_weight_is_further_than_its_group_allows(
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_zeros_stay_zeros(symmetric: bool) -> None:
-    packed = packed_weights(np.zeros((40, 3), np.float32), 4, 16, symmetric)
+    packed = pack_weights(np.zeros((40, 3), np.float32), 4, 16, symmetric)
     np.testing.assert_array_equal(reals(packed, 40), 0)
 
 
@@ -70,7 +70,7 @@ def test_weights_of_few_bits_are_kept_exactly(symmetric: bool) -> None:
     codes[..., 0], codes[..., 1] = 0, 15
     scales = rng.uniform(0.1, 2, (6, 2, 1)).astype(np.float32)
     w = ((codes - 8) * scales).reshape(6, -1).T
-    actual = reals(packed_weights(w, 4, 32, symmetric), 64)
+    actual = reals(pack_weights(w, 4, 32, symmetric), 64)
     np.testing.assert_allclose(actual, w, rtol=1e-6, atol=1e-6)
 
 
@@ -82,7 +82,7 @@ def test_moments_lower_the_error_of_the_product(bits: int, symmetric: bool) -> N
     w = drawn(1, 96, 24)
     errors = []
     for moments in (None, x.T @ x):
-        actual = reals(packed_weights(w, bits, 32, symmetric, moments), 96)
+        actual = reals(pack_weights(w, bits, 32, symmetric, moments), 96)
         errors.append(float(np.square(x @ (w - actual)).sum()))
     assert errors[1] < 0.8 * errors[0]
 
@@ -95,7 +95,7 @@ def test_without_data_errors_of_large_weights_count_for_more(symmetric: bool) ->
     largest = np.argmax(np.abs(groups), axis=2, keepdims=True)
     errors = []
     for importance in (None, np.ones((1, 64), np.float32)):
-        grid = searched_grid(groups, 4, symmetric, importance)
+        grid = search_grid(groups, 4, symmetric, importance)
         error = np.take_along_axis(groups - grid.reals(grid.codes(groups)), largest, 2)
         errors.append(float(np.square(error).mean()))
     assert errors[0] < 0.5 * errors[1]
@@ -105,9 +105,9 @@ def test_no_channel_is_worse_than_rounded_to_the_nearest() -> None:
     rng = np.random.default_rng(6)
     x = rng.normal(size=(8, 64)).astype(np.float32)
     groups = rng.normal(size=(40, 2, 32)).astype(np.float32)
-    grid = searched_grid(groups, 4, True, np.ones((2, 32), np.float32))
+    grid = search_grid(groups, 4, True, np.ones((2, 32), np.float32))
     metric = x.T @ x
-    codes = rounded_by_moments(groups, grid, metric)
+    codes = round_by_moments(groups, grid, metric)
     metric += np.eye(64, dtype=np.float32) * (0.01 * np.trace(metric) / 64)
     errors = [
         np.einsum("nk,kj,nj->n", e, metric, e)
@@ -122,8 +122,8 @@ def test_inputs_of_zeros_leave_the_nearest_codes(scale: float) -> None:
     rng = np.random.default_rng(7)
     x = (scale * rng.normal(size=(8, 64))).astype(np.float32)
     groups = rng.normal(size=(40, 2, 32)).astype(np.float32)
-    grid = searched_grid(groups, 4, True, np.ones((2, 32), np.float32))
-    np.testing.assert_array_equal(rounded_by_moments(groups, grid, x.T @ x), grid.codes(groups))
+    grid = search_grid(groups, 4, True, np.ones((2, 32), np.float32))
+    np.testing.assert_array_equal(round_by_moments(groups, grid, x.T @ x), grid.codes(groups))
 
 
 def test_moments_of_values_by_name() -> None:

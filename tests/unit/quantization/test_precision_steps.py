@@ -18,10 +18,10 @@ from quantglow.quantization.accuracy_control import (
     FLOAT,
     INT16,
     PrecisionOverrides,
-    Step,
+    PrecisionStep,
     float_steps,
     int16_steps,
-    ranked,
+    rank_steps,
 )
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.float_rules import OVERRIDDEN
@@ -59,26 +59,28 @@ def test_the_order_has_every_step_once_and_those_of_float_by_worth(
     wide: list[float], real: list[float]
 ) -> None:
     values = ["x", "one", "two"]
-    steps16 = [Step(n, INT16, harm, 1e-6) for n, harm in zip(values, wide, strict=True)]
-    steps32 = [Step(n, FLOAT, harm, 1e-5) for n, harm in zip(NAMES, real, strict=True)]
-    order = ranked(PLAN, steps16, steps32)
+    steps16 = [PrecisionStep(n, INT16, harm, 1e-6) for n, harm in zip(values, wide, strict=True)]
+    steps32 = [PrecisionStep(n, FLOAT, harm, 1e-5) for n, harm in zip(NAMES, real, strict=True)]
+    order = rank_steps(PLAN, steps16, steps32)
     assert sorted(map(str, order)) == sorted(map(str, [*steps16, *steps32]))
     worths = [s.worth for s in order if s.precision == FLOAT]
     assert worths == sorted(worths, reverse=True)
 
 
 def test_values_become_int16_before_their_operator_becomes_float() -> None:
-    steps16 = [Step(n, INT16, 0.1, 1.0) for n in ("x", "one", "two")]
-    steps32 = [Step("two", FLOAT, 0.5, 1e-3), Step("three", FLOAT, 0.4, 1e-3)]
-    order = [str(step) for step in ranked(PLAN, steps16, steps32)]
+    steps16 = [PrecisionStep(n, INT16, 0.1, 1.0) for n in ("x", "one", "two")]
+    steps32 = [PrecisionStep("two", FLOAT, 0.5, 1e-3), PrecisionStep("three", FLOAT, 0.4, 1e-3)]
+    order = [str(step) for step in rank_steps(PLAN, steps16, steps32)]
     assert order == [
         "one to int16", "two to int16", "two to float", "three to float", "x to int16"
     ]  # fmt: skip
 
 
 def test_int16_without_benefit_does_not_delay_float() -> None:
-    steps16 = [Step("one", INT16, 1e-9, 1.0)]
-    order = [str(step) for step in ranked(PLAN, steps16, [Step("two", FLOAT, 0.5, 1e-3)])]
+    steps16 = [PrecisionStep("one", INT16, 1e-9, 1.0)]
+    order = [
+        str(step) for step in rank_steps(PLAN, steps16, [PrecisionStep("two", FLOAT, 0.5, 1e-3)])
+    ]
     assert order == ["two to float", "one to int16"]
 
 
@@ -131,7 +133,7 @@ def test_float_costs_more_than_int16() -> None:
 
 
 def test_overridden_values_and_operators_are_those_of_the_steps() -> None:
-    steps = [Step("one", INT16, 1.0, 1.0), Step("three", FLOAT, 1.0, 1.0)]
+    steps = [PrecisionStep("one", INT16, 1.0, 1.0), PrecisionStep("three", FLOAT, 1.0, 1.0)]
     actual = precisions(PrecisionOverrides.by(steps))
     assert actual == {"one": "int16", "two": "int8", "three": "float"}
 

@@ -12,7 +12,7 @@ from quantglow.ir.types import DType, f32
 from quantglow.profiling import Range
 from quantglow.quantization.plan.eligibility import NO_INT8_FORM
 from quantglow.quantization.plan.params import activation_element
-from quantglow.quantization.rules import rule_of, tabulate
+from quantglow.quantization.rules import find_rule, tabulate
 from tests.generators.unary_functions import FUNCTIONS, Declared
 from tests.support.float_islands import float_islands
 from tests.unit.quantization.quantization_networks import (
@@ -126,7 +126,7 @@ def test_every_operator_has_a_rule_or_a_reason() -> None:
     without = {
         op.__name__
         for op in OPS.values()
-        if not rule_of(op) and not any(kind in NO_INT8_FORM for kind in op.__mro__)
+        if not find_rule(op) and not any(kind in NO_INT8_FORM for kind in op.__mro__)
     }
     assert without == {"Input", "Constant"}
 

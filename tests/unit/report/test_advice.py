@@ -12,7 +12,7 @@ import quantglow as qg
 from quantglow.cli.arguments import parse_config
 from quantglow.cli.main import parser
 from quantglow.evaluation.layer_speed import LayerSpeed
-from quantglow.quantization.plan.scope import matching
+from quantglow.quantization.plan.scope import match_names
 from quantglow.report import CodeUse, LayerAccuracy
 from quantglow.report.sections import (
     CLIP,
@@ -109,7 +109,7 @@ def test_a_flag_means_the_layer_of_that_name_only(option: str, name: str) -> Non
     config = parse_config(parser().parse_args(line))
     (entry,) = (*(config.nodes_to_exclude or ()), *config.int16_activations)
     names = dict.fromkeys([*NASTY, "a", "ab", "ax[b]"])
-    assert matching(entry, {n: (n,) for n in names}) == [name]
+    assert match_names(entry, {n: (n,) for n in names}) == [name]
 
 
 def test_flags_have_no_characters_that_a_terminal_obeys() -> None:

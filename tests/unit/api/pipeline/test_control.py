@@ -10,7 +10,7 @@ import pytest
 import quantglow as qg
 from quantglow.api.pipeline.accuracy_control import describe_steps
 from quantglow.evaluation.metrics import sqnr_db
-from quantglow.quantization.accuracy_control import INT16, AccuracySearch, Step
+from quantglow.quantization.accuracy_control import INT16, AccuracySearch, PrecisionStep
 from quantglow.report import Report
 from quantglow.support.processes.interrupts import Deadline, TimeUp
 from tests.unit.quantization.quantization_networks import samples_for
@@ -114,7 +114,7 @@ def test_every_precision_override_is_needed(better: Any) -> None:
 
 
 def test_a_note_names_the_first_steps_only() -> None:
-    steps = [Step(f"value{i}", INT16, 1.0, 1.0) for i in range(20)]
+    steps = [PrecisionStep(f"value{i}", INT16, 1.0, 1.0) for i in range(20)]
     assert describe_steps(steps[:1]) == "1 step(s), 1 to int16 and 0 to float: value0 to int16"
     assert describe_steps(steps).endswith("value7 to int16, …")
 

@@ -13,7 +13,7 @@ from quantglow.api.compare import SampleSplit
 from quantglow.api.models.families import open_float_family
 from quantglow.api.pipeline.calibration import Validation
 from quantglow.profiling.samples.feeds import read_feeds
-from quantglow.quantization.quantizer import samples_of
+from quantglow.quantization.quantizer import draw_samples
 from tests.support.free_network import free_model
 from tests.support.small_network import SHAPE, small_model, small_samples
 
@@ -48,7 +48,7 @@ def plain(data: Any) -> list[Any]:
 READS: dict[str, Callable[[Any], Any]] = {
     "feeds": lambda data: plain(list(read_feeds(data, FAMILY.signature))),
     "profile": lambda data: qg.profile(MODEL, data),
-    "recovery": lambda data: plain(samples_of(data, FAMILY.default or FAMILY.at({"x": SHAPE}))),
+    "recovery": lambda data: plain(draw_samples(data, FAMILY.default or FAMILY.at({"x": SHAPE}))),
     "validation": lambda data: plain(Validation.of(data, FAMILY.signature).samples),
     "split": lambda data: [
         plain(part)

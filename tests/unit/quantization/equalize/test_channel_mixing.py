@@ -16,11 +16,11 @@ from quantglow.profiling import profile
 from quantglow.quantization.decisions import from_json, to_json
 from quantglow.quantization.equalize.channel_mixing import (
     MAX_CONDITION,
-    Streams,
-    descended,
+    LinearStreams,
+    descend,
     linear_streams,
 )
-from quantglow.quantization.equalize.equalization import rescaled
+from quantglow.quantization.equalize.equalization import rescale
 from quantglow.quantization.equalize.sample_statistics import FloatRuns
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
@@ -39,7 +39,7 @@ MIXED = QuantizationConfig(equalization="mix-channels")
 
 
 def mixtures_of(graph: Graph, samples: list[dict[str, Array]]) -> dict[str, Array]:
-    streams = Streams(graph, linear_streams(graph), len(samples))
+    streams = LinearStreams(graph, linear_streams(graph), len(samples))
     FloatRuns(graph).collect(samples, streams)
     return streams.mixtures()
 
@@ -67,7 +67,7 @@ def test_nothing_is_mixed_after_one_row() -> None:
 
 def test_mixing_keeps_the_function() -> None:
     graph, data = stream(), samples_for(stream(), 6)
-    mixed = rescaled(graph, mixtures_of(graph, data))
+    mixed = rescale(graph, mixtures_of(graph, data))
     assert mixed is not graph
     for feeds in samples_for(graph, 3, seed=7):
         (expected,), (got,) = interpret(graph, feeds), interpret(mixed, feeds)
@@ -121,7 +121,7 @@ def test_sums_are_mixed_with_their_operands() -> None:
 def test_a_channel_without_values_stops_the_search() -> None:
     rows = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
     rows[:, 2] = 0
-    assert descended(rows, np.eye(4)) is None
+    assert descend(rows, np.eye(4)) is None
 
 
 def test_decisions_keep_mixtures() -> None:

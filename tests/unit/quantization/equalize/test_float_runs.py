@@ -17,7 +17,7 @@ from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops.native import computing_with
 from quantglow.profiling import Histogram, profile
 from quantglow.quantization.equalize import sample_statistics as float_runs
-from quantglow.quantization.equalize.equalization import factors_of, rescaled
+from quantglow.quantization.equalize.equalization import equalization_factors, rescale
 from quantglow.quantization.equalize.sample_statistics import FloatRuns, RescaledValues, Values
 from quantglow.runtime.native.array_ops import array_kernels
 from quantglow.support.arrays import Array
@@ -137,7 +137,7 @@ def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
 def test_histograms_are_those_of_the_rescaled_graph() -> None:
     graph = small_cnn()
     data = samples_for(graph, 4)
-    factors = factors_of(graph, reach_of(graph, data), ("equalize-channels",))
+    factors = equalization_factors(graph, reach_of(graph, data), ("equalize-channels",))
     observed: dict[str, Histogram] = {}
 
     def record(node: Any, value: Any) -> None:
@@ -145,7 +145,7 @@ def test_histograms_are_those_of_the_rescaled_graph() -> None:
             observed[node.name] = observed.get(node.name, Histogram()).merge(Histogram.of(value))
 
     for feeds in data:
-        interpret(rescaled(graph, factors), feeds, [record])
+        interpret(rescale(graph, factors), feeds, [record])
     FloatRuns(graph).collect(data, rescaled_values := RescaledValues(graph, factors))
     actual = rescaled_values.histograms
     assert factors and actual.keys() == observed.keys()
@@ -159,11 +159,13 @@ def test_histograms_are_those_of_the_rescaled_graph() -> None:
 
 def test_factors_that_stay_keep_their_constants() -> None:
     graph = small_cnn()
-    factors = factors_of(graph, reach_of(graph, samples_for(graph, 4)), ("equalize-channels",))
-    whole = rescaled(graph, factors)
+    factors = equalization_factors(
+        graph, reach_of(graph, samples_for(graph, 4)), ("equalize-channels",)
+    )
+    whole = rescale(graph, factors)
     fewer = {name: value for name, value in factors.items() if name != "c2"}
     assert len(fewer) == len(factors) - 1
-    fresh, reused = rescaled(graph, fewer), rescaled(graph, fewer, (whole, factors))
+    fresh, reused = rescale(graph, fewer), rescale(graph, fewer, (whole, factors))
     for one, other in zip(fresh.nodes, reused.nodes, strict=True):
         assert one.name == other.name
         assert not hasattr(one, "w") or np.array_equal(one.w.value, other.w.value)

@@ -19,7 +19,7 @@ from quantglow.ir.ops import Concat, Conv, Quantize, Transpose
 from quantglow.ir.types import f32
 from quantglow.profiling import profile
 from quantglow.quantization.decisions import from_json, to_json
-from quantglow.quantization.equalize.input_grid import LEVELS, aligned, grids_of
+from quantglow.quantization.equalize.input_grid import LEVELS, align_inputs, input_grids
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.quantizer import quantize, quantize_for_all_shapes
@@ -54,7 +54,7 @@ def images(count: int = 12, seed: int = 0, batch: int = 1) -> list[dict[str, Arr
 
 def test_levels_keep_the_function() -> None:
     graph, data = network(), images()
-    actual, ranges = aligned(graph, grids_of(graph, data))
+    actual, ranges = align_inputs(graph, input_grids(graph, data))
     assert set(ranges.values()) == {LEVELS}
     for feeds in data:
         (expected,), (got,) = interpret(graph, feeds), interpret(actual, feeds)
@@ -101,7 +101,7 @@ def test_any_padding_is_framed(
     pixels = rng.integers(0, 256, size=(4, 1, 3, 8, 8))
     pixels[0, 0, :, 0, 0], pixels[0, 0, :, 0, 1], pixels[0, 0, :, 0, 2] = 0, 255, 1
     data = [{"x": ((p + offset - 0.3) * steps).astype(np.float32)} for p in pixels]
-    actual, ranges = aligned(graph, grids_of(graph, data))
+    actual, ranges = align_inputs(graph, input_grids(graph, data))
     assert bool(ranges) == (offset - 0.3 > -255.5)
     for feeds in data:
         (expected,), (got,) = interpret(graph, feeds), interpret(actual, feeds)
@@ -115,7 +115,7 @@ def test_a_grid_that_all_channels_share_with_zero_needs_a_range_only() -> None:
         {"x": (rng.integers(3, 250, size=(1, 3, 8, 8)) - np.float32(127)) / np.float32(128)}
         for _ in range(12)
     ]
-    actual, ranges = aligned(graph, grids_of(graph, data))
+    actual, ranges = align_inputs(graph, input_grids(graph, data))
     assert same_graph(actual, graph)
     assert ranges.keys() == {"x", "turned"}
     assert math.isclose(ranges["x"].width, 255 / 128, rel_tol=1e-6)
@@ -131,18 +131,20 @@ def test_values_on_no_grid_of_bytes_stay(kind: str) -> None:
         "wide": lambda: rng.integers(0, 400, size=(1, 3, 8, 8)) / 3,
     }
     data = [{"x": draws[kind]().astype(np.float32)} for _ in range(12)]
-    assert not grids_of(network(), data)
+    assert not input_grids(network(), data)
 
 
 def test_an_input_with_other_readers_stays() -> None:
     graph = network()
     both = replace(graph, outputs=(*graph.outputs, ("turned", graph.by_name("turned"))))
-    assert not grids_of(both, images())
+    assert not input_grids(both, images())
 
 
 def test_grids_do_not_depend_on_the_batch_split() -> None:
-    one = grids_of(network(), [{"x": x} for f in images(6, batch=2) for x in np.split(f["x"], 2)])
-    other = grids_of(network(batch=2), images(6, batch=2))
+    one = input_grids(
+        network(), [{"x": x} for f in images(6, batch=2) for x in np.split(f["x"], 2)]
+    )
+    other = input_grids(network(batch=2), images(6, batch=2))
     np.testing.assert_array_equal(one["turned"], other["turned"])
 
 
@@ -177,7 +179,7 @@ def test_the_compiled_program_gives_the_integers_of_the_graph() -> None:
 
 def test_frames_are_cut_with_their_batch() -> None:
     graph, data = network(batch=4), images(6, batch=4)
-    actual, _ = aligned(graph, grids_of(graph, data))
+    actual, _ = align_inputs(graph, input_grids(graph, data))
     half = split_batch(actual, 2)
     assert half is not None
     x = data[0]["x"]
@@ -188,7 +190,7 @@ def test_frames_are_cut_with_their_batch() -> None:
 
 def test_other_convolutions_keep_their_inputs() -> None:
     graph, data = network(), images()
-    actual, _ = aligned(graph, grids_of(graph, data))
+    actual, _ = align_inputs(graph, input_grids(graph, data))
     last = actual.by_name("last")
     assert isinstance(last, Conv)
     assert last.x.name == "first"

@@ -103,7 +103,7 @@ def test_native_code_gives_the_sums_of_the_real_weights_of_a_dense_layer() -> No
         weights, missing = real.w.value * np.float32(node.x.type.params.scale), np.zeros(4)
         for sample, expected in enumerate(data.target.arrays):
             x = data.operands[0].of(sample) - np.float32(node.x.type.params.zero_point)
-            images, strides, _ = LayerProduct(node).thinned(x, 1, 0)
+            images, strides, _ = LayerProduct(node).thin_rows(x, 1, 0)
             now = conv2d(Images.of(images), weights, strides, (1, 1), 1) + real.b.value
             missing += (expected - now).sum(axis=(0, 1, 2), dtype=np.float64)
         moments = Statistics(data.moments(real)).moments

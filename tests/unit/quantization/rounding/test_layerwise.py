@@ -19,10 +19,10 @@ from quantglow.quantization.options import RECOVERIES, QuantizationConfig
 from quantglow.quantization.quantizer import quantize
 from quantglow.quantization.rounding import (
     TECHNIQUES,
-    Cache,
+    RoundingCache,
     capacity,
     layer_data,
-    recover,
+    round_layers,
     sampling,
 )
 from quantglow.quantization.rounding.layer import LayerProduct
@@ -161,11 +161,11 @@ def test_layers_known_from_before_are_taken_over() -> None:
     graph = small_cnn()
     data = samples_for(graph, 8)
     int8 = recovered(graph, None)
-    cache = Cache()
+    cache = RoundingCache()
     techniques = ("adapt-weights", "round-weights", "correct-bias")
-    first = recover(graph, int8, data, techniques, cache=cache).graph
+    first = round_layers(graph, int8, data, techniques, cache=cache).graph
     known = cache.lookup(int8)
-    again = recover(graph, int8, data, techniques, cache=cache).graph
+    again = round_layers(graph, int8, data, techniques, cache=cache).graph
     assert constants(again) == constants(first)
     assert known.keys() == {n.name for n in first.nodes if isinstance(n, Contraction)}
     assert all(again.by_name(name).w is layer["w"] for name, layer in known.items())
@@ -174,14 +174,14 @@ def test_layers_known_from_before_are_taken_over() -> None:
 def test_a_layer_in_float_leaves_those_before_it_as_they_were() -> None:
     graph = small_cnn()
     data = samples_for(graph, 8)
-    cache = Cache()
+    cache = RoundingCache()
     techniques = ("adapt-weights", "round-weights", "correct-bias")
-    recover(graph, recovered(graph, None), data, techniques, cache=cache)
+    round_layers(graph, recovered(graph, None), data, techniques, cache=cache)
     other = recovered(graph, None, nodes_to_exclude=["c3"])
     # c2 is read as float now, so that it is another layer.
     assert cache.lookup(other).keys() == {"c1"}
-    actual = recover(graph, other, data, techniques, cache=cache).graph
-    fresh = recover(graph, other, data, techniques).graph
+    actual = round_layers(graph, other, data, techniques, cache=cache).graph
+    fresh = round_layers(graph, other, data, techniques).graph
     assert constants(actual) == constants(fresh)
 
 

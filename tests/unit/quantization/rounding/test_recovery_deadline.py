@@ -16,7 +16,7 @@ from quantglow.ir.ops.contraction import Contraction
 from quantglow.profiling import profile
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.quantizer import quantize_for_all_shapes
-from quantglow.quantization.rounding import Cache, recover, sample_runs
+from quantglow.quantization.rounding import RoundingCache, round_layers, sample_runs
 from quantglow.quantization.search import levers
 from quantglow.quantization.search import time_budget as choose_int16
 from quantglow.support.processes import interrupts as deadline
@@ -78,9 +78,9 @@ def weights(graph: Graph) -> dict[str, bytes]:
 
 def test_the_layers_done_before_the_deadline_stay_and_the_others_are_plain(clock: Clock) -> None:
     int8 = int8_graph()
-    plain, whole = weights(int8), weights(recover(GRAPH, int8, DATA, TECHNIQUES).graph)
+    plain, whole = weights(int8), weights(round_layers(GRAPH, int8, DATA, TECHNIQUES).graph)
     calls = clock.passes(sample_runs, "LayerData", lambda call: 60.0)
-    cut = recover(GRAPH, int8, DATA, TECHNIQUES, deadline=Deadline(90.0))
+    cut = round_layers(GRAPH, int8, DATA, TECHNIQUES, deadline=Deadline(90.0))
     assert calls == [0.0, 60.0]
     assert weights(cut.graph) == {
         name: (whole if index < 2 else plain)[name] for index, name in enumerate(plain)
@@ -94,7 +94,7 @@ def test_the_layers_done_before_the_deadline_stay_and_the_others_are_plain(clock
 def test_without_time_no_layer_is_begun(clock: Clock) -> None:
     int8 = int8_graph()
     calls = clock.passes(sample_runs, "LayerData", lambda call: 0.0)
-    cut = recover(GRAPH, int8, DATA, TECHNIQUES, deadline=Deadline(0.0))
+    cut = round_layers(GRAPH, int8, DATA, TECHNIQUES, deadline=Deadline(0.0))
     assert not calls
     assert weights(cut.graph) == weights(int8)
     assert ": 6 of 6 layers" in cut.note
@@ -102,16 +102,16 @@ def test_without_time_no_layer_is_begun(clock: Clock) -> None:
 
 def test_a_deadline_after_the_last_layer_is_not_noted(clock: Clock) -> None:
     clock.passes(sample_runs, "LayerData", lambda call: 60.0)
-    cut = recover(GRAPH, int8_graph(), DATA, TECHNIQUES, deadline=Deadline(360.0))
+    cut = round_layers(GRAPH, int8_graph(), DATA, TECHNIQUES, deadline=Deadline(360.0))
     assert not cut.note
 
 
 def test_a_later_run_goes_on_where_the_deadline_ended_the_first(clock: Clock) -> None:
-    int8, cache = int8_graph(), Cache()
-    whole = recover(GRAPH, int8, DATA, TECHNIQUES).graph
+    int8, cache = int8_graph(), RoundingCache()
+    whole = round_layers(GRAPH, int8, DATA, TECHNIQUES).graph
     calls = clock.passes(sample_runs, "LayerData", lambda call: 60.0)
-    recover(GRAPH, int8, DATA, TECHNIQUES, cache=cache, deadline=Deadline(90.0))
-    remaining = recover(GRAPH, int8, DATA, TECHNIQUES, cache=cache)
+    round_layers(GRAPH, int8, DATA, TECHNIQUES, cache=cache, deadline=Deadline(90.0))
+    remaining = round_layers(GRAPH, int8, DATA, TECHNIQUES, cache=cache)
     assert weights(remaining.graph) == weights(whole)
     assert len(calls) == len(weights(whole))
 

@@ -13,7 +13,7 @@ from quantglow.quantization.rounding.techniques import (
     adapt_weights,
     correct_bias,
     round_weights,
-    rounded,
+    round_with_feedback,
     search_scales,
 )
 from tests.unit.quantization.rounding.recovery_layers import (
@@ -39,7 +39,7 @@ def test_the_factors_of_the_metric_give_it_back() -> None:
 
 def test_without_correlations_rounding_is_to_nearest() -> None:
     w = 50 * W[None]
-    np.testing.assert_array_equal(rounded(w, feedback(np.eye(12)[None])), np.rint(w))
+    np.testing.assert_array_equal(round_with_feedback(w, feedback(np.eye(12)[None])), np.rint(w))
 
 
 def test_rounding_is_the_same_in_blocks_and_row_by_row() -> None:
@@ -47,7 +47,7 @@ def test_rounding_is_the_same_in_blocks_and_row_by_row() -> None:
     w = RNG.normal(size=(150, 3))
     layer = layer_of(x, w, np.zeros(3))
     target, metric = (a.astype(np.float64) for a in (layer.target, layer.statistics.metric))
-    actual = rounded(target, feedback(metric))
+    actual = round_with_feedback(target, feedback(metric))
     assert np.abs(actual).max() <= 127
     order = np.argsort(-np.diagonal(metric[0]), kind="stable")
     f = unit_factors(metric, order[None, :, None])[0]

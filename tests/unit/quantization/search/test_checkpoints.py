@@ -8,7 +8,7 @@ import pytest
 from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Constant
 from quantglow.profiling import Range, profile
-from quantglow.quantization.equalize.equalization import rescaled
+from quantglow.quantization.equalize.equalization import rescale
 from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.search import fake_quantization as checkpoints
@@ -17,8 +17,8 @@ from quantglow.quantization.search.fake_quantization import (
     RunCheckpoints,
     compared_nodes,
     execution,
-    nbytes_of,
     relative_noise,
+    state_nbytes,
 )
 from quantglow.support.arrays import Array
 from tests.unit.quantization.quantization_networks import (
@@ -67,7 +67,7 @@ def begun(first: Plan, then: Plan) -> int | None:
     before, running = RunCheckpoints(first, 2**20), execution(first, [feeds], {})
     for _ in running:
         before.add(running)
-    state = RunCheckpoints(then, 2**20, before).resumed(compared_nodes(then.graph))
+    state = RunCheckpoints(then, 2**20, before).resume(compared_nodes(then.graph))
     return None if state is None else state.position
 
 
@@ -95,14 +95,14 @@ def test_states_take_no_more_than_their_room(monkeypatch: pytest.MonkeyPatch) ->
     actual, kept = plans("layer6", "layer7"), Checkpoints()
     assert noises(actual, kept) == noises(actual, None)
     for run in kept.best:
-        assert sum(nbytes_of(state) for state in run.states) <= 3 * 5000 // len(kept.best)
+        assert sum(state_nbytes(state) for state in run.states) <= 3 * 5000 // len(kept.best)
 
 
 def test_graphs_that_are_rescaled_alike_share_their_nodes() -> None:
     graph = chain()
     one, other = np.arange(1, 9, dtype=np.float32), np.arange(9, 1, -1, dtype=np.float32)
     factors: dict[str, Array] = {"layer1": one, "layer2": one, "layer4": other, "layer5": other}
-    whole = rescaled(graph, factors)
-    part = rescaled(graph, {"layer1": one, "layer2": one}, (whole, factors))
+    whole = rescale(graph, factors)
+    part = rescale(graph, {"layer1": one, "layer2": one}, (whole, factors))
     shared = [n.name for n in part.nodes if n in whole.nodes and not isinstance(n, Constant)]
     assert shared == ["x", "layer0", "layer1", "layer2", "layer3"]

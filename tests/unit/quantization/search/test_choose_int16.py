@@ -20,7 +20,7 @@ from quantglow.quantization.options import QuantizationConfig
 from quantglow.quantization.plan.int16 import int16_ineligibility, is_stored
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.quantizer import quantize
-from quantglow.quantization.rounding import recover
+from quantglow.quantization.rounding import round_layers
 from quantglow.quantization.search import time_budget as choose_int16
 from quantglow.quantization.search.fake_quantization import relative_noise
 from quantglow.quantization.search.time_budget import INT16_BUDGET, int16_seconds, total_seconds
@@ -168,7 +168,7 @@ def test_recovery_returns_the_values_of_both_graphs_at_their_ends() -> None:
     int8 = quantize(graph, profiled, QuantizationConfig(), data=data)
     shared = {n.name for n in int8.nodes} & {n.name for n in graph.compute_nodes()}
     ends = sorted(shared | {"x"})
-    recovered = recover(graph, int8, data, (), ends=ends)
+    recovered = round_layers(graph, int8, data, (), ends=ends)
     assert str(recovered.graph) == str(int8)
     for feeds, actual, expected in zip(
         data, recovered.int8_ends, recovered.float_ends, strict=True

@@ -20,14 +20,14 @@ from quantglow.quantization.search.levers import (
     STRETCHES,
     AlignInputs,
     FuseFunctions,
+    LeaveUnscaled,
     Lever,
     NarrowRanges,
-    Plain,
     RescaleChannels,
     Stretches,
     exact_levers,
     plain_in,
-    tried_levers,
+    trial_levers,
 )
 from quantglow.quantization.search.trials import Candidate, Trials, split
 from quantglow.support.arrays import Array
@@ -70,10 +70,10 @@ def bytes_for(graph: Graph, count: int) -> list[dict[str, Array]]:
 
 
 def test_levers_that_are_exact_come_before_those_that_are_tried() -> None:
-    assert [type(lever) for lever in (*exact_levers(), *tried_levers())] == [
+    assert [type(lever) for lever in (*exact_levers(), *trial_levers())] == [
         FuseFunctions,
         AlignInputs,
-        Plain,
+        LeaveUnscaled,
         NarrowRanges,
         RescaleChannels,
         Stretches,
@@ -99,7 +99,7 @@ def test_an_input_of_any_reals_is_left_alone() -> None:
 
 def test_the_graph_as_it_is_is_proposed_first() -> None:
     trials = uneven_trials()
-    assert list(Plain().proposals(trials)) == [trials.start]
+    assert list(LeaveUnscaled().proposals(trials)) == [trials.start]
 
 
 def test_ranges_of_aligned_inputs_are_not_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from quantglow.ir.ops import (
 from quantglow.ir.ops.arithmetic import quantization
 from quantglow.profiling import Range, profile
 from quantglow.quantization.equalize.channel_groups import channel_groups
-from quantglow.quantization.equalize.equalization import factors_of
+from quantglow.quantization.equalize.equalization import equalization_factors
 from quantglow.quantization.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.quantization.plan import tensor_ranges
 from quantglow.quantization.plan.params import activation_element
@@ -40,7 +40,7 @@ from quantglow.quantization.search import levers, range_choice, reader_errors, t
 from quantglow.quantization.search import range_choice as range_trial
 from quantglow.quantization.search.fake_quantization import compared_nodes, relative_noise
 from quantglow.quantization.search.levers import prepare
-from quantglow.quantization.search.range_choice import Judged, Pair, RangeTrial, choose_ranges
+from quantglow.quantization.search.range_choice import Pair, RangeTrial, RangeVerdict, choose_ranges
 from quantglow.quantization.search.reader_errors import ReaderErrors
 from quantglow.quantization.search.trials import Candidate, split
 from quantglow.support.arrays import Array
@@ -190,7 +190,7 @@ def test_a_result_that_is_known_does_not_disturb() -> None:
 def test_channels_that_were_seen_too_rarely_are_not_equalized() -> None:
     names = [group[0].name for group in channel_groups(uneven())]
     reach = reach_of(uneven(), samples_for(uneven()))
-    actual = factors_of(uneven(), reach, AUTO.equalization, frozenset(names[:1]))
+    actual = equalization_factors(uneven(), reach, AUTO.equalization, frozenset(names[:1]))
     assert names[0] not in actual
     assert set(names[1:]) <= actual.keys()
 
@@ -215,7 +215,7 @@ def test_clipping_counts_more_than_rounding() -> None:
     types = [{root: activation_element(Range(0.0, high))} for high in (1.0, 0.5, 0.5)]
     errors = {root: np.array([[1.0, 0.25, 0.35], [1.0, 0.2, 0.25]])}
     readers = ReaderErrors(SampleEvaluator(graph, data), {})
-    weighted = RangeTrial(plan, types, readers, errors=errors).weighted(root)
+    weighted = RangeTrial(plan, types, readers, errors=errors).weighted_errors(root)
     cut_off = 0.1 * range_trial.COHERENCE
     np.testing.assert_allclose(weighted, [[1, 0.25, 0.25 + cut_off], [1, 0.2, 0.25]], rtol=1e-5)
 
@@ -299,8 +299,8 @@ def test_some_lines_of_a_function_represent_all(monkeypatch: pytest.MonkeyPatch)
     data = samples_for(graph, 8)
     profiled = profile(graph, data, progress=False)
     plan = make_plan(graph, profiled, AUTO)
-    candidates = range_choice.candidates_of(plan, profiled, AUTO)
-    types = [range_choice.types_of(ranges, AUTO) for ranges in candidates]
+    candidates = range_choice.candidate_ranges(plan, profiled, AUTO)
+    types = [range_choice.group_types(ranges, AUTO) for ranges in candidates]
 
     def errors() -> dict[str, Array]:
         trial = RangeTrial(
@@ -334,7 +334,7 @@ def test_equal_values_and_readers_of_two_candidates_are_judged_once(
         return usual(self, operand, reader, *remaining)
 
     monkeypatch.setattr(ReaderErrors, "of", noted)
-    judged: dict[Pair, Judged] = {}
+    judged: dict[Pair, RangeVerdict] = {}
     chosen = choose_ranges(graph, profiled, AUTO, data, judged)
     pairs = {("x", "first"), ("x", "second"), ("first", "sum"), ("second", "sum")}
     assert set(calls) == pairs

@@ -258,7 +258,9 @@ def test_no_call_loads_the_session(
         qg.quantize_and_compile(MODEL, samples, **options, progress=False),
     ]
     gate.opened.clear()
-    monkeypatch.setattr(parts, "opened", lambda *operands: pytest.fail("a session was loaded"))
+    monkeypatch.setattr(
+        parts, "open_session", lambda *operands: pytest.fail("a session was loaded")
+    )
     for model in models:
         assert len(model(image(NEW))) == 2
         assert [calls.onnxruntime for calls in model.answers] == [1]
