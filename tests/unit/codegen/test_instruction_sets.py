@@ -128,7 +128,9 @@ def test_only_the_registry_imports_an_instruction_set(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((LLVM / "isa").rglob("*.py")), ids=place)
 def test_instruction_sets_know_nothing_of_kernels_and_loading(path: Path) -> None:
-    assert not [name for name in imported(path) if not name.startswith(("isa/", "builder", "values"))]
+    assert not [
+        name for name in imported(path) if not name.startswith(("isa/", "builder", "values"))
+    ]
 
 
 @moderate
