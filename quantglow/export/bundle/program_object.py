@@ -17,9 +17,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from quantglow.codegen.llvm.builder import I64, Builder
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.emitted import EmittedProgram
 from quantglow.codegen.llvm.isa.target import Choice, Requirement, Target
+from quantglow.codegen.llvm.values import I32, I64, PTR, Value, vector
 from quantglow.export.bundle.constants import Facts, Placement, Weights, array, weight_blocks
 from quantglow.export.bundle.object_file import UNIT_NBYTES, StackUse, object_file
 from quantglow.export.bundle.run_functions import ARGUMENTS as PART
@@ -29,7 +30,7 @@ from quantglow.memory.planner import ALIGNMENT
 from quantglow.support.classes import Concise
 from quantglow.support.errors import BackendError
 
-BLOCK = f"<{ALIGNMENT // 4} x i32>"
+BLOCK = vector(ALIGNMENT // 4, I32)
 BORDER_NBYTES = 4
 
 KERNEL = re.compile(r"@kernel\b")
@@ -280,11 +281,11 @@ def clearing(name: str, program: EmittedProgram) -> str:
     b = Builder()
     b.start_block("entry")
     with b.loop(0, len(borders), 2) as index:
-        row = b.at(f"@{name}.ranges", b.mul(index, BORDER_NBYTES))
-        first, end = (b.load("i32", b.at(row, n), BORDER_NBYTES) for n in (0, BORDER_NBYTES))
-        first, end = (b.cast("zext", "i32", border, I64) for border in (first, end))
+        row = b.at(Value.of(f"@{name}.ranges", PTR), b.mul(index, BORDER_NBYTES))
+        first, end = (b.load(I32, b.at(row, n), BORDER_NBYTES) for n in (0, BORDER_NBYTES))
+        first, end = (b.cast("zext", I32, border, I64) for border in (first, end))
         with b.loop(first, end) as block:
-            place = b.at("%arena", b.mul(block, ALIGNMENT))
+            place = b.at(Value.of("%arena", PTR), b.mul(block, ALIGNMENT))
             b.store(BLOCK, "zeroinitializer", place, ALIGNMENT)
     b.do("ret void")
     text = "\n".join(b.lines)

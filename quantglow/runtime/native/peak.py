@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.codegen.llvm.builder import Builder, Value, splat
+from quantglow.codegen.llvm.builder import Builder
 from quantglow.codegen.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.codegen.llvm.isa.interface import MatrixTiles
 from quantglow.codegen.llvm.isa.target import Target
+from quantglow.codegen.llvm.values import I32, I64, Value, splat, vector
 from quantglow.ir.types import DType
 from quantglow.runtime.jit.library import addresses
 from quantglow.runtime.native.buffers import Allocate, aligned_bytes
@@ -166,12 +167,12 @@ def reading_kernel(target: Target, total_nbytes: int) -> str:
     """Adds up every vector of each work item's block; ``total_nbytes`` is a power of two."""
     b, kind, nbytes = (
         Builder(index=target.isa.index),
-        f"<{target.f32_lanes} x i32>",
+        vector(target.f32_lanes, I32),
         target.vector_nbytes,
     )
     (data,) = b.kernel(1)
     with b.loop("%begin", "%end") as item:
-        offset = b.op("and", "i64", b.mul(item, BLOCK_NBYTES), str(total_nbytes - 1))
+        offset = b.op("and", I64, b.mul(item, BLOCK_NBYTES), str(total_nbytes - 1))
         block = b.at(data, offset)
         loop = b.begin_loop(BLOCK_NBYTES // (UNROLL * nbytes), [(kind, splat(kind, "0"))] * UNROLL)
         at = b.at(block, b.mul(loop.index, UNROLL * nbytes))
