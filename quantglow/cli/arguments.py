@@ -139,7 +139,7 @@ CODE = re.compile(r"``([^`]+)``")
 """A name in a help text."""
 
 
-def flag_name(name: str) -> str:
+def _flag_name(name: str) -> str:
     """The flag of an option."""
     return f"--{name.replace('_', '-')}"
 
@@ -155,28 +155,28 @@ def option_flags(
     usual = {each.name: each.default for each in fields(kind)} | defaults  # type: ignore[arg-type]
     return [
         parser.add_argument(
-            flag_name(name),
+            _flag_name(name),
             default=usual[name],
-            help=flag_help(declared, name, usual[name]),
-            **flag_words(declared[name].flag or {}, usual[name]),
+            help=_flag_help(declared, name, usual[name]),
+            **_flag_words(declared[name].flag or {}, usual[name]),
         )
         for name in names
     ]
 
 
-def flag_words(words: Mapping[str, Any], default: Any) -> dict[str, Any]:
+def _flag_words(words: Mapping[str, Any], default: Any) -> dict[str, Any]:
     """The keywords of argparse: a switch that is on, or may be, has its negative form, too."""
     if words.get("type") is not bool:
         return dict(words)
     return {"action": "store_true" if default is False else argparse.BooleanOptionalAction}
 
 
-def flag_help(declared: Mapping[str, Declaration], name: str, default: Any) -> str:
+def _flag_help(declared: Mapping[str, Declaration], name: str, default: Any) -> str:
     """The help of an option, with flags for the names of other options, and its default."""
 
     def named(match: re.Match[str]) -> str:
         other = declared.get(match[1])
-        return match[1] if other is None or other.flag is None else flag_name(match[1])
+        return match[1] if other is None or other.flag is None else _flag_name(match[1])
 
     text = CODE.sub(named, declared[name].help).replace("%", "%%")
     is_shown = isinstance(default, str | int | float) and not isinstance(default, bool)
@@ -188,7 +188,7 @@ def option_values(options: argparse.Namespace, names: Iterable[str]) -> dict[str
     return {n: READERS[n](n, options) if n in READERS else getattr(options, n) for n in names}
 
 
-def techniques(name: str, options: argparse.Namespace) -> str | tuple[str, ...]:
+def _techniques(name: str, options: argparse.Namespace) -> str | tuple[str, ...]:
     """Techniques as the configuration takes them.  Raises ``OptionError``."""
     words: str | Sequence[str] = getattr(options, name)
     if words == AUTO:
@@ -216,7 +216,7 @@ def open_samples(options: argparse.Namespace) -> Any:
     return ImageFolder(path, options.preprocess) if path and options.preprocess else path
 
 
-def open_validation(options: argparse.Namespace) -> Any:
+def _open_validation(options: argparse.Namespace) -> Any:
     """The validation data; images in subfolders are labeled by these."""
     path = options.validation_data
     if not path or not options.preprocess or not os.path.isdir(path):
@@ -226,10 +226,10 @@ def open_validation(options: argparse.Namespace) -> Any:
 
 
 READERS: dict[str, Callable[[str, argparse.Namespace], Any]] = {
-    "recovery": techniques,
-    "equalization": techniques,
+    "recovery": _techniques,
+    "equalization": _techniques,
     "input_shapes": lambda name, options: parse_shapes(options),
-    "validation_data": lambda name, options: open_validation(options),
+    "validation_data": lambda name, options: _open_validation(options),
     "before": lambda name, options: list_steps(name, getattr(options, name)),
     "after": lambda name, options: list_steps(name, getattr(options, name)),
 }

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         sensitivity=options.sensitivity,
         worst=options.worst,
         input_shapes=parse_shapes(options),
-        measure_speed=wants_speed(options),
+        measure_speed=_wants_speed(options),
         **parse_steps(options),
     )
     console.print(diagnosis, highlight=False, crop=False)
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         write(diagnosis, options.output)
 
 
-def wants_speed(options: argparse.Namespace) -> bool:
+def _wants_speed(options: argparse.Namespace) -> bool:
     """Whether to measure the time of layers: as the flag says, else for a page."""
     if options.measure_speed is not None:
         return bool(options.measure_speed)

@@ -49,7 +49,7 @@ def bars(shares: Iterable[float]) -> str:
     return "".join(BARS[step] for step in steps)
 
 
-def decibels(value: float | None) -> str:
+def _decibels(value: float | None) -> str:
     """The SQNR of an output as text, up to ``MAX_DB``."""
     return f"> {MAX_DB:.0f}" if value is not None and value > MAX_DB else number(value)
 
@@ -84,7 +84,7 @@ OUTPUTS: tuple[Column[OutputAccuracy], ...] = (
         "SQNR dB",
         lambda output: output.sqnr_db,
         "{:.1f}",
-        text=lambda output: decibels(None if output.is_integer else output.sqnr_db),
+        text=lambda output: _decibels(None if output.is_integer else output.sqnr_db),
         digits=4,
     ),
     Column(
@@ -97,7 +97,7 @@ OUTPUTS: tuple[Column[OutputAccuracy], ...] = (
     Column("max error", lambda output: output.max_error, "{:.4g}", digits=4),
     Column("top-1 agreement", lambda output: output.top1_agreement, "{:.1%}", digits=4),
 )
-LOGITS = Column[OutputAccuracy]("logits dB", lambda output: output.logits_db, decibels)
+LOGITS = Column[OutputAccuracy]("logits dB", lambda output: output.logits_db, _decibels)
 """Columns of outputs; texts leave out the errors of integers, which are no quantities."""
 
 
@@ -131,7 +131,7 @@ def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> ReportTable:
     return ReportTable.of(title, (name, sqnr, *logits, *others), outputs)
 
 
-def error_columns(layers: Sequence[LayerAccuracy]) -> Iterator[Column[LayerAccuracy]]:
+def _error_columns(layers: Sequence[LayerAccuracy]) -> Iterator[Column[LayerAccuracy]]:
     """The columns of errors, sensitivities only if they are known."""
     if any(layer.sensitivity_db is not None for layer in layers):
         yield ALONE
@@ -144,7 +144,7 @@ def layers_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
     """
     counts = Counter(layer.precision for layer in layers)
     title = "Layers: " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-    return ReportTable.of(title, (NAME, OP, PRECISION, *error_columns(layers), REASON), layers)
+    return ReportTable.of(title, (NAME, OP, PRECISION, *_error_columns(layers), REASON), layers)
 
 
 def float_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
@@ -154,7 +154,7 @@ def float_table(layers: Sequence[LayerAccuracy]) -> ReportTable:
 
 def worst_tables(layers: Sequence[LayerAccuracy]) -> tuple[ReportTable, ReportTable]:
     """Table of some layers with all that is known of them: their errors, and their codes."""
-    errors = (NAME, OP, *error_columns(layers))
+    errors = (NAME, OP, *_error_columns(layers))
     uses = [LayerCodes(layer.name, layer.codes) for layer in layers if layer.codes]
     return (
         ReportTable.of(f"Worst int8 layers: {len(layers)}", errors, layers),
@@ -203,7 +203,7 @@ def headline(
     if not outputs:
         return ""
     answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
-    figures = [*worst_figure(outputs)]
+    figures = [*_worst_figure(outputs)]
     figures += [f"{min(answers):.1%} equal answers"] if answers else []
     shown = f"{subject} {verdict(outputs)}: {', '.join(figures)}"
     few = f" ({WHY_FEW[origin]})" if samples < FEWEST_SAMPLES and origin in WHY_FEW else ""
@@ -212,12 +212,12 @@ def headline(
     return f"{text} But see the warnings." if has_warnings else text
 
 
-def worst_figure(outputs: Sequence[OutputAccuracy]) -> Iterator[str]:
+def _worst_figure(outputs: Sequence[OutputAccuracy]) -> Iterator[str]:
     """The SQNR of the worst output; none if all have integers."""
     worst = worst_sqnr_db(outputs)
     if worst is not None:
         is_logits = worst in [output.logits_db for output in outputs]
-        yield f"{decibels(worst)} dB{' in the logits' if is_logits else ''}"
+        yield f"{_decibels(worst)} dB{' in the logits' if is_logits else ''}"
 
 
 def verdict(outputs: Sequence[OutputAccuracy]) -> str:
@@ -297,7 +297,7 @@ class QuantizerComparisonView(Tabular):
         if not any(row.sqnr_db is not None for row in others):
             return "No other quantizer made a model that runs."
         doubt = ", but the machine is busy" if self.comparison.busy else ""
-        return f"{accuracy_words(ours, others)}; {latency_words(ours, others)}{doubt}."
+        return f"{_accuracy_words(ours, others)}; {_latency_words(ours, others)}{doubt}."
 
     def charts(self) -> Iterator[Sequence[Bar]]:
         """Bars of accuracy and of latency."""
@@ -308,7 +308,7 @@ class QuantizerComparisonView(Tabular):
             yield [Bar(n, v / longest, text(v), n == OURS) for n, v in figures.items()]
 
 
-def accuracy_words(ours: QuantizerFigures, others: Sequence[QuantizerFigures]) -> str:
+def _accuracy_words(ours: QuantizerFigures, others: Sequence[QuantizerFigures]) -> str:
     """The SQNR of quantglow beside that of the best of the others."""
     best = max((r for r in others if r.sqnr_db is not None), key=lambda r: r.sqnr_db or 0.0)
     if ours.sqnr_db is None or best.sqnr_db is None:
@@ -321,7 +321,7 @@ def accuracy_words(ours: QuantizerFigures, others: Sequence[QuantizerFigures]) -
     return f"quantglow is {abs(margin):.1f} dB {side} float than {best.name} ({pair})"
 
 
-def latency_words(ours: QuantizerFigures, others: Sequence[QuantizerFigures]) -> str:
+def _latency_words(ours: QuantizerFigures, others: Sequence[QuantizerFigures]) -> str:
     """The latency of quantglow beside that of the fastest of the others."""
     ran = [(row.seconds, row.name) for row in others if row.seconds is not None]
     if ours.seconds is None or not ran:

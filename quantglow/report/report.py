@@ -145,7 +145,7 @@ class ReportView(Tabular):
             yield fallback_table(report.fallback)
         if report.programs:
             yield programs_table(report.programs)
-        yield ReportTable("Compilation", ("what", "figure"), list(compilation_rows(report)))
+        yield ReportTable("Compilation", ("what", "figure"), list(_compilation_rows(report)))
 
     def _repr_html_(self) -> str:
         """The summary with bars, warnings and notes; tables that unfold."""
@@ -159,12 +159,12 @@ class ReportView(Tabular):
         """The page that explains the model; ``trace`` replaces the timeline of its source."""
         report, summary = self.report, self.summary()
         words = "" if summary is None else "\n".join(summary.lines())
-        notes, rows = (*report.warnings, *report.notes), [*compilation_rows(report)]
+        notes, rows = (*report.warnings, *report.notes), [*_compilation_rows(report)]
         figures = Figures(report.layers, report.outputs, report.speeds, words, notes, rows)
         return graph_page(report.graph, report.source, figures, trace)
 
 
-def compilation_rows(report: Report) -> Iterator[tuple[str, str]]:
+def _compilation_rows(report: Report) -> Iterator[tuple[str, str]]:
     """Target, memory, profile, and the time of each stage."""
     memory = report.memory
     yield "target", f"{report.target}, {report.num_threads} thread(s)"

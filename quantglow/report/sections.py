@@ -201,21 +201,21 @@ def advice(
     ``clipped``: the share of each layer's values outside of its range.
     """
     lines = []
-    for layer in significant(layers):
+    for layer in _significant(layers):
         outside = (clipped or {}).get(layer.name, 0.0)
         effects = tuple(alone(layer, layers, speeds))
         lines.append(Advice(layer.name, *diagnose(layer, outside, effects)))
     return lines
 
 
-def significant(layers: Sequence[LayerAccuracy]) -> list[LayerAccuracy]:
+def _significant(layers: Sequence[LayerAccuracy]) -> list[LayerAccuracy]:
     """The worst layers whose error is large, and near that of the worst one."""
     layers_shown = worst(layers, SHOWN)
     near = min((layer.error_db for layer in layers_shown), default=0.0) + NEAR_DB
-    return [layer for layer in layers_shown if layer.error_db < min(near, good_db(layer))]
+    return [layer for layer in layers_shown if layer.error_db < min(near, _good_db(layer))]
 
 
-def good_db(layer: LayerAccuracy) -> float:
+def _good_db(layer: LayerAccuracy) -> float:
     """The SQNR that is good enough for the figure that is known of a layer."""
     return GOOD_LOCAL_DB if layer.sensitivity_db is None else GOOD_DB
 
@@ -224,13 +224,13 @@ def diagnose(
     layer: LayerAccuracy, outside: float, effects: tuple[Remedy, ...]
 ) -> tuple[str, tuple[Remedy, ...]]:
     """The finding about a layer, and all remedies."""
-    cause, mended = causes(layer, outside)
+    cause, mended = _causes(layer, outside)
     measured = "the outputs" if layer.sensitivity_db is not None else "its results"
     finding = f"{layer.error_db:.1f} dB in {measured} by this {layer.op} alone. {cause}"
     return finding, (*mended, *effects)
 
 
-def causes(layer: LayerAccuracy, outside: float) -> tuple[str, tuple[Remedy, ...]]:
+def _causes(layer: LayerAccuracy, outside: float) -> tuple[str, tuple[Remedy, ...]]:
     """The likely cause of an error, as far as codes and range show, and flags against it."""
     use = layer.codes
     if use is not None and use.core is not None and use.core < OUTLIERS:

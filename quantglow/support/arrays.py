@@ -19,7 +19,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-def is_a(value: Any, module: str, name: str) -> bool:
+def _is_a(value: Any, module: str, name: str) -> bool:
     """Whether a value is of the class ``name`` that ``module`` defines, or of a subclass."""
     kinds = type(value).__mro__
     return any(k.__name__ == name and k.__module__ == module for k in kinds)
@@ -27,22 +27,22 @@ def is_a(value: Any, module: str, name: str) -> bool:
 
 def is_torch_tensor(value: Any) -> bool:
     """Whether a value is a ``torch.Tensor``."""
-    return is_a(value, "torch", "Tensor")
+    return _is_a(value, "torch", "Tensor")
 
 
 def is_torch_module(value: Any) -> bool:
     """Whether a value is a ``torch.nn.Module``."""
-    return is_a(value, "torch.nn.modules.module", "Module")
+    return _is_a(value, "torch.nn.modules.module", "Module")
 
 
 def is_exported_program(value: Any) -> bool:
     """Whether a value is a ``torch.export.ExportedProgram``."""
-    return is_a(value, "torch.export.exported_program", "ExportedProgram")
+    return _is_a(value, "torch.export.exported_program", "ExportedProgram")
 
 
 def is_estimator(value: Any) -> bool:
     """Whether a value is an estimator or pipeline of scikit-learn."""
-    return is_a(value, "sklearn.base", "BaseEstimator")
+    return _is_a(value, "sklearn.base", "BaseEstimator")
 
 
 def array_of_tensor(tensor: Any) -> Array:

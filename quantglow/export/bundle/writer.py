@@ -67,9 +67,9 @@ class BundleLimits:
         if self.flash_nbytes is not None:
             flash = bundle.flash
             parts = {"code": flash.code_nbytes, "weights": flash.weights_nbytes}
-            refuse("flash", parts, self.flash_nbytes, f", {flash.method}")
+            _refuse("flash", parts, self.flash_nbytes, f", {flash.method}")
         if self.ram_nbytes is not None:
-            refuse("ram", {"arena": arena, "stack": stack}, self.ram_nbytes)
+            _refuse("ram", {"arena": arena, "stack": stack}, self.ram_nbytes)
 
 
 def write_bundle(
@@ -89,7 +89,7 @@ def write_bundle(
     """
     bundle = replace(build_contents(model, code, placement), has_pool=has_pool)
     limits.check(bundle)
-    files = bundle_files(bundle, library)
+    files = _bundle_files(bundle, library)
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def write_bundle(
             f"cannot make the folder {os.fspath(folder)!r}: {cause(error)}. "
             "Remedy: name a folder where you may write."
         ) from error
-    old = list(left_over(folder, model.name, files))
+    old = list(_left_over(folder, model.name, files))
     with ExitStack() as stack:  # all are written before the first one takes its name
         for file, data in files.items():
             stack.enter_context(writing(path / file)).write_bytes(data)
@@ -113,9 +113,9 @@ def check_files(folder: str | os.PathLike[str]) -> None:
         path = Path(folder) / file
         if not os.path.exists(path):
             continue
-        if not is_generated(path, first_line):
+        if not _is_generated(path, first_line):
             what = "quantglow did not write it"
-        elif is_edited(path, comment):
+        elif _is_edited(path, comment):
             what = "it was edited, or an older version of quantglow wrote it"
         else:
             continue
@@ -125,7 +125,7 @@ def check_files(folder: str | os.PathLike[str]) -> None:
         )
 
 
-def is_generated(path: Path, first_line: str) -> bool:
+def _is_generated(path: Path, first_line: str) -> bool:
     """Whether a file begins with a line that quantglow writes for a bundle of any name."""
     before, after = first_line.split("{}")
     if not os.path.isfile(path):  # a folder, or a pipe, which may never end
@@ -147,7 +147,7 @@ def build_contents(model: BundledModel, code: BundleCode, placement: Placement) 
     )
 
 
-def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
+def _bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
     """The contents of each file."""
     name, program = bundle.name, bundle.program
     texts = {
@@ -155,28 +155,28 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
         "main.c": example(bundle),
         "CMakeLists.txt": cmake_lists(bundle),
     }
-    texts |= {file: sign(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
+    texts |= {file: _sign(texts[file], comment) for file, (_, comment) in FIXED_NAMES.items()}
     if bundle.has_pool:
         texts |= pool_files(bundle)
     parts = {f"{part}.o": data for part, data in program.parts.items()}
-    files = {f"{name}.o": program.code, **parts, **weights_files(name, program)}
+    files = {f"{name}.o": program.code, **parts, **_weights_files(name, program)}
     files |= {file: text.encode() for file, text in texts.items()}
     if library is Library.SHARED:
-        files |= loadable_files(bundle)
-    facts = manifest(bundle, files)
+        files |= _loadable_files(bundle)
+    facts = _manifest(bundle, files)
     return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}
 
 
-def loadable_files(bundle: Contents) -> dict[str, bytes]:
+def _loadable_files(bundle: Contents) -> dict[str, bytes]:
     """The files for loaders.  Raises ``BackendError``."""
     name, program = bundle.name, bundle.program
     if bundle.target.is_module:
-        return {f"{name}.wasm": wasm_module(bundle), f"{name}.mjs": es_module(bundle).encode()}
+        return {f"{name}.wasm": wasm_module(bundle), f"{name}.mjs": _es_module(bundle).encode()}
     file = f"lib{name}.so"
     return {file: link_shared([program.code, *program.parts.values()], bundle.target, file)}
 
 
-def weights_files(name: str, program: ProgramObject) -> dict[str, bytes]:
+def _weights_files(name: str, program: ProgramObject) -> dict[str, bytes]:
     """The file of the weights, if they are not in the object."""
     match program.weights.placement:
         case Placement.OBJECT:
@@ -187,7 +187,7 @@ def weights_files(name: str, program: ProgramObject) -> dict[str, bytes]:
             return {f"{name}_weights.bin": b"".join(program.weights.pieces())}
 
 
-def refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> None:
+def _refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> None:
     """Raise ``BackendError`` if the parts take more than ``most`` bytes, counted by a method."""
     total = sum(parts.values())
     if total > most:
@@ -200,19 +200,19 @@ def refuse(kind: str, parts: dict[str, int], most: int, method: str = "") -> Non
         )
 
 
-def sign(text: str, comment: str) -> str:
+def _sign(text: str, comment: str) -> str:
     """A text with its hash in a last line, a ``comment`` of its language."""
     return f"{text}{comment.format(f'{SIGNATURE} {_hash(text.encode())}')}\n"
 
 
-def is_edited(path: Path, comment: str) -> bool:
+def _is_edited(path: Path, comment: str) -> bool:
     """Whether a file is not as ``sign`` gave it."""
     text = path.read_text(encoding="utf-8", errors="replace")
     last = text.rfind(comment.split("{}")[0] + SIGNATURE)
-    return last < 0 or sign(text[:last], comment) != text
+    return last < 0 or _sign(text[:last], comment) != text
 
 
-def left_over(
+def _left_over(
     folder: str | os.PathLike[str], name: str, new: Mapping[str, bytes]
 ) -> Iterator[Path]:
     """Files of the earlier bundle of a name that the new one has not, as they were written.
@@ -246,7 +246,7 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
+def _manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
     """The contents of ``NAME.json``; ``files`` are those of the bundle beside it."""
     target, program = bundle.target, bundle.program
     return {
@@ -316,7 +316,7 @@ def wasm_module(bundle: Contents) -> bytes:
     return link(command, [program.code], [*options, *exports], file)
 
 
-def es_module(bundle: Contents) -> str:
+def _es_module(bundle: Contents) -> str:
     """The text of ``NAME.mjs``."""
     ends = {"inputs": bundle.inputs, "outputs": bundle.outputs}
     facts = {

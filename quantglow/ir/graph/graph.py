@@ -246,11 +246,11 @@ def graph_text(
     """
     lines = [f"graph {source_hash!r}"]
     lines += [f"declared {name!r}: {kind}" for name, kind in declared.items()]
-    lines += inner_lines(nodes, outputs, shown)
+    lines += _inner_lines(nodes, outputs, shown)
     return "\n".join(lines) + "\n"
 
 
-def inner_lines(
+def _inner_lines(
     nodes: Iterable[Node],
     outputs: Iterable[tuple[str, Node]],
     shown: Callable[[object], object] = as_it_is,
@@ -262,12 +262,12 @@ def inner_lines(
             if body not in bodies:
                 bodies.add(body)
                 yield f"body {body.label!r}"
-                yield from (f"  {line}" for line in inner_lines(body.nodes, body.outputs, shown))
-        yield node_line(node, shown)
+                yield from (f"  {line}" for line in _inner_lines(body.nodes, body.outputs, shown))
+        yield _node_line(node, shown)
     yield from (f"output {name!r} = {node.name!r}" for name, node in outputs)
 
 
-def node_line(node: Node, shown: Callable[[object], object] = as_it_is) -> str:
+def _node_line(node: Node, shown: Callable[[object], object] = as_it_is) -> str:
     """``'name': type = Op(operands and attributes)``"""
     return f"{node.name!r}: {node.type} = {node.op}({', '.join(_arguments(node, shown))})"
 

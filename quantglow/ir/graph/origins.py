@@ -75,7 +75,7 @@ class Origins:
 NO_ORIGINS = Origins()
 
 
-def join(main: Iterable[Origins], fused: Iterable[Origins] = ()) -> Origins:
+def _join(main: Iterable[Origins], fused: Iterable[Origins] = ()) -> Origins:
     """The origins of one node that does the work of ``main`` and took in ``fused``."""
     main = tuple(main)
     first = dict.fromkeys(origin for origins in main for origin in origins.main)
@@ -123,17 +123,17 @@ class Lineage:
         """One of two nodes that compute the same is left, for both."""
         pair = [self.origins.get(node.name, NO_ORIGINS) for node in (after, before)]
         if before.op == after.op and not isinstance(after, Input | Constant):
-            self.origins[after.name] = join(pair)
+            self.origins[after.name] = _join(pair)
 
     def _derive(self, before: Node, after: Node) -> None:
         """Origins of all nodes that a rule made: computing ones continue what computed, moves what
         moved; where there was nothing of the kind, all of it."""
-        created = list(walk(after, self.present))
+        created = list(_walk(after, self.present))
         frontier = {operand for node in created for operand in node.operands} & self.present
-        replaced = [n for n in walk(before, frontier) if n.name in self.origins]
+        replaced = [n for n in _walk(before, frontier) if n.name in self.origins]
         derived = {
             node.name: self._continue(
-                node, [n for n in created if moves(n) == moves(node)], replaced
+                node, [n for n in created if _moves(n) == _moves(node)], replaced
             )
             for node in created
         }
@@ -143,18 +143,18 @@ class Lineage:
     def _continue(self, node: Node, beside: Sequence[Node], replaced: Sequence[Node]) -> Origins:
         """The origins of a new node: those of replaced nodes of its operator, and of the replaced
         ones that nothing else continues."""
-        sources = [n for n in replaced if moves(n) == moves(node)] or list(replaced)
+        sources = [n for n in replaced if _moves(n) == _moves(node)] or list(replaced)
         kinds = {other.op for other in beside}
         same = [n for n in sources if n.op == node.op]
         gone = [n for n in sources if n.op not in kinds]
-        main = same or heaviest(gone or sources)
-        if moves(node):  # one move for several that the compiler put in: a chain would add up
+        main = same or _heaviest(gone or sources)
+        if _moves(node):  # one move for several that the compiler put in: a chain would add up
             main = [n for n in main if n.op in self.origins[n.name].main_types] or main[:1]
         others = [n for n in gone if n not in main]
-        return join(*([self.origins[n.name] for n in part] for part in (main, others)))
+        return _join(*([self.origins[n.name] for n in part] for part in (main, others)))
 
 
-def walk(root: Node, stop: Iterable[Node]) -> Iterator[Node]:
+def _walk(root: Node, stop: Iterable[Node]) -> Iterator[Node]:
     """The operators that a node is computed from, itself first, up to those of ``stop``."""
     visited, waiting = set(stop), [root]
     for _ in range(LARGEST_PATTERN):
@@ -168,16 +168,16 @@ def walk(root: Node, stop: Iterable[Node]) -> Iterator[Node]:
         waiting.extend(node.operands)
 
 
-def moves(node: Node) -> bool:
+def _moves(node: Node) -> bool:
     """Whether a node only moves numbers."""
     return node.has(Trait.MOVES)
 
 
-def heaviest(nodes: Sequence[Node]) -> list[Node]:
+def _heaviest(nodes: Sequence[Node]) -> list[Node]:
     """The nodes of the heaviest kind: sums of products, else functions, else single steps."""
 
     def weight(node: Node) -> int:
-        if moves(node):
+        if _moves(node):
             return 0
         return 1 + node.has(Trait.FUNCTION) if node.has(Trait.LIGHT) else 3
 

@@ -57,13 +57,13 @@ class Peak:
 
 def measure_peak(target: Target, threads: int = 1) -> Peak:
     """Measure for about a second."""
-    kernels = integer_kernel(target), ProductKernel(target, target.dot_product(DType.F32))
-    rates = [product_rate(target, threads, kernel) for kernel in kernels]
+    kernels = _integer_kernel(target), ProductKernel(target, target.dot_product(DType.F32))
+    rates = [_product_rate(target, threads, kernel) for kernel in kernels]
     rates += [reading_rate(target, threads, nbytes) for nbytes in (CACHED_NBYTES, MEMORY_NBYTES)]
     return Peak(threads, *rates)
 
 
-def integer_kernel(target: Target) -> ProductKernel | TileKernel:
+def _integer_kernel(target: Target) -> ProductKernel | TileKernel:
     """The fastest int8 products of a target."""
     if target.isa.tiles is not None:
         return TileKernel(target, target.isa.tiles)
@@ -71,7 +71,7 @@ def integer_kernel(target: Target) -> ProductKernel | TileKernel:
     return ProductKernel(target, target.dot_product(stored))
 
 
-def product_rate(target: Target, threads: int, kernel: ProductKernel | TileKernel) -> float:
+def _product_rate(target: Target, threads: int, kernel: ProductKernel | TileKernel) -> float:
     """Multiply-accumulates a second of all threads."""
     scratch = aligned_bytes(2 * target.vector_nbytes)
     scratch[:] = 0

@@ -102,12 +102,12 @@ class TickClock:
         return self.seconds + (ticks - self.ticks) * self.period
 
 
-def tick_clock(target: Target) -> TickClock:
+def _tick_clock(target: Target) -> TickClock:
     """The clock of a target, started now."""
     return TickClock.start(_ticks(target))
 
 
-def with_waits(threads: Iterable[list[Event]]) -> Iterator[Event]:
+def _with_waits(threads: Iterable[list[Event]]) -> Iterator[Event]:
     """The kernels of each thread, and the times between them."""
     for events in threads:
         events.sort(key=lambda event: event.begin)
@@ -175,7 +175,7 @@ class _RunLog:
                 for call, items, interval in zip(self.calls, self.items, intervals, strict=True):
                     facts = {"items": items, "op": call.op, "kernel": call.label}
                     events[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
-        return with_waits(events.values())
+        return _with_waits(events.values())
 
 
 @dataclass(eq=False)
@@ -208,7 +208,7 @@ class RecordedWalk:
         state[_STATE["table"]] = self.table.ctypes.data
         state[_STATE["count"]] = len(self.table)
         page = np.empty(max(OWN_WORDS + len(self.calls), PAGE_WORDS), np.int64)
-        clock, items = tick_clock(self.target), self.table[:, 2].tolist()
+        clock, items = _tick_clock(self.target), self.table[:, 2].tolist()
         log = _RunLog(self.calls, items, clock, state, page)
         log.open(page)
         self.trace = weakref.ref(trace)
@@ -259,7 +259,7 @@ class _EventLog:
                 call, interval = self.calls[row], (clock.at(before), clock.at(after))
                 facts = {"items": items, "op": call.op, "kernel": call.label}
                 events[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
-        return with_waits(events.values())
+        return _with_waits(events.values())
 
 
 @dataclass(eq=False)
@@ -313,6 +313,6 @@ class TracedTable:
         array = np.zeros((room + 1, EVENT_WORDS), np.int64)
         array[0, 1] = room
         self.records[:, 2] = array.ctypes.data
-        self.log = _EventLog(weakref.ref(trace), self.calls, tick_clock(self.target), array)
+        self.log = _EventLog(weakref.ref(trace), self.calls, _tick_clock(self.target), array)
         trace.later(self.log.events)
         return self.log

@@ -86,15 +86,15 @@ class GeneralPlan(Concise):
         ``ValueError``."""
         numbers = StraightLine.from_json(data["numbers"])
         size = len(numbers.results)
-        buffers = positions_from(data["buffers"], size)
-        below = tuple(positions_from(b, place) for place, b in enumerate(data["below"]))
+        buffers = _positions_from(data["buffers"], size)
+        below = tuple(_positions_from(b, place) for place, b in enumerate(data["below"]))
         if len(below) != len(buffers):
             raise ValueError("the order has other buffers than the plan")
         return GeneralPlan(
             conditions_from(data["conditions"]),
             numbers,
             int(data["weights"]),
-            positions_from([data["moved"]], size)[0],
+            _positions_from([data["moved"]], size)[0],
             buffers,
             ArenaOrder(below),
             _ends_from(data["inputs"], size),
@@ -108,7 +108,7 @@ def conditions_from(data: Any) -> Conditions:
     return Conditions(StraightLine.from_json(test), tuple(map(str, texts)))
 
 
-def positions_from(data: Any, size: int) -> tuple[int, ...]:
+def _positions_from(data: Any, size: int) -> tuple[int, ...]:
     """Positions below a size.  Raises ``TypeError`` or ``ValueError``."""
     positions = tuple(data)
     if not all(type(at) is int and 0 <= at < size for at in positions):
@@ -117,7 +117,7 @@ def positions_from(data: Any, size: int) -> tuple[int, ...]:
 
 
 def _ends_from(data: Any, size: int) -> EndSizes:
-    return tuple((DType(kind), positions_from(shape, size)) for kind, shape in data)
+    return tuple((DType(kind), _positions_from(shape, size)) for kind, shape in data)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,10 +141,10 @@ def plan_general(
     with debug.time_stage("general plan"):
         lowered = plan_program(graph, target, donations=donations, schedule=schedule)
         result = BuiltPlan(graph, lowered, OrderedPlan.of(lowered.program, lowered.plan), guards)
-    return result, to_plan(result)
+    return result, _to_plan(result)
 
 
-def to_plan(source: BuiltPlan) -> GeneralPlan:
+def _to_plan(source: BuiltPlan) -> GeneralPlan:
     """The plan of a program as numbers."""
     sizes = Evaluation()
 

@@ -284,7 +284,7 @@ class Caches(Concise):
         Raises ``FileFormatError`` for what is no such file, or of another model or batch, and
         ``StateFullError``.
         """
-        arrays = arrays_in(path)
+        arrays = _arrays_in(path)
         first = self.pairs[0]
         shape = arrays[first.input].shape if first.input in arrays else ()
         rows = shape[first.axis] if len(shape) > first.axis else 0
@@ -303,7 +303,7 @@ class Caches(Concise):
             )
 
 
-def arrays_in(path: str) -> dict[str, Array]:
+def _arrays_in(path: str) -> dict[str, Array]:
     """The arrays of an ``.npz`` file.  Raises ``FileFormatError``."""
     try:
         return read_arrays(path)
@@ -322,18 +322,18 @@ def match_caches(
     """
     ports = {port.name: port for port in inputs}
     results = {port.name: port for port in outputs}
-    named = by_names(ports, results) if chosen is None else chosen
-    if not names_ports(named, ports, results):
+    named = _by_names(ports, results) if chosen is None else chosen
+    if not _names_ports(named, ports, results):
         raise OptionError(
             f"pairs must map inputs {sorted(ports)} to outputs {sorted(results)}, got "
             f"{brief(named)}. Remedy: name the caches of the model, input by output."
         )
     for name, output in named.items():
-        check_alike(ports[name], results[output])
-    return tuple(CachePair(i, o, growing_axis(i, ports[i].dims)) for i, o in named.items())
+        _check_alike(ports[name], results[output])
+    return tuple(CachePair(i, o, _growing_axis(i, ports[i].dims)) for i, o in named.items())
 
 
-def names_ports(pairs: object, inputs: Container[str], outputs: Container[str]) -> bool:
+def _names_ports(pairs: object, inputs: Container[str], outputs: Container[str]) -> bool:
     """Whether pairs map names of inputs to names of outputs."""
     return (
         isinstance(pairs, Mapping)
@@ -343,22 +343,22 @@ def names_ports(pairs: object, inputs: Container[str], outputs: Container[str]) 
     )
 
 
-def check_alike(cache: Port, output: Port) -> None:
+def _check_alike(cache: Port, output: Port) -> None:
     """Raise ``OptionError`` for an output that cannot be the input with more rows."""
     ranks = [len(port.dims) for port in (cache, output) if port.dims is not None]
     if cache.dtype is not output.dtype or len(set(ranks)) > 1:
         raise OptionError(
-            f"pairs: output {output.name!r} of {port_kind(output)} is not input {cache.name!r} of "
-            f"{port_kind(cache)} with more rows. Remedy: name the output that has the cache."
+            f"pairs: output {output.name!r} of {_port_kind(output)} is not input {cache.name!r} of "
+            f"{_port_kind(cache)} with more rows. Remedy: name the output that has the cache."
         )
 
 
-def port_kind(port: Port) -> str:
+def _port_kind(port: Port) -> str:
     """Type and dimensions of a port, as a message shows them."""
     return f"{port.dtype.value}{list(port.dims or ())}"
 
 
-def by_names(inputs: Mapping[str, Port], outputs: Container[str]) -> dict[str, str]:
+def _by_names(inputs: Mapping[str, Port], outputs: Container[str]) -> dict[str, str]:
     """Inputs ``past…`` and outputs ``present…`` whose names go on alike."""
     pairs: dict[str, str] = {}
     for name in inputs:
@@ -369,7 +369,7 @@ def by_names(inputs: Mapping[str, Port], outputs: Container[str]) -> dict[str, s
     return pairs
 
 
-def growing_axis(name: str, dims: tuple[Dim, ...] | None) -> int:
+def _growing_axis(name: str, dims: tuple[Dim, ...] | None) -> int:
     """The free axis of a cache behind the batch.  Raises ``OptionError`` unless there is one."""
     free = [axis for axis, dim in enumerate(dims or ()) if axis and not isinstance(dim, int)]
     if len(free) != 1:

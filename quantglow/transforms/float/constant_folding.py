@@ -54,8 +54,8 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
         return decline(node, "it has the integers of the model")
     if node.has_free_sizes:
         return decline(node, "its value depends on free dimensions")
-    if grows(node):
-        if (rows := gather_once(node, uses)) is not None:
+    if _grows(node):
+        if (rows := _gather_once(node, uses)) is not None:
             return rows
         return decline(node, f"its value has {node.type.nbytes} bytes, more than its operands")
     if count_work(node) > MOST_WORK:
@@ -66,7 +66,7 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     return Constant(name=node.name, value=value, element=element)
 
 
-def gather_once(node: Node, uses: Uses) -> Node | None:
+def _gather_once(node: Node, uses: Uses) -> Node | None:
     """Gather(Constant, indices that repeat along axes) -> Expand(Gather(Constant, indices))"""
     if not (isinstance(node, Gather) and isinstance(node.indices, Constant)):
         return None
@@ -83,7 +83,7 @@ def gather_once(node: Node, uses: Uses) -> Node | None:
     return Expand(name=node.name, x=rows, shape=node.type.shape)
 
 
-def grows(node: Node) -> bool:
+def _grows(node: Node) -> bool:
     """Whether the value is much larger than the operands."""
     return node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in node.operands))
 
@@ -172,7 +172,7 @@ def _cut(node: Node, whole: Node, cuts: dict[int, Cut]) -> Node | None:
     """The part of ``whole`` that has the value of ``node``."""
     if whole.has_free_sizes:
         return None
-    if grows(whole):
+    if _grows(whole):
         return decline(node, f"the whole has {whole.type.nbytes} bytes, more than its operands")
     every = [cuts.get(axis, (0, size, 1)) for axis, size in enumerate(whole.type.shape)]
     starts, sizes, steps = zip(*every, strict=True)
@@ -242,13 +242,13 @@ def channel_values(node: Node, channels: int, rank: int) -> Array | None:
 def absorbs(node: Node, reader: Node, uses: Uses) -> bool:
     """Whether arithmetic of ``reader`` on the result can go into weights and bias; else it declined
     if the node is a contraction."""
-    reason = obstacle(node, uses) if isinstance(node, Contraction) else None
+    reason = _obstacle(node, uses) if isinstance(node, Contraction) else None
     if reason:
         decline(reader, f"{node.name!r} {reason}")
     return reason == ""
 
 
-def obstacle(node: Contraction, uses: Uses) -> str:
+def _obstacle(node: Contraction, uses: Uses) -> str:
     """The reason why weights and bias cannot take arithmetic on the result; empty if they can."""
     if not uses.single(node):
         return "has other readers"

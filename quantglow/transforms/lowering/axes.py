@@ -51,7 +51,7 @@ from quantglow.transforms.lowering.rules import lowering_rules, lowers, tag
 FLOAT = ElementType(DType.F32)
 
 
-def lower_reduce(node: Node) -> Node | None:
+def _lower_reduce(node: Node) -> Node | None:
     """Reduce(x, axes) -> Reshape(Reduce(x as [outer, reduced, inner], axis 1))"""
     assert isinstance(node, Reduce)
     if node.x.type.rank == 3 and node.axes == (1,) and node.keepdims:
@@ -71,7 +71,7 @@ def lower_reduce(node: Node) -> Node | None:
     return Reshape(name=node.name, x=core, shape=node.type.shape)
 
 
-lowering_rules.update(dict.fromkeys((ReduceMean, ReduceSum, ReduceMax, ReduceMin), lower_reduce))
+lowering_rules.update(dict.fromkeys((ReduceMean, ReduceSum, ReduceMax, ReduceMin), _lower_reduce))
 
 
 @lowers(Softmax)
@@ -201,19 +201,19 @@ BLOCK = 16
 @lowers(AntialiasedResize)
 def lower_antialiased_resize(node: AntialiasedResize) -> Node:
     """weights of H @ x, then weights of W @ that, in blocks"""
-    lines = resample_lines(node)
+    lines = _resample_lines(node)
     n, h, _, c = node.type.shape
     width = node.x.type.shape[2]
     images = Reshape(name=tag(node, "columns"), x=lines, shape=(n * h, width, c))
     planes = Transpose(name=tag(node, "planes"), x=images, perm=(0, 2, 1))
     matrix = Reshape(name=tag(node, "matrix"), x=planes, shape=(n * h * c, width))
-    resized = resample_columns(node, matrix)
+    resized = _resample_columns(node, matrix)
     narrowed = Reshape(name=tag(node, "narrowed"), x=resized, shape=(n * h, c, node.sizes[1]))
     pixels = Transpose(name=tag(node, "pixels"), x=narrowed, perm=(0, 2, 1))
     return Reshape(name=node.name, x=pixels, shape=node.type.shape)
 
 
-def resample_lines(node: AntialiasedResize) -> Node:
+def _resample_lines(node: AntialiasedResize) -> Node:
     """The image with its final height: [N, rows, W * C]."""
     n, h, w, c = node.x.type.shape
     lines = Reshape(name=tag(node, "lines"), x=node.x, shape=(n, h, w * c))
@@ -228,7 +228,7 @@ def resample_lines(node: AntialiasedResize) -> Node:
     return join(node, blocks, "shortened")
 
 
-def resample_columns(node: AntialiasedResize, matrix: Node) -> Node:
+def _resample_columns(node: AntialiasedResize, matrix: Node) -> Node:
     """The product of rows of pixels, [rows, W], with the weights of W."""
     blocks = [
         Gemm(

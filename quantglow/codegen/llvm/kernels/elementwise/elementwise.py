@@ -306,7 +306,7 @@ class Quantized:
         return None
 
     def ints(self, scalars: Scalars, is_small: bool) -> Value:
-        """Rounded steps as int32 lanes; those beyond the bounds stay beyond them.  ``is_small`` if
+        """Rounded steps as int32 lanes; those beyond the bounds stay beyond them.  ``_is_small`` if
         all are known to fit int32.
         """
         b, lanes = scalars.b, scalars.lanes
