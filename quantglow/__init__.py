@@ -97,11 +97,11 @@ _VIEWS |= {
     "quantglow.evaluation.baselines.quantizers.QuantizerComparison": (
         "quantglow.report.accuracy.QuantizerComparisonView"
     ),
-    "quantglow.evaluation.report.Diagnosis": "quantglow.report.report.DiagnosisView",
+    "quantglow.evaluation.diagnosis.Diagnosis": "quantglow.report.report.DiagnosisView",
     "quantglow.evaluation.footprint.Footprint": "quantglow.report.memory.footprint_text",
     "quantglow.evaluation.footprint.MemoryMap": "quantglow.report.memory.memory_text",
     "quantglow.evaluation.report.Report": "quantglow.report.report.ReportView",
-    "quantglow.evaluation.footprint.WeightSizes": "quantglow.report.memory.weights_text",
+    "quantglow.evaluation.weight_sizes.WeightSizes": "quantglow.report.memory.weights_text",
     "quantglow.ir.graph.graph.Graph": "quantglow.report.drawing.graph_page",
     "quantglow.profiling.profiles.Profile": "quantglow.report.drawing.profile_page",
     "quantglow.runtime.compiled.CompiledModel": "quantglow.report.drawing.model_page",

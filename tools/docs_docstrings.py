@@ -10,7 +10,7 @@ import griffe
 
 from tools.docstring_lists import with_definitions
 
-DERIVED = ("takes_options", "documented")
+DERIVED = ("takes_options", "document")
 """Decorators that make docstring and parameters from the declarations of options."""
 
 

@@ -45,7 +45,7 @@ def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("nbytes", [32, 64])
+@pytest.mark.parametrize("nbytes", mark_slow([32, 64], {64}))
 @moderate
 @given(case=st.one_of(cases(), cases(depthwise=True)))
 def test_plain_code_takes_vectors_of_any_width(nbytes: int, case: Case) -> None:

@@ -21,6 +21,7 @@ from quantglow.ir.types import DType, ElementType, QuantParams
 from tests.generators.quantized_graphs.convolutions import Case, cases, integers
 from tests.matrix.harness import assert_agree, planned
 from tests.matrix.plain_ir.translation import plain
+from tests.support.combinations import mark_slow
 from tests.support.effort import moderate
 
 LEVEL = "cortex-m55"
@@ -103,7 +104,7 @@ def test_tiles_lie_along_the_axis_that_needs_fewer() -> None:
         assert WindowDepthwise(step, step.op, plain(LEVEL)).axes[0].results == along
 
 
-@pytest.mark.parametrize("level", ["cortex-m0plus", "cortex-m4", LEVEL])
+@pytest.mark.parametrize("level", mark_slow(["cortex-m0plus", "cortex-m4", LEVEL], {LEVEL}))
 @moderate
 @given(case=cases(depthwise=True))
 def test_depthwise_equals_the_interpreter(level: str, case: Case) -> None:

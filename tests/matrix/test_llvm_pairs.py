@@ -14,6 +14,7 @@ from quantglow.ir.ops import Constant, Conv, Input
 from quantglow.ir.program.program import Compute
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from tests.matrix.harness import TARGETS, assert_agree, planned
+from tests.support.combinations import mark_slow
 from tests.support.effort import moderate
 
 PAIRS = "pmadd.ub.sw"
@@ -54,7 +55,7 @@ def convolution(
     return Graph((x,), (("y", conv),)), feeds
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(
     c=st.integers(20, 140),

@@ -19,7 +19,7 @@ from tests.generators.quantized_graphs.convolutions import Case, cases, floats, 
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.matrix.harness import assert_agree, planned, run_backwards
 from tests.matrix.plain_ir.translation import FAMILIES, plain
-from tests.support.combinations import covering
+from tests.support.combinations import covering, mark_slow
 from tests.support.effort import moderate
 from tests.support.feeds import feeds_of
 from tests.support.pinned import NAMES, digest, hashes, pinned
@@ -33,7 +33,7 @@ LEVELS = [
 """One level for each set of instructions; one for each family by default."""
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", mark_slow(SETS.values(), {"dotprod", "cortex-m4"}))
 @moderate
 @given(case=st.one_of(cases(), cases(depthwise=True), cases(wide=True)))
 def test_integer_conv_equals_the_interpreter(level: str, case: Case) -> None:
@@ -57,7 +57,7 @@ def pointwise(channels: int) -> Case:
     )
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", mark_slow(SETS.values(), {"rv64gcv", "wasm32"}))
 @moderate
 @given(case=cases())
 def test_float_conv_is_near_the_interpreter(level: str, case: Case) -> None:
@@ -65,7 +65,7 @@ def test_float_conv_is_near_the_interpreter(level: str, case: Case) -> None:
     assert_agree(graph, feeds, plain(level))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", mark_slow(SETS.values(), {"dotprod", "wasm32"}))
 @moderate
 @given(graph=mixed_graphs(), seed=st.integers(0, 2**16))
 def test_graphs_of_all_operators_give_the_same_integers(
@@ -74,7 +74,7 @@ def test_graphs_of_all_operators_give_the_same_integers(
     assert_agree(graph, feeds_of(graph, seed), plain(level))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", mark_slow(SETS.values(), {"rv64gcv", "cortex-m4"}))
 @moderate
 @given(case=cases())
 def test_items_of_a_convolution_need_each_other_not(level: str, case: Case) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import quantglow as qg
 from tests.support.attending_loop import attending_loop, feeds_of
-from tests.support.effort import expensive, moderate
+from tests.support.effort import expensive
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 
 COUNTS = st.sampled_from([0, 1, 63, 64, 65, 200]) | st.integers(0, 300)
@@ -48,7 +48,7 @@ def compiled_once(stops: bool, numbered: bool, behind: bool, threads: int) -> An
     start=st.integers(0, 20),
     threads=st.integers(1, 2),
 )
-@moderate
+@expensive
 def test_one_model_makes_any_number_of_trips(
     form: dict[str, bool], trips: int, stop: int, batch: int, start: int, threads: int
 ) -> None:

@@ -56,6 +56,7 @@ def test_mixed_graphs_have_every_operator_of_their_steps() -> None:
     draws_all(mixed_graphs(), operators, named_in(steps))
 
 
+@pytest.mark.slow
 def test_mixed_graphs_have_contractions_of_every_type() -> None:
     def kinds(graph: Graph) -> set[tuple[str, DType]]:
         return {(node.op, node.operands[0].type.dtype) for node in graph.compute_nodes()}

@@ -230,7 +230,7 @@ def call_isolated(
         return call.result()
 
 
-def _serve(request: int | str, response: int | str, lifeline: int | None, seconds: float) -> None:
+def serve(request: int | str, response: int | str, lifeline: int | None, seconds: float) -> None:
     """The child: read a call from one file, write its result to the other, end the process."""
     if lifeline is None:
         _end_with_input()

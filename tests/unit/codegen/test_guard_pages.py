@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -40,11 +41,12 @@ TARGETS = ["native", *(name for name in LEVELS if runs_here(name))]
 PARTS = 10
 
 
-def parts(target: str) -> Iterator[Any]:
+def parts(number: int, target: str) -> Iterator[Any]:
     """The parts of the cases of a target: all but one, another for each target, are slow."""
-    for part in range(PARTS):
-        is_quick = part == TARGETS.index(target) % PARTS
-        yield pytest.param(target, part, marks=() if is_quick else pytest.mark.slow)
+    quick = (MODULES[number % len(MODULES)], number % PARTS)
+    for case in itertools.product(MODULES, range(PARTS)):
+        marks = () if case == quick else pytest.mark.slow
+        yield pytest.param(case[0], target, case[1], marks=marks)
 
 
 @pytest.mark.parametrize(("target", "part"), [value for t in TARGETS for value in parts(t)])

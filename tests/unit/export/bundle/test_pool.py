@@ -109,6 +109,7 @@ def test_any_number_of_threads_computes_the_same(name: str, compiler: str, tmp_p
 
 
 @is_x86
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", tools("gcc"))
 def test_thread_sanitizer_finds_nothing(compiler: str, tmp_path: Path) -> None:
     graph = pinned("residual")

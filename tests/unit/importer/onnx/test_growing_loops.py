@@ -16,6 +16,7 @@ from quantglow.importer.onnx.operators.controlflow.loops import MOST_UNROLLED
 from quantglow.interpreter import interpret
 from quantglow.ir.ops import Loop
 from quantglow.ir.types import DType
+from tests.support.combinations import mark_slow
 from tests.unit.importer.onnx.onnx_models import by_onnxruntime, floats
 
 node, value = helper.make_node, helper.make_tensor_value_info
@@ -154,7 +155,7 @@ def test_free_dimensions_stay_free() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("trips", [65, 200, 1000])
+@pytest.mark.parametrize("trips", mark_slow([65, 200, 1000], {65, 200}))
 @pytest.mark.parametrize("nodes", [LIST, LAST], ids=["list", "last"])
 def test_int8_is_equal_bit_for_bit(
     nodes: Sequence[onnx.NodeProto], trips: int, threads: int, tmp_path: Path

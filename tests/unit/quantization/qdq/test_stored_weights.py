@@ -15,6 +15,7 @@ import quantglow as qg
 from quantglow.ir.ops import GroupedMatMul
 from quantglow.ir.ops.groupwise import unpack_codes
 from quantglow.support.arrays import Array
+from tests.support.combinations import covering
 
 DEPTH, COLUMNS = 40, 24
 FORMS = {
@@ -75,8 +76,7 @@ def quantized(proto: onnx.ModelProto, **options: Any) -> Any:
     return qg.quantize_and_compile(proto, samples, progress=False, num_threads=1, **options)
 
 
-@pytest.mark.parametrize("gemm", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "gemm"), covering([*FORMS], [False, True]))
 def test_all_but_the_stored_weights_becomes_int8(form: str, gemm: bool) -> None:
     report = quantized(model(form, gemm=gemm)).report
     precisions = {layer.name: layer.precision for layer in report.layers}

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from quantglow.support.arrays import Array
 from tests.support.choosing_rows import choosing_rows
+from tests.support.combinations import covering
 from tests.support.free_network import free_model, image
 from tests.unit.runtime.exports.test_export_free import assert_equal_runs, session_of
 
@@ -119,8 +120,7 @@ def shapes_of(model: onnx.ModelProto) -> list[tuple[int, ...]]:
     return SHAPES[len(model.graph.input[0].type.tensor_type.shape.dim)]
 
 
-@pytest.mark.parametrize("precision", ["float", "int8"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "precision"), covering([*MODELS], ["int8", "float"]))
 def test_sizes_are_free_in_the_exported_model(name: str, precision: str, tmp_path: Path) -> None:
     model, shapes = MODELS[name], shapes_of(MODELS[name])
     if precision == "float":

@@ -165,7 +165,7 @@ def test_no_trip_leaves_its_buffers(at_end: bool, monkeypatch: pytest.MonkeyPatc
     cases = [feeds_of(model, P=p, trips=n, stop=300) for p, n in ((1, 70), (3, 130), (15, 20))]
     results = [plain.run(None, feeds) for feeds in cases]
     monkeypatch.setattr(trip_blocks, "aligned_bytes", between_pages)
-    monkeypatch.setattr(trip_blocks, "uninitialised", of_shape)
+    monkeypatch.setattr(trip_blocks, "uninitialized", of_shape)
     for feeds, outputs in zip(cases, results, strict=True):
         for one, other in zip(compiled.run(None, feeds), outputs, strict=True):
             np.testing.assert_array_equal(one, other)

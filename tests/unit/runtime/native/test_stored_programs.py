@@ -87,7 +87,7 @@ def test_a_shape_with_a_program_of_its_own_is_not_imported_again(
     before = [loaded.run(None, {"x": image(shape)})[0].tobytes() for shape in shapes]
     planned.clear()
     forget(monkeypatch)
-    monkeypatch.setattr("quantglow.api.models.families.Origin.graph_at", None)
+    monkeypatch.setattr("quantglow.api.models.families.FamilyOrigin.graph_at", None)
     again = qg.load(saved, num_threads=1)
     results = [again.run(None, {"x": image(shape)})[0].tobytes() for shape in shapes]
     assert (results, planned) == (before, [])

@@ -14,7 +14,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.support import pages
-from tests.support.combinations import covering
+from tests.support.combinations import covering, mark_slow
 from tests.support.decoder import Decoder, decoder_model
 from tests.support.owned_memory import owned
 
@@ -102,7 +102,10 @@ def test_before_the_first_call_no_weights_are_in_memory(tmp_path: Path) -> None:
     assert (nbytes < BASE_NBYTES, compiled.specialisations.is_empty) == (True, True)
 
 
-@pytest.mark.parametrize(("opened", "weights"), WAYS)
+@pytest.mark.parametrize("weights", mark_slow(["int4", "int8"], {"int4"}))
+@pytest.mark.parametrize(
+    "opened", mark_slow([quantized, loaded, loaded_after_a_run], [loaded_after_a_run])
+)
 def test_pages_change_no_bit(
     opened: Open, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,8 +146,8 @@ def test_threads_call_at_the_same_time() -> None:
 CALL = f"""
 import numpy as np
 print("the program runs", __name__)
-from quantglow.support.processes.isolation import called
-print(called({PLACE + "echoed"!r}, [np.arange(2)], seconds={SECONDS}))
+from quantglow.support.processes.isolation import call_isolated
+print(call_isolated({PLACE + "echoed"!r}, [np.arange(2)], seconds={SECONDS}))
 """
 
 
@@ -171,9 +171,9 @@ def test_programs_without_a_main_guard_call_once(form: str, tmp_path: Path) -> N
 
 
 WAITING = f"""
-from quantglow.support.processes.isolation import called
+from quantglow.support.processes.isolation import call_isolated
 print("waits", flush=True)
-called({PLACE + "hang_in_silence"!r}, seconds={SECONDS})
+call_isolated({PLACE + "hang_in_silence"!r}, seconds={SECONDS})
 """
 
 
