@@ -1,7 +1,7 @@
 PYTHON ?= python
 QUICK = not slow and not emulated and not frameworks and not browser
 
-.PHONY: check test test-all test-fresh test-frameworks test-benchmarks test-serving ways nightly bench fuzz stress
+.PHONY: check test test-quick test-all test-fresh test-frameworks test-benchmarks test-serving ways nightly bench fuzz stress
 .PHONY: conformance operators options accuracy-functions docs
 .PHONY: browser-setup browser-test browser-speed
 .PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm
@@ -14,6 +14,9 @@ check:
 
 test:
 	$(PYTHON) -m pytest
+
+test-quick:
+	$(PYTHON) -m pytest -m quick
 
 test-all:
 	$(PYTHON) -m pytest -m "not emulated and not frameworks and not browser"

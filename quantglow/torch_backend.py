@@ -95,7 +95,7 @@ class GraphOnQuantglow:
         split, outputs = self.interface
         if not outputs.computed:
             return outputs.gathered([], arguments)
-        results = self._compiled(arguments)(*(arguments[i] for i in split.fed))
+        results = self._compile(arguments)(*(arguments[i] for i in split.fed))
         arrays = results if isinstance(results, list) else [results]
         pairs = zip(outputs.computed, arrays, strict=True)
         return outputs.gathered([like(node, array) for node, array in pairs], arguments)
@@ -105,7 +105,7 @@ class GraphOnQuantglow:
         """Arguments and outputs of the graph.  Raises ``ConversionError``."""
         return GraphSplit.of(self.module.graph), Outputs.of(self.module.graph)
 
-    def _compiled(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
+    def _compile(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
         """The model for the weights among the arguments.  Raises ``QuantglowError``."""
         split, _ = self.interface
         with self.lock:
@@ -113,10 +113,10 @@ class GraphOnQuantglow:
                 raise ConversionError("another call gave the graph up")
             weights = [tensor_state(arguments[i]) for i in split.frozen]
             if self.converted is None or self.converted[0] != weights:
-                self.converted = weights, self._converted(arguments)
+                self.converted = weights, self._convert(arguments)
             return self.converted[1]
 
-    def _converted(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
+    def _convert(self, arguments: Sequence[Any]) -> CompiledModel | FallbackModel:
         """The graph compiled with these weights.  Raises ``QuantglowError``."""
         check_devices(arguments)
         if self.conversions == MOST_WEIGHTS:

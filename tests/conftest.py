@@ -1,10 +1,13 @@
-"""Settings of every test: the verifier is on, and there is no kernel cache on disk."""
+"""Settings of every test: the verifier is on, and kernels are compiled once in a run."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +17,61 @@ from tests.support.skips import pytest_make_collect_report, pytest_runtest_maker
 os.environ.setdefault("QUANTGLOW_VERIFY", "1")
 # Tests run in a process for each core: more threads would only wait for one another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Tests compile what they check: no kernel of an earlier run, none left in the user's cache.
-os.environ.setdefault("QUANTGLOW_CACHE_DIR", "")
 
 # A shell starts background jobs with Ctrl-C ignored; tests of it need Python's handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the run's kernel cache, which workers and the processes of tests inherit.
+
+    Kernels are compiled once in a run, not once in each of its many processes.  None is there of an
+    earlier run, and none is left in the user's cache.  An entry is named by all that its code
+    depends on, and programs that are verified are not kept.
+    """
+    if "QUANTGLOW_CACHE_DIR" not in os.environ:
+        folder = os.environ["QUANTGLOW_CACHE_DIR"] = tempfile.mkdtemp(prefix="quantglow-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+QUICK = (
+    "golden",
+    "unit/interpreter",
+    "unit/ir",
+    "unit/profiling",
+    "unit/quantization/equalize",
+    "unit/quantization/rounding",
+    "unit/quantization/search",
+    "unit/report",
+    "unit/tools",
+    "unit/transforms",
+)
+"""Folders of tests that compile few kernels or none.  With the files of ``unit`` itself, which
+hold rules of the repository, they are ``pytest -m quick``."""
+LONGER = {"slow", "emulated", "frameworks", "browser"}
+"""Markers of tests that do not run by default, nor as quick ones."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files out that have no quick test, where only these are asked for."""
+    if config.option.markexpr == "quick" and collection_path.suffix == ".py":
+        return None if is_quick(collection_path) else True
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests."""
+    for item in items:
+        if is_quick(item.path) and not any(mark.name in LONGER for mark in item.iter_markers()):
+            item.add_marker(pytest.mark.quick)
+
+
+def is_quick(file: Path) -> bool:
+    """Whether the tests of a file are quick."""
+    tests = Path(__file__).parent
+    folders = [tests / name for name in QUICK]
+    return file.parent == tests / "unit" or any(map(file.is_relative_to, folders))
 
 
 def pytest_collection_finish() -> None:

@@ -68,7 +68,7 @@ def stages(name: str, profile_with: ProfileWith = COMPILED) -> Iterator[tuple[st
     samples = draw_samples(data, graph, config.seed)
     candidate, noises = search(graph, profile, config, samples)
     yield "noise of candidates", {f"candidate {i}": exact(x) for i, x in enumerate(noises)}
-    yield "factors", {key: digest_of(found) for key, found in candidate.factors.items()}
+    yield "factors", {key: digest_of(value) for key, value in candidate.factors.items()}
     yield "ranges", {key: f"{exact(r.low)} {exact(r.high)}" for key, r in candidate.ranges.items()}
     quantizer = Quantizer(candidate, config, samples, progress=False)
     yield "plan", elements(quantizer.plan())
@@ -105,19 +105,19 @@ def constants(graph: Graph) -> Stage:
 
 def values(graph: Graph, feeds: Feeds) -> Stage:
     """Hashes of all values of a run, with their operators."""
-    found: Stage = {}
+    actual: Stage = {}
 
     def listener(node: Node, value: Array) -> None:
-        found[node.name] = f"{node.op} {digest_of(value)}"
+        actual[node.name] = f"{node.op} {digest_of(value)}"
 
     interpreter.interpret(graph, feeds, [listener])
-    return found
+    return actual
 
 
 def extremes(profile: Profile) -> Stage:
     """Minimum and maximum of each value."""
-    found = profile.histograms.items()
-    return {name: f"{exact(h.minimum)} {exact(h.maximum)}" for name, h in found}
+    pairs = profile.histograms.items()
+    return {name: f"{exact(h.minimum)} {exact(h.maximum)}" for name, h in pairs}
 
 
 def elements(plan: Plan) -> Stage:
@@ -137,9 +137,9 @@ def differences(before: Stage, after: Stage) -> list[str]:
 
 def show(stage: str, before: Stage, after: Stage, most: int) -> None:
     """Print how a stage differs."""
-    found = differences(before, after)
-    print(f"{stage}: {len(found)} of {len(after)} differ", flush=True)
-    for line in found[:most]:
+    actual = differences(before, after)
+    print(f"{stage}: {len(actual)} of {len(after)} differ", flush=True)
+    for line in actual[:most]:
         print(f"    {line}")
 
 

@@ -52,9 +52,9 @@ def finish(
 
 def compared(before: Record, after: Record, explain: Explain) -> bool:
     """Print how ``after`` differs; whether it does, or nothing could be compared."""
-    found = differences(before, after, explain)
+    actual = differences(before, after, explain)
     new = [name for name in after if name not in before]
     total = len(after) - len(new)
-    lines = [*found, *([f"not in the file: {', '.join(new)}"] if new else [])]
-    print("\n".join([*lines, f"{total - len(found)} of {total} entries are equal"]))
-    return bool(found) or not total
+    lines = [*actual, *([f"not in the file: {', '.join(new)}"] if new else [])]
+    print("\n".join([*lines, f"{total - len(actual)} of {total} entries are equal"]))
+    return bool(actual) or not total

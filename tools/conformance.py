@@ -89,9 +89,9 @@ def outcome(case: Any, runtime: str, num_threads: int = 1) -> Outcome:
     try:
         run, who = RUNTIMES[runtime](case.model, num_threads)
         for inputs, expected in case.data_sets:
-            found = list(run(list(map(as_fed, inputs))))
-            wanted = list(map(as_fed, expected))
-            Runner.assert_similar_outputs(wanted, found, rtol=case.rtol, atol=case.atol)
+            actual = list(run(list(map(as_fed, inputs))))
+            reference = list(map(as_fed, expected))
+            Runner.assert_similar_outputs(reference, actual, rtol=case.rtol, atol=case.atol)
         return Outcome(case.name, who())
     except Exception as error:  # noqa: BLE001 - any error fails the case
         lines = f"{type(error).__name__}: {error}".strip().splitlines()
@@ -116,8 +116,8 @@ def isolated(
     try:
         if not receiver.poll(seconds):
             return Outcome(case.name, "crashed", f"no result within {seconds:g} s")
-        found: Outcome = receiver.recv()
-        return found
+        actual: Outcome = receiver.recv()
+        return actual
     except EOFError:
         process.join()
         return Outcome(case.name, "crashed", f"exit code {process.exitcode}")
@@ -136,7 +136,7 @@ def report_outcome(sender: Connection, case: Any, runtime: str, num_threads: int
 
 def summary(outcomes: Iterable[Outcome]) -> dict[str, int]:
     """Number of cases by outcome, and of those that passed."""
-    counts = Counter(found.how for found in outcomes)
+    counts = Counter(value.how for value in outcomes)
     passed = sum(counts[how] for how in PASSED)
     return {"cases": counts.total(), "passed": passed, **counts}
 
@@ -171,20 +171,20 @@ def run(options: argparse.Namespace) -> int:
 def outcomes(tests: Sequence[Any], runtime: str, num_threads: int) -> list[Outcome]:
     """Run all cases and print the number of each outcome."""
     start = time.perf_counter()
-    found = [isolated(case, runtime, num_threads) for case in tests]
-    figures = ", ".join(f"{n} {how}" for how, n in summary(found).items())
+    actual = [isolated(case, runtime, num_threads) for case in tests]
+    figures = ", ".join(f"{n} {how}" for how, n in summary(actual).items())
     threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
     print(f"{runtime}, {threads}: {figures} ({time.perf_counter() - start:.0f} s)", flush=True)
-    return found
+    return actual
 
 
 def meets_floors(theirs: Sequence[Outcome], ours: Sequence[Outcome], verbose: bool) -> bool:
     """Whether enough cases pass, and all that onnxruntime passes; print the others."""
     behind = only_passed_by(theirs, ours)
-    for found in ours if verbose else [o for o in ours if o.how == "crashed"]:
-        print(f"  {found.case}: {found.how} {found.detail}")
-    for found in behind:
-        print(f"only onnxruntime passes {found.case}: {found.how} {found.detail}")
+    for value in ours if verbose else [o for o in ours if o.how == "crashed"]:
+        print(f"  {value.case}: {value.how} {value.detail}")
+    for value in behind:
+        print(f"only onnxruntime passes {value.case}: {value.how} {value.detail}")
     passed, compiled = passed_share(ours), compiled_share(ours)
     print(f"passed: {passed:.1%} of all cases, at least {PASSED_FLOOR:.1%}")
     print(
@@ -201,15 +201,15 @@ COMPILED_FLOOR = 0.62
 
 def passed_share(outcomes: Sequence[Outcome]) -> float:
     """Share of cases that pass, compiled or not."""
-    return sum(found.how in PASSED for found in outcomes) / len(outcomes)
+    return sum(value.how in PASSED for value in outcomes) / len(outcomes)
 
 
 def compiled_share(outcomes: Sequence[Outcome]) -> float:
     """Share of cases that pass without onnxruntime."""
-    return sum(found.how == "compiled" for found in outcomes) / len(outcomes)
+    return sum(value.how == "compiled" for value in outcomes) / len(outcomes)
 
 
 def only_passed_by(theirs: Sequence[Outcome], ours: Sequence[Outcome]) -> list[Outcome]:
     """Our outcomes of the cases that only the other runtime passes."""
     pairs = zip(theirs, ours, strict=True)
-    return [own for other, own in pairs if other.how in PASSED and own.how not in PASSED]
+    return [item for other, item in pairs if other.how in PASSED and item.how not in PASSED]

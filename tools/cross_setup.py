@@ -95,14 +95,14 @@ def interpreter(level: str) -> Path:
 
 def is_installed() -> bool:
     """Whether emulated Pythons can be started."""
-    found = shutil.which("qemu-aarch64") is not None
-    return found and all(interpreter(level).exists() for level in PROCESSORS)
+    actual = shutil.which("qemu-aarch64") is not None
+    return actual and all(interpreter(level).exists() for level in PROCESSORS)
 
 
 def environment(root: Path) -> dict[str, str]:
     """Variables for an emulated Python that imports the repository at ``root``."""
-    own = {"PYTHONPATH": str(root), "QUANTGLOW_CACHE_DIR": "", "OPENBLAS_NUM_THREADS": "1"}
-    return {**os.environ, **own}
+    ours = {"PYTHONPATH": str(root), "QUANTGLOW_CACHE_DIR": "", "OPENBLAS_NUM_THREADS": "1"}
+    return {**os.environ, **ours}
 
 
 def counter() -> Path:
@@ -167,8 +167,8 @@ def install_packages(packages: Sequence[str] = PACKAGES) -> None:
             f"them out of PACKAGES in {Path(__file__).name}"
         )
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-    own = ("-o", f"DPkg::Lock::Timeout={LOCK_SECONDS}", "--no-install-recommends")
-    download("apt-get", "install", "-q", "-y", *own, *missing)
+    ours = ("-o", f"DPkg::Lock::Timeout={LOCK_SECONDS}", "--no-install-recommends")
+    download("apt-get", "install", "-q", "-y", *ours, *missing)
 
 
 def make_userland(root: Path) -> None:

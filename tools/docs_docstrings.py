@@ -41,6 +41,6 @@ def show_derived(obj: Any, real: Any) -> None:
     if obj.is_function:
         obj.parameters = griffe.Parameters(*parameters)
     else:
-        own = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
-        made = griffe.Function("__init__", parameters=griffe.Parameters(own, *parameters))
-        obj.set_member("__init__", made)
+        parameter = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
+        function = griffe.Function("__init__", parameters=griffe.Parameters(parameter, *parameters))
+        obj.set_member("__init__", function)

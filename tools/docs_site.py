@@ -49,8 +49,8 @@ vars(on_files)["mkdocs_priority"] = 100  # before plugins look for notebooks
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """The text of a page with links between pages only, and its files of code with titles."""
-    found = relinked(markdown, page.file.src_uri, {file.src_uri for file in files})
-    return FENCE.sub(r'```\1 title="\2"', found)
+    actual = relinked(markdown, page.file.src_uri, {file.src_uri for file in files})
+    return FENCE.sub(r'```\1 title="\2"', actual)
 
 
 def relinked(markdown: str, source: str, known: set[str]) -> str:
@@ -60,12 +60,12 @@ def relinked(markdown: str, source: str, known: set[str]) -> str:
         text, target, anchor = match[1], match[2], match[3] or ""
         if "://" in target or target.startswith("mailto:"):
             return match[0]
-        found = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        found = found.removeprefix("../").removeprefix("docs/")
-        if found not in known:
+        actual = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        actual = actual.removeprefix("../").removeprefix("docs/")
+        if actual not in known:
             return text
         start = posixpath.dirname(source) or "."
-        return f"[{text}]({posixpath.relpath(found, start)}{anchor})"
+        return f"[{text}]({posixpath.relpath(actual, start)}{anchor})"
 
     return LINK.sub(link, markdown)
 

@@ -168,8 +168,8 @@ def table() -> str:
 
 def updated(text: str) -> str:
     """The page with a new table."""
-    before, rest = text.split(BEGIN)
-    return before + BEGIN + table() + END + rest.split(END)[1]
+    before, remaining = text.split(BEGIN)
+    return before + BEGIN + table() + END + remaining.split(END)[1]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -191,17 +191,17 @@ def run(options: argparse.Namespace) -> int:
             print(f"{name:20} {nanoseconds(function):8.3f} ns", flush=True)
             continue
         sampled = options.sampled
-        found = (
+        actual = (
             measure(function, [sampled_floats(function.steps)])
             if sampled
             else measure_all(function)
         )
         seconds = time.monotonic() - start
-        failed |= not found.within(function.bound)
-        failed |= not (sampled or function.is_reached(found.largest))
+        failed |= not actual.within(function.bound)
+        failed |= not (sampled or function.is_reached(actual.largest))
         print(
-            f"{name:20} {found.largest:12.6f} ulp of {function.bound:g} at {found.at!r}"
-            f"{f', wrong at {found.wrong}' if found.wrong else ''} ({seconds:.0f} s)",
+            f"{name:20} {actual.largest:12.6f} ulp of {function.bound:g} at {actual.at!r}"
+            f"{f', wrong at {actual.wrong}' if actual.wrong else ''} ({seconds:.0f} s)",
             flush=True,
         )
     return int(failed)

@@ -72,12 +72,12 @@ def variants() -> Iterator[tuple[str, Callable[[], Graph]]]:
 
 def entry(graph: Graph) -> dict[str, Any]:
     """The text of a graph and the hash of its constants, in the order of the text."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in text_constants(graph).values():
-        found.update(f"{array.dtype} {array.shape} ".encode())
-        found.update(array.tobytes())
+        digest.update(f"{array.dtype} {array.shape} ".encode())
+        digest.update(array.tobytes())
     text = print_graph(graph).splitlines()[1:]  # The first line has the hash of the ONNX file.
-    return {"constants": found.hexdigest(), "text": text}
+    return {"constants": digest.hexdigest(), "text": text}
 
 
 def renamed(line: str) -> str:
@@ -88,8 +88,8 @@ def renamed(line: str) -> str:
 def older(record: Record) -> Record:
     """A record of an older checkout with today's names."""
     return {
-        name: found | {"text": [renamed(line) for line in found["text"]]}
-        for name, found in record.items()
+        name: value | {"text": [renamed(line) for line in value["text"]]}
+        for name, value in record.items()
     }
 
 

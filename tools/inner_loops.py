@@ -88,7 +88,7 @@ def macs_of(lines: Sequence[str]) -> int:
 
 def inner_loop(text: str) -> list[str]:
     """The loop of one block that multiplies most."""
-    lines, labels, found = text.splitlines(), dict[str, int](), list[str]()
+    lines, labels, actual = text.splitlines(), dict[str, int](), list[str]()
     for number, line in enumerate(lines):
         if label := LABEL.match(line):
             labels[label[1]] = number
@@ -96,9 +96,9 @@ def inner_loop(text: str) -> list[str]:
         if branch is None or branch[1] not in labels:
             continue
         body = lines[labels[branch[1]] + 1 : number + 1]
-        if not any(map(LABEL.match, body)) and macs_of(body) > macs_of(found):
-            found = body
-    return found
+        if not any(map(LABEL.match, body)) and macs_of(body) > macs_of(actual):
+            actual = body
+    return actual
 
 
 def macs_per_cycle(loop: Sequence[str], core: str) -> float:

@@ -55,14 +55,14 @@ def infer(path: Path) -> None:
 
 def executed_by_onnxruntime(path: Path, level: str) -> float:
     """Instructions of an inference."""
-    own = {
+    ours = {
         "QEMU_PLUGIN": f"file={counter()}",
         "QEMU_LOG": "plugin",
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }
     done = subprocess.run(
         [str(interpreter(level)), "-m", "tools.instruction_counts", str(path), "--infer"],
-        env={**os.environ, **own},
+        env={**os.environ, **ours},
         capture_output=True,
         text=True,
         check=True,
@@ -74,14 +74,14 @@ def executed_by_onnxruntime(path: Path, level: str) -> float:
 def executed(path: Path, level: str) -> tuple[int, float]:
     """Instructions of an inference of a saved network: quantglow's and onnxruntime's."""
     export(path)
-    own = sum(kernel.instructions for kernel in kernels_at(level, path.parent, path.stem))
-    return own, executed_by_onnxruntime(path, level)
+    ours = sum(kernel.instructions for kernel in kernels_at(level, path.parent, path.stem))
+    return ours, executed_by_onnxruntime(path, level)
 
 
 def show(path: Path, level: str) -> None:
     """Print the instructions of an inference of both engines."""
-    own, other = executed(path, level)
-    print(f"{path.stem:20} {level:8} {own:14,.0f} {other:14,.0f} {own / other:6.2f}", flush=True)
+    ours, other = executed(path, level)
+    print(f"{path.stem:20} {level:8} {ours:14,.0f} {other:14,.0f} {ours / other:6.2f}", flush=True)
 
 
 def main() -> None:
@@ -94,8 +94,8 @@ def main() -> None:
     if options.infer:
         infer(options.folder)
         return
-    found = sorted(options.folder.glob("*.qgm"))
-    for path in (p for p in found if not options.networks or p.stem in options.networks):
+    actual = sorted(options.folder.glob("*.qgm"))
+    for path in (p for p in actual if not options.networks or p.stem in options.networks):
         for level in options.levels:
             show(path, level)
 

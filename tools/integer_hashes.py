@@ -50,11 +50,11 @@ EVERYWHERE = {
 def with_integer_results(graph: Graph, features: bool = False) -> Graph:
     """The graph that ends with the last integers on the way to each output; where these are few,
     ``features`` adds those they are made of: scores of two classes would tell little."""
-    found: dict[Node, None] = {}
+    actual: dict[Node, None] = {}
     for _, output in graph.outputs:
         for node in _last_integers(output, set()):
-            found |= dict.fromkeys([node, _features(node)] if features else [node])
-    outputs = tuple((f"{index} {node.name}", node) for index, node in enumerate(found))
+            actual |= dict.fromkeys([node, _features(node)] if features else [node])
+    outputs = tuple((f"{index} {node.name}", node) for index, node in enumerate(actual))
     return replace(graph, outputs=outputs)
 
 
@@ -69,16 +69,16 @@ def _features(node: Node) -> Node:
     return before
 
 
-def _last_integers(node: Node, seen: set[Node]) -> Iterator[Node]:
+def _last_integers(node: Node, observed: set[Node]) -> Iterator[Node]:
     """The quantized values nearest to a value, itself perhaps."""
-    if node in seen:
+    if node in observed:
         return
-    seen.add(node)
+    observed.add(node)
     if node.type.quant is not None:
         yield node
         return
     for operand in node.operands:
-        yield from _last_integers(operand, seen)
+        yield from _last_integers(operand, observed)
 
 
 def write(folder: Path, names: Sequence[str], features: bool = False) -> None:
@@ -95,8 +95,8 @@ def write(folder: Path, names: Sequence[str], features: bool = False) -> None:
         graph = qg.import_model(network.source(), input_shapes=shapes)
         profile = qg.profile(graph, data, progress=False)
         config = qg.QuantizationConfig(quantize_output=True, **network.options)
-        made = qg.quantize(graph, profile, config, data=data)
-        int8 = with_integer_results(made, features)
+        quantized = qg.quantize(graph, profile, config, data=data)
+        int8 = with_integer_results(quantized, features)
         qg.compile(int8).save(folder / f"{name}.qgm")
         farthest = sorted(data, key=lambda sample: -distance(int8, sample, SUMS))
         feeds: dict[str, Any] = {
@@ -160,8 +160,8 @@ def main() -> None:
         everywhere(sys.argv[1:])
         write(options.folder, options.names or all_names(), features=True)
         return
-    for found in hashes(options.folder, options.levels, options.threads):
-        print(json.dumps(found), flush=True)
+    for value in hashes(options.folder, options.levels, options.threads):
+        print(json.dumps(value), flush=True)
 
 
 if __name__ == "__main__":

@@ -159,11 +159,11 @@ def explain(texts: Texts, dump: Path | None, name: str, before: Any, after: Any)
         return f"{name}: the run-time system differs"
     old, new = ([call.split(" ")[0] for call in entry["calls"]] for entry in (before, after))
     gone, come = Counter(old) - Counter(new), Counter(new) - Counter(old)
-    found = [f"{len(gone)} of {before['kernels']} kernels differ"] if gone or come else []
+    actual = [f"{len(gone)} of {before['kernels']} kernels differ"] if gone or come else []
     if before["table"] != after["table"]:
-        found.append("the table of calls differs")
+        actual.append("the table of calls differs")
     if len(old) != len(new):
-        found.append(f"{len(old)} calls before, {len(new)} now")
+        actual.append(f"{len(old)} calls before, {len(new)} now")
     lines = []
     if len(old) == len(new):
         changed = dict.fromkeys(
@@ -171,7 +171,7 @@ def explain(texts: Texts, dump: Path | None, name: str, before: Any, after: Any)
         )
         lines = [f"    {a} -> {b}" for a, b in list(changed)[:8]]
         dump_texts(texts, dump, name, [(a.split()[0], b.split()[0]) for a, b in changed])
-    return "\n".join([f"{name}: {', '.join(found) or 'labels only'}", *lines])
+    return "\n".join([f"{name}: {', '.join(actual) or 'labels only'}", *lines])
 
 
 def dump_texts(texts: Texts, dump: Path | None, name: str, pairs: list[tuple[str, str]]) -> None:

@@ -54,14 +54,14 @@ def counts(program: EmittedProgram, place: str, sample: list[Array]) -> list[Cou
     for row in program.rows:
         calls[functions.get(row.kernel.ir, "")].append(row.kernel)
     with tempfile.TemporaryDirectory() as folder:
-        made = linked(program, Path(folder))
-        once, twice = (made.by_function(place, sample, runs) for runs in (1, 2))
-    found = [
+        built = linked(program, Path(folder))
+        once, twice = (built.by_function(place, sample, runs) for runs in (1, 2))
+    actual = [
         Counted(count - once[name], tuple(calls[name]))
         for name, count in twice.items()
         if name.startswith(FUNCTION)
     ]
-    return sorted(found, key=lambda kernel: -kernel.instructions)
+    return sorted(actual, key=lambda kernel: -kernel.instructions)
 
 
 def main() -> None:

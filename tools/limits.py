@@ -59,10 +59,10 @@ def node(
     """A model of one node; types of results are inferred unless declared."""
     names = ["" if operand is None else f"x{i}" for i, operand in enumerate(operands)]
     results = [f"y{i}" for i in range(outputs)]
-    made = helper.make_node(op, names, results, name="n", domain=domain, **settings)
+    built = helper.make_node(op, names, results, name="n", domain=domain, **settings)
     pairs = list(zip(names, operands, strict=True))
     graph = helper.make_graph(
-        [made],
+        [built],
         "limit",
         [helper.make_tensor_value_info(n, 1, o) for n, o in pairs if isinstance(o, tuple)],
         [helper.make_tensor_value_info(name, 1, None) for name in results],
@@ -79,7 +79,7 @@ def reasons(model: onnx.ModelProto) -> list[str]:
         graph = import_model(model, fallback=True)
     except UnsupportedOpError as error:
         return list(error.problems)
-    return [found.reason for found in graph.nodes if isinstance(found, External)]
+    return [value.reason for value in graph.nodes if isinstance(value, External)]
 
 
 def ones(*shape: int) -> NDArray[np.float32]:
@@ -149,14 +149,14 @@ def categories(**settings: Any) -> onnx.ModelProto:
 
 def largest(known: bool) -> onnx.ModelProto:
     """TopK whose number is a constant, or computed from an input."""
-    made = node("TopK", (2, 8), np.array([3], np.int64), outputs=2)
-    made.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    built = node("TopK", (2, 8), np.array([3], np.int64), outputs=2)
+    built.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
     if not known:
         count = helper.make_node("Cast", ["k"], ["x1"], to=onnx.TensorProto.INT64)
-        made.graph.node.insert(0, count)
-        made.graph.input.append(helper.make_tensor_value_info("k", 1, [1]))
-        del made.graph.initializer[:]
-    return made
+        built.graph.node.insert(0, count)
+        built.graph.input.append(helper.make_tensor_value_info("k", 1, [1]))
+        del built.graph.initializer[:]
+    return built
 
 
 def prime(above: int) -> int:
@@ -293,8 +293,8 @@ def lines() -> Iterator[str]:
     forms: dict[str, list[str]] = {}
     for limit in LIMITS:
         forms.setdefault(limit.operators, []).append(limit.form)
-    for operators, found in forms.items():
-        yield f"- {operators}: {'; '.join(found)}\n"
+    for operators, value in forms.items():
+        yield f"- {operators}: {'; '.join(value)}\n"
 
 
 def classical() -> str:

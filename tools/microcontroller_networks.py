@@ -112,6 +112,6 @@ def quantized(network: Network) -> CompiledModel:
     graph = qg.import_model(network.model, input_shapes=shapes)
     profile = qg.profile(graph, data, progress=False)
     config = qg.QuantizationConfig(quantize_output=True)
-    made = qg.compile(with_integer_outputs(qg.quantize(graph, profile, config, data=data)))
-    assert isinstance(made, CompiledModel)
-    return made
+    compiled = qg.compile(with_integer_outputs(qg.quantize(graph, profile, config, data=data)))
+    assert isinstance(compiled, CompiledModel)
+    return compiled

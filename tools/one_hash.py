@@ -55,21 +55,21 @@ def expected() -> dict[str, Hashes]:
 
 def graph_hash(graph: Graph) -> str:
     """SHA-256 of a graph's text, which names each constant by its contents."""
-    found = hashlib.sha256(print_graph(graph).encode())
+    digest = hashlib.sha256(print_graph(graph).encode())
     for constant in text_constants(graph).values():
-        found.update(constant.tobytes())
-    return found.hexdigest()
+        digest.update(constant.tobytes())
+    return digest.hexdigest()
 
 
 def integers_at(place: str, folder: Path, name: str) -> str:
     """The hash of a network's integers, computed at a place."""
     if place in HERE:
-        ((_, _, found),) = hashes(folder, [place], threads=1, names=[name])
-        return found
+        ((_, _, actual),) = hashes(folder, [place], threads=1, names=[name])
+        return actual
     graph, feeds = saving.load(folder / f"{name}.qgm").graph, feeds_of(folder, name)
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as built:
         level = other_processors.level_of(place)
-        program = other_processors.program_of(graph, level, Path(made))
+        program = other_processors.program_of(graph, level, Path(built))
         samples = [[feed[x.name] for x in graph.inputs] for feed in feeds]
         outputs, _ = program.run(place, samples)
     return digest(outputs)
@@ -78,24 +78,24 @@ def integers_at(place: str, folder: Path, name: str) -> str:
 def compare(folder: Path, name: str, places: Sequence[str]) -> tuple[Hashes, bool]:
     """The hashes of a network by the interpreter, and whether all places agree."""
     graph = graph_hash(saving.load(folder / f"{name}.qgm").graph)
-    found = Hashes(graph, integers_at(INTERPRETER, folder, name))
+    hashes = Hashes(graph, integers_at(INTERPRETER, folder, name))
     agree = True
-    known = expected().get(name, found)
+    known = expected().get(name, hashes)
     if known.graph != graph:
         print(f"{name}: calibrated to another graph than that of {EXPECTED.name}", flush=True)
-    elif known.integers != found.integers:
+    elif known.integers != hashes.integers:
         print(f"{name}: {EXPECTED.name} has {known.integers}", flush=True)
         agree = False
     for place in places:
         there = integers_at(place, folder, name)
         print(f"{name:20} {place:16} {there}", flush=True)
-        agree &= there == found.integers
-    return found, agree
+        agree &= there == hashes.integers
+    return hashes, agree
 
 
-def keep(name: str, found: Hashes) -> None:
+def keep(name: str, actual: Hashes) -> None:
     """Write the hashes of a network to the file."""
-    entries = expected() | {name: found}
+    entries = expected() | {name: actual}
     written = {name: asdict(entries[name]) for name in NETWORKS if name in entries}
     EXPECTED.write_text(json.dumps(written, indent=1) + "\n")
 
@@ -109,10 +109,10 @@ def main() -> None:
     options = parser.parse_args()
     agree = True
     for name in options.networks:
-        found, equal = compare(options.folder, name, options.places)
+        actual, equal = compare(options.folder, name, options.places)
         agree &= equal
         if options.keep and equal:
-            keep(name, found)
+            keep(name, actual)
     print("all equal" if agree else "some differ")
     sys.exit(not agree)
 

@@ -75,11 +75,11 @@ class Form:
 def supports() -> dict[str, Support]:
     """Every standard operator with a node test; one with a limit has forms within it."""
     partly = {name for limit in limits.LIMITS for name in limit.operators.split(", ")}
-    found: dict[str, list[Form]] = {}
+    actual: dict[str, list[Form]] = {}
     for case in cases():
         if (op_type := tested_operator(case)) is not None:
-            found.setdefault(op_type, []).append(tried(case))
-    every = {op_type: joined(op_type, forms) for op_type, forms in sorted(found.items())}
+            actual.setdefault(op_type, []).append(tried(case))
+    every = {op_type: joined(op_type, forms) for op_type, forms in sorted(actual.items())}
     return {
         op_type: replace(support, floats="some")
         if op_type in partly and support.floats == "-"
@@ -141,21 +141,21 @@ def in_int8(graph: Graph, arrays: Mapping[str, Any]) -> str:
     """
     if models.is_quantized(graph):
         return "yes"
-    own = {node.name for node in graph.compute_nodes()}
-    if not own:
+    ours = {node.name for node in graph.compute_nodes()}
+    if not ours:
         return "-"
-    found = {precisions(between_products(graph, around), own, arrays) for around in (False, True)}
-    return found.pop() if len(found) == 1 else "some"
+    actual = {precisions(between_products(graph, around), ours, arrays) for around in (False, True)}
+    return actual.pop() if len(actual) == 1 else "some"
 
 
-def precisions(graph: Graph, own: Set[str], arrays: Mapping[str, Any]) -> str:
+def precisions(graph: Graph, ours: Set[str], arrays: Mapping[str, Any]) -> str:
     feeds = {i.name: np.asarray(arrays[i.name], i.type.dtype.numpy) for i in graph.inputs}
     try:
-        seen = profile(graph, [feeds], progress=False)
+        profiled = profile(graph, [feeds], progress=False)
     except CalibrationError:
         return "-"  # The case tests NaN or infinity.
-    report = quantize_for_all_shapes(graph, seen).report
-    mine = [layer for layer in report.nodes if layer.name in own]
+    report = quantize_for_all_shapes(graph, profiled).report
+    mine = [layer for layer in report.nodes if layer.name in ours]
     int8 = [layer for layer in mine if layer.precision == "int8"]
     if len(int8) == len(mine):
         return "yes"
@@ -173,9 +173,9 @@ def between_products(graph: Graph, rounded: bool) -> Graph:
         operands = tuple(new[operand] for operand in node.operands)
         new[node] = node.with_operands(operands) if operands else node
         if isinstance(node, Input):
-            made = new[node] = product(node, f"{node.name}:before")
-            if rounded and made is not node:
-                new[node] = LeakyRelu(name=f"{node.name}:kept", x=made, alpha=0.5)
+            built = new[node] = product(node, f"{node.name}:before")
+            if rounded and built is not node:
+                new[node] = LeakyRelu(name=f"{node.name}:kept", x=built, alpha=0.5)
     results = [(name, product(new[node], f"{name}:after")) for name, node in graph.outputs]
     return Graph(graph.inputs, tuple(results), graph.source_hash)
 
@@ -191,14 +191,14 @@ def product(x: Node, stem: str) -> Node:
     return Reshape(name=f"{stem}:back", x=Gemm(name=stem, x=flat, w=unit), shape=x.type.shape)
 
 
-def best(found: Iterable[str]) -> str:
+def best(actual: Iterable[str]) -> str:
     """The best of several answers; none is asked for after a "yes"."""
-    seen = set()
-    for kind in found:
+    observed = set()
+    for kind in actual:
         if kind == "yes":
             return kind
-        seen.add(kind)
-    return "some" if "some" in seen else "-"
+        observed.add(kind)
+    return "some" if "some" in observed else "-"
 
 
 def joined(op_type: str, forms: Sequence[Form]) -> Support:
@@ -212,24 +212,24 @@ def joined(op_type: str, forms: Sequence[Form]) -> Support:
     return Support("some" if is_mixed else floats.pop(), int8)
 
 
-def table(found: dict[str, Support]) -> Iterator[str]:
+def table(actual: dict[str, Support]) -> Iterator[str]:
     """Lines of Markdown: operators with equal support share a row, the best first."""
     yield "| operators | float | int8 | onnxruntime |\n| --- | --- | --- | --- |\n"
     order = sorted(
-        set(found.values()),
+        set(actual.values()),
         key=lambda s: tuple(("yes", "some", "-").index(kind) for kind in (s.floats, s.int8)),
     )
     for support in order:
-        names = ", ".join(name for name, own in found.items() if own == support)
+        names = ", ".join(name for name, item in actual.items() if item == support)
         yield f"| {names} | {support.floats} | {support.int8} | {support.fallback} |\n"
 
 
 def section() -> str:
     """The section of the page."""
-    found = supports()
-    compiled = sum(s.floats != "-" for s in found.values())
+    actual = supports()
+    compiled = sum(s.floats != "-" for s in actual.values())
     text = (
-        f"ONNX has tests for {len(found)} operators, and {compiled} of them are compiled. "
+        f"ONNX has tests for {len(actual)} operators, and {compiled} of them are compiled. "
         'onnxruntime runs the others, and "the rest": forms of an operator that are not compiled. '
         "The column int8 says whether some form of the operator is int8 after quantization if its "
         'neighbours are. "some" means only its products or sums (GRU, LSTM, Attention, LpPool), or '
@@ -238,13 +238,13 @@ def section() -> str:
     )
     texts = (text, limits.classical(), limits.microsoft())
     paragraphs = (textwrap.fill(each, WIDTH) + "\n\n" for each in texts)
-    return "".join([*paragraphs, *table(found), *limits.lines()])
+    return "".join([*paragraphs, *table(actual), *limits.lines()])
 
 
 def updated(text: str) -> str:
     """The page with a new section."""
-    before, rest = text.split(BEGIN)
-    return before + BEGIN + section() + END + rest.split(END)[1]
+    before, remaining = text.split(BEGIN)
+    return before + BEGIN + section() + END + remaining.split(END)[1]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -161,10 +161,10 @@ class Program:
         self, place: str, data: bytes, *numbers: int, counting: str = ""
     ) -> subprocess.CompletedProcess[bytes]:
         """A run under QEMU; ``counting``: arguments of the plugin that counts, where it exists."""
-        at, own = QEMU[place], list[str]()
+        at, ours = QEMU[place], list[str]()
         if counter().exists():
-            own = ["-d", "plugin", "-plugin", f"{counter()}{counting}"]
-        command = [at.emulator, "-cpu", at.processor, *own, self.linked, *numbers]
+            ours = ["-d", "plugin", "-plugin", f"{counter()}{counting}"]
+        command = [at.emulator, "-cpu", at.processor, *ours, self.linked, *numbers]
         text = [str(part) for part in command]
         return subprocess.run(text, input=data, capture_output=True, check=True)
 
@@ -172,8 +172,8 @@ class Program:
         """Instructions of each function of the program in so many runs; ``place``: of ``QEMU``."""
         data = b"".join(np.ascontiguousarray(x).tobytes() for x in sample)
         done = self._emulated(place, data, 1, runs, counting=",symbols=on")
-        found = OF_FUNCTION.findall(done.stderr.decode())
-        return {name: int(count) for count, name in found}
+        actual = OF_FUNCTION.findall(done.stderr.decode())
+        return {name: int(count) for count, name in actual}
 
     def _in_wasmtime(self, data: bytes, samples: int, runs: int) -> tuple[bytes, int]:
         import wasmtime
@@ -210,12 +210,12 @@ def program_of(graph: Graph, level: str, folder: Path) -> Program:
 
 def linked(program: EmittedProgram, folder: Path) -> Program:
     """The program that ``program`` becomes in a file."""
-    made = program_object(NAME, program)
+    object_file = program_object(NAME, program)
     inputs = tuple(view.type.nbytes for _, view in program.inputs)
     outputs = tuple((view.type.dtype.numpy, view.shape) for _, view in program.outputs)
     level = program.target.name
-    unlinked = Program(level, folder, made.arena_nbytes, inputs, outputs, made.stack)
-    return unlinked.link(made.code)
+    unlinked = Program(level, folder, object_file.arena_nbytes, inputs, outputs, object_file.stack)
+    return unlinked.link(object_file.code)
 
 
 def called(*command: str | Path) -> None:

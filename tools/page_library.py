@@ -30,9 +30,9 @@ def published() -> Iterator[tuple[Path, bytes]]:
         (archive,) = Path(folder).glob("*.tgz")
         with tarfile.open(archive) as members:
             for member, name in FILES.items():
-                found = members.extractfile(member)
-                assert found is not None, f"{PACKAGE} has no {member}"
-                yield VENDOR / name, without_map(found.read())
+                actual = members.extractfile(member)
+                assert actual is not None, f"{PACKAGE} has no {member}"
+                yield VENDOR / name, without_map(actual.read())
 
 
 def without_map(content: bytes) -> bytes:

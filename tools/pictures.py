@@ -36,7 +36,7 @@ def ratios(results: str) -> dict[str, dict[str, float]]:
     }
 
 
-def draw(found: dict[str, dict[str, float]], path: Path) -> None:
+def draw(actual: dict[str, dict[str, float]], path: Path) -> None:
     """Horizontal bars, the same bytes for the same figures."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -46,12 +46,12 @@ def draw(found: dict[str, dict[str, float]], path: Path) -> None:
     axes = figure.subplots()
     names = list(COLORS)
     for position, name in enumerate(names):
-        widths = [1.0 if name == "quantglow" else ratio[name] for ratio in found.values()]
-        at = [row + 0.27 * (position - 1) for row in range(len(found))]
+        widths = [1.0 if name == "quantglow" else ratio[name] for ratio in actual.values()]
+        at = [row + 0.27 * (position - 1) for row in range(len(actual))]
         bars = axes.barh(at, widths, 0.25, color=COLORS[name], label=name)
         if name != "quantglow":
             axes.bar_label(bars, fmt="%.1f", padding=3, color=TEXT, fontsize=8)
-    axes.set_yticks(range(len(found)), list(found), color=TEXT)
+    axes.set_yticks(range(len(actual)), list(actual), color=TEXT)
     axes.invert_yaxis()
     axes.set_title(
         "One call in int8 on one thread of a Zen 5, quantglow = 1 (shorter is faster)", fontsize=11

@@ -61,13 +61,13 @@ def main() -> None:
     parser.add_argument("--hashes", action="store_true", help="keep the graphs")
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
-    found = json.loads(HASHES.read_text()) if HASHES.exists() else {}
+    data = json.loads(HASHES.read_text()) if HASHES.exists() else {}
     for name in options.names:
         if not options.hashes:
             qg.compile(quantized(name), num_threads=1).save(FOLDER / f"{name}.qgm")
-        found[name] = pin(pinned(name))
-        print(name, *found[name], file=sys.stderr)
-        HASHES.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        data[name] = pin(pinned(name))
+        print(name, *data[name], file=sys.stderr)
+        HASHES.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

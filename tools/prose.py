@@ -1,4 +1,5 @@
-"""Sentences that open without a subject: ``python -m tools prose [PATH ...]`` lists them.
+"""Sentences that open without a subject, and names that say too little (``tools.names``):
+``python -m tools prose [PATH ...]`` lists them.
 
 Checked are docstrings and comments of Python files, names of tests, and the sentences of Markdown
 files and notebooks.  A sentence must not begin with Of, What, Those or Who, a docstring or comment
@@ -15,6 +16,8 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools import names
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ("build", "dist", "results", "fuzz-findings")
@@ -37,8 +40,8 @@ class Text:
 
 def files(paths: Sequence[Path]) -> list[Path]:
     """Files with prose below some paths, without generated ones."""
-    found = {f for p in paths for f in (p.rglob("*") if p.is_dir() else [p])}
-    return sorted(f for f in found if f.suffix in SUFFIXES and not is_generated(f))
+    actual = {f for p in paths for f in (p.rglob("*") if p.is_dir() else [p])}
+    return sorted(f for f in actual if f.suffix in SUFFIXES and not is_generated(f))
 
 
 def is_generated(path: Path) -> bool:
@@ -75,7 +78,7 @@ def python_texts(path: Path, content: str) -> Iterator[Text]:
     if "#" in content:  # Tokenizing takes most of the time.
         with path.open("rb") as file:
             yield from comments(file)
-    yield from docstrings(content)
+    yield from docstrings(names.parse(path))
 
 
 def paragraphs(content: str, first: int, is_docstring: bool = False) -> Iterator[Text]:
@@ -95,9 +98,9 @@ def paragraphs(content: str, first: int, is_docstring: bool = False) -> Iterator
             block.append(plain)
 
 
-def docstrings(content: str) -> Iterator[Text]:
+def docstrings(tree: ast.Module) -> Iterator[Text]:
     """Strings that stand alone: docstrings, also of constants; and the names of tests."""
-    for node in ast.walk(ast.parse(content)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):
                 yield from paragraphs(node.value.value, node.lineno, is_docstring=True)
@@ -137,14 +140,28 @@ def sentences(text: Text) -> Iterator[tuple[int, str]]:
         yield text.line + text.text[:position].count("\n"), words.lstrip("-*# ")
 
 
+def refused_names(paths: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
+    """File, line and fault of each name in code that breaks a rule of ``tools.names``."""
+    code = [path for path in files(paths) if path.suffix == ".py" and is_code(path)]
+    for path in code:
+        yield from ((path, *fault) for fault in names.refused_names(path))
+    yield from names.shared_class_names([path for path in code if is_code(path, ("quantglow",))])
+
+
+def is_code(path: Path, folders: Sequence[str] = names.CODE) -> bool:
+    """Whether a file of the repository is in one of some folders."""
+    return path.relative_to(ROOT).parts[0] in folders
+
+
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("paths", nargs="*", type=Path, help="default: the whole repository")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print ``file:line: sentence`` for each offender; 1 if there is one."""
+    """Print ``file:line: sentence`` or name for each offender; 1 if there is one."""
     chosen = [path.resolve() for path in options.paths] or [ROOT]
-    found = [(path, *where) for path in files(chosen) for where in offenders(path)]
-    for path, line, sentence in found:
-        print(f"{path.relative_to(ROOT)}:{line}: {sentence}")
-    return int(bool(found))
+    refused = [(path, *where) for path in files(chosen) for where in offenders(path)]
+    refused += refused_names(chosen)
+    for path, line, fault in refused:
+        print(f"{path.relative_to(ROOT)}:{line}: {fault}")
+    return int(bool(refused))

@@ -74,11 +74,11 @@ class Agreement:
         )
 
     @staticmethod
-    def of(expected: Array, found: Array) -> Agreement:
+    def of(expected: Array, actual: Array) -> Agreement:
         """The agreement of two integer arrays.  Raises ``ValueError`` where shapes differ."""
-        if expected.shape != found.shape or expected.dtype != found.dtype:
-            raise ValueError(f"{found.dtype}{found.shape} is no {expected.dtype}{expected.shape}")
-        steps = np.abs(expected.astype(np.int64) - found.astype(np.int64))
+        if expected.shape != actual.shape or expected.dtype != actual.dtype:
+            raise ValueError(f"{actual.dtype}{actual.shape} is no {expected.dtype}{expected.shape}")
+        steps = np.abs(expected.astype(np.int64) - actual.astype(np.int64))
         return Agreement(int(np.count_nonzero(steps)), steps.size, int(steps.max(initial=0)))
 
 
@@ -115,8 +115,8 @@ def network_agreement(
     total = {node.name: Agreement() for node in nodes}
     for feed in feeds:
         outputs = zip(interpret(watched, feed), run_onnx(model, feed, level), strict=True)
-        for node, (expected, found) in zip(nodes, outputs, strict=True):
-            total[node.name] += steps_apart(node, expected, found)
+        for node, (expected, value) in zip(nodes, outputs, strict=True):
+            total[node.name] += steps_apart(node, expected, value)
     return total
 
 
@@ -129,9 +129,9 @@ def output_agreement(
     total = dict.fromkeys(stored, Agreement())
     for feed in feeds:
         outputs = zip(interpret(graph, feed), run_onnx(model, feed, level), strict=True)
-        for (name, _), (expected, found) in zip(graph.outputs, outputs, strict=True):
+        for (name, _), (expected, value) in zip(graph.outputs, outputs, strict=True):
             if name in stored:
-                total[name] += steps_apart(stored[name], expected, found)
+                total[name] += steps_apart(stored[name], expected, value)
     return total
 
 
@@ -146,9 +146,9 @@ def local_agreement(
         interpret(graph, feed, [values.__setitem__])
         for node in nodes:
             operands = [o for o in node.operands if not isinstance(o, Constant)]
-            own = {o.name: real(values[o], o) for o in operands}
-            (found,) = run_onnx(export_onnx(graph_of_one(node)), own, level)
-            total[node.name] += steps_apart(node, real(values[node], node), found)
+            ours = {o.name: real(values[o], o) for o in operands}
+            (actual,) = run_onnx(export_onnx(graph_of_one(node)), ours, level)
+            total[node.name] += steps_apart(node, real(values[node], node), actual)
     return total
 
 
@@ -178,9 +178,9 @@ def real(value: Array, node: Node) -> Array:
     return dequantize(value, node.type.params) if is_integer(node.type) else value
 
 
-def steps_apart(node: Node, expected: Array, found: Array) -> Agreement:
+def steps_apart(node: Node, expected: Array, actual: Array) -> Agreement:
     """The agreement of the integers behind two dequantized values."""
-    return Agreement.of(*(to_integers(a, node.type.element) for a in (expected, found)))
+    return Agreement.of(*(to_integers(a, node.type.element) for a in (expected, actual)))
 
 
 def int8_graph(
@@ -188,8 +188,8 @@ def int8_graph(
 ) -> Graph:
     """The network in int8 up to its outputs."""
     graph = optimize(import_model(model, dict(shapes)))
-    seen = profile(graph, list(calibration), progress=False)
-    return quantize(graph, seen, QuantizationConfig(quantize_output=True))
+    profiled = profile(graph, list(calibration), progress=False)
+    return quantize(graph, profiled, QuantizationConfig(quantize_output=True))
 
 
 def total(agreements: Mapping[str, Agreement]) -> Agreement:
@@ -207,23 +207,23 @@ def report(title: str, graph: Graph, feeds: Sequence[Feeds], expected: Sequence[
     """Print the rows of one network; ``expected``: the first output of float, empty if unknown."""
     for label, level in LEVELS.items():
         for kind, measure in MEASURES.items():
-            found = measure(graph, feeds[:1], level)
-            whole = total(found)
+            measurement = measure(graph, feeds[:1], level)
+            whole = total(measurement)
             print(
                 f"{title:20} {label:11} {kind:8} {whole.rate:10.2e} "
                 f"{whole.differing:8} of {whole.count:9}  {whole.steps:4} step(s)"
             )
             if kind == "local":
-                list_operators(graph, found)
+                list_operators(graph, measurement)
     if expected:
         print_accuracy(title, graph, feeds, expected)
 
 
-def list_operators(graph: Graph, found: Mapping[str, Agreement]) -> None:
+def list_operators(graph: Graph, actual: Mapping[str, Agreement]) -> None:
     """Print the operators that differ when they run alone."""
-    differing = [(own.rate, name) for name, own in found.items() if own.differing]
+    differing = [(item.rate, name) for name, item in actual.items() if item.differing]
     for rate, name in sorted(differing, reverse=True)[:LISTED]:
-        print(f"{'':21}{rate:.1e} {found[name].steps} step(s) {graph.by_name(name)!r}")
+        print(f"{'':21}{rate:.1e} {actual[name].steps} step(s) {graph.by_name(name)!r}")
 
 
 def print_accuracy(
@@ -247,8 +247,8 @@ def print_accuracy(
         )
 
 
-def sqnr_of(expected: Sequence[Array], found: Sequence[Array]) -> float:
-    return sqnr_db(np.stack(expected), np.stack(found))
+def sqnr_of(expected: Sequence[Array], actual: Sequence[Array]) -> float:
+    return sqnr_db(np.stack(expected), np.stack(actual))
 
 
 def of_network(name: str) -> None:

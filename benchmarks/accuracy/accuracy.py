@@ -194,13 +194,13 @@ def document(results: Sequence[Result], settings: Settings) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that are installed."""
-    found = {}
+    actual = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            actual[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return actual
 
 
 def quantizer_pattern(text: str) -> str:

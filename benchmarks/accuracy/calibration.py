@@ -29,8 +29,8 @@ class Row:
     @property
     def seconds(self) -> float | None:
         """The median of the rounds; None if one failed."""
-        found = [result.seconds for result in self.results if result.seconds is not None]
-        return median(found) if len(found) == len(self.results) else None
+        actual = [result.seconds for result in self.results if result.seconds is not None]
+        return median(actual) if len(actual) == len(self.results) else None
 
     def cells(self, peer: float | None) -> tuple[str, ...]:
         """The cells of the table, or the error in their place."""
@@ -61,12 +61,12 @@ def rows_of(name: str, chosen: Sequence[str], settings: Settings, rounds: int) -
     images, labels = evaluation(network)
     session = peer_runtimes.onnxruntime_float(network, settings.threads, 1, 0)
     reference = first_outputs(session, network, images)
-    found: dict[str, list[Result]] = {quantizer: [] for quantizer in chosen}
+    actual: dict[str, list[Result]] = {quantizer: [] for quantizer in chosen}
     for _ in range(rounds):
-        for quantizer, results in found.items():
+        for quantizer, results in actual.items():
             one = quantizers.QUANTIZERS[quantizer]
             results.append(measure(network, one, settings, reference, labels))
-    return [Row(tuple(results)) for results in found.values()]
+    return [Row(tuple(results)) for results in actual.values()]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -90,6 +90,6 @@ def run(options: argparse.Namespace) -> int:
     print(f"| {' | '.join(HEADER)} |\n|{' --- |' * len(HEADER)}", flush=True)
     rows: list[Row] = []
     for name in options.models:
-        rows += (found := rows_of(name, options.quantizers, settings, options.rounds))
-        print(table(found), flush=True)
+        rows += (actual := rows_of(name, options.quantizers, settings, options.rounds))
+        print(table(actual), flush=True)
     return int(any(r.error and r.installed for row in rows for r in row.results))

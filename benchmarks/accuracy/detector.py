@@ -127,7 +127,7 @@ def boxes_of(outputs: Sequence[Array]) -> list[Box]:
     """Boxes of one page, decoded from the scores and distributions of each level, without the
     weaker of two that overlap.
     """
-    found: list[Box] = []
+    collected: list[Box] = []
     levels = len(STRIDES)
     pairs = zip(STRIDES, outputs[:levels], outputs[levels:], strict=True)
     for stride, scores, sides in pairs:
@@ -138,8 +138,8 @@ def boxes_of(outputs: Sequence[Array]) -> list[Box]:
         corners = np.hstack([centers - distances[:, :2], centers + distances[:, 2:]])
         for cell, corner in zip(cells, corners, strict=True):
             label = int(scores[0][cell].argmax())
-            found.append(Box(corner, label, float(scores[0][cell, label])))
-    return suppressed(found)
+            collected.append(Box(corner, label, float(scores[0][cell, label])))
+    return suppressed(collected)
 
 
 def expected_distances(logits: Array) -> Array:
@@ -167,9 +167,9 @@ def iou(one: Box, other: Box) -> float:
     return shared / max(sum(areas) - shared, 1e-9)
 
 
-def matched(expected: Sequence[Box], found: Sequence[Box]) -> list[float]:
+def matched(expected: Sequence[Box], actual: Sequence[Box]) -> list[float]:
     """IoU of the float boxes that are found in their class."""
-    left = list(found)
+    left = list(actual)
     ious = []
     for box in expected:
         same = [(iou(box, other), i) for i, other in enumerate(left) if other.label == box.label]
@@ -197,17 +197,17 @@ def onnxruntime_int8(model: str, samples: Sequence[Feeds], folder: Path) -> Run:
         per_channel=True,
         weight_type=QuantType.QInt8,
     )
-    made = session(str(target))
-    return lambda names, feeds: outputs_of(made, feeds)
+    built = session(str(target))
+    return lambda names, feeds: outputs_of(built, feeds)
 
 
 def row(name: str, run: Run, tests: Sequence[Feeds], expected: Sequence[list[Array]]) -> str:
     """A line of Markdown."""
     outputs = [run(None, feeds) for feeds in tests]
-    wanted = [boxes_of(e) for e in expected]
-    found = [boxes_of(o) for o in outputs]
-    ious = [value for w, f in zip(wanted, found, strict=True) for value in matched(w, f)]
-    total, own = sum(map(len, wanted)), sum(map(len, found))
+    reference = [boxes_of(e) for e in expected]
+    actual = [boxes_of(o) for o in outputs]
+    ious = [value for w, f in zip(reference, actual, strict=True) for value in matched(w, f)]
+    total, ours = sum(map(len, reference)), sum(map(len, actual))
     decibels = [
         sqnr(np.stack([e[i] for e in expected]), np.stack([o[i] for o in outputs]))
         for i in range(len(expected[0]))
@@ -215,7 +215,7 @@ def row(name: str, run: Run, tests: Sequence[Feeds], expected: Sequence[list[Arr
     levels = len(STRIDES)
     figures = (
         f"{len(ious)} of {total}",
-        own - len(ious),
+        ours - len(ious),
         f"{np.mean(ious) if ious else 0:.3f}",
         " ".join(f"{d:.1f}" for d in decibels[:levels]),
         " ".join(f"{d:.1f}" for d in decibels[levels:]),
@@ -241,10 +241,10 @@ def run(options: argparse.Namespace) -> int:
     for name, chosen in {"quantglow": (), "quantglow int16": "auto"}.items():
         if chosen and not options.int16:
             continue
-        made = qg.quantize_and_compile(
+        compiled = qg.quantize_and_compile(
             model, samples, progress=False, verify=False, int16_activations=chosen
         )
-        print(row(name, made.run, tests, expected), flush=True)
+        print(row(name, compiled.run, tests, expected), flush=True)
     with TemporaryDirectory() as folder:
         theirs = onnxruntime_int8(model, samples, Path(folder))
         print(row("onnxruntime static", theirs, tests, expected), flush=True)

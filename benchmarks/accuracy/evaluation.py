@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from benchmarks.networks.network import Answers, Array, Network, Signal, largest, whole
 from benchmarks.support.runtime import Runtime
 
-EVALUATION_SEED, UNLABELLED_COUNT = 1, 40
+EVALUATION_SEED, UNLABELED_COUNT = 1, 40
 
 
 def evaluation(network: Network) -> tuple[Array, NDArray[Any] | None]:
     """Labelled test samples with their labels, or other samples than those of calibration."""
-    if network.labelled is None:
-        return network.samples(UNLABELLED_COUNT, EVALUATION_SEED), None
-    return network.labelled()
+    if network.labeled is None:
+        return network.samples(UNLABELED_COUNT, EVALUATION_SEED), None
+    return network.labeled()
 
 
 def first_outputs(runtime: Runtime, network: Network, images: Array) -> NDArray[Any]:
@@ -33,8 +33,8 @@ def sqnr(reference: NDArray[Any], outputs: NDArray[Any], part: Signal = whole) -
     ``part`` selects the part of each output that counts.
     """
     noise = signal = 0.0
-    for wanted, got in zip(reference, outputs, strict=True):
-        exact = part(wanted.astype(np.float64))
+    for expected, got in zip(reference, outputs, strict=True):
+        exact = part(expected.astype(np.float64))
         noise += float(np.square(exact - part(got.astype(np.float64))).sum())
         signal += float(np.square(exact).sum())
     return float("inf") if noise == 0 else 10 * float(np.log10(signal / noise))

@@ -123,8 +123,8 @@ def engine_with(
 def model_of(stage: str) -> Path:
     """The ONNX file of a stage, from the wheel."""
     folder = Path(rapidocr_onnxruntime.__file__).parent / "models"
-    (found,) = folder.glob(f"*_{stage}_infer.onnx")
-    return found
+    (actual,) = folder.glob(f"*_{stage}_infer.onnx")
+    return actual
 
 
 def calibration(count: int) -> dict[str, list[NDArray[np.float32]]]:
@@ -172,9 +172,9 @@ def score(name: str, replaced: Callable[[str, Any], Any], sheets: list[Page]) ->
     spent = []
     for _ in range(2):
         start = time.perf_counter()
-        found = [read_by(engine, sheet) for sheet in sheets]
+        actual = [read_by(engine, sheet) for sheet in sheets]
         spent.append(time.perf_counter() - start)
-    readings = [Reading.of(sheet.lines, read) for sheet, read in zip(sheets, found, strict=True)]
+    readings = [Reading.of(sheet.lines, read) for sheet, read in zip(sheets, actual, strict=True)]
     shapes = {stage: len(session.shapes) for stage, session in sessions.items()}
     first, again = spent
     return Score(name, readings, first, again, shapes)
@@ -221,8 +221,8 @@ def by_stages(
     engines = {}
     for reader, chosen in READERS.items():
         kinds = {stage: "int8" if stage in chosen else "float" for stage in STAGES}
-        own = {stage: kept[kind, stage] for stage, kind in kinds.items()}
-        engines[reader], _ = engine_with(partial(replacement, own))
+        ours = {stage: kept[kind, stage] for stage, kind in kinds.items()}
+        engines[reader], _ = engine_with(partial(replacement, ours))
     for sheet in sheets:
         yield {
             reader: Reading.of(sheet.lines, read_by(engine, sheet))
@@ -237,28 +237,28 @@ def compare_stages(
 ) -> list[Comparison]:
     """Readers with some networks in int8 beside float; prints a table every few pages."""
     networks = {"float": floats(), "int8": int8_models(calibration_pages, options)}
-    found: dict[str, list[Reading]] = defaultdict(list)
+    actual: dict[str, list[Reading]] = defaultdict(list)
     for done, readings in enumerate(by_stages(sheets, networks), 1):
         for reader, reading in readings.items():
-            found[reader].append(reading)
+            actual[reader].append(reading)
         if done % SHOWN_EVERY == 0 and done < len(sheets):
-            print(f"{done} of {len(sheets)} pages\n{table(comparisons(found))}\n", flush=True)
-    return comparisons(found)
+            print(f"{done} of {len(sheets)} pages\n{table(comparisons(actual))}\n", flush=True)
+    return comparisons(actual)
 
 
 def compare_runtimes(
     sheets: list[Page], calibration_pages: int, options: Options
 ) -> tuple[list[Score], list[Comparison]]:
     """quantglow and onnxruntime's float, timed; prints the times."""
-    found = []
+    collected = []
     for one in scores(sheets, calibration_pages, options):
-        found.append(one)
+        collected.append(one)
         print(
             f"{one.runtime:18} first {one.seconds:6.1f} s  again {one.seconds_again:6.1f} s  "
             f"shapes {one.shapes}",
             flush=True,
         )
-    return found, comparisons({one.runtime: one.readings for one in found})
+    return collected, comparisons({one.runtime: one.readings for one in collected})
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -78,14 +78,14 @@ def comparisons(readings: Mapping[str, Sequence[Reading]]) -> list[Comparison]:
     return [Comparison.of(reader, first, pages) for reader, pages in readings.items()]
 
 
-def table(found: Sequence[Comparison]) -> str:
+def table(actual: Sequence[Comparison]) -> str:
     """A Markdown table."""
     rows = [
         f"| {c.reader} | {c.accuracy:.2%} | {c.exact}/{c.lines} | {c.only_first} | {c.only_this} "
         f"| {c.lines_p:.3f} | {c.characters_p:.3f} |"
-        for c in found
+        for c in actual
     ]
-    head = f"| reader | characters | lines | only {found[0].reader} | only this "
+    head = f"| reader | characters | lines | only {actual[0].reader} | only this "
     return "\n".join([head + "| p, lines | p, characters |", "| --- " * 7 + "|", *rows])
 
 

@@ -84,8 +84,8 @@ _OURS = ("quantglow.api.stages",)
 _ORT = ("onnxruntime.quantization",)
 _NNCF = ("openvino", "nncf")
 QUANTIZERS = {
-    found.name: found
-    for found in (
+    value.name: value
+    for value in (
         Quantizer("quantglow", ours, _OURS, peer=False),
         Quantizer("quantglow fast", partial(ours, effort="fast"), _OURS, peer=False),
         Quantizer("quantglow best", partial(ours, effort="best"), _OURS, peer=False),
@@ -121,10 +121,10 @@ QUANTIZERS = {
 
 def chosen(names: Iterable[str]) -> list[Quantizer]:
     """The quantizers of these names or shell patterns.  Raises ``ValueError``."""
-    found: dict[str, Quantizer] = {}
+    actual: dict[str, Quantizer] = {}
     for name in names:
         fitting = {n: QUANTIZERS[n] for n in fnmatch.filter(QUANTIZERS, name)}
         if not fitting:
             raise ValueError(f"no quantizer {name!r}; there are {', '.join(QUANTIZERS)}")
-        found |= fitting
-    return list(found.values())
+        actual |= fitting
+    return list(actual.values())

@@ -39,8 +39,8 @@ def embeddings(run: Run, ids: NDArray[np.int64]) -> NDArray[np.float32]:
 def cosines(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Cosines of all pairs of rows, which have length 1."""
     above = np.triu_indices(len(rows), 1)
-    found: NDArray[np.float32] = (rows @ rows.T)[above]
-    return found
+    actual: NDArray[np.float32] = (rows @ rows.T)[above]
+    return actual
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -57,9 +57,9 @@ def run(options: argparse.Namespace) -> int:
     expected = embeddings(lambda feeds: session.run(None, feeds), ids)
     print(f"{len(ids)} passages, {count} samples to calibrate on")
     for name, techniques in SETTINGS.items():
-        found = embeddings(int8_runner(network, count, techniques), ids)
-        correlation = spearmanr(cosines(expected), cosines(found)).statistic
-        decibels = sqnr(expected, found)
+        actual = embeddings(int8_runner(network, count, techniques), ids)
+        correlation = spearmanr(cosines(expected), cosines(actual)).statistic
+        decibels = sqnr(expected, actual)
         print(f"{name}: SQNR {decibels:.1f} dB, Spearman's correlation {correlation:.4f}")
     return 0
 

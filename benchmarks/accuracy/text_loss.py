@@ -58,8 +58,8 @@ def in_onnxruntime(model: Path | onnx.ModelProto, config: Decoder) -> Run:
     session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def run(tokens: Array) -> Array:
-        found: Array = np.asarray(session.run([OUTPUT], fed(config, tokens))[0])
-        return np.asarray(found[0])
+        actual: Array = np.asarray(session.run([OUTPUT], fed(config, tokens))[0])
+        return np.asarray(actual[0])
 
     return run
 
@@ -78,8 +78,8 @@ def quantglow(texts: Texts, **settings: Any) -> Run:
         compiled = qg.compile(path)
 
     def run(tokens: Array) -> Array:
-        found: Array = compiled.run([OUTPUT], fed(config, tokens))[0]
-        return np.asarray(found[0])
+        results: Array = compiled.run([OUTPUT], fed(config, tokens))[0]
+        return np.asarray(results[0])
 
     return run
 
@@ -98,9 +98,9 @@ def onnxruntime(texts: Texts, bits: int, symmetric: bool) -> Run:
     }
     logging.getLogger(quantizer.__name__).setLevel(logging.WARNING)
     algorithm = quantizer.DefaultWeightOnlyQuantConfig(**settings)
-    made = quantizer.MatMulNBitsQuantizer(onnx.load(path), bits=bits, algo_config=algorithm)
-    made.process()
-    return in_onnxruntime(made.model.model, config)
+    built = quantizer.MatMulNBitsQuantizer(onnx.load(path), bits=bits, algo_config=algorithm)
+    built.process()
+    return in_onnxruntime(built.model.model, config)
 
 
 def openvino(texts: Texts, mode: str, calibrated: bool = False) -> Run:
@@ -121,8 +121,8 @@ def openvino(texts: Texts, mode: str, calibrated: bool = False) -> Run:
     compiled = ov.compile_model(model, "CPU", {"PERFORMANCE_HINT": "LATENCY"})
 
     def run(tokens: Array) -> Array:
-        found: Array = np.array(compiled(fed(config, tokens))[compiled.output(OUTPUT)])
-        return np.asarray(found[0])
+        actual: Array = np.array(compiled(fed(config, tokens))[compiled.output(OUTPUT)])
+        return np.asarray(actual[0])
 
     return run
 
@@ -178,16 +178,16 @@ def run(options: argparse.Namespace) -> int:
     print(f"{texts.scored.size} tokens in passages of {texts.scored.shape[1]}\n")
     print("| setting | loss | beside float | agreement | divergence |\n" + "| --- " * 5 + "|")
     with tempfile.TemporaryDirectory() as folder:
-        wanted = np.memmap(Path(folder) / "float", np.float32, "w+", shape=shape_of(texts))
-        base = float(np.mean([*figures_of_float(texts, wanted)]))
+        expected = np.memmap(Path(folder) / "float", np.float32, "w+", shape=shape_of(texts))
+        base = float(np.mean([*figures_of_float(texts, expected)]))
         print(f"| onnxruntime float | {base:.4f} | +0.0000 | 100.00 % | 0.0000 |", flush=True)
         for name in options.settings:
-            print(f"| {name} | {row(name, texts, wanted, base)} |", flush=True)
+            print(f"| {name} | {row(name, texts, expected, base)} |", flush=True)
             gc.collect()
     return 0
 
 
-def row(name: str, texts: Texts, wanted: Array, base: float) -> str:
+def row(name: str, texts: Texts, expected: Array, base: float) -> str:
     """The cells of a setting; those of a peer that fails have the reason."""
     try:
         run = SETTINGS[name](texts)
@@ -195,7 +195,7 @@ def row(name: str, texts: Texts, wanted: Array, base: float) -> str:
         if name.startswith("quantglow"):
             raise
         return f"{last_line(str(error), 1)} | | |"
-    loss, agreement, divergence = scored(run, texts, wanted)
+    loss, agreement, divergence = scored(run, texts, expected)
     return f"{loss:.4f} | {loss - base:+.4f} | {100 * agreement:.2f} % | {divergence:.4f}"
 
 
@@ -204,12 +204,12 @@ def shape_of(texts: Texts) -> tuple[int, int, int]:
     return (*texts.scored.shape, config.vocabulary)
 
 
-def figures_of_float(texts: Texts, wanted: Array) -> Iterator[float]:
-    """The loss of each passage; the logarithms of all probabilities are kept in ``wanted``."""
+def figures_of_float(texts: Texts, expected: Array) -> Iterator[float]:
+    """The loss of each passage; the logarithms of all probabilities are kept in ``expected``."""
     run = onnxruntime_float()
-    for tokens, kept in zip(texts.scored, wanted, strict=True):
-        kept[:] = found = log_softmax(run(tokens), axis=-1)
-        yield loss_of(found, tokens)
+    for tokens, kept in zip(texts.scored, expected, strict=True):
+        kept[:] = actual = log_softmax(run(tokens), axis=-1)
+        yield loss_of(actual, tokens)
 
 
 def loss_of(logarithms: Array, tokens: Array) -> float:
@@ -217,13 +217,13 @@ def loss_of(logarithms: Array, tokens: Array) -> float:
     return float(-logarithms[np.arange(len(tokens) - 1), tokens[1:]].mean())
 
 
-def scored(run: Run, texts: Texts, wanted: Array) -> tuple[float, float, float]:
+def scored(run: Run, texts: Texts, reference: Array) -> tuple[float, float, float]:
     """Loss, agreement and divergence over all passages."""
     rows: list[Sequence[float]] = []
-    for tokens, kept in zip(texts.scored, wanted, strict=True):
-        found, expected = log_softmax(run(tokens), axis=-1), np.asarray(kept)
-        agreement = (found.argmax(-1) == expected.argmax(-1)).mean()
-        divergence = (np.exp(expected) * (expected - found)).sum(-1).mean()
-        rows.append((loss_of(found, tokens), agreement, divergence))
+    for tokens, kept in zip(texts.scored, reference, strict=True):
+        actual, expected = log_softmax(run(tokens), axis=-1), np.asarray(kept)
+        agreement = (actual.argmax(-1) == expected.argmax(-1)).mean()
+        divergence = (np.exp(expected) * (expected - actual)).sum(-1).mean()
+        rows.append((loss_of(actual, tokens), agreement, divergence))
     loss, agreement, divergence = np.mean(rows, axis=0)
     return loss, agreement, divergence

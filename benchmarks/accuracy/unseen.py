@@ -121,11 +121,11 @@ def row(network: UnseenNetwork) -> str:
     session = session_of(network.path())
     began = time.perf_counter()
     compiled = qg.compile(str(network.path()), num_threads=1)
-    found = compiled.run(None, feeds)
+    results = compiled.run(None, feeds)
     first = time.perf_counter() - began
-    wanted = outputs_of(session, feeds)
+    expected = outputs_of(session, feeds)
     decibels = min(
-        sqnr(np.atleast_1d(w), np.atleast_1d(f)) for w, f in zip(wanted, found, strict=True)
+        sqnr(np.atleast_1d(w), np.atleast_1d(f)) for w, f in zip(expected, results, strict=True)
     )
     ours, theirs = (fastest(run, feeds) for run in (compiled.run, session.run))
     fallback = len(report_of(compiled).fallback)

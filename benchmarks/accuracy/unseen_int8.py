@@ -90,8 +90,8 @@ def pitch(rng: np.random.Generator, size: int) -> Feeds:
 def voice_calls(rng: np.random.Generator, size: int, rate: bool) -> Feeds:
     state = (0.1 * rng.standard_normal((2, size + 1, 128))).astype(np.float32)
     chunks = np.stack([sound(rng, 576) for _ in range(size + 1)])
-    given = {"sr": np.array(16000)} if rate else {}
-    return {"input": chunks, "state": state, **given}
+    inputs = {"sr": np.array(16000)} if rate else {}
+    return {"input": chunks, "state": state, **inputs}
 
 
 def voice_sequence(rng: np.random.Generator, size: int) -> Feeds:
@@ -123,8 +123,8 @@ def decoder_step(rng: np.random.Generator, size: int) -> Feeds:
     """Outputs of the encoder for letters, and a prefix of other letters."""
     requirement, folder = ROMANIZER
     encoder = Network(requirement, f"{folder}/encoder.onnx", letters)
-    given = letters(rng, size)
-    memory, mask, hidden = outputs_of(session_of(encoder.path()), given)
+    inputs = letters(rng, size)
+    memory, mask, hidden = outputs_of(session_of(encoder.path()), inputs)
     prefix = rng.integers(4, 60, (len(memory), (4, 7, 2, 11)[size]))
     return {"prefix": prefix, "memory": memory, "src_mask": mask, "hidden": hidden}
 
@@ -223,8 +223,8 @@ def row(network: Network) -> tuple[str, bool]:
         str(source), samples, num_threads=1, progress=False, verify=False
     )
     spent = time.perf_counter() - began
-    found = [built.run(None, feeds) for feeds in tests]
-    wanted = [outputs_of(reference, feeds) for feeds in tests]
+    results = [built.run(None, feeds) for feeds in tests]
+    expected = [outputs_of(reference, feeds) for feeds in tests]
     with TemporaryDirectory() as folder:
         file = Path(folder) / "m.qgm"
         built.save(file)
@@ -233,14 +233,14 @@ def row(network: Network) -> tuple[str, bool]:
         again = [loaded.run(None, feeds) for feeds in reversed(tests)][::-1]
     same = all(
         np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-        for one, other in zip(found, again, strict=True)
+        for one, other in zip(results, again, strict=True)
         for a, b in zip(one, other, strict=True)
     )
     layers = built.report.to_json().get("layers", [])
     integer = sum(layer["precision"] != "float" for layer in layers)
     fallback = len(report_of(built).fallback)
     figures = (
-        f"{worst(wanted, found):.1f}",
+        f"{worst(expected, results):.1f}",
         f"{integer} of {len(layers)}",
         fallback,
         "yes" if same else "NO",
@@ -250,12 +250,12 @@ def row(network: Network) -> tuple[str, bool]:
     return f"| {network.name} | {' | '.join(map(str, figures))} |", same
 
 
-def worst(wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float:
+def worst(expected: Sequence[Sequence[Array]], actual: Sequence[Sequence[Array]]) -> float:
     """The smallest SQNR of the float outputs, each over all samples."""
     figures = []
-    for exact, own in zip(zip(*wanted, strict=True), zip(*found, strict=True), strict=True):
+    for exact, item in zip(zip(*expected, strict=True), zip(*actual, strict=True), strict=True):
         if exact[0].dtype.kind == "f":
-            figures.append(sqnr(flat(exact), flat(own)))
+            figures.append(sqnr(flat(exact), flat(item)))
     return min(figures)
 
 

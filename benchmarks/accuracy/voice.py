@@ -71,8 +71,8 @@ def onnxruntime_int8(model: str, rate: int, reference: Any, folder: Path) -> Bra
     return Branch(result)
 
 
-def sqnr(expected: list[float], found: list[float]) -> float:
-    a, b = np.array(expected), np.array(found)
+def sqnr(expected: list[float], actual: list[float]) -> float:
+    a, b = np.array(expected), np.array(actual)
     return 10 * float(np.log10(np.square(a).sum() / np.square(a - b).sum()))
 
 

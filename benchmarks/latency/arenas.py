@@ -113,9 +113,9 @@ def search_row(name: str, graph: Graph, level: str) -> str:
     return f"| {name} | " + " | ".join(f"{nbytes:,}" for nbytes in (fast, *sizes)) + " |"
 
 
-def mean_ratio(found: list[Arenas]) -> float:
+def mean_ratio(actual: list[Arenas]) -> float:
     """Geometric mean of the ratios."""
-    return math.exp(sum(math.log(one.ratio) for one in found) / len(found))
+    return math.exp(sum(math.log(one.ratio) for one in actual) / len(actual))
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -135,11 +135,11 @@ def run(options: argparse.Namespace) -> int:
             print(search_row(name, graph, options.level), flush=True)
         return 0
     print(f"{HEADER}\n| --- | --- | --- | --- | --- | --- |")
-    found = []
+    collected = []
     for name, graph in graphs(options):
-        found.append(arenas(name, graph, options.level))
-        print(found[-1].row(), flush=True)
-    if found:
-        optimal = sum(one.memory.is_optimal for one in found)
-        print(f"\nmean ratio {mean_ratio(found):.3f}, {optimal} of {len(found)} optimal")
+        collected.append(arenas(name, graph, options.level))
+        print(collected[-1].row(), flush=True)
+    if collected:
+        optimal = sum(one.memory.is_optimal for one in collected)
+        print(f"\nmean ratio {mean_ratio(collected):.3f}, {optimal} of {len(collected)} optimal")
     return 0

@@ -95,8 +95,8 @@ def figures(turns: Mapping[int, Turn], seconds: int) -> list[str]:
     while time.perf_counter() < end or not rounds:
         first = len(rounds) % len(turns)
         order = [*list(turns)[first:], *list(turns)[:first]]
-        found = {batch: turns[batch]() for batch in order}
-        rounds.append([found[batch] for batch in turns])
+        actual = {batch: turns[batch]() for batch in order}
+        rounds.append([actual[batch] for batch in turns])
     base, *others = np.array(rounds).T
-    ratios = [f"{statistics.median(own / base):.3f}" for own in others]
+    ratios = [f"{statistics.median(item / base):.3f}" for item in others]
     return [f"{statistics.median(base):.3f}", *ratios, str(len(rounds))]

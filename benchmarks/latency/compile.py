@@ -61,8 +61,8 @@ def measure(network: Network, samples: int, threads: int, rounds: int) -> Iterat
             stacked = network.samples(samples)
             np.savez(data, allow_pickle=False, **{network.input_name: stacked})
             for way in WAYS:
-                given = profile if way == WAYS[-1] else data
-                arguments = [str(model), str(given), str(threads)]
+                inputs = profile if way == WAYS[-1] else data
+                arguments = [str(model), str(inputs), str(threads)]
                 yield Timing(network.name, way, **timed(arguments, Path(folder) / "cache", profile))
 
 
@@ -73,8 +73,8 @@ def timed(arguments: Sequence[str], cache: Path, profile: Path) -> dict[str, Any
     variables = environment_with(cache)
     pipe = subprocess.PIPE
     done = subprocess.run(command, cwd=ROOT, env=variables, check=True, text=True, stdout=pipe)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    data: dict[str, Any] = json.loads(done.stdout)
+    return data
 
 
 def row(timings: Sequence[Timing]) -> str:
@@ -113,9 +113,9 @@ def run(options: argparse.Namespace) -> int:
     print(table_head())
     timings: list[Timing] = []
     for name in options.models:
-        found = list(measure(registry.network(name), samples, threads, options.rounds))
-        print("\n".join(rows(found)), flush=True)
-        timings += found
+        actual = list(measure(registry.network(name), samples, threads, options.rounds))
+        print("\n".join(rows(actual)), flush=True)
+        timings += actual
     if output:
         output.mkdir(parents=True, exist_ok=True)
         (output / "compile.md").write_text("\n".join([table_head(), *rows(timings)]) + "\n")

@@ -49,8 +49,8 @@ def run(options: argparse.Namespace) -> int:
         (feeds,) = registry.network(name).feeds(1, seed=1)
         for precision in PRECISIONS:
             for threads in options.threads:
-                made = programs(name, precision, threads, options.samples, options.tune_minutes)
-                cells = figures([runner(one, feeds) for one in made], options.seconds)
+                built = programs(name, precision, threads, options.samples, options.tune_minutes)
+                cells = figures([runner(one, feeds) for one in built], options.seconds)
                 print("|", " | ".join([name, precision, str(threads), *cells]), "|", flush=True)
     return 0
 
@@ -86,7 +86,9 @@ def figures(runs: list[Callable[[], object]], seconds: int) -> list[str]:
     cells = [f"{min(column):.3f}" for column in columns]
     for number in range(len(columns) - 1, 0, -1):
         pairs = zip(columns[number], columns[number - 1], strict=True)
-        cells.insert(number + 1, f"{statistics.median(own / before for own, before in pairs):.3f}")
+        cells.insert(
+            number + 1, f"{statistics.median(item / before for item, before in pairs):.3f}"
+        )
     return cells
 
 

@@ -97,14 +97,14 @@ def config_of(form: str, layers: int) -> Decoder:
 def rows(form: str, path: Path, threads: int, options: argparse.Namespace) -> list[list[str]]:
     """The cells of each runtime; ratios are those of each round."""
     lengths = (options.prompt, options.tokens)
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in options.runtimes}
+    actual: dict[str, list[dict[str, float]]] = {name: [] for name in options.runtimes}
     for _ in range(options.rounds):
         for name in options.runtimes:
-            found[name].append(measured(name, form, path, options.layers, threads, *lengths))
-    base = found[options.runtimes[0]]
+            actual[name].append(measured(name, form, path, options.layers, threads, *lengths))
+    base = actual[options.runtimes[0]]
     table = []
-    for name, rounds in found.items():
-        ratios = [own["rate"] / its["rate"] for own, its in zip(rounds, base, strict=True)]
+    for name, rounds in actual.items():
+        ratios = [item["rate"] / its["rate"] for item, its in zip(rounds, base, strict=True)]
         table.append(
             [
                 name,
@@ -164,8 +164,8 @@ def with_state(config: Decoder, path: str, threads: int) -> Callable[[], Step]:
             shape = (1, config.kv_heads, state.length, config.head)
             feeds = config.feeds(tokens, {"past_key_values.0.key": np.empty(shape, np.float32)})
             del feeds["past_key_values.0.key"]
-            found: Array = state.run(["logits"], feeds)[0]
-            return found
+            results: Array = state.run(["logits"], feeds)[0]
+            return results
 
         return step
 
@@ -205,12 +205,12 @@ def with_onnxruntime(config: Decoder, path: str, threads: int) -> Callable[[], S
             nonlocal length
             shape = (1, config.kv_heads, length, config.head)
             feeds = config.feeds(tokens, {"past_key_values.0.key": np.empty(shape, np.float32)})
-            given = {name: value(array) for name, array in feeds.items()} | cache
-            logits, *present = session.run_with_ort_values(None, given)
+            inputs = {name: value(array) for name, array in feeds.items()} | cache
+            logits, *present = session.run_with_ort_values(None, inputs)
             cache.update(config.next_cache([logits, *present]))
             length += tokens.shape[1]
-            found: Array = logits.numpy()
-            return found
+            actual: Array = logits.numpy()
+            return actual
 
         return step
 
@@ -226,5 +226,5 @@ STARTS = {
 """Functions that open a model, and then begin a text as often as they are asked."""
 
 if __name__ == "__main__":
-    runtime, kind, file, *given = sys.argv[1:]
-    print(json.dumps(worker(runtime, kind, file, *map(int, given))))
+    runtime, kind, file, *inputs = sys.argv[1:]
+    print(json.dumps(worker(runtime, kind, file, *map(int, inputs))))

@@ -69,17 +69,17 @@ def measure(
     with ExitStack() as stack:
         for runtime in runtimes:
             for precision in PRECISIONS:
-                found = Measurement(Case(network, threads, batch, precision), runtime)
-                measurements.append(found)
+                measurement = Measurement(Case(network, threads, batch, precision), runtime)
+                measurements.append(measurement)
                 settings = {"network": network, "threads": threads, "batch": batch}
                 try:
                     name = f"{runtime} {precision}"
                     worker = stack.enter_context(started(runtime=name, samples=samples, **settings))
-                    found.prepare_seconds = worker.prepare_seconds
-                    found.compile_seconds = worker.compile_seconds
-                    workers.append((worker, found))
+                    measurement.prepare_seconds = worker.prepare_seconds
+                    measurement.compile_seconds = worker.compile_seconds
+                    workers.append((worker, measurement))
                 except WorkerFailedError as failure:
-                    found.error = str(failure)
+                    measurement.error = str(failure)
         interleave(workers, rounds)
     return measurements
 
@@ -113,9 +113,9 @@ def share_of_limit(case: Case, median_ms: float, macs: int) -> float:
     return macs / rate / (median_ms / 1e3)
 
 
-def row(case: Case, found: dict[str, Measurement], macs: int, peers: Sequence[str]) -> str:
+def row(case: Case, actual: dict[str, Measurement], macs: int, peers: Sequence[str]) -> str:
     """One Markdown row; GMAC/s, share of the peak and seconds of preparation are quantglow's."""
-    ours = found[OURS]
+    ours = actual[OURS]
     last = ["", "", "", ""]
     if not ours.error:
         share = share_of_limit(case, ours.median_ms, macs)
@@ -124,7 +124,7 @@ def row(case: Case, found: dict[str, Measurement], macs: int, peers: Sequence[st
         last = [rate, f"{100 * share:.0f} %", f"{before:.1f}", f"{ours.compile_seconds:.1f}"]
     cells = [case.network, str(case.threads), str(case.batch), case.precision, milliseconds(ours)]
     for peer in peers:
-        other = found[peer]
+        other = actual[peer]
         known = not (ours.error or other.error)
         cells += [milliseconds(other), f"{median_ratio(ours, other):.2f}" if known else ""]
     return f"| {' | '.join([*cells, *last])} |"
@@ -135,14 +135,14 @@ def table(measurements: list[Measurement], macs: dict[tuple[str, int], int]) -> 
     cases: dict[Case, dict[str, Measurement]] = {}
     for measurement in measurements:
         cases.setdefault(measurement.case, {})[measurement.runtime] = measurement
-    peers = [name for name in PEERS if any(name in found for found in cases.values())]
+    peers = [name for name in PEERS if any(name in value for value in cases.values())]
     header = ["network", "threads", "batch", "precision", f"{OURS} ms"]
     for peer in peers:
         header += [f"{peer} ms", f"{OURS} / {peer}"]
     header += ["GMAC/s", "of the limit", "quantize s", "compile s"]
     lines = [f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
-    for case, found in cases.items():
-        lines.append(row(case, found, macs[case.network, case.batch], peers))
+    for case, value in cases.items():
+        lines.append(row(case, value, macs[case.network, case.batch], peers))
     return "\n".join(lines)
 
 

@@ -72,8 +72,8 @@ def network(
     rng = np.random.default_rng(0)
 
     def drawn(name: str, shape: tuple[int, ...]) -> Array:
-        found = rng.uniform(0, 0.2, shape) if name == "d" else rng.standard_normal(shape)
-        return np.asarray(found, np.float32)
+        actual = rng.uniform(0, 0.2, shape) if name == "d" else rng.standard_normal(shape)
+        return np.asarray(actual, np.float32)
 
     feeds: list[Feeds] = [
         {k: drawn(k, shape) for k, shape in inputs.items()} for _ in range(SAMPLES)
@@ -90,8 +90,8 @@ def recurrent(name: str, inputs: Mapping[str, tuple[int, ...]]) -> onnx.ModelPro
     bound = 1 / np.sqrt(WIDTH)
     shapes = {"w": (1, rows, WIDTH), "r": (1, rows, WIDTH), "b": (1, 2 * rows)}
     weights = {k: rng.uniform(-bound, bound, s) for k, s in shapes.items()}
-    given: dict[str, Any] = {"linear_before_reset": 1} if name == "gru" else {}
-    node = helper.make_node(name.upper(), ["x", *weights], ["y"], hidden_size=WIDTH, **given)
+    arguments: dict[str, Any] = {"linear_before_reset": 1} if name == "gru" else {}
+    node = helper.make_node(name.upper(), ["x", *weights], ["y"], hidden_size=WIDTH, **arguments)
     return model([node], inputs, weights)
 
 
@@ -149,57 +149,57 @@ def model(
 
 
 def compared(
-    name: str, made: onnx.ModelProto, feeds: Sequence[Feeds], threads: int, seconds: float
+    name: str, built: onnx.ModelProto, feeds: Sequence[Feeds], threads: int, seconds: float
 ) -> list[list[str]]:
     """Rows of the table: runtime, seconds until it is ready, milliseconds, ratio to onnxruntime in
     float, accuracy."""
     makers: dict[str, Callable[[], Call]] = {
-        "onnxruntime float": lambda: onnxruntime_of(made, threads),
-        "quantglow float": lambda: quantglow_of(qg.compile(made, num_threads=threads)),
+        "onnxruntime float": lambda: onnxruntime_of(built, threads),
+        "quantglow float": lambda: quantglow_of(qg.compile(built, num_threads=threads)),
     }
     if name == "lstm":
-        makers["onnxruntime int8"] = lambda: onnxruntime_of(dynamic(made), threads)
+        makers["onnxruntime int8"] = lambda: onnxruntime_of(dynamic(built), threads)
     if name != "scan":
         by_profile = name != "decoder"
-        makers["quantglow int8"] = lambda: quantglow_of(int8_of(made, feeds, threads, by_profile))
+        makers["quantglow int8"] = lambda: quantglow_of(int8_of(built, feeds, threads, by_profile))
     calls, ready = {}, {}
     for runtime, make in makers.items():
         start = time.perf_counter()
         calls[runtime] = make()
         ready[runtime] = time.perf_counter() - start
-    wanted = calls["onnxruntime float"](feeds[0])[0]
+    expected = calls["onnxruntime float"](feeds[0])[0]
     times = in_turns(calls, feeds[0], seconds)
     first = median(times["onnxruntime float"])
     return [
         [
             runtime,
             f"{ready[runtime]:.1f}",
-            f"{1e3 * median(found):.2f}",
-            f"{first / median(found):.2f}",
-            f"{signal_to_noise(calls[runtime](feeds[0])[0], wanted):.0f}",
+            f"{1e3 * median(value):.2f}",
+            f"{first / median(value):.2f}",
+            f"{signal_to_noise(calls[runtime](feeds[0])[0], expected):.0f}",
         ]
-        for runtime, found in times.items()
+        for runtime, value in times.items()
     ]
 
 
 def quantglow_of(compiled: Any) -> Call:
-    return lambda given: compiled.run(None, given)
+    return lambda inputs: compiled.run(None, inputs)
 
 
-def int8_of(made: onnx.ModelProto, feeds: Sequence[Feeds], threads: int, by_profile: bool) -> Any:
+def int8_of(built: onnx.ModelProto, feeds: Sequence[Feeds], threads: int, by_profile: bool) -> Any:
     """The model in int8, from ranges alone, since its weights are drawn; a part that is compiled
     later needs samples."""
-    data = qg.profile(made, list(feeds), progress=False) if by_profile else list(feeds)
-    return qg.quantize_and_compile(made, data, num_threads=threads, verify=False, progress=False)
+    data = qg.profile(built, list(feeds), progress=False) if by_profile else list(feeds)
+    return qg.quantize_and_compile(built, data, num_threads=threads, verify=False, progress=False)
 
 
-def dynamic(made: onnx.ModelProto) -> onnx.ModelProto:
+def dynamic(built: onnx.ModelProto) -> onnx.ModelProto:
     """The model with DynamicQuantizeLSTM, weights by channel."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
-        onnx.save(made, source)
+        onnx.save(built, source)
         quantize_dynamic(source, target, per_channel=True, weight_type=QuantType.QInt8)
         return onnx.load(target)
 
@@ -216,7 +216,7 @@ def in_turns(calls: Mapping[str, Call], feeds: Feeds, seconds: float) -> dict[st
     return times
 
 
-def signal_to_noise(found: Array, wanted: Array) -> float:
+def signal_to_noise(actual: Array, expected: Array) -> float:
     """In decibels."""
-    noise = np.square(found - wanted, dtype=np.float64).sum()
-    return float(10 * np.log10(np.square(wanted, dtype=np.float64).sum() / max(noise, 1e-30)))
+    noise = np.square(actual - expected, dtype=np.float64).sum()
+    return float(10 * np.log10(np.square(expected, dtype=np.float64).sum() / max(noise, 1e-30)))

@@ -53,11 +53,11 @@ def measure(runtime: str, model: Path, feeds: Path, threads: int) -> Footprint:
     Raises ``CalledProcessError``.
     """
     command = module_command("latency.memory_process", runtime, model, feeds, threads, RUNS)
-    found = []
+    collected = []
     for _ in range(1 + STARTS):
         done = subprocess.run(command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE)
-        found.append(Footprint(**json.loads(done.stdout)))
-    return min(found[1:], key=lambda footprint: footprint.seconds)
+        collected.append(Footprint(**json.loads(done.stdout)))
+    return min(collected[1:], key=lambda footprint: footprint.seconds)
 
 
 def saved_models(

@@ -32,11 +32,11 @@ class Ratio:
     @property
     def milliseconds(self) -> float:
         """Median milliseconds of the model."""
-        return statistics.median(own for own, _ in self.rounds)
+        return statistics.median(item for item, _ in self.rounds)
 
     def percent(self) -> tuple[float, float, float]:
         """Additional time of the model in percent: the median, and the quartiles."""
-        more = [100 * (own / base - 1) for own, base in self.rounds]
+        more = [100 * (item / base - 1) for item, base in self.rounds]
         low, middle, high = statistics.quantiles(more, n=4)
         return middle, low, high
 
@@ -58,12 +58,12 @@ def measure(model: qg.CompiledModel, base: qg.CompiledModel, feeds: Feeds, secon
 def turn(model: qg.CompiledModel, feeds: Feeds, runs: int) -> float:
     """Median milliseconds, after a run that brings the model into the caches."""
     model.run(None, feeds)
-    found = []
+    collected = []
     for _ in range(runs):
         start = time.perf_counter()
         model.run(None, feeds)
-        found.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(found)
+        collected.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(collected)
 
 
 def markdown_row(network: str, quantizer: str, ratio: Ratio) -> str:

@@ -140,12 +140,12 @@ def machine_of(memory: float) -> Machine:
 def seconds_of(call: Callable[[], object], repeats: int) -> float:
     """Median duration of a call."""
     call()
-    found = []
+    collected = []
     for _ in range(repeats):
         start = time.perf_counter()
         call()
-        found.append(time.perf_counter() - start)
-    return median(found)
+        collected.append(time.perf_counter() - start)
+    return median(collected)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -173,12 +173,12 @@ def run(options: argparse.Namespace) -> int:
         calls = calls_of(name, options)
         alone = simulated(calls, 1, machine).seconds
         for threads in options.threads:
-            found = simulated(calls, threads, machine)
+            actual = simulated(calls, threads, machine)
             known = f"{1e3 * times[threads]:.3f}" if threads in times else ""
-            cells = [name, threads, known, f"{1e3 * found.seconds:.3f}"]
-            cells.append(f"{alone / found.seconds:.1f}")
-            losses = (found.uneven, found.claims, found.serial, found.memory)
-            cells += [f"{share / found.seconds:.0%}" for share in losses]
+            cells = [name, threads, known, f"{1e3 * actual.seconds:.3f}"]
+            cells.append(f"{alone / actual.seconds:.1f}")
+            losses = (actual.uneven, actual.claims, actual.serial, actual.memory)
+            cells += [f"{share / actual.seconds:.0%}" for share in losses]
             print("|", " | ".join(map(str, cells)), "|", flush=True)
     return 0
 
@@ -193,8 +193,8 @@ def compiled(name: str, options: argparse.Namespace, threads: int) -> tuple[Any,
 def measured(name: str, options: argparse.Namespace, threads: int) -> float:
     """Seconds of an inference on threads that this machine has, without entering from Python."""
     model, feeds = compiled(name, options, threads)
-    executable, own = select_part(model.build, feeds)
-    with executable.bound(own, executable.new_outputs()) as table:
+    executable, ours = select_part(model.build, feeds)
+    with executable.bound(ours, executable.new_outputs()) as table:
         return seconds_of(lambda: run_table(executable.target, executable.crew, table), 100)
 
 

@@ -57,8 +57,8 @@ class Row:
 
     def line(self) -> str:
         """A line of the table."""
-        found = [self.error] if self.timing is None else cells(self.timing)
-        return f"| {self.network} | {self.runtime} | {' | '.join(found)} |"
+        actual = [self.error] if self.timing is None else cells(self.timing)
+        return f"| {self.network} | {self.runtime} | {' | '.join(actual)} |"
 
 
 def cells(timing: Timing) -> list[str]:
@@ -78,9 +78,9 @@ def cells(timing: Timing) -> list[str]:
 
 def verdict(network: str, rows: Sequence[Row]) -> str:
     """The total time of the fastest peer over ours in int8: above 1 quantglow is faster."""
-    found = {row.runtime: row.timing for row in rows if row.network == network and row.timing}
-    ours = found.get(f"{OURS} int8")
-    peers = {name: timing for name, timing in found.items() if not name.startswith(OURS)}
+    actual = {row.runtime: row.timing for row in rows if row.network == network and row.timing}
+    ours = actual.get(f"{OURS} int8")
+    peers = {name: timing for name, timing in actual.items() if not name.startswith(OURS)}
     if ours is None or not peers:
         return f"- {network}: nothing to compare"
     parts = [compared(ours, peers)]
@@ -93,9 +93,9 @@ def verdict(network: str, rows: Sequence[Row]) -> str:
 def compared(ours: Timing, peers: Mapping[str, Timing]) -> str:
     """The ratio to the fastest peer, without and with the time of loading."""
     name = min(peers, key=lambda peer: sum(peers[peer].first))
-    theirs, own = sum(peers[name].first), sum(ours.first)
-    loaded = (theirs + peers[name].load) / (own + ours.load)
-    return f"{theirs / own:.2f} of {name} ({loaded:.2f} with loading)"
+    theirs, local = sum(peers[name].first), sum(ours.first)
+    loaded = (theirs + peers[name].load) / (local + ours.load)
+    return f"{theirs / local:.2f} of {name} ({loaded:.2f} with loading)"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -156,9 +156,9 @@ def measured(network: FreeNetwork, runtime: str, options: argparse.Namespace) ->
             include = module_command("latency.shapes_code", network.name, path, *numbers)
             subprocess.run(include, cwd=ROOT, check=True)
         for _ in range(1 + options.kept):
-            given = (runtime, network.name, path, *numbers, options.while_compiling)
+            inputs = (runtime, network.name, path, *numbers, options.while_compiling)
             done = subprocess.run(
-                module_command("latency.shapes_process", *given),
+                module_command("latency.shapes_process", *inputs),
                 cwd=ROOT,
                 env=environment_with(Path(folder) / "cache"),
                 text=True,

@@ -60,21 +60,21 @@ def timing(
     runtime: str, name: str, path: Path, threads: int, count: int, while_compiling: str
 ) -> Timing:
     """The timing of one process; all runtimes get the same inputs in the same order."""
-    network, rng, found = NETWORKS[name], np.random.default_rng(SEED), Timing()
+    network, rng, actual = NETWORKS[name], np.random.default_rng(SEED), Timing()
     start = time.perf_counter()
     run = opened(runtime, path, threads, while_compiling)
-    found.load = time.perf_counter() - start
+    actual.load = time.perf_counter() - start
     for sizes in drawn(network.ranges, count):
         feeds = network.feeds(sizes, rng)
-        found.first.append(seconds_of(run, feeds))
-        found.again.append(seconds_of(run, feeds))
-        found.peaks.append(status_nbytes("VmHWM"))
-    return found
+        actual.first.append(seconds_of(run, feeds))
+        actual.again.append(seconds_of(run, feeds))
+        actual.peaks.append(status_nbytes("VmHWM"))
+    return actual
 
 
 if __name__ == "__main__":
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # keeps the output of libraries out of the reply
     chosen, model, file, threads, count, answering = sys.argv[1:]
-    found = timing(chosen, model, Path(file), int(threads), int(count), answering)
-    print(json.dumps(asdict(found)), file=replies)
+    actual = timing(chosen, model, Path(file), int(threads), int(count), answering)
+    print(json.dumps(asdict(actual)), file=replies)

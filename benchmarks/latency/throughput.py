@@ -41,7 +41,7 @@ class Row:
 
     def figure(self, name: str) -> float:
         """The median over the rounds."""
-        return median(found[name] for found in self.rounds)
+        return median(value[name] for value in self.rounds)
 
     def line(self) -> str:
         """A line of the table."""
@@ -79,11 +79,11 @@ def run(options: argparse.Namespace) -> int:
 
 def verdict(network: str, rows: Sequence[Row]) -> str:
     """Our rate over that of the fastest peer."""
-    found = {row.runtime: row for row in rows if row.network == network and not row.error}
-    ours = found.pop(OURS, None)
-    if ours is None or not found:
+    actual = {row.runtime: row for row in rows if row.network == network and not row.error}
+    ours = actual.pop(OURS, None)
+    if ours is None or not actual:
         return f"- {network}: nothing to compare"
-    best = max(found.values(), key=lambda row: row.figure("rate"))
+    best = max(actual.values(), key=lambda row: row.figure("rate"))
     return f"- {network}: {ours.figure('rate') / best.figure('rate'):.2f} of {best.runtime}"
 
 
@@ -101,11 +101,11 @@ def measured(network: str, options: argparse.Namespace) -> Iterator[Row]:
             for place in range(len(files)):
                 runtime = list(files)[(index + place) % len(files)]
                 if runtime not in errors:
-                    found = one_round(runtime, network, files[runtime], options)
-                    if isinstance(found, str):
-                        errors[runtime] = found
+                    actual = one_round(runtime, network, files[runtime], options)
+                    if isinstance(actual, str):
+                        errors[runtime] = actual
                     else:
-                        rounds[runtime].append(found)
+                        rounds[runtime].append(actual)
     for runtime in (OURS, *options.peers):
         yield Row(network, runtime, tuple(rounds.get(runtime, ())), errors.get(runtime, ""))
 
@@ -131,5 +131,5 @@ def one_round(
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     if done.returncode:
         return last_line(done.stderr, done.returncode)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    data: dict[str, float] = json.loads(done.stdout)
+    return data

@@ -86,9 +86,9 @@ def figures(
             return submit(next(feeds))
 
         measure_loaded(next_one, IN_FLIGHT * streams, WARMUP_SECONDS)
-        found, whole = measure_loaded(next_one, IN_FLIGHT * streams, seconds)
-    p50, p99 = np.percentile(found, [50, 99])
-    return {"rate": len(found) / whole, "p50": float(p50), "p99": float(p99)}
+        actual, whole = measure_loaded(next_one, IN_FLIGHT * streams, seconds)
+    p50, p99 = np.percentile(actual, [50, 99])
+    return {"rate": len(actual) / whole, "p50": float(p50), "p99": float(p99)}
 
 
 if __name__ == "__main__":

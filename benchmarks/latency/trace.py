@@ -68,9 +68,9 @@ def rotated(turns: list[Turn], seconds: float) -> tuple[Ratio, Ratio]:
     end = time.perf_counter() + seconds
     while len(others[0]) < FEWEST_RUNS or time.perf_counter() < end:
         first = len(others[0]) % len(turns)
-        found = {at: turns[at]() for at in [*range(first, len(turns)), *range(first)]}
-        for rounds, own in zip(others, (found[1], found[2]), strict=True):
-            rounds.append((own, found[0]))
+        actual = {at: turns[at]() for at in [*range(first, len(turns)), *range(first)]}
+        for rounds, item in zip(others, (actual[1], actual[2]), strict=True):
+            rounds.append((item, actual[0]))
     return Ratio(others[0]), Ratio(others[1])
 
 

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
                     calls = calls_of(model, (rows, depth), threads, options.peers)
                     limit = (reading_limit if rows == 1 else product_limit)(threads)
                     times, limits = compared(calls, limit, (rows, depth), options.seconds)
-                    mine, *theirs = (1e6 * median(found) / count for found in times)
+                    mine, *theirs = (1e6 * median(value) / count for value in times)
                     cells = [f"{depth}x{columns}", bits, rows, threads, f"{mine:.0f}"]
                     cells += [*(f"{us:.0f}" for us in theirs), f"{min(theirs) / mine:.2f}"]
                     cells += rates(rows, depth * columns, bits, options.group, mine, limits)
@@ -169,9 +169,9 @@ def compared(
     limits: list[float] = []
     end = time.perf_counter() + seconds
     while not times[0] or time.perf_counter() < end:
-        for call, found in zip(calls, times, strict=True):
+        for call, value in zip(calls, times, strict=True):
             call(feeds)
-            found += turn(partial(call, feeds))
+            value += turn(partial(call, feeds))
         limits.append(limit())
     return times, limits
 

@@ -126,8 +126,8 @@ def watts_strogatz(
     for distance in range(1, degree // 2 + 1):
         for node in range(nodes):
             other = (node + distance) % nodes
-            while drawn.random() < rewired and (found := drawn.randrange(nodes)) != node:
-                other = found
+            while drawn.random() < rewired and (actual := drawn.randrange(nodes)) != node:
+                other = actual
                 break
             edges.add((min(node, other), max(node, other)))
     return edges
@@ -135,13 +135,13 @@ def watts_strogatz(
 
 def randwire_stage(b: Builder, x: Node, channels: int, edges: set[tuple[int, int]]) -> Node:
     """Each node sums what reaches it and is a separable convolution; ends are summed."""
-    made: dict[int, Node] = {}
+    built: dict[int, Node] = {}
     for node in range(1 + max(map(max, edges))):
-        sources = [made[one] for one, other in sorted(edges) if other == node]
+        sources = [built[one] for one, other in sorted(edges) if other == node]
         stride = 1 if sources else 2
-        made[node] = b.separable(b.add(*sources) if sources else x, channels, 3, stride)
+        built[node] = b.separable(b.add(*sources) if sources else x, channels, 3, stride)
     starts = {one for one, _ in edges}
-    return b.add(*(made[node] for node in made if node not in starts))
+    return b.add(*(built[node] for node in built if node not in starts))
 
 
 def densenet(layers: Sequence[int] = (6, 12), growth: int = 32, side: int = 224) -> Graph:

@@ -96,15 +96,15 @@ class Builder:
         """gamma * (x - mean) / sqrt(var + eps) + beta, and mean and var as graph outputs."""
         axes = [0, 2, 3]
         mean = self.node("ReduceMean", [x], axes=axes)
-        centred = self.node("Sub", [x, mean])
-        square = self.node("Mul", [centred, centred])
+        centered = self.node("Sub", [x, mean])
+        square = self.node("Mul", [centered, centered])
         variance = self.node("ReduceMean", [square], axes=axes)
         for source, key in ((mean, "mean"), (variance, "var")):
             self.nodes.append(helper.make_node("Identity", [source], [f"{name}.{key}"]))
             self.measured.append(f"{name}.{key}")
         epsilon = self.constant(f"{name}.eps", np.array(EPSILON, np.float32))
         deviation = self.node("Sqrt", [self.node("Add", [variance, epsilon])])
-        normal = self.node("Div", [centred, deviation])
+        normal = self.node("Div", [centered, deviation])
         scale = self.constant(f"{name}.gamma", gamma[:, None, None])
         shift = self.constant(f"{name}.beta", beta[:, None, None])
         return self.node("Add", [self.node("Mul", [normal, scale]), shift])

@@ -91,8 +91,8 @@ def convolved(w: Writer, x: str) -> str:
     rows = w.one("Unsqueeze", w.one("Transpose", x, perm=[1, 0]), w.integers(0))
     weights = w.constant(w.rng.normal(0, 0.5, (INNER, 1, TAPS)))
     bias = w.constant(w.rng.normal(0, 0.1, INNER))
-    made = w.one("Conv", rows, weights, bias, group=INNER, pads=[TAPS - 1, 0])
-    return w.one("Transpose", w.one("Squeeze", made, w.integers(0)), perm=[1, 0])
+    built = w.one("Conv", rows, weights, bias, group=INNER, pads=[TAPS - 1, 0])
+    return w.one("Transpose", w.one("Squeeze", built, w.integers(0)), perm=[1, 0])
 
 
 def scanned(w: Writer, x: str, change: str, before: str, after: str) -> str:

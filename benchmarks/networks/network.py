@@ -24,8 +24,8 @@ Signal = Callable[[NDArray[Any]], NDArray[Any]]
 
 def largest(outputs: NDArray[Any]) -> NDArray[np.intp]:
     """The index of the largest output of each sample."""
-    found: NDArray[np.intp] = outputs.reshape(len(outputs), -1).argmax(axis=1)
-    return found
+    actual: NDArray[np.intp] = outputs.reshape(len(outputs), -1).argmax(axis=1)
+    return actual
 
 
 def whole(output: NDArray[Any]) -> NDArray[Any]:
@@ -42,7 +42,7 @@ class Network:
     image_shape: tuple[int, ...]
     source: Callable[[int], Path]
     images: Callable[[int, int], Array]
-    labelled: Callable[[], tuple[Array, NDArray[Any]]] | None = None
+    labeled: Callable[[], tuple[Array, NDArray[Any]]] | None = None
     answers: Answers = largest
     signal: Signal = whole
 

@@ -47,7 +47,7 @@ def _render(script: Path, count: int, target: Path) -> None:
     subprocess.run([*command, "--output", str(target)], check=True)
 
 
-def centred(logits: NDArray[Any]) -> NDArray[Any]:
+def centered(logits: NDArray[Any]) -> NDArray[Any]:
     """Logits less the mean of their row."""
     return np.asarray(logits - logits.mean(axis=-1, keepdims=True))
 

@@ -54,12 +54,12 @@ def light_network(file: Path) -> Network:
 
 
 def repository_network(name: str, file: str, input_name: str, shape: tuple[int, ...]) -> Network:
-    images, labelled = {
-        "mnist": (samples.digits, samples.digits_labelled),
-        "ppocr_cls": (samples.text_lines, samples.text_lines_labelled),
+    images, labeled = {
+        "mnist": (samples.digits, samples.digits_labeled),
+        "ppocr_cls": (samples.text_lines, samples.text_lines_labeled),
     }[name]
     source = partial(committed, samples.DATASETS / file, shape)
-    return Network(name, input_name, shape, source, images, labelled)
+    return Network(name, input_name, shape, source, images, labeled)
 
 
 def ppocr_networks() -> list[Network]:
@@ -67,19 +67,19 @@ def ppocr_networks() -> list[Network]:
     line, sheet = (3, 48, 320), (3, samples.PAGE, samples.PAGE)
     read, find = (partial(ppocr.ppocr, name) for name in ("ppocr_rec", "ppocr_det"))
     return [
-        Network("ppocr_rec", "x", line, read, samples.words, samples.words_labelled, ppocr.texts),
+        Network("ppocr_rec", "x", line, read, samples.words, samples.words_labeled, ppocr.texts),
         Network("ppocr_det", "x", sheet, find, samples.pages, answers=ppocr.text_pixels),
     ]
 
 
 def on_more_lines(network: Network) -> list[Network]:
     """A network of PP-OCR on more lines, and the same with logits in place of probabilities."""
-    labelled = partial(ocr_lines.more_lines, network.name)
-    more = replace(network, name=f"{network.name}_lines", labelled=labelled)
+    labeled = partial(ocr_lines.more_lines, network.name)
+    more = replace(network, name=f"{network.name}_lines", labeled=labeled)
     source = partial(ocr_lines.logits_file, network.source)
     return [
         more,
-        replace(more, name=f"{network.name}_logits", source=source, signal=ocr_lines.centred),
+        replace(more, name=f"{network.name}_logits", source=source, signal=ocr_lines.centered),
     ]
 
 
@@ -98,7 +98,7 @@ def registry() -> dict[str, Network]:
             photo,
             efficientnet_lite0,
             samples.lite_photos,
-            samples.lite_photos_labelled,
+            samples.lite_photos_labeled,
         ),
     ]
     for topology in (he_initialized.mobilenet_v2, he_initialized.resnet50):
@@ -106,7 +106,7 @@ def registry() -> dict[str, Network]:
         table.append(Network(topology.__name__, "input", photo, source, samples.imagenet_photos))
     table += ppocr_networks()
     table.append(Network("minilm", "ids", (samples.TOKENS,), minilm, samples.passages))
-    table += [made for n in table if n.name in ocr_lines.COUNTS for made in on_more_lines(n)]
+    table += [item for n in table if n.name in ocr_lines.COUNTS for item in on_more_lines(n)]
     table += [light_network(file) for file in sorted(LIGHT.glob("*.onnx"))]
     return {network.name: network for network in table}
 
@@ -116,7 +116,7 @@ TABLE = ("mnist", "ppocr_cls", "efficientnet_lite0", "mobilenet_v2", "resnet50")
 
 def network(name: str) -> Network:
     """The network of this name.  Raises ``ValueError``, which lists all names."""
-    found = registry().get(name)
-    if found is None:
+    actual = registry().get(name)
+    if actual is None:
         raise ValueError(f"no benchmark network {name!r}; there are {', '.join(registry())}")
-    return found
+    return actual

@@ -18,7 +18,7 @@ DATASETS = Path(__file__).resolve().parents[2] / "datasets"
 CROP = 224
 PAGE, LINE_PITCH = 640, 64
 TOKENS = 128
-LABELLED_CROPS, LABELLED_SEED = 100, 1
+LABELED_CROPS, LABELED_SEED = 100, 1
 IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 IMAGENET_STD = np.array([0.229, 0.224, 0.225], np.float32)
 
@@ -48,7 +48,7 @@ def digits(count: int, seed: int) -> Array:
     return normalize_digits(images[pick(len(images), count, seed)])
 
 
-def digits_labelled() -> tuple[Array, NDArray[Any]]:
+def digits_labeled() -> tuple[Array, NDArray[Any]]:
     """All 1,000 test digits."""
     data = load("mnist_test.npz")
     return normalize_digits(data["images"]), data["labels"]
@@ -68,7 +68,7 @@ def text_lines(count: int, seed: int) -> Array:
     return normalize_lines(data["calibration_images"][rows], data["calibration_widths"][rows])
 
 
-def text_lines_labelled() -> tuple[Array, NDArray[Any]]:
+def text_lines_labeled() -> tuple[Array, NDArray[Any]]:
     """All 400 test lines."""
     data = load("ocr_direction.npz")
     return normalize_lines(data["images"], data["widths"]), data["labels"]
@@ -81,7 +81,7 @@ def words(count: int, seed: int) -> Array:
     return normalize_lines(data["calibration_images"][rows], data["calibration_widths"][rows])
 
 
-def words_labelled() -> tuple[Array, NDArray[Any]]:
+def words_labeled() -> tuple[Array, NDArray[Any]]:
     """All 300 test lines, and their texts."""
     data = load("ocr_lines.npz")
     return normalize_lines(data["images"], data["widths"]), data["texts"]
@@ -148,11 +148,11 @@ def lite_photos(count: int, seed: int) -> Array:
     return normalize_lite(photo_crops(count, seed))
 
 
-def lite_photos_labelled() -> tuple[Array, NDArray[Any]]:
+def lite_photos_labeled() -> tuple[Array, NDArray[Any]]:
     """100 crops of the 20 photographs for EfficientNet-Lite0, with ImageNet classes."""
     labels = load("photos.npz")["labels"]
-    chosen = pick(len(labels), LABELLED_CROPS, LABELLED_SEED)
-    return lite_photos(LABELLED_CROPS, LABELLED_SEED), labels[chosen]
+    chosen = pick(len(labels), LABELED_CROPS, LABELED_SEED)
+    return lite_photos(LABELED_CROPS, LABELED_SEED), labels[chosen]
 
 
 def imagenet_photos(count: int, seed: int) -> Array:

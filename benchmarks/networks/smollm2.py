@@ -71,13 +71,13 @@ def build(path: Path, *, fused: bool) -> None:
     """Write the decoder to ``path``."""
     file = gguf()
     config = sizes(file, fused=fused)
-    found = weights(file, config)
+    actual = weights(file, config)
 
     def fill(shape: tuple[int, ...]) -> Array:
-        made = next(found)
-        if made.shape != shape:
-            raise ValueError(f"{path.name}: a weight is {made.shape}, not {shape}")
-        return made
+        first = next(actual)
+        if first.shape != shape:
+            raise ValueError(f"{path.name}: a weight is {first.shape}, not {shape}")
+        return first
 
     onnx.save(decoder_model(config, fill), path)
 
@@ -85,7 +85,7 @@ def build(path: Path, *, fused: bool) -> None:
 def smollm2(*, fused: bool) -> tuple[Decoder, Path]:
     """Sizes and the cached ONNX file, in standard operators or ``fused``."""
     name = f"smollm2-135m-{'fused' if fused else 'standard'}.onnx"
-    path = cached(name, lambda made: build(made, fused=fused))
+    path = cached(name, lambda built: build(built, fused=fused))
     return sizes(gguf(), fused=fused), path
 
 

@@ -45,8 +45,8 @@ def gemm_space() -> tuple[Space, Array, int]:
 
 def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
     """All tuples of exponents with this sum."""
-    found = product(range(total + 1), repeat=parts - 1)
-    return [(*each, total - sum(each)) for each in found if sum(each) <= total]
+    actual = product(range(total + 1), repeat=parts - 1)
+    return [(*each, total - sum(each)) for each in actual if sum(each) <= total]
 
 
 def moves_in(group: list[tuple[int, ...]]) -> Array:

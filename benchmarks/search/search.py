@@ -107,20 +107,20 @@ def run(options: argparse.Namespace) -> int:
     if options.gemm:
         show_gemm(options)
         return 0
-    facts, found = tables.read()
+    facts, actual = tables.read()
     print(f"Measured {facts['date']} on {facts['machine'].get('model name', '?')}.\n")
-    show_tables(found)
+    show_tables(actual)
     print()
-    show_replays(found, options)
+    show_replays(actual, options)
     return 0
 
 
-def show_tables(found: Sequence[Table]) -> None:
+def show_tables(actual: Sequence[Table]) -> None:
     """The kernels, and what there is to gain."""
     columns = ("kernel", "choices", "default µs", "default / best", "within 2 %", "noise", "slow")
     print("|", " | ".join((*columns, "best")), "|")
     print("| --- " * (len(columns) + 1) + "|")
-    for table in found:
+    for table in actual:
         seconds, best = table.seconds, int(np.argmin(table.seconds))
         near = int((seconds < NEAR * seconds[best]).sum())
         cells = [table.name, str(len(seconds)), f"{1e6 * seconds[0]:.1f}"]
@@ -140,20 +140,20 @@ class Replays:
     def cells(self, queries: Sequence[int]) -> list[str]:
         """Median and 90th percentile over seeds, the geometric mean over kernels, at each number
         of queries; the median number of queries to ``NEAR``; milliseconds for a query."""
-        found = []
+        collected = []
         for count in queries:
             at = self.best[:, :, min(count, self.best.shape[2]) - 1]
             middle, high = np.quantile(at, [0.5, 0.9], axis=1)
             means = [float(np.exp(np.log(each).mean())) for each in (middle, high)]
-            found.append(f"{means[0]:.3f} [{means[1]:.2f}]")
+            collected.append(f"{means[0]:.3f} [{means[1]:.2f}]")
         near = (self.best <= NEAR).argmax(axis=2) + 1.0
         near[~(self.best <= NEAR).any(axis=2)] = np.inf
         middle = float(np.median(near))
-        found.append(f"{middle:.0f}" if np.isfinite(middle) else f"> {self.best.shape[2]}")
-        return [*found, f"{1e3 * self.spent:.2f}"]
+        collected.append(f"{middle:.0f}" if np.isfinite(middle) else f"> {self.best.shape[2]}")
+        return [*collected, f"{1e3 * self.spent:.2f}"]
 
 
-def show_replays(found: Sequence[Table], options: argparse.Namespace) -> None:
+def show_replays(actual: Sequence[Table], options: argparse.Namespace) -> None:
     """A row for each contestant."""
     most = max(options.queries)
     header = [*map(str, options.queries), f"queries to {NEAR - 1:.0%}", "ms a query"]
@@ -163,7 +163,7 @@ def show_replays(found: Sequence[Table], options: argparse.Namespace) -> None:
         seeds = options.slow_seeds if name in SLOW else options.seeds
         seeds = 1 if maker is ModelOrder else seeds
         try:
-            replays = replayed(maker, [(t.space, t.seconds, 0) for t in found], seeds, most)
+            replays = replayed(maker, [(t.space, t.seconds, 0) for t in actual], seeds, most)
         except OptionError as error:
             print(f"| {name} | 0 | {error} |")
             continue
@@ -193,13 +193,13 @@ def replayed(
 def replay(maker: Maker, problem: Problem, seed: int, most: int, batch: int = 1) -> Array:
     """Times of the states in the order in which a searcher asks for them, the known one first."""
     space, seconds, start = problem
-    searcher, found = maker(space, seed), [float(seconds[start])]
-    searcher.tell(start, found[0])
-    while len(found) < most and (states := searcher.ask(min(batch, most - len(found)))):
+    searcher, actual = maker(space, seed), [float(seconds[start])]
+    searcher.tell(start, actual[0])
+    while len(actual) < most and (states := searcher.ask(min(batch, most - len(actual)))):
         for state in states:
-            found.append(float(seconds[state]))
-            searcher.tell(state, found[-1])
-    return np.array(found)
+            actual.append(float(seconds[state]))
+            searcher.tell(state, actual[-1])
+    return np.array(actual)
 
 
 def gemm_contestants(start: int) -> dict[str, tuple[Maker, int]]:
@@ -212,9 +212,9 @@ def gemm_contestants(start: int) -> dict[str, tuple[Maker, int]]:
         "N-A2C, uniform policy": lambda: partial(UniformNA2C, start=start),
         "N-A2C, reversed policy": lambda: partial(ReversedNA2C, start=start),
     }
-    found: dict[str, tuple[Maker, int]] = {"random": (RandomSearch, 1)}
-    found |= {name: (make(), 1) for name, make in from_start.items()}
-    return {**found, "XGBoost": (SLOW["XGBoost"], 32)}
+    actual: dict[str, tuple[Maker, int]] = {"random": (RandomSearch, 1)}
+    actual |= {name: (make(), 1) for name, make in from_start.items()}
+    return {**actual, "XGBoost": (SLOW["XGBoost"], 32)}
 
 
 def show_gemm(options: argparse.Namespace) -> None:

@@ -60,7 +60,7 @@ class Table:
 
     name: str
     choices: tuple[Choice, ...]
-    modelled: Array
+    modeled: Array
     samples: Array
     """Seconds [choices, samples], ``SAMPLES`` of each pass; infinite where there are none."""
     defaults: Array
@@ -76,16 +76,16 @@ class Table:
     def ratios(self) -> Array:
         """The least time of each pass over that of the default in the same rounds: what slows the
         machine for a while slows both.  [choices, passes], NaN where a choice was left out."""
-        own, default = (
+        ours, default = (
             each.reshape(len(each), -1, SAMPLES).min(axis=2)
             for each in (self.samples, self.defaults)
         )
-        return np.asarray(np.where(np.isfinite(own), own, np.nan) / default)
+        return np.asarray(np.where(np.isfinite(ours), ours, np.nan) / default)
 
     @cached_property
     def space(self) -> Space:
         """The choices as states."""
-        return Space.of(self.choices, self.modelled.tolist())
+        return Space.of(self.choices, self.modeled.tolist())
 
     @property
     def noise(self) -> float:
@@ -97,14 +97,14 @@ class Table:
     @property
     def slow(self) -> float:
         """Share of the samples of the default above 1.2 times the least one."""
-        found = self.defaults[np.isfinite(self.defaults)]
-        return float(np.mean(found > 1.2 * found.min()))
+        actual = self.defaults[np.isfinite(self.defaults)]
+        return float(np.mean(actual > 1.2 * actual.min()))
 
 
 def measured_tables() -> list[Table]:
     """All choices of all shapes, measured here; takes about twenty minutes."""
     target = replace(resolve(LEVEL), core=resolve("native").core)
-    graph, found = build_graph(SHAPES), []
+    graph, actual = build_graph(SHAPES), []
     tasks = plan_tasks(graph, target)[0]
     measurer = Measurer(Work.of(graph, target), samples=SAMPLES)
     for shape, task in zip(SHAPES, tasks, strict=True):
@@ -112,9 +112,9 @@ def measured_tables() -> list[Table]:
         passes = [measured(task, measurer, nbytes, 0, every)]
         best = fastest(passes[0])
         passes += [measured(task, measurer, nbytes, 1 + n, best) for n in range(FINAL_PASSES)]
-        found.append(table_of(shape, task, passes))
-        print(f"{found[-1].name}: {len(task.choices)} choices", flush=True)
-    return found
+        actual.append(table_of(shape, task, passes))
+        print(f"{actual[-1].name}: {len(task.choices)} choices", flush=True)
+    return actual
 
 
 def measured(
@@ -123,13 +123,13 @@ def measured(
     """Choices of a task by number, measured in random order, among those that are not."""
     order = np.random.default_rng(seed).permutation(np.array(numbers)).tolist()
     jobs = [Job(task.key, task.choices[number], nbytes) for number in order]
-    by_choice = {found.job.choice: found for found in measurer.run(jobs)}
+    by_choice = {value.job.choice: value for value in measurer.run(jobs)}
     return [by_choice.get(c, Measurement(Job(task.key, c, nbytes))) for c in task.choices]
 
 
-def fastest(found: Sequence[Measurement]) -> list[int]:
+def fastest(actual: Sequence[Measurement]) -> list[int]:
     """Numbers of the choices that are measured in all passes: the fastest, and the default."""
-    return sorted({0, *np.argsort([each.ratio for each in found])[:FINALISTS].tolist()})
+    return sorted({0, *np.argsort([each.ratio for each in actual])[:FINALISTS].tolist()})
 
 
 def table_of(shape: Shape, task: Task, passes: Sequence[list[Measurement]]) -> Table:
@@ -139,9 +139,9 @@ def table_of(shape: Shape, task: Task, passes: Sequence[list[Measurement]]) -> T
     nothing = (np.inf,) * SAMPLES
     samples = np.concatenate([[m.seconds or nothing for m in each] for each in passes], axis=1)
     defaults = [[m.default_seconds or nothing for m in each] for each in passes]
-    modelled = [task.cycles(choice) for choice in task.choices]
+    modeled = [task.cycles(choice) for choice in task.choices]
     return Table(
-        name, tuple(task.choices), np.array(modelled), samples, np.concatenate(defaults, axis=1)
+        name, tuple(task.choices), np.array(modeled), samples, np.concatenate(defaults, axis=1)
     )
 
 
@@ -156,7 +156,7 @@ def write(tables: Sequence[Table], path: Path = TABLES) -> None:
             {
                 "name": table.name,
                 "choices": [choice.to_json() for choice in table.choices],
-                "modelled": np.round(table.modelled, 1).tolist(),
+                "modelled": np.round(table.modeled, 1).tolist(),
                 "samples": whole_nanoseconds(table.samples),
                 "defaults": whole_nanoseconds(table.defaults),
             }
@@ -168,14 +168,14 @@ def write(tables: Sequence[Table], path: Path = TABLES) -> None:
 
 def whole_nanoseconds(seconds: Array) -> list[list[int]]:
     """Times as integers; 0 where there is none."""
-    found = np.where(np.isfinite(seconds), seconds * NANOSECONDS, 0)
-    return [[int(value) for value in row] for row in np.round(found)]
+    actual = np.where(np.isfinite(seconds), seconds * NANOSECONDS, 0)
+    return [[int(value) for value in row] for row in np.round(actual)]
 
 
 def times_of(nanoseconds: Sequence[Sequence[int]]) -> Array:
     """Seconds, infinite where there is no time."""
-    found = np.array(nanoseconds) / NANOSECONDS
-    return np.where(found == 0, np.inf, found)
+    actual = np.array(nanoseconds) / NANOSECONDS
+    return np.where(actual == 0, np.inf, actual)
 
 
 def read(path: Path = TABLES) -> tuple[dict[str, Any], list[Table]]:

@@ -27,14 +27,14 @@ def write_compressed(model: onnx.ModelProto, config: Decoder, weights: str, path
     from openvino import _offline_transformations as transformations
 
     onnx.save(model, path.with_suffix(".float.onnx"))
-    made = openvino.Core().read_model(path.with_suffix(".float.onnx"))
+    core = openvino.Core().read_model(path.with_suffix(".float.onnx"))
     cache = [1, config.kv_heads, -1, config.head]
-    made.reshape({i.any_name: [1, -1] if len(i.partial_shape) == 2 else cache for i in made.inputs})
+    core.reshape({i.any_name: [1, -1] if len(i.partial_shape) == 2 else cache for i in core.inputs})
     if weights != "float":
-        made = compressed(made, weights)
+        core = compressed(core, weights)
     pairs = {f"past_key_values.{name}": f"present.{name}" for name in config.caches}
-    transformations.apply_make_stateful_transformation(made, pairs)
-    openvino.save_model(made, path, compress_to_fp16=False)
+    transformations.apply_make_stateful_transformation(core, pairs)
+    openvino.save_model(core, path, compress_to_fp16=False)
     path.with_suffix(".float.onnx").unlink()
 
 
@@ -71,8 +71,8 @@ def with_openvino(config: Decoder, path: str, threads: int) -> Callable[[], Any]
             feeds = config.feeds(tokens, {"past_key_values.0.key": np.empty(shape, np.float32)})
             del feeds["past_key_values.0.key"]
             length += tokens.shape[1]
-            found: Array = np.asarray(request.infer(feeds, share_inputs=True)[0])
-            return found
+            actual: Array = np.asarray(request.infer(feeds, share_inputs=True)[0])
+            return actual
 
         return step
 

@@ -21,8 +21,8 @@ def outputs_of(
     session: onnxruntime.InferenceSession, feeds: Mapping[str, NDArray[Any]]
 ) -> list[NDArray[Any]]:
     """All outputs of a session whose outputs are arrays."""
-    found: list[Any] = list(session.run(None, dict(feeds)))
-    return found
+    results: list[Any] = list(session.run(None, dict(feeds)))
+    return results
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ def test_agreement_is_of_the_largest_output() -> None:
 
 def test_a_pattern_chooses_all_of_a_tool() -> None:
     assert [c.name for c in chosen(["quantglow"])] == ["quantglow"]
-    found = [c.name for c in chosen(["onnxruntime*", "nncf*"])]
-    assert found == [name for name in QUANTIZERS if not name.startswith("quantglow")]
+    actual = [c.name for c in chosen(["onnxruntime*", "nncf*"])]
+    assert actual == [name for name in QUANTIZERS if not name.startswith("quantglow")]
 
 
 def test_a_line_is_read_without_blanks_and_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,9 +55,9 @@ def test_a_missing_package_names_the_remedy() -> None:
 def test_a_process_that_fails_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "false")
     network, nothing = registry.network("mnist"), np.zeros((1, 10))
-    found = accuracy.measure(network, QUANTIZERS["nncf"], Settings(1, 1), nothing, None)
-    assert found.error == "exit code 1"
-    assert accuracy.markdown_row(found).count("|") == len(accuracy.HEADER) + 1
+    measurement = accuracy.measure(network, QUANTIZERS["nncf"], Settings(1, 1), nothing, None)
+    assert measurement.error == "exit code 1"
+    assert accuracy.markdown_row(measurement).count("|") == len(accuracy.HEADER) + 1
 
 
 def test_margin_is_against_the_best_peer() -> None:
@@ -73,20 +73,20 @@ def test_margin_is_against_the_best_peer() -> None:
 
 def test_one_network_is_compared_end_to_end() -> None:
     names = ["quantglow without recovery", "onnxruntime minmax"]
-    found = accuracy.compare("mnist", chosen(names), Settings(samples=4, threads=1))
-    assert [r.quantizer for r in found] == ["float", *names]
-    assert all(r.error is None for r in found)
-    assert all((r.sqnr_db or 0) > 10 and (r.accuracy or 0) > 0.95 for r in found[1:])
+    comparison = accuracy.compare("mnist", chosen(names), Settings(samples=4, threads=1))
+    assert [r.quantizer for r in comparison] == ["float", *names]
+    assert all(r.error is None for r in comparison)
+    assert all((r.sqnr_db or 0) > 10 and (r.accuracy or 0) > 0.95 for r in comparison[1:])
 
 
 def test_only_what_counts_of_an_output_is_noise() -> None:
     logits, moved = np.array([[3.0, 1.0]]), np.array([[4.0, 2.2]])
-    assert evaluation.sqnr(logits, moved, ocr_lines.centred) == pytest.approx(20)
+    assert evaluation.sqnr(logits, moved, ocr_lines.centered) == pytest.approx(20)
 
 
 def test_a_network_without_its_softmax_gives_its_logits() -> None:
     network = registry.network("ppocr_cls")
-    (image, *_), _ = samples.text_lines_labelled()
+    (image, *_), _ = samples.text_lines_labeled()
     paths = (network.path(), registry.network("ppocr_cls_logits").path())
     sessions = [
         onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]) for path in paths

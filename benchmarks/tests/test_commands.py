@@ -11,10 +11,10 @@ from benchmarks.support import commands
 
 
 def test_a_command_gets_the_first_paragraph_of_its_module_as_help() -> None:
-    first, _, rest = commands.docstring("tools.operators").partition("\n\n")
+    first, _, remaining = commands.docstring("tools.operators").partition("\n\n")
     shown = commands.parser("prog", "", {"operators": "tools.operators"}, []).format_help()
     assert " ".join(first.split()) in " ".join(shown.split())
-    assert rest.split()[:5] and " ".join(rest.split()[:5]) not in " ".join(shown.split())
+    assert remaining.split()[:5] and " ".join(remaining.split()[:5]) not in " ".join(shown.split())
 
 
 def test_only_the_chosen_command_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

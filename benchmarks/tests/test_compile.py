@@ -18,8 +18,8 @@ def test_a_row_has_the_median_of_each_column_over_the_rounds() -> None:
 
 
 def test_ways_have_rows_of_their_own() -> None:
-    found = compile.rows([timing(way) for _ in range(2) for way in WAYS])
-    assert [row.split(" | ")[1] for row in found] == list(WAYS)
+    actual = compile.rows([timing(way) for _ in range(2) for way in WAYS])
+    assert [row.split(" | ")[1] for row in actual] == list(WAYS)
 
 
 def test_every_stage_that_the_report_times_has_a_column() -> None:

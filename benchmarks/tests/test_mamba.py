@@ -12,10 +12,10 @@ STEPS = 5
 
 
 def test_blocks_compute_what_onnxruntime_computes_and_leave_it_nothing() -> None:
-    made = model(STEPS, layers=1)
+    network = model(STEPS, layers=1)
     feeds = {"x": np.random.default_rng(0).standard_normal((STEPS, MODEL)).astype(np.float32)}
-    compiled = qg.compile(made)
-    (wanted,) = onnxruntime.InferenceSession(made.SerializeToString()).run(None, feeds)
-    (found,) = compiled.run(None, feeds)
-    np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-4, atol=1e-4)
+    compiled = qg.compile(network)
+    (expected,) = onnxruntime.InferenceSession(network.SerializeToString()).run(None, feeds)
+    (actual,) = compiled.run(None, feeds)
+    np.testing.assert_allclose(actual, np.asarray(expected), rtol=1e-4, atol=1e-4)
     assert not compiled.report.to_json()["fallback"]

@@ -20,23 +20,23 @@ def test_a_reading_counts_lines_and_characters() -> None:
 
 def test_lines_that_only_one_reads_decide() -> None:
     first, other = [reading("++++++"), reading("+-")], [reading("-----+"), reading("-+")]
-    found = Comparison.of("int8", first, other)
-    assert (found.lines, found.exact, found.only_first, found.only_this) == (8, 2, 6, 1)
-    assert found.lines_p == pytest.approx(2 * (1 + 7) / 2**7)
+    actual = Comparison.of("int8", first, other)
+    assert (actual.lines, actual.exact, actual.only_first, actual.only_this) == (8, 2, 6, 1)
+    assert actual.lines_p == pytest.approx(2 * (1 + 7) / 2**7)
 
 
 def test_pages_are_paired_by_wrong_characters() -> None:
     first, other = [reading("+", 1)] * 6, [reading("+", 2 + i) for i in range(6)]
-    found = Comparison.of("int8", first, other)
-    assert found.wrong == 27
-    assert found.characters_p == pytest.approx(2 / 2**6)
-    assert found.characters_p == pytest.approx(wilcoxon([1, 2, 3, 4, 5, 6]).pvalue)
+    actual = Comparison.of("int8", first, other)
+    assert actual.wrong == 27
+    assert actual.characters_p == pytest.approx(2 / 2**6)
+    assert actual.characters_p == pytest.approx(wilcoxon([1, 2, 3, 4, 5, 6]).pvalue)
 
 
 def test_equal_readers_do_not_differ() -> None:
     same = [reading("+-", 3)]
-    found = Comparison.of("int8", same, same)
-    assert (found.lines_p, found.characters_p) == (1.0, 1.0)
+    actual = Comparison.of("int8", same, same)
+    assert (actual.lines_p, actual.characters_p) == (1.0, 1.0)
 
 
 def test_readers_of_other_pages_are_refused() -> None:
@@ -47,8 +47,8 @@ def test_readers_of_other_pages_are_refused() -> None:
 
 
 def test_the_first_reader_is_beside_itself() -> None:
-    found = comparisons({"float": [reading("++", 0)], "int8": [reading("+-", 1)]})
-    assert table(found).splitlines() == [
+    actual = comparisons({"float": [reading("++", 0)], "int8": [reading("+-", 1)]})
+    assert table(actual).splitlines() == [
         "| reader | characters | lines | only float | only this | p, lines | p, characters |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| float | 100.00% | 2/2 | 0 | 0 | 1.000 | 1.000 |",

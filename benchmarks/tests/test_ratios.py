@@ -31,9 +31,9 @@ def test_a_ratio_is_the_median_of_neighbouring_turns() -> None:
 def test_both_take_turns_and_who_begins_alternates(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
     monkeypatch.setattr(ratios, "TURN_SECONDS", 0.0)
-    found = measure(Model("own", log), Model("base", log), {}, 0.0)  # type: ignore[arg-type]
+    measurement = measure(Model("own", log), Model("base", log), {}, 0.0)  # type: ignore[arg-type]
     turns = [name for before, name in zip(["", *log], log, strict=False) if name != before]
-    assert len(found.rounds) == ratios.FEWEST_RUNS
+    assert len(measurement.rounds) == ratios.FEWEST_RUNS
     assert turns == ["base", "own", "base", "own", "base"]
     assert log.count("own") == ratios.FEWEST_RUNS * (1 + ratios.FEWEST_RUNS)
 

@@ -56,45 +56,45 @@ def test_a_replay_is_repeatable_and_ends_at_the_optimum(name: str) -> None:
 
 def test_best_times_are_over_the_optimum() -> None:
     problem = (table().space, table().seconds, 0)
-    found = replayed(ModelOrder, [problem], 1, 40)
-    assert found.best[0, 0, 5] > 1.9 and found.best[0, 0, 6] == found.best[0, 0, 39] == 1.0
-    assert found.cells([7])[:2] == ["1.000 [1.00]", "7"]
+    actual = replayed(ModelOrder, [problem], 1, 40)
+    assert actual.best[0, 0, 5] > 1.9 and actual.best[0, 0, 6] == actual.best[0, 0, 39] == 1.0
+    assert actual.cells([7])[:2] == ["1.000 [1.00]", "7"]
 
 
 def test_tables_are_read_as_they_were_written(tmp_path: Path) -> None:
-    made = [table("a"), table("b")]
-    made[1].samples[3] = np.inf
-    tables.write(made, tmp_path / "tables.json.gz")
-    facts, found = tables.read(tmp_path / "tables.json.gz")
+    built = [table("a"), table("b")]
+    built[1].samples[3] = np.inf
+    tables.write(built, tmp_path / "tables.json.gz")
+    facts, actual = tables.read(tmp_path / "tables.json.gz")
     assert "flags" not in facts["machine"]
-    for one, other in zip(made, found, strict=True):
+    for one, other in zip(built, actual, strict=True):
         assert (one.name, one.choices) == (other.name, other.choices)
         assert np.array_equal(one.samples, other.samples)
         assert np.array_equal(one.defaults, other.defaults)
-        assert np.array_equal(one.modelled, other.modelled)
+        assert np.array_equal(one.modeled, other.modeled)
 
 
 def test_a_lucky_pass_does_not_make_a_choice_fast() -> None:
     samples = np.full((3, 4 * tables.SAMPLES), 1e-5)
     samples[1, : tables.SAMPLES] = 1e-6
     samples[2, 2 * tables.SAMPLES :] = np.inf
-    made = Table("a", table().choices[:3], np.ones(3), samples, np.full(samples.shape, 1e-5))
-    assert made.seconds == pytest.approx([1e-5] * 3)
+    built = Table("a", table().choices[:3], np.ones(3), samples, np.full(samples.shape, 1e-5))
+    assert built.seconds == pytest.approx([1e-5] * 3)
 
 
 def test_a_machine_that_is_slow_for_a_while_slows_no_choice() -> None:
     defaults = np.full((2, 4 * tables.SAMPLES), 1e-5)
     defaults[1] *= 2
-    made = Table("a", table().choices[:2], np.ones(2), 3 * defaults, defaults)
-    assert made.seconds == pytest.approx([3e-5] * 2)
-    assert made.slow == 0.5
+    built = Table("a", table().choices[:2], np.ones(2), 3 * defaults, defaults)
+    assert built.seconds == pytest.approx([3e-5] * 2)
+    assert built.slow == 0.5
 
 
 def test_the_committed_tables_have_all_choices_of_twelve_kernels() -> None:
     assert tables.TABLES.stat().st_size < 10**6
-    _, found = tables.read()
-    assert len(found) == len(tables.SHAPES) == 12
-    for each in found:
+    _, actual = tables.read()
+    assert len(actual) == len(tables.SHAPES) == 12
+    for each in actual:
         assert len(set(each.choices)) == len(each.choices) > 100
         assert np.isfinite(each.seconds).all()
 

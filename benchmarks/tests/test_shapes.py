@@ -29,10 +29,10 @@ def row(runtime: str, *first: float, load: float = 0.0) -> Row:
 
 def test_each_shape_is_drawn_once_in_an_order_that_repeats() -> None:
     ranges = (range(1, 5), range(32, 321, 32))
-    found = drawn(ranges, 1000)
-    assert sorted(found) == [(a, b) for a in ranges[0] for b in ranges[1]]
-    assert found != sorted(found)
-    assert drawn(ranges, 7) == found[:7]
+    actual = drawn(ranges, 1000)
+    assert sorted(actual) == [(a, b) for a in ranges[0] for b in ranges[1]]
+    assert actual != sorted(actual)
+    assert drawn(ranges, 7) == actual[:7]
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=lambda network: network.name)
@@ -59,14 +59,18 @@ def test_a_free_batch_is_a_symbol_of_inputs_and_outputs() -> None:
 
 def test_a_row_leaves_the_shapes_that_compile_out_of_new_ones() -> None:
     cells = row("quantglow int8", 3.0, 2.0, 0.011, 0.012, 0.02, load=0.5).line().split(" | ")
-    found = dict(zip(shapes.COLUMNS, (cell.strip("| ") for cell in cells), strict=True))
-    assert (found["load s"], found["all shapes s"], found["first two s"]) == (
+    actual = dict(zip(shapes.COLUMNS, (cell.strip("| ") for cell in cells), strict=True))
+    assert (actual["load s"], actual["all shapes s"], actual["first two s"]) == (
         "0.50",
         "5.04",
         "5.00",
     )
-    assert (found["new shape ms"], found["worst ms"], found["again ms"]) == ("2.00", "10.0", "10.0")
-    assert found["grown MB"] == "2"
+    assert (actual["new shape ms"], actual["worst ms"], actual["again ms"]) == (
+        "2.00",
+        "10.0",
+        "10.0",
+    )
+    assert actual["grown MB"] == "2"
 
 
 def test_a_verdict_names_the_fastest_peer() -> None:

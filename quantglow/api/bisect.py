@@ -135,7 +135,7 @@ class _Judge:
         self, source: Source, graph: Graph, feeds: Mapping[str, Array]
     ) -> Bisection | None:
         """The import, if onnxruntime has other results; None also where it has none."""
-        with suppress(IsolationError), running(source.serialized(), [feeds]) as answer:
+        with suppress(IsolationError), running(source.serialize(), [feeds]) as answer:
             results = leaving(graph.signature.outputs, interpret(graph, self.feeds))
             return self.verdict(answer()[0][0], results, ("import", "", ""))
         return None

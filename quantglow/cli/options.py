@@ -107,8 +107,8 @@ def open_validation(options: argparse.Namespace) -> Any:
     path = options.validation_data
     if not path or not options.preprocess or not os.path.isdir(path):
         return path
-    is_labelled = any(entry.is_dir() for entry in Path(path).iterdir())
-    return ImageFolder(path, options.preprocess, labels=is_labelled)
+    is_labeled = any(entry.is_dir() for entry in Path(path).iterdir())
+    return ImageFolder(path, options.preprocess, labels=is_labeled)
 
 
 READERS: dict[str, Callable[[str, argparse.Namespace], Any]] = {

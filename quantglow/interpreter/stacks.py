@@ -87,7 +87,7 @@ class Stacks:
         length = len(array) // len(part)
         return array[offset * length : (offset + 1) * length]
 
-    def stacked(self, samples: Sequence[int]) -> Array:
+    def stack(self, samples: Sequence[int]) -> Array:
         """The values of some samples, stacked along axis 0."""
         if self.layout is None:
             return self.arrays[0]
@@ -102,7 +102,7 @@ class Stacks:
         """The arrays of another layout."""
         if self.layout is layout:
             return list(self.arrays)
-        return [self.stacked(part) for part in layout.parts]
+        return [self.stack(part) for part in layout.parts]
 
     def mapped(self, function: Callable[..., Array], *others: Stacks) -> Stacks:
         """A function of single values, which must not mix the elements along axis 0."""
@@ -118,7 +118,7 @@ class Stackable(Protocol):
     @property
     def is_shared(self) -> bool: ...
 
-    def stacked(self, samples: Sequence[int]) -> Array: ...
+    def stack(self, samples: Sequence[int]) -> Array: ...
 
 
 class Evaluator:
@@ -151,7 +151,7 @@ class Evaluator:
         if isinstance(node, Input):
             return Stacks([np.asarray(f[node.name]) for f in self.samples], self.layout(1))
         layout = self.layout(self.together(node))
-        arrays = each(lambda part: self._computed(node, operands, part), layout.parts)
+        arrays = each(lambda part: self._compute(node, operands, part), layout.parts)
         return Stacks(arrays, layout)
 
     def together(self, node: Node) -> int:
@@ -178,14 +178,14 @@ class Evaluator:
             start = end
         return parts
 
-    def _computed(self, node: Node, operands: Sequence[Stackable], part: range) -> Array:
+    def _compute(self, node: Node, operands: Sequence[Stackable], part: range) -> Array:
         """The values for some samples; those of several are stacked along the first axis."""
         counterpart = self.counterpart(node, part[0])
         is_single = len(part) == 1 or isinstance(counterpart, Contraction)
         stacked = counterpart if is_single else join(counterpart, len(part))
         if stacked is None:  # It does not mix samples at the shapes of ``node``, but at these.
             apart = (part[index : index + 1] for index in range(len(part)))
-            return np.concatenate([self._computed(node, operands, one) for one in apart])
+            return np.concatenate([self._compute(node, operands, one) for one in apart])
         return stacked.evaluate(*self.arrays(counterpart, operands, part))
 
     def arrays(
@@ -201,7 +201,7 @@ class Evaluator:
             if isinstance(operand, Constant):
                 yield self.constants.get(operand, operand.value)
             else:
-                yield next(computed).stacked(part)
+                yield next(computed).stack(part)
 
 
 def interpret_together(

@@ -151,12 +151,12 @@ class AccuracySearch(Generic[Model, Override]):
         except TimeUp:
             self.cut_short = INTERRUPTED if is_interrupted() else LATE
             self.deadline.ends("accuracy control")
-        if self.found is None:
+        if self.best_trial is None:
             raise self.failure()
-        return self.found
+        return self.best_trial
 
     @property
-    def found(self) -> Trial[Override] | None:
+    def best_trial(self) -> Trial[Override] | None:
         """The trial with the fewest steps of those that satisfy the contract."""
         holding = (trial for trial in self.trials if self.holds(trial))
         return min(holding, key=lambda trial: trial.count, default=None)
@@ -174,7 +174,7 @@ class AccuracySearch(Generic[Model, Override]):
     def each_trial(self) -> Iterator[Trial[Override]]:
         """The models that are tried, one after the other, until the contract holds with little."""
         yield from self._shortest_run()
-        if (shortest := self.found) is not None:
+        if (shortest := self.best_trial) is not None:
             yield from self._omissions(shortest)
 
     def _shortest_run(self) -> Iterator[Trial[Override]]:
@@ -223,7 +223,7 @@ class AccuracySearch(Generic[Model, Override]):
         trial = Trial(steps, self.contract.drop(self.baseline, self.contract.figure(model)))
         if self.holds(trial):
             self.closest = None
-        elif self.found is None and all(trial.drop < other.drop for other in self.trials):
+        elif self.best_trial is None and all(trial.drop < other.drop for other in self.trials):
             self.closest = model
         self.trials.append(trial)
         return trial

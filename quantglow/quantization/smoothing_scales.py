@@ -1,10 +1,11 @@
 """Smoothing scales: values scaled channel by channel for the products that read them, and for no
 other reader.
 
-SmoothQuant (Xiao et al., 2022, arXiv:2211.10438) divides the result of a LayerNormalization by factors, and the products behind it take
-them back.  Networks that normalize after an addition (BERT, for example) also add that value to
-another one, so that it cannot itself be divided.  There a smoothing scale is inserted: a ``Mul`` by
-a Constant, in float, between the value and the rounding of the products' input.
+SmoothQuant (Xiao et al., 2022, arXiv:2211.10438) divides the result of a LayerNormalization by
+factors, and the products behind it take them back.  Networks that normalize after an addition
+(BERT, for example) also add that value to another one, so that it cannot itself be divided.  There
+a smoothing scale is inserted: a ``Mul`` by a Constant, in float, between the value and the rounding
+of the products' input.
 """
 
 from __future__ import annotations

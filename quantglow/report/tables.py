@@ -238,9 +238,9 @@ def html_bars(bars: Sequence[Bar]) -> str:
 
 
 def _html_row(bar: Bar) -> str:
-    colour = OURS if bar.is_ours else OTHERS
+    color = OURS if bar.is_ours else OTHERS
     name, figure = html.escape(bar.name), html.escape(bar.figure)
-    filled = f"width:{100 * bar.share:.1f}%;min-width:2px;height:14px;background:{colour}"
+    filled = f"width:{100 * bar.share:.1f}%;min-width:2px;height:14px;background:{color}"
     return (
         "<div style='display:flex;align-items:center;gap:8px'>"
         f"<span style='width:150px;text-align:right'>{name}</span>"

@@ -48,7 +48,7 @@ class PrivateFolder:
 
     def read(self, name: str) -> tuple[bytes, float]:
         """The content of a file and its age in seconds."""
-        with self._opened() as folder:
+        with self._open() as folder:
             # Without O_NONBLOCK a pipe of that name would be waited for.
             file = os.open(self._name(name), flags("O_RDONLY", "O_NONBLOCK") | _OPEN, dir_fd=folder)
             with open(file, "rb") as stream:
@@ -60,7 +60,7 @@ class PrivateFolder:
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name."""
-        with self._opened() as folder:
+        with self._open() as folder:
             try:
                 os.stat(self._name(name), dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
@@ -71,7 +71,7 @@ class PrivateFolder:
         """Write a file whole or not at all; the folder is made if it does not exist."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self._name(f".{name}.{secrets.token_hex(8)}")
-        with self._opened() as folder:
+        with self._open() as folder:
             how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN
             try:
                 with open(os.open(temporary, how, 0o600, dir_fd=folder), "wb") as stream:
@@ -86,7 +86,7 @@ class PrivateFolder:
     def append(self, name: str, content: bytes) -> None:
         """Add to the end of a file at once; folder and file are made if they do not exist."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._opened() as folder:
+        with self._open() as folder:
             how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags("O_NONBLOCK") | _OPEN
             file = os.open(self._name(name), how, 0o600, dir_fd=folder)
             with open(file, "wb", buffering=0) as stream:
@@ -95,24 +95,24 @@ class PrivateFolder:
 
     def touch(self, name: str) -> None:
         """Give an existing file the date of now."""
-        with self._opened() as folder:
+        with self._open() as folder:
             follow = os.utime not in os.supports_follow_symlinks
             os.utime(self._name(name), dir_fd=folder, follow_symlinks=follow)
 
     def files(self, suffix: str) -> list[tuple[float, int, str]]:
         """Date of last use, bytes and name of each file with a suffix, the oldest first."""
-        with self._opened() as folder:
+        with self._open() as folder:
             return sorted(self._files(folder, re.compile(".*" + re.escape(suffix))))
 
     def remove(self, name: str) -> None:
         """Remove a file; another process may have done so."""
-        with self._opened() as folder, suppress(FileNotFoundError):
+        with self._open() as folder, suppress(FileNotFoundError):
             os.unlink(self._name(name), dir_fd=folder)
 
     def sweep(self) -> None:
         """Remove what killed processes left half-written."""
         oldest = time.time() - ABANDONED_SECONDS
-        with self._opened() as folder:
+        with self._open() as folder:
             for date, _, name in self._files(folder, TEMPORARY):
                 if date < oldest:
                     with suppress(FileNotFoundError):
@@ -135,7 +135,7 @@ class PrivateFolder:
         return name if HAS_DESCRIPTORS else str(self.path / name)
 
     @contextmanager
-    def _opened(self) -> Iterator[int | None]:
+    def _open(self) -> Iterator[int | None]:
         """A descriptor of the folder, None on systems without."""
         if not HAS_DESCRIPTORS:
             yield None

@@ -74,14 +74,14 @@ class Trace:
             numbers.setdefault(event.thread, len(numbers))
         return {
             "traceEvents": [
-                *(self._named(thread, number) for thread, number in numbers.items()),
+                *(self._name(thread, number) for thread, number in numbers.items()),
                 *(self._complete(event, numbers[event.thread]) for event in ordered),
             ],
             "displayTimeUnit": "ns",
             "otherData": {"quantglow": __version__},
         }
 
-    def _named(self, thread: int, number: int) -> dict[str, Any]:
+    def _name(self, thread: int, number: int) -> dict[str, Any]:
         name = self.names.get(thread, f"thread {number}")
         return {
             "name": "thread_name",

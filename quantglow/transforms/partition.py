@@ -152,8 +152,10 @@ class _Levels:
 
     def __post_init__(self) -> None:
         """Set the earliest levels that operands allow."""
-        for node in TopologicalSorter({n: self.awaited(n) for n in self.owners}).static_order():
-            holder, awaited = self.owners[node], self.awaited(node)
+        for node in TopologicalSorter(
+            {n: self.predecessors(n) for n in self.owners}
+        ).static_order():
+            holder, awaited = self.owners[node], self.predecessors(node)
             ready = (self.levels[o] + (self.owners[o] != holder) for o in awaited)
             self.levels[node] = max(ready, default=0)
         self.sizes = Counter(map(self.key, self.owners))
@@ -163,7 +165,7 @@ class _Levels:
     def sources(self, node: Node) -> list[Node]:
         return [o for o in node.operands if o in self.owners]
 
-    def awaited(self, node: Node) -> list[Node]:
+    def predecessors(self, node: Node) -> list[Node]:
         """Nodes that must be computed before the node, or before it is known whether it runs."""
         conditions = (self.branches[i].condition for i in self.owners[node][1])
         return [*self.sources(node), *(c for c in conditions if c in self.owners)]

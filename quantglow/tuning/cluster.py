@@ -185,13 +185,13 @@ class Cluster:
             if new := [address for address in alive if address not in self.answers]:
                 options: dict[str, Any] = {"workers": new, "on_error": "return"}
                 for address, answer in self.client.run(machine, self.target, **options).items():
-                    self.answers[address] = answer = self._checked(answer)
+                    self.answers[address] = answer = self._check(answer)
                     if isinstance(answer, str):
                         self.say(f"{address} does not measure: {answer}")
             answers = {address: self.answers.get(address) for address in alive}
             return {a: answer for a, answer in answers.items() if isinstance(answer, Machine)}
 
-    def _checked(self, answer: Any) -> Machine | str:
+    def _check(self, answer: Any) -> Machine | str:
         if not isinstance(answer, Machine):
             return str(answer)
         if answer.version != __version__:
@@ -247,7 +247,7 @@ class ClusterMeasurer:
                     if waiting and not is_busy and not self.deadline.is_over:
                         batch = TrialBatch(waiting.popleft(), address, facts.place)
                         running[self._submit(batch, facts)] = batch
-                for task in self._ended(running):
+                for task in self._end(running):
                     tried, results = running.pop(task).jobs, self._results(task)
                     if results is None and len(tried) > 1:
                         middle = len(tried) // 2
@@ -266,7 +266,7 @@ class ClusterMeasurer:
             measure, *arguments, workers=[batch.address], pure=False, retries=0
         )
 
-    def _ended(self, running: Mapping[Any, TrialBatch]) -> list[Any]:
+    def _end(self, running: Mapping[Any, TrialBatch]) -> list[Any]:
         """The tasks that are done, and those whose workers died."""
         if not running:
             time.sleep(POLL_SECONDS / 10)

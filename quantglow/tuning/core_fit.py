@@ -234,7 +234,7 @@ def time_shapes(target: Target, progress: Progress) -> list[Timed]:
         assert kernel is not None
         tiles = kernel.possible_tiles
         chosen = rng.permutation(len(tiles))[:MOST_TILES].tolist()
-        picked = {kernel.modelled_tile: None, **{tiles[i]: None for i in chosen}}
+        picked = {kernel.modeled_tile: None, **{tiles[i]: None for i in chosen}}
         far = FAR_NBYTES if kernel.vectors * kernel.total_steps > FAR else 0
         shape = [(t.rows, t.columns, t.vectors) for t in picked]
         jobs += [Job(task.key, Choice(PLAIN, tile), far) for tile in shape]

@@ -31,7 +31,7 @@ class GBFS(Searcher):
                 yield self.waiting.pop()
             if self.queue:
                 _, state = heapq.heappop(self.queue)
-                near = [end for end in self.space.neighbours(state) if end not in self.asked]
+                near = [end for end in self.space.neighbors(state) if end not in self.asked]
                 self.waiting = self.rng.permutation(near).tolist()[: self.rho]
             elif pending:
                 return  # states whose times are not told yet will be expanded first

@@ -38,7 +38,7 @@ class Annealing(Searcher):
             yield self.current
             return
         for _ in range(MOST_STEPS):
-            near = self.space.neighbours(self.current)
+            near = self.space.neighbors(self.current)
             if not near or self.rng.random() < STRAY:
                 yield self.random_state()
                 continue

@@ -27,20 +27,20 @@ class Space:
     """States 0 to n - 1 of a task, the default first, then in the order of the cost model.
 
     ``coordinates``: int [n, d]; ``moves``: the state at which each of 2 d moves ends, or
-    ``NOWHERE``, int [n, 2 d]; ``modelled``: cycles of the cost model, [n].
+    ``NOWHERE``, int [n, 2 d]; ``modeled``: cycles of the cost model, [n].
     """
 
     coordinates: Array
     moves: Array
-    modelled: Array
+    modeled: Array
 
     @staticmethod
-    def of(choices: Sequence[Choice], modelled: Sequence[float]) -> Space:
+    def of(choices: Sequence[Choice], modeled: Sequence[float]) -> Space:
         """The space of choices in the order of the cost model."""
-        return Space.at(choice_coordinates(choices), np.asarray(modelled, np.float64))
+        return Space.at(choice_coordinates(choices), np.asarray(modeled, np.float64))
 
     @staticmethod
-    def at(coordinates: Array, modelled: Array) -> Space:
+    def at(coordinates: Array, modeled: Array) -> Space:
         """The space of states at these coordinates."""
         states = {tuple(each): number for number, each in enumerate(coordinates.tolist())}
         first: dict[int, int] = {}
@@ -53,12 +53,12 @@ class Space:
                     to = (*each[:axis], each[axis] + step, *each[axis + 1 :])
                     end = first.get(to[FORM], NOWHERE) if axis == FORM else states.get(to, NOWHERE)
                     moves[number, 2 * axis + side] = end
-        return Space(coordinates, moves, modelled)
+        return Space(coordinates, moves, modeled)
 
     def __len__(self) -> int:
         return len(self.coordinates)
 
-    def neighbours(self, state: int) -> list[int]:
+    def neighbors(self, state: int) -> list[int]:
         """The states one move away."""
         return [int(end) for end in self.moves[state] if end != NOWHERE]
 

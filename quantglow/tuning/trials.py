@@ -205,15 +205,15 @@ class LoadedKernel:
         addresses = []
         for pointer in self.call.pointers:
             if not isinstance(pointer, View):
-                addresses.append(self._copied(pointer))
+                addresses.append(self._copy(pointer))
             elif pointer.buffer.value is None:
                 memory = self.trial.memory(pointer)
                 addresses.append(memory.ctypes.data + pointer.offset_bytes)
             else:
-                addresses.append(self._copied(pointer.buffer.value) + pointer.offset_bytes)
+                addresses.append(self._copy(pointer.buffer.value) + pointer.offset_bytes)
         return addresses
 
-    def _copied(self, array: Array) -> int:
+    def _copy(self, array: Array) -> int:
         """The address of a new copy, which lives as long as this."""
         copy = self._allocate(array.nbytes + self.trial.task.target.isa.slack_nbytes)
         copy[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

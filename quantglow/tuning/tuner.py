@@ -80,8 +80,8 @@ class Tuned:
     def of(task: Task, make: Maker, hinted: Sequence[Choice], seed: int) -> Tuned:
         """A search that has not begun."""
         places = {choice: number for number, choice in enumerate(task.choices)}
-        modelled = [task.cycles(choice) for choice in task.choices]
-        searcher = make(Space.of(task.choices, modelled), seed)
+        modeled = [task.cycles(choice) for choice in task.choices]
+        searcher = make(Space.of(task.choices, modeled), seed)
         return Tuned(task, searcher, places, [c for c in hinted if c in places])
 
     def asked(self) -> list[Choice]:

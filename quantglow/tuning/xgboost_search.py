@@ -36,7 +36,7 @@ class XGBoostSearch(Searcher):
 
     def features(self) -> Array:
         """Coordinates of all states, and the logarithms of their modelled cycles, [n, d + 1]."""
-        cycles = np.log(np.maximum(self.space.modelled, 1.0))
+        cycles = np.log(np.maximum(self.space.modeled, 1.0))
         return np.column_stack([self.space.features, cycles])
 
     def fit(self, table: Array, logs: Array) -> Any:

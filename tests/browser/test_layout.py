@@ -59,5 +59,5 @@ def test_thousands_of_nodes_are_drawn(chromium: Any, show: Opener) -> None:
 
 
 def test_large_graphs_begin_folded(show: Opener) -> None:
-    found = show(page_of_shape("residual", NODES))
-    assert found.count(".node") < 20
+    shown = show(page_of_shape("residual", NODES))
+    assert shown.count(".node") < 20

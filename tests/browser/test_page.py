@@ -67,10 +67,10 @@ def shown(show: Opener) -> Any:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_loads_without_errors_and_without_network(show: Opener, scheme: str) -> None:
-    found = show(explained(), scheme)
-    assert found.errors == []
-    assert [url for url in found.requests if not url.startswith("file://")] == []
-    assert len(found.requests) == 1
+    shown = show(explained(), scheme)
+    assert shown.errors == []
+    assert [url for url in shown.requests if not url.startswith("file://")] == []
+    assert len(shown.requests) == 1
 
 
 def test_every_section_is_shown(shown: Any) -> None:
@@ -173,20 +173,20 @@ def test_the_wheel_zooms_and_the_mouse_moves(shown: Any) -> None:
     def view() -> Any:
         return shown.page.get_attribute("#canvas g", "transform")
 
-    seen = [view()]
+    observed = [view()]
     shown.page.locator("#canvas").hover()
     shown.page.mouse.wheel(0, -300)
     shown.page.wait_for_timeout(50)
-    seen.append(view())
+    observed.append(view())
     shown.page.mouse.down()
     shown.page.mouse.move(200, 300)
     shown.page.mouse.up()
-    seen.append(view())
+    observed.append(view())
     shown.page.mouse.move(100, 100)
-    assert view() == seen[-1]
-    assert len({*seen}) == 3
+    assert view() == observed[-1]
+    assert len({*observed}) == 3
     shown.page.click("#fit")
-    assert view() == seen[0]
+    assert view() == observed[0]
 
 
 def test_the_row_of_a_layer_shows_its_node(shown: Any) -> None:
@@ -207,9 +207,9 @@ def test_the_timeline_has_a_box_for_each_event(shown: Any) -> None:
 
 def test_the_page_of_a_compiled_model_works(show: Opener) -> None:
     model = qg.quantize_and_compile(small_model(), small_samples(), num_threads=1, progress=False)
-    found = show(model.report.to_html())
-    assert found.errors == []
-    assert found.count(".node") == len(
+    actual = show(model.report.to_html())
+    assert actual.errors == []
+    assert actual.count(".node") == len(
         [node for node in model.graph.nodes if node.op != "Constant"]
     )
 
@@ -217,22 +217,22 @@ def test_the_page_of_a_compiled_model_works(show: Opener) -> None:
 def test_the_page_of_a_loaded_model_says_what_is_missing(show: Opener, tmp_path: Path) -> None:
     model = qg.quantize_and_compile(small_model(), small_samples(), num_threads=1, progress=False)
     model.save(tmp_path / "model.qgm")
-    found = show(qg.load(tmp_path / "model.qgm", num_threads=1).report.to_html())
-    assert found.errors == []
-    assert "A file of a model has no histograms" in found.text("#histograms")
+    loaded = show(qg.load(tmp_path / "model.qgm", num_threads=1).report.to_html())
+    assert loaded.errors == []
+    assert "A file of a model has no histograms" in loaded.text("#histograms")
 
 
 @pytest.mark.parametrize("kind", ["graph", "profile"])
 def test_notebooks_show_frames(show: Opener, kind: str) -> None:
     graph = qg.import_model(small_model())
     drawn = {"graph": graph, "profile": qg.profile(graph, small_samples(), progress=False)}[kind]
-    found = show(drawn._repr_html_(), ready="iframe")
-    frame = found.page.frame_locator("iframe")
+    actual = show(drawn._repr_html_(), ready="iframe")
+    frame = actual.page.frame_locator("iframe")
     frame.locator({"graph": ".node", "profile": "svg.histogram"}[kind]).first.wait_for()
-    assert found.errors == []
+    assert actual.errors == []
 
 
 def test_a_framed_page_is_the_page(show: Opener) -> None:
-    found = show(frame(explained()), ready="iframe")
-    found.page.frame_locator("iframe").locator(".node").first.wait_for()
-    assert found.page.frame_locator("iframe").locator("h1").inner_text() == NASTY
+    shown = show(frame(explained()), ready="iframe")
+    shown.page.frame_locator("iframe").locator(".node").first.wait_for()
+    assert shown.page.frame_locator("iframe").locator("h1").inner_text() == NASTY

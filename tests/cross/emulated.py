@@ -82,8 +82,8 @@ def run(
 def run_tests(level: str, paths: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """The tests of some files on an emulated processor, with few examples each."""
     left_out = (f"--deselect={name}" for name in NOT_EMULATED)
-    own = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
-    return run(level, *own, *left_out, *paths, HYPOTHESIS_PROFILE="emulated")
+    ours = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
+    return run(level, *ours, *left_out, *paths, HYPOTHESIS_PROFILE="emulated")
 
 
 def main() -> int:

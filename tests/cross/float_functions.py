@@ -37,7 +37,7 @@ def graph() -> Graph:
     return Graph((x,), (("y", Concat(name="y", parts=parts, axis=0)),))
 
 
-def differences(found: Array, flushes: bool = False) -> list[str]:
+def differences(actual: Array, flushes: bool = False) -> list[str]:
     """Results that differ from those of this machine: NaN for NaN, else their bits.
 
     ``flushes``: subnormal numbers may be zeros; functions of them are those of others as small.
@@ -48,7 +48,7 @@ def differences(found: Array, flushes: bool = False) -> list[str]:
         arguments += [np.where(small, np.float32(x), SAMPLE[0]) for x in (0.0, -0.0)]
         arguments.append(np.where(small, -SAMPLE[0], SAMPLE[0]))
     lines = []
-    for row, (name, steps) in zip(found, STEPS.items(), strict=True):
+    for row, (name, steps) in zip(actual, STEPS.items(), strict=True):
         function = compiled(steps)
         expected = [function(np.ascontiguousarray(each)) for each in arguments]
         equal = np.any([_equal(row, each, flushes) for each in expected], axis=0)

@@ -122,9 +122,9 @@ def test_flash_is_what_the_example_links(level: str, networks: Path, tmp_path: P
     linking = ("-nostdlib", "-Wl,--gc-sections,-e,main")
     objects = (tmp_path / "main.o", tmp_path / "net.o")
     run_tool(COMPILER, *options, *linking, *objects, *LIBRARIES, "-o", tmp_path / "example.elf")
-    example, own = (flash_nbytes(tmp_path / name) for name in ("example.elf", "main.o"))
+    example, ours = (flash_nbytes(tmp_path / name) for name in ("example.elf", "main.o"))
     flash = facts["code_nbytes"] + facts["weights"]["nbytes"]
-    assert abs(example - own - flash) < ALIGNMENT
+    assert abs(example - ours - flash) < ALIGNMENT
 
 
 def flash_nbytes(path: Path) -> int:
@@ -140,8 +140,8 @@ def test_functions_of_special_values_are_those_of_this_machine(level: str, tmp_p
     path = program(model, level, float_functions.SAMPLE, expected, tmp_path, 1, "-DSHOWN")
     done = emulated(path, level)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = np.frombuffer(bytes.fromhex(done.stderr), np.float32).reshape(expected.shape)
-    assert float_functions.differences(found, flushes=level == "cortex-m55") == []
+    actual = np.frombuffer(bytes.fromhex(done.stderr), np.float32).reshape(expected.shape)
+    assert float_functions.differences(actual, flushes=level == "cortex-m55") == []
 
 
 @pytest.mark.parametrize("name", functions.FUNCTIONS)

@@ -73,5 +73,5 @@ def test_the_demo_runs_there() -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_drawn_graphs_pass_the_jit_there(level: str) -> None:
     """A few; `python -m tests.fuzz.jit` checks many."""
-    found = hunt([level], range(DRAWN))
-    assert (found.findings, found.counts[level] > DRAWN // 2) == ([], True)
+    actual = hunt([level], range(DRAWN))
+    assert (actual.findings, actual.counts[level] > DRAWN // 2) == ([], True)

@@ -18,16 +18,16 @@ pytestmark = pytest.mark.emulated
 @pytest.mark.parametrize("place", QEMU)
 @pytest.mark.parametrize("name", NAMES)
 def test_arrays_may_lie_between_guard_pages(name: str, place: str, tmp_path: Path) -> None:
-    found = QEMU[place]
-    compiler, emulator = found.compiler, found.emulator
+    actual = QEMU[place]
+    compiler, emulator = actual.compiler, actual.emulator
     if not (shutil.which(compiler) and shutil.which(emulator)):
         pytest.skip(f"no {compiler} or {emulator}: `make cross-setup` installs them")
     graph = pinned(name)
     feeds = feeds_of(graph, hashes()[name][0])
-    options = bundles.BundleOptions(name="net", target=found.level, weights="bin")
+    options = bundles.BundleOptions(name="net", target=actual.level, weights="bin")
     bundles.export_bundle(graph, tmp_path, options)
     program = built(tmp_path, compiler, "-static")
     for side in ("start", "end"):
-        runner = (emulator, "-cpu", found.processor)
+        runner = (emulator, "-cpu", actual.processor)
         results = written(program, graph, feeds, side, runner=runner)
         assert results == interpreted(graph, feeds), side

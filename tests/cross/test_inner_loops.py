@@ -27,4 +27,4 @@ def test_the_inner_loop_is_one_block() -> None:
 @pytest.mark.parametrize("level", PEAKS)
 def test_dense_convolutions_keep_cores_busy(level: str) -> None:
     slow = [(str(layer), core, share) for layer, core, _, share in shares(level)]
-    assert not [found for found in slow if found[2] < LEAST_SHARE]
+    assert not [value for value in slow if value[2] < LEAST_SHARE]

@@ -24,5 +24,5 @@ def test_an_inference_takes_fewer_instructions_than_onnxruntime_s(
     level: str, tmp_path: Path
 ) -> None:
     write(tmp_path, ("ppocr_cls",))
-    own, other = executed(tmp_path / "ppocr_cls.qgm", level)
-    assert LEAST < own <= MAX_RATIO * other
+    ours, other = executed(tmp_path / "ppocr_cls.qgm", level)
+    assert LEAST < ours <= MAX_RATIO * other

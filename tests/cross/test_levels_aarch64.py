@@ -32,18 +32,18 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example of a bundle, and a program that returns the level."""
-    made = tmp_path_factory.mktemp("levels")
+    folder = tmp_path_factory.mktemp("levels")
     compiled = qg.quantize_and_compile(small_model(), small_samples(), progress=False)
     assert isinstance(compiled, qg.CompiledModel)
-    compiled.export_bundle(made, name="net", target="aarch64:all")
-    (made / "level.c").write_text(MAIN)
+    compiled.export_bundle(folder, name="net", target="aarch64:all")
+    (folder / "level.c").write_text(MAIN)
     outputs = qg.interpret(compiled.graph, {"x": np.zeros(SHAPE, np.float32)})
     scores = " ".join(f"{value:.9g}" for value in outputs[0].ravel())
-    (made / "expected.txt").write_text(f"net_run: 0\noutput 0: {scores}\n")
+    (folder / "expected.txt").write_text(f"net_run: 0\noutput 0: {scores}\n")
     for source, program in (("main.c", "example"), ("level.c", "level")):
-        command = [COMPILER, "-static", source, *sorted(made.glob("*.o")), "-o", program]
-        subprocess.run(command, cwd=made, check=True)
-    return made
+        command = [COMPILER, "-static", source, *sorted(folder.glob("*.o")), "-o", program]
+        subprocess.run(command, cwd=folder, check=True)
+    return folder
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)

@@ -63,8 +63,8 @@ def test_real_networks_give_the_interpreter_s_integers(
 ) -> None:
     graph, feeds = saving.load(networks / f"{name}.qgm").graph, saved_feeds(networks, name)
     program = program_of(graph, level_of(place), tmp_path)
-    found, _ = program.run(place, [[feed[x.name] for x in graph.inputs] for feed in feeds])
-    assert digest(found) == digest([interpret(graph, feed) for feed in feeds])
+    actual, _ = program.run(place, [[feed[x.name] for x in graph.inputs] for feed in feeds])
+    assert digest(actual) == digest([interpret(graph, feed) for feed in feeds])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,8 +72,8 @@ def test_saved_graphs_give_the_pinned_integers(name: str, place: str, tmp_path: 
     graph, (seed, expected) = pinned(name), hashes()[name]
     program = program_of(graph, level_of(place), tmp_path)
     feeds = feeds_of(graph, seed)
-    found, _ = program.run(place, [[feed[x.name] for x in graph.inputs] for feed in feeds])
-    assert digest(found) == expected
+    actual, _ = program.run(place, [[feed[x.name] for x in graph.inputs] for feed in feeds])
+    assert digest(actual) == expected
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -95,8 +95,8 @@ def test_instructions_of_kernels_are_those_of_a_run(
 
 def test_functions_of_special_values_are_those_of_this_machine(place: str, tmp_path: Path) -> None:
     program = program_of(float_functions.graph(), level_of(place), tmp_path)
-    ((found,),), _ = program.run(place, [[float_functions.SAMPLE]])
-    assert float_functions.differences(found) == []
+    ((actual,),), _ = program.run(place, [[float_functions.SAMPLE]])
+    assert float_functions.differences(actual) == []
 
 
 def rounded(place: str, lanes: int, values: Array, folder: Path) -> Array:
@@ -107,12 +107,12 @@ def rounded(place: str, lanes: int, values: Array, folder: Path) -> Array:
         offset = b.mul(index, 4)
         loaded = b.load(vector(lanes, "float"), b.at(x, offset))
         b.store(vector(lanes, "i32"), target.isa.round_to_int(b, lanes, loaded), b.at(out, offset))
-    made = object_file(target, [RUN.format(count=values.size), b.finish()], ["net_run"])
+    built = object_file(target, [RUN.format(count=values.size), b.finish()], ["net_run"])
     kind = np.dtype(np.int32)
     ends = (values.nbytes,), ((kind, values.shape),)
-    program = Program(target.name, folder, 0, *ends, sum(made.frames.values(), CALLS))
-    ((found,),), _ = program.link(made.code).run(place, [[values]])
-    return found
+    program = Program(target.name, folder, 0, *ends, sum(built.frames.values(), CALLS))
+    ((actual,),), _ = program.link(built.code).run(place, [[values]])
+    return actual
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
@@ -125,9 +125,9 @@ def test_conversions_of_processors_keep_the_promise(lanes: int, place: str, tmp_
     )
     below = np.array([-(2.0**31), -3e9, -np.inf, np.nan] * 4, np.float32)
     above = np.array([2.0**31, 3e9, 1e38, np.inf] * 4, np.float32)
-    found = rounded(place, lanes, np.concatenate([inside, below, above]), tmp_path)
+    actual = rounded(place, lanes, np.concatenate([inside, below, above]), tmp_path)
     expected = np.rint(inside.astype(np.float64)).astype(np.int32)
-    np.testing.assert_array_equal(found[: inside.size], expected)
-    assert (found[inside.size :][: below.size] == LEAST).all()
-    beyond = found[inside.size + below.size :]
+    np.testing.assert_array_equal(actual[: inside.size], expected)
+    assert (actual[inside.size :][: below.size] == LEAST).all()
+    beyond = actual[inside.size + below.size :]
     assert ((beyond == LEAST) | (beyond >= 2**30)).all()

@@ -55,5 +55,5 @@ def test_a_run_takes_no_more_stack_than_the_header_says(
     for width in WIDTHS:
         ran = [PLACE.emulator, "-cpu", f"{VECTORS},vlen={width}", program]
         done = subprocess.run(ran, capture_output=True, text=True, check=True)
-        taken, said, most = map(int, done.stdout.split())
-        assert 0 < taken <= said <= most, width
+        selected, said, most = map(int, done.stdout.split())
+        assert 0 < selected <= said <= most, width

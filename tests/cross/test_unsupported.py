@@ -55,9 +55,9 @@ pytestmark = pytest.mark.emulated
 
 @pytest.fixture(scope="module")
 def compiled() -> qg.CompiledModel:
-    made = qg.quantize_and_compile(small_model(), small_samples(), progress=False)
-    assert isinstance(made, qg.CompiledModel)
-    return made
+    compiled = qg.quantize_and_compile(small_model(), small_samples(), progress=False)
+    assert isinstance(compiled, qg.CompiledModel)
+    return compiled
 
 
 @pytest.mark.parametrize(("architecture", "level", "processor", "result"), CASES)

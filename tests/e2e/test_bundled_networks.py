@@ -35,9 +35,9 @@ def folder(
     compiled: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The bundle of a level, as an object and as a library."""
-    made = tmp_path_factory.mktemp("network")
-    compiled[0].export_bundle(made, name="net", target=request.param, library="shared")
-    return made
+    folder = tmp_path_factory.mktemp("network")
+    compiled[0].export_bundle(folder, name="net", target=request.param, library="shared")
+    return folder
 
 
 @pytest.mark.parametrize("library", ["static", "shared"])

@@ -15,6 +15,7 @@ import pytest
 
 from quantglow.codegen.llvm.targets import runs_here
 from quantglow.export.bundle.linking import programs
+from tests.support.combinations import covering
 from tests.support.small_network import small_model, small_samples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,8 +84,7 @@ def files(folder: Path, ends: str) -> None:
     np.savez(folder / "samples.npz", **{name: a.astype(np.float32) for name, a in named})
 
 
-@pytest.mark.parametrize("ends", ["one", "outputs", "both"])
-@pytest.mark.parametrize("section", TOOLS)
+@pytest.mark.parametrize(("section", "ends"), covering([*TOOLS], ["one", "outputs", "both"]))
 def test_commands_work(tmp_path: Path, section: str, ends: str) -> None:
     if missing := [tool for tool in TOOLS[section] if not shutil.which(tool)]:
         pytest.skip(f"{', '.join(missing)} is not installed")

@@ -27,6 +27,7 @@ from tests.support.documented import (
     models_of,
     network,
     pages,
+    quick_models,
     run_command,
     samples_of,
     scores_of_tokens,
@@ -39,7 +40,12 @@ OTHERS = {
 """Pages whose code another test runs, on both kinds of models, too."""
 
 PAGES = [page for page in pages() if page not in OTHERS]
-CASES = [(page, model) for page in PAGES for model in models_of(page)]
+CASES = [
+    pytest.param(page, model, marks=() if model in quick_models(page) else pytest.mark.slow)
+    for page in PAGES
+    for model in models_of(page)
+]
+"""Each block runs by default; slow: the same blocks with models of more inputs or outputs."""
 
 Names = dict[str, Any]
 

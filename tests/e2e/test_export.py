@@ -43,18 +43,18 @@ def quantized(name: str) -> Graph:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_operator_gives_the_interpreters_integers(name: str, level: str) -> None:
     feeds = network(name).feeds(1, seed=1)
-    found = total(local_agreement(quantized(name), feeds, LEVELS[level]))
-    assert found.steps <= 1
-    assert found.rate <= RATE
+    actual = total(local_agreement(quantized(name), feeds, LEVELS[level]))
+    assert actual.steps <= 1
+    assert actual.rate <= RATE
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_of_the_whole_model_are_a_step_apart_at_most(name: str, level: str) -> None:
     feeds = network(name).feeds(10, seed=1)
-    found = total(output_agreement(quantized(name), feeds, LEVELS[level]))
-    assert found.count > 0
-    assert found.steps <= 1
+    actual = total(output_agreement(quantized(name), feeds, LEVELS[level]))
+    assert actual.count > 0
+    assert actual.steps <= 1
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -18,7 +18,7 @@ TRIES = 600
 
 def drawn_by(family: Family) -> set[str]:
     """Operators that the family adds, out of those that it declares."""
-    found: set[str] = set()
+    actual: set[str] = set()
     for seed in range(TRIES):
         drawing = Drawing(np.random.default_rng(seed), OPSETS[seed % len(OPSETS)])
         drawing.input(FLOAT, drawing.shape())
@@ -27,10 +27,10 @@ def drawn_by(family: Family) -> set[str]:
             family.draw(drawing)
         except Rejected:
             continue
-        found |= {node.op_type for node in drawing.nodes}.intersection(family.operators)
-        if found == set(family.operators):
+        actual |= {node.op_type for node in drawing.nodes}.intersection(family.operators)
+        if actual == set(family.operators):
             break
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.draw.__name__)

@@ -22,16 +22,16 @@ def python() -> Iterator[EmulatedPython]:
     """This Python in the place of an emulated one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jit, "interpreter", lambda level: Path(sys.executable))
-        found = EmulatedPython("native")
-        yield found
-        found.close()
+        python = EmulatedPython("native")
+        yield python
+        python.close()
 
 
 @pytest.fixture
 def task(tmp_path: Path) -> dict[str, Any]:
-    found = prepared(models.drawn(SEED), tmp_path)
-    assert found is not None
-    return {**found, "threads": 1}
+    actual = prepared(models.drawn(SEED), tmp_path)
+    assert actual is not None
+    return {**actual, "threads": 1}
 
 
 def test_equal_outputs_are_no_finding(python: EmulatedPython, task: dict[str, Any]) -> None:
@@ -63,5 +63,5 @@ def test_the_end_of_the_process_is_a_finding_of_one_graph(
 
 def test_each_level_has_its_part_of_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hunt, "check", lambda self, seed, python: "")
-    found = jit.hunt(["neon", "i8mm"], range(11))
-    assert found.counts == {"neon": 6, "i8mm": 5}
+    actual = jit.hunt(["neon", "i8mm"], range(11))
+    assert actual.counts == {"neon": 6, "i8mm": 5}

@@ -69,7 +69,7 @@ def text_of(node: ast.expr) -> str:
 
 
 @cache
-def given() -> list[str]:
+def limit_lines() -> list[str]:
     """The reasons of all models beyond a limit."""
     return [reason for limit in LIMITS for reason in reasons(limit.beyond())]
 
@@ -77,14 +77,14 @@ def given() -> list[str]:
 def is_listed(text: str) -> bool:
     """Whether a limit has a reason with this text."""
     pattern = re.escape(text).replace(r"\*", ".*")
-    return any(re.search(f"{pattern}$", reason) for reason in given())
+    return any(re.search(f"{pattern}$", reason) for reason in limit_lines())
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: f"{limit.operators}: {limit.form}")
 def test_a_form_is_compiled_up_to_its_limit(limit: Limit) -> None:
     assert reasons(limit.within()) == []
-    found = reasons(limit.beyond())
-    assert found and all(limit.reason in reason for reason in found)
+    actual = reasons(limit.beyond())
+    assert actual and all(limit.reason in reason for reason in actual)
 
 
 @pytest.mark.parametrize(("module", "text"), [*refusals()], ids=lambda value: value[:40])

@@ -34,8 +34,7 @@ def test_the_reference_backend_gives_the_pinned_integers(name: str) -> None:
     assert digest([model.run(None, f) for f in feeds_of(graph, seed)]) == expected
 
 
-@pytest.mark.parametrize(("level", "threads"), covering(HERE, [1, 2]))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "level", "threads"), covering(NAMES, HERE, [1, 2]))
 def test_compiled_code_gives_the_pinned_integers(name: str, level: str, threads: int) -> None:
     graph, (seed, expected) = pinned(name), hashes()[name]
     model = qg.compile(graph, target=level, num_threads=threads)

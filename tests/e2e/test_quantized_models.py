@@ -83,9 +83,9 @@ def with_fixed_input(model: onnx.ModelProto, shape: tuple[int, ...]) -> onnx.Mod
     """The model with one input of this shape, and without weights among its inputs."""
     weights = {tensor.name for tensor in model.graph.initializer}
     (fed,) = [value for value in model.graph.input if value.name not in weights]
-    made = onnx.helper.make_tensor_value_info(fed.name, onnx.TensorProto.FLOAT, shape)
+    info = onnx.helper.make_tensor_value_info(fed.name, onnx.TensorProto.FLOAT, shape)
     del model.graph.input[:], model.graph.value_info[:]
-    model.graph.input.append(made)
+    model.graph.input.append(info)
     for output in model.graph.output:
         output.type.tensor_type.shape.dim[0].dim_value = shape[0]
     model.ir_version = max(model.ir_version, 4)
@@ -115,13 +115,13 @@ def quantized(name: str, form: str) -> onnx.ModelProto:
 
 def copied(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy for a function that changes its argument."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    return made
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    return proto
 
 
-def sqnr_db(expected: np.ndarray, found: np.ndarray) -> float:
-    noise = float(np.square(expected - found).sum())
+def sqnr_db(expected: np.ndarray, actual: np.ndarray) -> float:
+    noise = float(np.square(expected - actual).sum())
     return float("inf") if noise == 0 else 10 * np.log10(np.square(expected).sum() / noise)
 
 
@@ -134,14 +134,14 @@ def stored_by_onnxruntime(
     names = [o for n in model.graph.node if n.op_type == "QuantizeLinear" for o in n.output]
     del watched.graph.output[:]
     watched.graph.output.extend(onnx.helper.make_empty_tensor_value_info(n) for n in names)
-    found = {}
+    actual = {}
     for name, array in zip(names, by_onnxruntime(watched, feeds), strict=True):
         shift = 128 if array.dtype == np.uint8 else 0
         last = array.transpose(0, 2, 3, 1) if array.ndim == 4 else array
-        found[name] = (last.astype(np.int32) - shift).astype(
+        actual[name] = (last.astype(np.int32) - shift).astype(
             np.int16 if array.dtype == np.int16 else np.int8
         )
-    return found
+    return actual
 
 
 def on_their_operands(node: Node, values: Mapping[str, np.ndarray]) -> np.ndarray | None:
@@ -161,16 +161,16 @@ def assert_operators_agree(model: onnx.ModelProto, feeds: Mapping[str, np.ndarra
     values = stored_by_onnxruntime(model, feeds)
     compared: Counter[str] = Counter()
     for node in graph.compute_nodes():
-        found = on_their_operands(node, values) if is_integer(node.type) else None
-        if found is None:
+        actual = on_their_operands(node, values) if is_integer(node.type) else None
+        if actual is None:
             continue
         if node.name in values:
-            steps = np.abs(found.astype(int) - values[node.name])
+            steps = np.abs(actual.astype(int) - values[node.name])
             assert steps.max() <= 1
             assert np.count_nonzero(steps) <= max(1, TIES * steps.size)
             compared[node.op] += 1
         else:  # elements moved between two of onnxruntime's values
-            values[node.name] = found
+            values[node.name] = actual
     return compared
 
 
@@ -185,7 +185,11 @@ def assert_as_good(
 
 
 @pytest.mark.parametrize(
-    ("name", "form"), [*(("mnist", form) for form in FORMS), ("ppocr_cls", "u8-s8")]
+    ("name", "form"),
+    [
+        *(("mnist", form) for form in FORMS),
+        pytest.param("ppocr_cls", "u8-s8", marks=pytest.mark.slow),
+    ],
 )
 def test_operators_and_networks_agree_with_onnxruntime(name: str, form: str) -> None:
     model = quantized(name, form)
@@ -232,8 +236,8 @@ def test_a_dynamically_quantized_network_gives_onnxruntimes_outputs(
     products = [n for n in graph.nodes if n.op in ("Conv", "Gemm")]
     assert all(n.operands[0].type.dtype is DType.I8 for n in products)
     (expected,) = by_onnxruntime(model, feeds)
-    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+    (actual,) = qg.compile(model, num_threads=1).run(None, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["mnist", pytest.param("ppocr_cls", marks=pytest.mark.slow)])

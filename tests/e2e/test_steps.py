@@ -47,13 +47,13 @@ def photos() -> Array:
 
 
 def prepared(x: Array, preparation: list[Any]) -> Array:
-    found = x.astype(np.float32)
+    actual = x.astype(np.float32)
     for step in preparation:
         if isinstance(step, steps.Rescale):
-            found = found * np.float32(step.factor)
+            actual = actual * np.float32(step.factor)
         else:
-            found = (found - np.array(step.mean, np.float32)) / np.array(step.std, np.float32)
-    return np.ascontiguousarray(found.transpose(0, 3, 1, 2))
+            actual = (actual - np.array(step.mean, np.float32)) / np.array(step.std, np.float32)
+    return np.ascontiguousarray(actual.transpose(0, 3, 1, 2))
 
 
 @pytest.fixture(scope="module", params=PREPARATIONS)
@@ -64,15 +64,15 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     except SystemExit as error:
         pytest.skip(f"{request.param} is not in the repository; to get it: {error}")
     x = photos()
-    own = {"before": [*DECLARED, *preparation], "after": AFTER}
+    ours = {"before": [*DECLARED, *preparation], "after": AFTER}
     floats, options = prepared(x, preparation), {"num_threads": 1}
     quick = {**options, "progress": False, "verify": False, "effort": "fast"}
     return Pair(
         x,
         floats,
-        (qg.compile(model, **options, **own), qg.compile(model, **options)),
+        (qg.compile(model, **options, **ours), qg.compile(model, **options)),
         (
-            qg.quantize_and_compile(model, x, **quick, **own),
+            qg.quantize_and_compile(model, x, **quick, **ours),
             qg.quantize_and_compile(model, floats, **quick),
         ),
     )
@@ -89,10 +89,10 @@ def best(scores: Array) -> tuple[Array, Array]:
 @pytest.mark.slow
 def test_float_results_are_those_of_prepared_images(pair: Pair) -> None:
     whole, plain = pair.float_models
-    for image, given in zip(pair.images[:3, None], pair.floats[:3, None], strict=True):
+    for image, value in zip(pair.images[:3, None], pair.floats[:3, None], strict=True):
         values, classes = whole(image)
-        wanted, order = best(plain(given))
-        np.testing.assert_allclose(values, wanted, rtol=1e-3)
+        expected, order = best(plain(value))
+        np.testing.assert_allclose(values, expected, rtol=1e-3)
         assert classes.tolist() == order.tolist()
 
 
@@ -102,9 +102,9 @@ def test_int8_results_are_equal_in_interpreter_and_compiled_code(pair: Pair) -> 
     integers = [n for n in whole.graph.nodes if n.operands and n.type.dtype is DType.I8]
     body = whole.graph.with_outputs([integers[0], integers[-1]])
     feeds = {"input": pair.images[:1]}
-    wanted = qg.interpret(body, feeds)
-    assert [array.dtype for array in wanted] == [np.int8, np.int8]
-    assert_equal_values(qg.compile(body, num_threads=1).run(None, feeds), wanted)
+    results = qg.interpret(body, feeds)
+    assert [array.dtype for array in results] == [np.int8, np.int8]
+    assert_equal_values(qg.compile(body, num_threads=1).run(None, feeds), results)
 
 
 @pytest.mark.slow
@@ -113,8 +113,8 @@ def test_int8_is_as_close_to_float_as_with_prepared_images(pair: Pair) -> None:
     name = f"{plain.get_outputs()[0].name}:model"
     body = whole.graph.with_outputs([whole.graph.by_name(name)] * 2)
     errors = []
-    for image, given in zip(pair.images[:3, None], pair.floats[:3, None], strict=True):
-        wanted, own = exact(given), qg.interpret(body, {"input": image})[0]
-        errors.append((sqnr_db(wanted, own), sqnr_db(wanted, plain(given))))
+    for image, value in zip(pair.images[:3, None], pair.floats[:3, None], strict=True):
+        expected, ours = exact(value), qg.interpret(body, {"input": image})[0]
+        errors.append((sqnr_db(expected, ours), sqnr_db(expected, plain(value))))
     with_steps, without = np.mean(errors, axis=0)
     assert with_steps > without - 1

@@ -16,6 +16,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.ir.types import DType
+from tests.support.combinations import covering, mark_slow
 from tools.downloads.silero_vad import CHUNKS, calls, model_file
 from tools.downloads.wheels import wheel_member
 
@@ -51,7 +52,7 @@ def magika() -> str:
 
 
 def probabilities(model: Any, rate: int, seconds: float = 3) -> np.ndarray:
-    return np.array([found for _, found in calls(model, rate, seconds)])
+    return np.array([value for _, value in calls(model, rate, seconds)])
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +96,11 @@ def test_int8_voice_activity_follows_float(silero: str, int8_vad: Any, rate: int
 
 @pytest.mark.parametrize("rate", CHUNKS)
 def test_int8_voice_activity_is_that_of_the_interpreter(int8_vad: Any, rate: int) -> None:
-    for feeds, found in calls(int8_vad, rate, 0.2):
+    for feeds, value in calls(int8_vad, rate, 0.2):
         graph = int8_vad.specialisations.at(feeds).graph
         assert any(node.op == "Conv" and node.type.dtype is DType.I8 for node in graph.nodes)
         # The last operator is a Sigmoid in float.
-        assert found == pytest.approx(float(qg.interpret(graph, feeds)[0][0, 0]), abs=1e-6)
+        assert value == pytest.approx(float(qg.interpret(graph, feeds)[0][0, 0]), abs=1e-6)
 
 
 def test_a_saved_int8_model_knows_both_rates(int8_vad: Any, tmp_path: Path) -> None:
@@ -116,12 +117,12 @@ def files(count: int) -> list[np.ndarray]:
     """
     rng = np.random.default_rng(0)
     texts = [p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py"))]
-    found = []
+    collected = []
     for i in range(count):
         data = texts[i % len(texts)] if i % 3 else rng.integers(0, 256, 5000).astype("u1").tobytes()
         tokens = np.frombuffer(data[:1024].ljust(1024) + data[-1024:].rjust(1024), np.uint8)
-        found.append(tokens.astype(np.int32)[None])
-    return found
+        collected.append(tokens.astype(np.int32)[None])
+    return collected
 
 
 def test_float_magika_is_that_of_onnxruntime(magika: str) -> None:
@@ -137,9 +138,9 @@ def test_int8_magika_names_the_same_types(magika: str) -> None:
     reference = session(magika)
     for tokens in files(9):
         (expected,) = reference.run(None, {"bytes": tokens})
-        found = compiled(tokens)
-        assert np.argmax(found) == np.argmax(expected)
-        assert np.abs(found - expected).max() < 0.05
+        compiled_model = compiled(tokens)
+        assert np.argmax(compiled_model) == np.argmax(expected)
+        assert np.abs(compiled_model - expected).max() < 0.05
 
 
 WAVE = 16000
@@ -153,18 +154,19 @@ def spectra(name: str) -> str:
 def waves(count: int) -> list[dict[str, np.ndarray]]:
     """Harmonics that swell and fade, one second each."""
     rng, time = np.random.default_rng(1), np.arange(WAVE) / WAVE
-    found = []
+    collected = []
     for _ in range(count):
         pitch, beat = rng.uniform(90, 260), rng.uniform(1, 4)
         tones = [np.sin(2 * np.pi * pitch * k * time) / k for k in range(1, 25)]
         loud = 0.15 * np.clip(np.sin(2 * np.pi * beat * time), 0, 1)
         wave = loud * np.sum(tones, axis=0) + 0.0005 * rng.normal(size=WAVE)
-        found.append({"waveforms": wave[None].astype("f4"), "waveforms_lens": np.array([WAVE])})
-    return found
+        collected.append({"waveforms": wave[None].astype("f4"), "waveforms_lens": np.array([WAVE])})
+    return collected
 
 
-@pytest.mark.parametrize("name", ["gigaam_v2", "kaldi", "nemo80", "whisper80"])
-@pytest.mark.parametrize("form", ["", "_conv"])
+@pytest.mark.parametrize(
+    ("name", "form"), covering(["gigaam_v2", "kaldi", "nemo80", "whisper80"], ["", "_conv"])
+)
 def test_spectra_are_those_of_onnxruntime(name: str, form: str) -> None:
     """The reference is its version with convolutions: its STFT of 400 samples is off by half in the
     logarithm near 0.
@@ -172,8 +174,8 @@ def test_spectra_are_those_of_onnxruntime(name: str, form: str) -> None:
     compiled = qg.compile(spectra(name + form), num_threads=1)
     reference = session(spectra(f"{name}_conv"))
     (feeds,) = waves(1)
-    for found, expected in zip(compiled.run(None, feeds), reference.run(None, feeds), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    for value, expected in zip(compiled.run(None, feeds), reference.run(None, feeds), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["gigaam_v2", "kaldi", "nemo80", "whisper80"])
@@ -184,12 +186,12 @@ def test_spectra_need_no_onnxruntime(name: str) -> None:
     assert not compiled.report.fallback
 
 
-@pytest.mark.parametrize("name", ["nemo80_conv", "whisper80_conv"])
+@pytest.mark.parametrize("name", mark_slow(["nemo80_conv", "whisper80_conv"], {"nemo80_conv"}))
 def test_int8_does_not_flatten_logarithms(name: str) -> None:
     """Measured: 116 and 33 dB; 5 dB with the operands of logarithms in int8."""
     path = spectra(name)
     compiled = qg.quantize_and_compile(path, waves(12), num_threads=1, progress=False)
     (feeds,) = waves(13)[12:]
-    found, expected = compiled.run(None, feeds)[0], session(path).run(None, feeds)[0]
-    noise = np.square(found - expected, dtype=np.float64).sum()
+    actual, expected = compiled.run(None, feeds)[0], session(path).run(None, feeds)[0]
+    noise = np.square(actual - expected, dtype=np.float64).sum()
     assert np.square(expected - expected.mean()).sum() > 10**2.5 * noise

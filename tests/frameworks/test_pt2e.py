@@ -33,11 +33,11 @@ Values = Mapping[Point, Any]
 
 def quantized_by_torch(module: Any, samples: Any, trained: bool = False, **config: Any) -> Any:
     """The module with Quantize and Dequantize of torch's own."""
-    given = (samples[:2].clone(),)
-    exported = torch.export.export(module, given, dynamic_shapes=({0: torch.export.Dim("n")},))
-    own = x86.get_default_x86_inductor_quantization_config(is_qat=trained, **config)
+    inputs = (samples[:2].clone(),)
+    exported = torch.export.export(module, inputs, dynamic_shapes=({0: torch.export.Dim("n")},))
+    ours = x86.get_default_x86_inductor_quantization_config(is_qat=trained, **config)
     prepare = quantize_pt2e.prepare_qat_pt2e if trained else quantize_pt2e.prepare_pt2e
-    prepared = prepare(exported.module(), x86.X86InductorQuantizer().set_global(own))
+    prepared = prepare(exported.module(), x86.X86InductorQuantizer().set_global(ours))
     prepared(samples)
     return quantize_pt2e.convert_pt2e(prepared)
 
@@ -47,13 +47,13 @@ class Integers(torch.fx.Interpreter):
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
-        self.found: dict[Point, Any] = {}
+        self.steps: dict[Point, Any] = {}
 
     def run_node(self, n: Any) -> Any:
         result = super().run_node(n)
         if n.target is torch.ops.quantized_decomposed.quantize_per_tensor.default:
             steps = result.numpy().astype(np.int32) - n.args[2]
-            self.found[np.float32(n.args[1]), steps.size] = steps
+            self.steps[np.float32(n.args[1]), steps.size] = steps
         return result
 
 
@@ -61,13 +61,13 @@ def integers_of(module: Any, image: Any) -> Values:
     """Torch's integers at each of its rounding points."""
     runner = Integers(module)
     runner.run(image)
-    return runner.found
+    return runner.steps
 
 
 def our_integers(graph: Graph, image: Any) -> Values:
     """The integers of every int8 value, less their zero points, in torch's layout; of values of
     one rounding point the first."""
-    found: dict[Point, Any] = {}
+    actual: dict[Point, Any] = {}
 
     def listen(node: Any, value: Any) -> None:
         quant = node.type.quant
@@ -75,10 +75,10 @@ def our_integers(graph: Graph, image: Any) -> Values:
             steps = value.astype(np.int32) - quant.zero_point
             is_nhwc = steps.ndim == 4 and steps.shape != image.shape
             known = np.moveaxis(steps, -1, 1) if is_nhwc else steps
-            found.setdefault((np.float32(quant.scale), steps.size), known)
+            actual.setdefault((np.float32(quant.scale), steps.size), known)
 
     interpret(graph, {graph.inputs[0].name: image.numpy()}, [listen])
-    return found
+    return actual
 
 
 def steps_apart(module: Any, graph: Graph, image: Any) -> dict[Point, int]:
@@ -125,9 +125,9 @@ def test_no_product_of_a_real_network_is_float() -> None:
 def test_a_real_network_answers_as_torchs_own() -> None:
     module, image = quantized_by_torch(digits(), images("calibration_images", 60)), images()
     compiled = qg.compile(module, samples=[images(count=1)])
-    found, wanted = compiled(image), module(image).detach().numpy()
-    assert np.abs(found - wanted).max() < 0.01 * np.abs(wanted).max()
-    assert np.mean(found.argmax(1) == wanted.argmax(1)) >= 0.995
+    actual, expected = compiled(image), module(image).detach().numpy()
+    assert np.abs(actual - expected).max() < 0.01 * np.abs(expected).max()
+    assert np.mean(actual.argmax(1) == expected.argmax(1)) >= 0.995
 
 
 @pytest.mark.parametrize("trained", [False, True], ids=["calibrated", "trained"])
@@ -146,20 +146,20 @@ def test_branches_meet_at_torchs_rounding_points(trained: bool) -> None:
 
 def test_torch_compile_runs_quantized_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     module = quantized_by_torch(digits(), images("calibration_images", 60))
-    made: list[GraphOnQuantglow] = []
+    recorded: list[GraphOnQuantglow] = []
     begin = GraphOnQuantglow.__init__
 
     def noted(self: GraphOnQuantglow, *arguments: Any) -> None:
         begin(self, *arguments)
-        made.append(self)
+        recorded.append(self)
 
     monkeypatch.setattr(GraphOnQuantglow, "__init__", noted)
     torch.compiler.reset()
     image = images(count=9)
     with torch.no_grad():
-        found, wanted = torch.compile(module, backend="quantglow")(image), module(image)
-    assert float((found - wanted).abs().max()) < 0.01 * float(wanted.abs().max())
-    (graph,) = made
+        actual, expected = torch.compile(module, backend="quantglow")(image), module(image)
+    assert float((actual - expected).abs().max()) < 0.01 * float(expected.abs().max())
+    (graph,) = recorded
     assert graph.converted is not None
     nodes = graph.converted[1].graph.nodes
     assert sum(isinstance(n, Conv | Gemm) and n.x.type.quant is not None for n in nodes) == 4

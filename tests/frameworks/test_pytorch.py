@@ -107,8 +107,8 @@ def test_tensors_are_fed_without_a_copy() -> None:
 def test_bfloat16_comes_and_goes() -> None:
     module, x = torch.nn.Linear(6, 4).to(torch.bfloat16).eval(), torch.randn(3, 6)
     compiled = qg.compile(module, samples=[x.to(torch.bfloat16)])
-    found, wanted = compiled(x.to(torch.bfloat16)), module(x.to(torch.bfloat16)).float()
-    np.testing.assert_allclose(found.astype(np.float32), of(wanted), rtol=0.02, atol=0.02)
+    actual, expected = compiled(x.to(torch.bfloat16)), module(x.to(torch.bfloat16)).float()
+    np.testing.assert_allclose(actual.astype(np.float32), of(expected), rtol=0.02, atol=0.02)
 
 
 BFLOAT16 = torch.randn(12, 1, 2, 6, 6, generator=torch.Generator().manual_seed(0)).to(
@@ -130,9 +130,9 @@ BFLOAT16 = torch.randn(12, 1, 2, 6, 6, generator=torch.Generator().manual_seed(0
 def test_bfloat16_samples_calibrate_as_the_same_numbers_in_float32(samples: Any) -> None:
     """Its numbers are numbers of float32."""
     ranges = qg.profile(small_model(), samples, progress=False).histograms
-    wanted = qg.profile(small_model(), of(BFLOAT16[:, 0].float()), progress=False).histograms
-    assert {name: str(found) for name, found in ranges.items()} == {
-        name: str(found) for name, found in wanted.items()
+    profiled = qg.profile(small_model(), of(BFLOAT16[:, 0].float()), progress=False).histograms
+    assert {name: str(value) for name, value in ranges.items()} == {
+        name: str(value) for name, value in profiled.items()
     }
 
 
@@ -143,8 +143,8 @@ def test_a_module_of_bfloat16_is_calibrated(samples: Any) -> None:
     options = {"progress": False, "effort": "fast", "num_threads": 1}
     compiled = qg.quantize_and_compile(module, samples, **options)
     assert compiled.get_inputs()[0].type == "tensor(bfloat16)"
-    found, wanted = compiled(BFLOAT16[0]), module(BFLOAT16[0])
-    np.testing.assert_allclose(found.astype(np.float32), of(wanted.float()), atol=0.1)
+    actual, expected = compiled(BFLOAT16[0]), module(BFLOAT16[0])
+    np.testing.assert_allclose(actual.astype(np.float32), of(expected.float()), atol=0.1)
     assert qg.bisect(module, samples).stage == ""
 
 
@@ -163,9 +163,9 @@ def test_samples_are_calls_of_forward(sample: Any) -> None:
     assert [i.name for i in compiled.get_inputs()] == ["left", "right"]
     assert [o.name for o in compiled.get_outputs()] == ["scores", "total"]
     left, right = torch.randn(5, 6), torch.randn(5, 6)
-    wanted = module(left, right)
-    for found, name in zip(compiled(left, right=right), wanted, strict=True):
-        np.testing.assert_allclose(found, of(wanted[name]), **TOLERANCE)
+    expected = module(left, right)
+    for value, name in zip(compiled(left, right=right), expected, strict=True):
+        np.testing.assert_allclose(value, of(expected[name]), **TOLERANCE)
 
 
 def test_constants_of_a_sample_are_constants_of_the_model() -> None:
@@ -196,7 +196,7 @@ class OfAnyLength(torch.nn.Module):
         return self.linear(torch.relu(self.conv(x)).mean(-1))
 
 
-LABELLED = {
+LABELED = {
     "loader": torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(torch.randn(24, 3, 16), torch.randint(0, 5, (24,))),
         batch_size=4,
@@ -208,9 +208,9 @@ LABELLED = {
 """Samples with labels, in every form of docs/how_to/data.md that a module takes."""
 
 
-@pytest.mark.parametrize("form", LABELLED)
+@pytest.mark.parametrize("form", LABELED)
 def test_labels_are_left_out_of_calls_and_validate(form: str) -> None:
-    data = LABELLED[form]
+    data = LABELED[form]
     options: dict[str, Any] = {"validation_data": data, "progress": False, "effort": "fast"}
     report = qg.quantize_and_compile(OfAnyLength().eval(), data, **options).report
     assert isinstance(report, qg.Report)

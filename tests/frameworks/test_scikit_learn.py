@@ -68,8 +68,8 @@ def test_int8_keeps_the_answers(kind: str) -> None:
 def test_regressors_give_the_same_numbers(model: Any) -> None:
     x, y = load_diabetes(return_X_y=True)
     pipeline = make_pipeline(MinMaxScaler(), model).fit(x, y)
-    found = qg.compile(pipeline, samples=x)(x.astype(np.float32))
-    np.testing.assert_allclose(found.reshape(-1), pipeline.predict(x), rtol=1e-4, atol=1e-3)
+    compiled = qg.compile(pipeline, samples=x)(x.astype(np.float32))
+    np.testing.assert_allclose(compiled.reshape(-1), pipeline.predict(x), rtol=1e-4, atol=1e-3)
 
 
 def test_a_pipeline_that_is_not_fitted_is_refused() -> None:

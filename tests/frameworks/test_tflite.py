@@ -26,9 +26,9 @@ OTHER_KINDS = {"SQUEEZE", "EXPAND_DIMS", "PADV2"}
 
 
 def interpreter(data: bytes, **options: Any) -> Any:
-    made = litert.Interpreter(model_content=data, **options)
-    made.allocate_tensors()
-    return made
+    interpreter = litert.Interpreter(model_content=data, **options)
+    interpreter.allocate_tensors()
+    return interpreter
 
 
 def answers(judge: Any, arrays: list[Any]) -> Any:
@@ -39,10 +39,10 @@ def answers(judge: Any, arrays: list[Any]) -> Any:
     return judge.get_tensor(judge.get_output_details()[0]["index"])
 
 
-def apart(found: Any, wanted: Any) -> float:
+def apart(actual: Any, expected: Any) -> float:
     """Largest difference: in steps for integers."""
-    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-    return float(np.abs(found.astype(np.float64) - wanted.astype(np.float64)).max())
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    return float(np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max())
 
 
 @pytest.mark.parametrize("xnnpack", [False, True], ids=["plain", "xnnpack"])
@@ -86,23 +86,23 @@ def test_each_operator_of_a_real_network_is_within_one_step(task: str) -> None:
     judge = interpreter(
         data, experimental_preserve_all_tensors=True, experimental_op_resolver_type=PLAIN
     )
-    given = [stored(task, array, judge) for array in samples(task, 2)]
+    inputs = [stored(task, array, judge) for array in samples(task, 2)]
     for operator in file.operators:
         live = [i for i in operator.inputs if i >= 0 and file.tensors[i].value is None]
         alone = TfliteFile(file.tensors, [operator], live, operator.outputs)
         compiled = qg.compile(write(alone), num_threads=1)
-        for array in given:
+        for array in inputs:
             answers(judge, [array])
-            found = compiled(*(judge.get_tensor(i) for i in live))
-            assert apart(found, judge.get_tensor(operator.outputs[0])) <= 1
+            compiled_model = compiled(*(judge.get_tensor(i) for i in live))
+            assert apart(compiled_model, judge.get_tensor(operator.outputs[0])) <= 1
 
 
 @pytest.mark.parametrize("task", SOURCES)
 def test_a_real_network_is_int8_throughout_and_answers_as_litert(task: str) -> None:
     data = data_of(task)
     judge, compiled = interpreter(data), qg.compile(data)
-    given = [stored(task, array, judge) for array in samples(task, 20)]
-    pairs = [(compiled(array), answers(judge, [array])) for array in given]
+    inputs = [stored(task, array, judge) for array in samples(task, 20)]
+    pairs = [(compiled(array), answers(judge, [array])) for array in inputs]
     assert all(node.type.dtype.numpy == np.int8 for node in compiled.graph.nodes if node.operands)
     assert np.mean([f.argmax() == w.argmax() for f, w in pairs]) >= 0.9
     assert np.mean([(f != w).mean() for f, w in pairs]) < 0.15

@@ -26,16 +26,16 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[GraphOnQuantglow]]:
     """The graphs that are compiled in a test, without gradients."""
     torch.compiler.reset()
-    made: list[GraphOnQuantglow] = []
+    recorded: list[GraphOnQuantglow] = []
     begin = GraphOnQuantglow.__init__
 
     def noted(self: GraphOnQuantglow, *arguments: Any) -> None:
         begin(self, *arguments)
-        made.append(self)
+        recorded.append(self)
 
     monkeypatch.setattr(GraphOnQuantglow, "__init__", noted)
     with torch.no_grad():
-        yield made
+        yield recorded
 
 
 def compiled(model: Any, **options: Any) -> Any:
@@ -50,17 +50,17 @@ def test_a_real_network_gives_eagers_results(graphs: list[GraphOnQuantglow]) -> 
     network, image = digits(), images(count=8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = compiled(network)(image)
-    torch.testing.assert_close(found, network(image), **TOLERANCE)
+        compiled_model = compiled(network)(image)
+    torch.testing.assert_close(compiled_model, network(image), **TOLERANCE)
     assert [graph.eager for graph in graphs] == [False]
 
 
 def test_a_network_of_fifty_layers_gives_eagers_results() -> None:
     network, image = efficientnet_lite0(), torch.rand(2, 3, 224, 224)
-    wanted = network(image)
-    torch.testing.assert_close(compiled(network)(image), wanted, **TOLERANCE)
-    own = qg.compile(network, samples=[image[:1]])(image)
-    torch.testing.assert_close(torch.from_numpy(own), wanted, **TOLERANCE)
+    expected = network(image)
+    torch.testing.assert_close(compiled(network)(image), expected, **TOLERANCE)
+    ours = qg.compile(network, samples=[image[:1]])(image)
+    torch.testing.assert_close(torch.from_numpy(ours), expected, **TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["vit", "bert", "t5_decoder", "rt_detr"])
@@ -193,11 +193,11 @@ class Several(torch.nn.Module):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_results_of_several_kinds(dynamic: bool, graphs: list[GraphOnQuantglow]) -> None:
     x, y = torch.randn(3, 4), torch.randn(3, 4)
-    found = compiled(Several(), dynamic=dynamic)(x, y)
-    torch.testing.assert_close(found["total"], x + y)
-    assert found["same"] is found["total"]
-    assert found["x"] is x
-    assert (found["none"], found["rows"]) == (None, 6)
+    compiled_model = compiled(Several(), dynamic=dynamic)(x, y)
+    torch.testing.assert_close(compiled_model["total"], x + y)
+    assert compiled_model["same"] is compiled_model["total"]
+    assert compiled_model["x"] is x
+    assert (compiled_model["none"], compiled_model["rows"]) == (None, 6)
     assert not any(graph.eager for graph in graphs)
 
 
@@ -290,19 +290,19 @@ class Unwritten(torch.nn.Module):
 )
 def test_other_graphs_run_as_they_are_with_one_warning(module: Any, reason: str) -> None:
     model, x = compiled(module), torch.randn(3, 4)
-    given = x.clone()
+    inputs = x.clone()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
             torch.manual_seed(0)
-            found = model(x)
+            network = model(x)
     ours = [str(w.message) for w in caught if "quantglow" in str(w.message)]
     assert len(ours) == 1
     assert reason in ours[0]
     for _ in range(3):
         torch.manual_seed(0)
-        wanted = module(given)
-    torch.testing.assert_close(found, wanted)
+        expected = module(inputs)
+    torch.testing.assert_close(network, expected)
 
 
 def test_integers_that_are_no_sizes_stay_with_torch() -> None:
@@ -313,8 +313,8 @@ def test_integers_that_are_no_sizes_stay_with_torch() -> None:
 
 def test_options_are_those_of_compile() -> None:
     layer, x = torch.nn.Linear(4, 2).eval(), torch.randn(3, 4)
-    found = compiled(layer, options={"num_threads": 1})(x)
-    torch.testing.assert_close(found, layer(x), **TOLERANCE)
+    compiled_model = compiled(layer, options={"num_threads": 1})(x)
+    torch.testing.assert_close(compiled_model, layer(x), **TOLERANCE)
     with pytest.raises(Exception, match=r"options has \['threads'\]"):
         compiled(copy.deepcopy(layer), options={"threads": 1})(x)
 

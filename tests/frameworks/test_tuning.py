@@ -17,9 +17,9 @@ pytestmark = pytest.mark.frameworks
 def test_every_state_is_asked_for_once(name: str) -> None:
     pytest.importorskip(name)
     space = Space.at(np.array(list(product(range(2), range(4), range(4)))), np.ones(32))
-    searcher, found = SEARCHERS[name](space, 1), list[int]()
+    searcher, actual = SEARCHERS[name](space, 1), list[int]()
     while states := searcher.ask(4):
         for state in states:
             searcher.tell(state, float("inf") if state == 7 else 1.0 + state % 5)
-        found += states
-    assert sorted(found) == list(range(32))
+        actual += states
+    assert sorted(actual) == list(range(32))

@@ -43,15 +43,15 @@ def work(what: str, start: int, stop: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (isolated.MEMORY_NBYTES,) * 2)
     for seed in range(start, stop):
         faulthandler.dump_traceback_later(isolated.patience(), exit=True)
-        found = check(what, seed)
+        checked = check(what, seed)
         faulthandler.cancel_dump_traceback_later()
-        kind, detail = (found.kind, found.detail) if found else ("", "")
+        kind, detail = (checked.kind, checked.detail) if checked else ("", "")
         print("\n" + json.dumps({"seed": seed, "kind": kind, "detail": detail}), flush=True)
 
 
 def hunt(what: str, seeds: range, minutes: float | None, folder: Path) -> int:
     """Check seeds until they or the minutes end; the number of findings."""
-    console, found, tried, refused = Console(), [], 0, 0
+    console, actual, tried, refused = Console(), [], 0, 0
     deadline = time.monotonic() + 60 * minutes if minutes else None
     checked = track(
         isolated.findings(what, seeds),
@@ -65,14 +65,14 @@ def hunt(what: str, seeds: range, minutes: float | None, folder: Path) -> int:
         if finding and finding.kind == compare.REFUSED:
             refused += 1
         elif finding:
-            found.append(finding)
+            actual.append(finding)
             console.print(f"seed {finding.seed}: {finding.kind}: {finding.detail}", markup=False)
             console.print(f"  {kept(what, finding, folder)}", markup=False)
         if deadline and time.monotonic() > deadline:
             break
     unchecked = f", {refused} {compare.REFUSED}" if refused else ""
-    console.print(f"{what}: {tried} tried{unchecked}, {len(found)} findings")
-    return len(found)
+    console.print(f"{what}: {tried} tried{unchecked}, {len(actual)} findings")
+    return len(actual)
 
 
 def kept(what: str, finding: isolated.Finding, folder: Path) -> str:
@@ -123,11 +123,11 @@ def main() -> None:
     worker.add_argument("what")
     worker.add_argument("start", type=int)
     worker.add_argument("stop", type=int)
-    given = parser.parse_args()
-    if given.command == "worker":
-        work(given.what, given.start, given.stop)
+    inputs = parser.parse_args()
+    if inputs.command == "worker":
+        work(inputs.what, inputs.start, inputs.stop)
     else:
-        sys.exit(bool(hunt(given.command, given.seeds, given.minutes, given.folder)))
+        sys.exit(bool(hunt(inputs.command, inputs.seeds, inputs.minutes, inputs.folder)))
 
 
 if __name__ == "__main__":

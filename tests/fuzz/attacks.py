@@ -59,10 +59,10 @@ def change_dims(model: onnx.ModelProto, rng: np.random.Generator) -> None:
 def change_attribute(model: onnx.ModelProto, rng: np.random.Generator) -> None:
     """An integer of an attribute."""
     kinds = (onnx.AttributeProto.INT, onnx.AttributeProto.INTS)
-    found = [a for n in model.graph.node for a in n.attribute if a.type in kinds]
-    if not found:
+    actual = [a for n in model.graph.node for a in n.attribute if a.type in kinds]
+    if not actual:
         return
-    attribute = found[int(rng.integers(len(found)))]
+    attribute = actual[int(rng.integers(len(actual)))]
     if attribute.type == onnx.AttributeProto.INT:
         attribute.i = extreme(rng)
     elif attribute.ints:
@@ -87,14 +87,14 @@ def nest(model: onnx.ModelProto, rng: np.random.Generator) -> None:
     yes = constant(graph, np.array(True))
     names = [output.name for output in graph.output]
     for level in range(int(rng.integers(1, MOST_NESTED))):
-        made = onnx.NodeProto(op_type="If", input=[yes], output=names)
+        node_proto = onnx.NodeProto(op_type="If", input=[yes], output=names)
         inner = onnx.GraphProto(name=f"then{level}", output=graph.output)
         other = onnx.GraphProto(name=f"else{level}", output=graph.output)
         inner.node.extend(graph.node)
         for name, branch in (("then_branch", inner), ("else_branch", other)):
-            made.attribute.add(name=name, type=onnx.AttributeProto.GRAPH).g.CopyFrom(branch)
+            node_proto.attribute.add(name=name, type=onnx.AttributeProto.GRAPH).g.CopyFrom(branch)
         graph.ClearField("node")
-        graph.node.append(made)
+        graph.node.append(node_proto)
 
 
 def multiply(model: onnx.ModelProto, rng: np.random.Generator) -> None:
@@ -107,30 +107,30 @@ def multiply(model: onnx.ModelProto, rng: np.random.Generator) -> None:
     for level in range(levels):
         names = ["a", *(f"c{i}" for i in range(calls - 1)), "b"]
         body = [node(f"F{level}", [x], [y], domain=DOMAIN) for x, y in pairwise(names)]
-        made = helper.make_function(DOMAIN, f"F{level + 1}", ["a"], ["b"], body, opsets)
-        model.functions.append(made)
+        built = helper.make_function(DOMAIN, f"F{level + 1}", ["a"], ["b"], body, opsets)
+        model.functions.append(built)
     reading = [n for n in model.graph.node if n.input]
     if reading:
         reader = reading[int(rng.integers(len(reading)))]
         call = node(f"F{levels}", [reader.input[0]], ["attack:called"], domain=DOMAIN)
         reader.input[0] = "attack:called"
         nodes = [call, *model.graph.node] if in_front(model, call) else [*model.graph.node, call]
-        rest = [copied(n) for n in nodes]
+        remaining = [copied(n) for n in nodes]
         model.graph.ClearField("node")
-        model.graph.node.extend(rest)
+        model.graph.node.extend(remaining)
 
 
-def copied(given: onnx.NodeProto) -> onnx.NodeProto:
+def copied(inputs: onnx.NodeProto) -> onnx.NodeProto:
     """A node that does not fit the graph that it is taken from."""
-    made = onnx.NodeProto()
-    made.CopyFrom(given)
-    return made
+    node_proto = onnx.NodeProto()
+    node_proto.CopyFrom(inputs)
+    return node_proto
 
 
 def in_front(model: onnx.ModelProto, call: onnx.NodeProto) -> bool:
     """Whether the inputs of a call exist before all nodes."""
-    given = [v.name for v in (*model.graph.input, *model.graph.initializer)]
-    return call.input[0] in given
+    inputs = [v.name for v in (*model.graph.input, *model.graph.initializer)]
+    return call.input[0] in inputs
 
 
 ATTACKS: tuple[Attack, ...] = (change_dims, change_attribute, change_value, nest, multiply)
@@ -151,12 +151,12 @@ def made_for_attack(rng: np.random.Generator) -> onnx.ModelProto:
     values = ["x"]
     for number in range(int(rng.integers(1, 5))):
         make = GROWING[int(rng.integers(len(GROWING)))]
-        made = f"v{number}"
+        built = f"v{number}"
         x = values[int(rng.integers(len(values)))]
         if rng.random() < 0.5:
             x = constant(graph, rng.standard_normal((1, 4)).astype(np.float32))
-        graph.node.append(make(graph, x, made, rng))
-        values.append(made)
+        graph.node.append(make(graph, x, built, rng))
+        values.append(built)
     graph.node.append(node("ReduceMax", [values[-1]], ["m"], keepdims=0))
     graph.node.append(node("Add", ["x", "m"], ["y"]))
     graph.output.append(value("y", TensorProto.FLOAT, None))

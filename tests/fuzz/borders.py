@@ -48,17 +48,17 @@ def border_difference(case: Case, compile_: Callable[[onnx.ModelProto], Any]) ->
     compiled = compile_(typed)
     if isinstance(compiled, qg.FallbackModel):
         return ""
-    found = compiled.run(None, fed)
+    results = compiled.run(None, fed)
     core = {name: array.astype(case.samples[0][name].dtype) for name, array in fed.items()}
-    wanted = compile_(case.model).run(None, core)
-    return compared(case.model, border, wanted, found) or exported_difference(compiled)
+    expected = compile_(case.model).run(None, core)
+    return compared(case.model, border, expected, results) or exported_difference(compiled)
 
 
 def compared(
-    model: onnx.ModelProto, border: dict[str, str], wanted: list[Array], found: list[Array]
+    model: onnx.ModelProto, border: dict[str, str], expected: list[Array], actual: list[Array]
 ) -> str:
     """Outputs of the core beside those of the model with a border."""
-    for end, w, f in zip(model.graph.output, wanted, found, strict=True):
+    for end, w, f in zip(model.graph.output, expected, actual, strict=True):
         kind = numpy_type(border[end.name]) if end.name in border else w.dtype
         with np.errstate(over="ignore", invalid="ignore"):
             w = w.astype(kind)
@@ -75,8 +75,8 @@ def exported_difference(compiled: qg.CompiledModel) -> str:
         return ""  # some integer functions have no form in ONNX
     types = [e.type.tensor_type.elem_type for e in (*again.graph.input, *again.graph.output)]
     ends = (*compiled.get_inputs(), *compiled.get_outputs())
-    wanted = [onnx.helper.np_dtype_to_tensor_dtype(info.dtype) for info in ends]
-    return "" if types == wanted else f"exported: types {types}, wanted {wanted}"
+    expected = [onnx.helper.np_dtype_to_tensor_dtype(info.dtype) for info in ends]
+    return "" if types == expected else f"exported: types {types}, wanted {expected}"
 
 
 def as_bits(array: Array) -> Array:

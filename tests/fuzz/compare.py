@@ -105,15 +105,15 @@ def check(case: Case, setting: Setting) -> Difference | None:
     programs run under ``harsh`` conditions.
     """
     try:
-        wanted = reference(case.model, case.samples)
+        expected = reference(case.model, case.samples)
     except failures() as error:
         return Difference(REFUSED, str(error)[:300])
     try:
         with harsh():
-            found = float_difference(case, wanted, setting) or int8_difference(case, setting)
-            if found is None and (detail := border_difference(case, setting.compile)):
+            actual = float_difference(case, expected, setting) or int8_difference(case, setting)
+            if actual is None and (detail := border_difference(case, setting.compile)):
                 return Difference("border", detail)
-            if found is None and (
+            if actual is None and (
                 detail := free_difference(
                     case,
                     setting.compile,
@@ -122,11 +122,13 @@ def check(case: Case, setting: Setting) -> Difference | None:
                 )
             ):
                 return Difference("free sizes", detail)
-            if found is None and (detail := parts_difference(case, setting.level, setting.threads)):
+            if actual is None and (
+                detail := parts_difference(case, setting.level, setting.threads)
+            ):
                 return Difference("parts", detail)
-            if found is None and (detail := scope_difference(case)):
+            if actual is None and (detail := scope_difference(case)):
                 return Difference("scopes", detail)
-            return found
+            return actual
     except Exception as error:  # noqa: BLE001 - whatever is raised on a valid model is the finding
         return raised(error)
 
@@ -205,18 +207,18 @@ def apart(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]
 
 
 def float_difference(
-    case: Case, wanted: tuple[Arrays, Arrays], setting: Setting
+    case: Case, expected: tuple[Arrays, Arrays], setting: Setting
 ) -> Difference | None:
     """Interpreter and compiled program against onnxruntime; for results that ONNX leaves open, the
     compiled program against the interpreter.
     """
     graph, feeds = qg.import_model(case.model), case.samples[0]
-    plain, spans = wanted
+    plain, spans = expected
     interpreted = qg.interpret(graph, feeds)
     compiled = setting.compile(case.model).run(None, feeds)
-    found = differing("interpreter", plain, spans, interpreted)
-    found = differing("compiled", plain, spans, compiled) | found
-    if found:
+    actual = differing("interpreter", plain, spans, interpreted)
+    actual = differing("compiled", plain, spans, compiled) | actual
+    if actual:
         names = [output.name for output in case.model.graph.output]
 
         def specified(differences: Differences, open_results: OpenResults) -> Differences:
@@ -227,9 +229,9 @@ def float_difference(
                 if names[i] not in left_out or d.kind.endswith("type")
             }
 
-        own = differing("compiled", interpreted, spans, compiled)
-        found = specified(found, OPEN) or specified(own, ROUNDED)
-    return next(iter(found.values()), None)
+        ours = differing("compiled", interpreted, spans, compiled)
+        actual = specified(actual, OPEN) or specified(ours, ROUNDED)
+    return next(iter(actual.values()), None)
 
 
 def onnxruntime_outputs(model: onnx.ModelProto, feeds: Feeds) -> Arrays:
@@ -237,12 +239,12 @@ def onnxruntime_outputs(model: onnx.ModelProto, feeds: Feeds) -> Arrays:
     return list(session(model).run(None, feeds))
 
 
-def differing(kind: str, wanted: Arrays, spans: Arrays, found: Arrays) -> Differences:
+def differing(kind: str, expected: Arrays, spans: Arrays, actual: Arrays) -> Differences:
     """Outputs of another type, and outputs that differ by more than rounding explains, by
     position.
     """
     differences = {}
-    for position, (w, span, f) in enumerate(zip(wanted, spans, found, strict=True)):
+    for position, (w, span, f) in enumerate(zip(expected, spans, actual, strict=True)):
         if (f.dtype, f.shape) != (w.dtype, w.shape):
             text = f"{f.dtype}{f.shape} for {w.dtype}{w.shape}"
             differences[position] = Difference(f"{kind} type", text)
@@ -252,18 +254,18 @@ def differing(kind: str, wanted: Arrays, spans: Arrays, found: Arrays) -> Differ
 
 
 def too_far(
-    wanted: NDArray[np.generic], found: NDArray[np.generic], span: NDArray[np.float64]
+    expected: NDArray[np.generic], actual: NDArray[np.generic], span: NDArray[np.float64]
 ) -> str:
     """The difference of two results beyond rounding in words, or an empty text."""
-    finite = np.abs(np.asarray(wanted, np.float64)[np.isfinite(np.asarray(wanted, np.float64))])
-    exact = wanted.dtype != np.float32
+    finite = np.abs(np.asarray(expected, np.float64)[np.isfinite(np.asarray(expected, np.float64))])
+    exact = expected.dtype != np.float32
     base = 0.0 if exact else TOLERANCE * finite.max(initial=0.0) + FLOOR
-    bad = apart(wanted, found) > base + 10 * span
+    bad = apart(expected, actual) > base + 10 * span
     # If rounding turns an index or a condition, its neighbours follow.
     if not bad.any() or (exact and span.any()):
         return ""
     at = tuple(int(i) for i in np.argwhere(bad)[0])
-    return f"{found[at]} for {wanted[at]} at {at}, {int(bad.sum())} of {bad.size} values"
+    return f"{actual[at]} for {expected[at]} at {at}, {int(bad.sum())} of {bad.size} values"
 
 
 def int8_difference(case: Case, setting: Setting) -> Difference | None:
@@ -274,8 +276,8 @@ def int8_difference(case: Case, setting: Setting) -> Difference | None:
         return None if computes_no_numbers(case) else raised(error)
     program = setting.compile(int8)
     for feeds in (*case.samples, far(case.samples[0])):
-        wanted, found = qg.interpret(int8, feeds), program.run(None, feeds)
-        if detail := first_difference([name for name, _ in int8.outputs], wanted, found):
+        expected, actual = qg.interpret(int8, feeds), program.run(None, feeds)
+        if detail := first_difference([name for name, _ in int8.outputs], expected, actual):
             return Difference("int8", detail)
     return None
 
@@ -292,28 +294,28 @@ def computes_no_numbers(case: Case) -> bool:
     graph = qg.import_model(case.model)
     infinite: dict[Node, NDArray[np.generic]] = {}
     absent: set[Node] = set()
-    found = False
+    actual = False
 
     def see(node: Node, value: NDArray[np.generic]) -> None:
-        nonlocal found
+        nonlocal actual
         if not node.type.dtype.is_float:
             return
         brings = isinstance(node, Constant) or (
             isinstance(node, Pad) and not np.isfinite(node.value)
         )
         if np.isinf(value).any():
-            given = [infinite[operand] for operand in node.operands if operand in infinite]
-            found = found or not (brings or any(explains(array, value) for array in given))
+            inputs = [infinite[operand] for operand in node.operands if operand in infinite]
+            actual = actual or not (brings or any(explains(array, value) for array in inputs))
             infinite[node] = value
         if np.isnan(value).any():
             absent.add(node)
             moved = node.has(Trait.MOVES) and absent.intersection(node.operands)
-            found = found or not (brings or moved)
+            actual = actual or not (brings or moved)
 
     for feeds in case.samples:
         with np.errstate(all="ignore"):
             interpret(graph, feeds, [see])
-    return found
+    return actual
 
 
 FAR = 64

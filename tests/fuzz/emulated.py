@@ -36,11 +36,13 @@ def program_difference(case: Case, place: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             program = program_of(graph, level_of(place), Path(folder))
             feeds = [*case.samples, compare.far(case.samples[0])]
-            given = [entering(graph.signature.inputs, each) for each in feeds]
-            found, _ = program.run(place, [[each[x.name] for x in graph.inputs] for each in given])
+            inputs = [entering(graph.signature.inputs, each) for each in feeds]
+            actual, _ = program.run(
+                place, [[each[x.name] for x in graph.inputs] for each in inputs]
+            )
     except (BackendError, CalibrationError):
         return LEFT_OUT
-    pairs = zip(given, found, strict=True)
+    pairs = zip(inputs, actual, strict=True)
     names = [name for name, _ in graph.outputs]
     each = (first_difference(names, interpreter.interpret(graph, f), y) for f, y in pairs)
     return next(filter(None, each), "")
@@ -54,17 +56,17 @@ def main() -> int:
     if missing := [place for place in options.places if not is_installed(place)]:
         parser.error(f"no emulator of {', '.join(missing)}: `make cross-setup` installs it")
     first, last = map(int, options.seeds.split(":"))
-    found = dict.fromkeys(range(first, last), "")
-    for seed in found:
+    actual = dict.fromkeys(range(first, last), "")
+    for seed in actual:
         place = options.places[seed % len(options.places)]
-        found[seed] = program_difference(models.drawn(seed), place)
-        if found[seed] not in ("", LEFT_OUT):
-            print(f"seed {seed}, {place}: {found[seed]}", flush=True)
+        actual[seed] = program_difference(models.drawn(seed), place)
+        if actual[seed] not in ("", LEFT_OUT):
+            print(f"seed {seed}, {place}: {actual[seed]}", flush=True)
         if seed % 50 == 49:
             print(f"seed {seed} done", flush=True)
-    left_out = sum(each == LEFT_OUT for each in found.values())
-    differences = sum(each not in ("", LEFT_OUT) for each in found.values())
-    print(f"{len(found) - left_out} graphs, {left_out} left out, {differences} differences")
+    left_out = sum(each == LEFT_OUT for each in actual.values())
+    differences = sum(each not in ("", LEFT_OUT) for each in actual.values())
+    print(f"{len(actual) - left_out} graphs, {left_out} left out, {differences} differences")
     return min(differences, 1)
 
 

@@ -96,7 +96,7 @@ def exported_difference(
     """The difference of the exported model from a compiled one."""
     feeds = fed(compiled, case.samples[0])
     try:
-        wanted = [compiled.run(None, feeds)]
+        results = [compiled.run(None, feeds)]
     except qg.QuantglowError:
         return None
     shapes = None
@@ -121,11 +121,11 @@ def exported_difference(
     for number, values in enumerate(tried):
         if number:
             try:
-                wanted.append(compiled.run(None, values))
+                results.append(compiled.run(None, values))
             except qg.QuantglowError:
-                wanted.append([])
+                results.append([])
                 continue
-        detail = compared(session, values, wanted[number], spans if "float" in label else None)
+        detail = compared(session, values, results[number], spans if "float" in label else None)
         if detail and "int8" in label and is_exact(compiled, values):
             continue
         if detail:
@@ -198,12 +198,12 @@ def opened(path: Path) -> ort.InferenceSession:
 
 
 def compared(
-    session: ort.InferenceSession, feeds: Feeds, wanted: list[Any], spans: list[Array] | None
+    session: ort.InferenceSession, feeds: Feeds, expected: list[Any], spans: list[Array] | None
 ) -> str:
     """The difference of results in words, or an empty text."""
     read = {info.name for info in session.get_inputs()}
-    found = session.run(None, {name: array for name, array in feeds.items() if name in read})
-    for position, (one, other) in enumerate(zip(found, wanted, strict=True)):
+    results = session.run(None, {name: array for name, array in feeds.items() if name in read})
+    for position, (one, other) in enumerate(zip(results, expected, strict=True)):
         if not isinstance(other, np.ndarray) or other.dtype.kind not in "fiub":
             if spans is not None and not is_alike(one, other):
                 return f"output {position}: {one!r:.80} for {other!r:.80}"
@@ -222,11 +222,11 @@ def compared(
     return ""
 
 
-def is_alike(found: Any, wanted: Any) -> bool:
+def is_alike(actual: Any, expected: Any) -> bool:
     """Whether strings are equal, or numbers of maps nearly so."""
-    if isinstance(wanted, np.ndarray):
-        return np.array_equal(found, wanted)
-    pairs = zip(found, wanted, strict=True)
+    if isinstance(expected, np.ndarray):
+        return np.array_equal(actual, expected)
+    pairs = zip(actual, expected, strict=True)
     return all(
         one.keys() == other.keys()
         and np.allclose([*one.values()], [*other.values()], atol=1e-3, equal_nan=True)
@@ -234,9 +234,9 @@ def is_alike(found: Any, wanted: Any) -> bool:
     )
 
 
-def far_apart(found: Array, wanted: Array) -> str:
+def far_apart(actual: Array, expected: Array) -> str:
     """The difference of int8 results in words, or an empty text."""
-    one, other = (np.asarray(array, np.float64) for array in (found, wanted))
+    one, other = (np.asarray(array, np.float64) for array in (actual, expected))
     with np.errstate(invalid="ignore"):
         near = np.abs(one - other) <= NEAR * np.abs(other[np.isfinite(other)]).max(initial=0) + 1e-6
         near |= (one == other) | (np.isnan(one) & np.isnan(other))

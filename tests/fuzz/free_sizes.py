@@ -58,8 +58,8 @@ def free_difference(case: Case, compile_: Compile, quantize: Compile, exact: Exa
     late = np.random.default_rng(len(case.model.SerializeToString()) + 5)
     halvings = int(late.integers(1, 5)) * HALVINGS if late.random() < LATE_SHARE else 0
     with without_importers(left_out), made_late(halvings):
-        found = _difference(case, compile_, quantize, exact, rng)
-    return f"{left_out} left out: {found}" if found and left_out else found
+        actual = _difference(case, compile_, quantize, exact, rng)
+    return f"{left_out} left out: {actual}" if actual and left_out else actual
 
 
 @contextmanager
@@ -99,9 +99,9 @@ def _difference(
         float_models, int8_models = programs_of(compile_(model)), programs_of(quantize(model))
     except qg.QuantglowError:
         return ""
-    found = "" if float_models is None else differs(float_models, case.samples[0], TOLERANCE)
-    if found or int8_models is None:
-        return found
+    actual = "" if float_models is None else differs(float_models, case.samples[0], TOLERANCE)
+    if actual or int8_models is None:
+        return actual
     exact_models = with_exact_outputs(int8_models, exact, case.samples[0])
     return "" if exact_models is None else differs(exact_models, case.samples[0], 0.0)
 
@@ -139,15 +139,15 @@ def differs(models: FreeShapes, sample: Feeds, tolerance: float) -> str:
     """Shapes one after the other, as a user would feed them."""
     for resize in RESIZES:
         feeds = fitting(models, {name: resized(array, resize) for name, array in sample.items()})
-        found, is_bound = by_all(models, feeds)
-        wanted = by_own(models, feeds)
-        if isinstance(wanted, str):
-            if is_bound and LAX not in wanted:
-                return f"{shown(feeds)}: is refused by a program of its own: {wanted:.300}"
+        actual, is_bound = by_all(models, feeds)
+        results = by_own(models, feeds)
+        if isinstance(results, str):
+            if is_bound and LAX not in results:
+                return f"{shown(feeds)}: is refused by a program of its own: {results:.300}"
             continue  # refused by all, or left to onnxruntime
-        if isinstance(found, str):
-            return f"{shown(feeds)}: is refused: {found:.300}"
-        if not all(is_near(f, w, tolerance) for f, w in zip(found, wanted, strict=True)):
+        if isinstance(actual, str):
+            return f"{shown(feeds)}: is refused: {actual:.300}"
+        if not all(is_near(f, w, tolerance) for f, w in zip(actual, results, strict=True)):
             return f"{shown(feeds)}: outputs differ"
     return ""
 
@@ -176,12 +176,12 @@ def shown(feeds: Feeds) -> str:
     return str({name: array.shape for name, array in feeds.items()})
 
 
-def is_near(found: Array, wanted: Array, tolerance: float) -> bool:
+def is_near(actual: Array, expected: Array, tolerance: float) -> bool:
     """Whether arrays are equal but for rounding."""
-    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+    if (actual.shape, actual.dtype) != (expected.shape, expected.dtype):
         return False
-    if found.dtype.kind != "f":
-        return bool(np.array_equal(found, wanted))
-    numbers = wanted[np.isfinite(wanted)]
+    if actual.dtype.kind != "f":
+        return bool(np.array_equal(actual, expected))
+    numbers = expected[np.isfinite(expected)]
     near = tolerance * float(np.abs(numbers).max(initial=0.0))
-    return bool(np.allclose(found, wanted, rtol=0, atol=near, equal_nan=True))
+    return bool(np.allclose(actual, expected, rtol=0, atol=near, equal_nan=True))

@@ -9,9 +9,11 @@ import numpy as np
 from quantglow.support.arrays import Array
 
 
-def first_difference(names: Iterable[str], wanted: Sequence[Array], found: Sequence[Array]) -> str:
+def first_difference(
+    names: Iterable[str], expected: Sequence[Array], actual: Sequence[Array]
+) -> str:
     """The first output that differs, in words, empty if none does.  NaN equals NaN."""
-    for name, w, f in zip(names, wanted, found, strict=True):
+    for name, w, f in zip(names, expected, actual, strict=True):
         if (w.dtype, w.shape) != (f.dtype, f.shape):
             return f"{name}: {f.dtype}{f.shape} for {w.dtype}{w.shape}"
         if not np.array_equal(w, f, equal_nan=w.dtype == np.float32):

@@ -38,10 +38,10 @@ class Finding:
 def findings(what: str, seeds: range) -> Iterator[Finding | None]:
     """A result for each seed, in order; None for a case without a finding."""
     while seeds:
-        for found in results(what, seeds):
-            yield found
+        for value in results(what, seeds):
+            yield value
             seeds = seeds[1:]
-            if found and found.kind == "crash":
+            if value and value.kind == "crash":
                 break
 
 
@@ -64,12 +64,10 @@ def results(what: str, seeds: range) -> Iterator[Finding | None]:
         assert process.stdout
         for line in process.stdout:
             if line.startswith("{"):
-                found = json.loads(line)
+                data = json.loads(line)
                 pending += 1
                 yield (
-                    Finding(found["seed"], found["kind"], found["detail"])
-                    if found["kind"]
-                    else None
+                    Finding(data["seed"], data["kind"], data["detail"]) if data["kind"] else None
                 )
         process.wait()
         errors.seek(0)

@@ -115,10 +115,10 @@ def prepared(case: Case, folder: Path) -> dict[str, Any] | None:
         return None
     feeds = [*case.samples, compare.far(case.samples[0])]
     arrays: dict[str, Array] = {"runs": np.array(len(feeds))}
-    for run, given in enumerate(feeds):
-        arrays |= {f"{run} in {i}": array for i, array in enumerate(given.values())}
-        wanted = qg.interpret(graph, given)
-        arrays |= {f"{run} out {i}": array for i, array in enumerate(wanted)}
+    for run, value in enumerate(feeds):
+        arrays |= {f"{run} in {i}": array for i, array in enumerate(value.values())}
+        results = qg.interpret(graph, value)
+        arrays |= {f"{run} out {i}": array for i, array in enumerate(results)}
     task = {"graph": folder / "graph.qgm", "arrays": folder / "arrays.npz"}
     saving.save(task["graph"], graph, {})
     np.savez(task["arrays"], **arrays)
@@ -152,10 +152,10 @@ class Hunt:
         for seed in self.seeds:
             if self.levels[seed % len(self.levels)] != level or time.monotonic() > self.deadline:
                 continue
-            found = self.check(seed, python)
-            self.counts[LEFT_OUT if found == LEFT_OUT else level] += 1
-            if found not in ("", LEFT_OUT):
-                self.findings.append(f"seed {seed}, {level}: {found}")
+            checked = self.check(seed, python)
+            self.counts[LEFT_OUT if checked == LEFT_OUT else level] += 1
+            if checked not in ("", LEFT_OUT):
+                self.findings.append(f"seed {seed}, {level}: {checked}")
                 print(self.findings[-1], flush=True)
         python.close()
 
@@ -168,9 +168,9 @@ class Hunt:
 
 def hunt(levels: Sequence[str], seeds: range, seconds: float = np.inf) -> Hunt:
     """Check graphs until they or the seconds end."""
-    found = Hunt(levels, seeds, time.monotonic() + seconds)
-    found.run()
-    return found
+    hunt = Hunt(levels, seeds, time.monotonic() + seconds)
+    hunt.run()
+    return hunt
 
 
 def main() -> int:
@@ -182,10 +182,10 @@ def main() -> int:
     if not is_installed():
         parser.error("no emulated AArch64: `make cross-setup` installs it")
     first, last = map(int, options.seeds.split(":"))
-    found = hunt(options.levels, range(first, last), 60 * options.minutes)
-    each = ", ".join(f"{found.counts[level]} on {level}" for level in options.levels)
-    print(f"graphs: {each}; {found.counts[LEFT_OUT]} left out; {len(found.findings)} findings")
-    return min(len(found.findings), 1)
+    actual = hunt(options.levels, range(first, last), 60 * options.minutes)
+    each = ", ".join(f"{actual.counts[level]} on {level}" for level in options.levels)
+    print(f"graphs: {each}; {actual.counts[LEFT_OUT]} left out; {len(actual.findings)} findings")
+    return min(len(actual.findings), 1)
 
 
 if __name__ == "__main__":

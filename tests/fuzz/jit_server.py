@@ -28,9 +28,9 @@ def difference(graph: Path, arrays: Path, inputs: list[str], level: str, threads
         compiled = qg.compile(saved, level, threads)
         for run in range(int(content["runs"])):
             feeds = {name: content[f"{run} in {i}"] for i, name in enumerate(inputs)}
-            wanted = [content[f"{run} out {i}"] for i in range(len(names))]
-            if found := first_difference(names, wanted, compiled.run(None, feeds)):
-                return f"run {run}, {found}"
+            expected = [content[f"{run} out {i}"] for i in range(len(names))]
+            if actual := first_difference(names, expected, compiled.run(None, feeds)):
+                return f"run {run}, {actual}"
     return ""
 
 
@@ -50,9 +50,9 @@ def main() -> None:
     options = parser.parse_args()
     for line in sys.stdin:
         faulthandler.dump_traceback_later(options.seconds, exit=True)
-        found = answer(json.loads(line), options.level)
+        data = answer(json.loads(line), options.level)
         faulthandler.cancel_dump_traceback_later()
-        print("\n" + json.dumps({"difference": found}), flush=True)
+        print("\n" + json.dumps({"difference": data}), flush=True)
 
 
 if __name__ == "__main__":

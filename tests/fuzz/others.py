@@ -30,10 +30,10 @@ def main() -> int:
     levels, differences = levels_of(options.family), 0
     for seed in range(first, last):
         chosen = setting(seed, levels)
-        found = compare.check(models.drawn(seed), chosen)
-        if found is not None and found.kind != compare.REFUSED:
+        checked = compare.check(models.drawn(seed), chosen)
+        if checked is not None and checked.kind != compare.REFUSED:
             differences += 1
-            print(f"seed {seed}, {chosen}: {found.kind}: {found.detail}", flush=True)
+            print(f"seed {seed}, {chosen}: {checked.kind}: {checked.detail}", flush=True)
         if seed % 100 == 99:
             print(f"{seed + 1 - first} graphs, {differences} differences", flush=True)
     print(f"{last - first} graphs, {differences} differences")

@@ -35,20 +35,20 @@ WHOLE = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 def with_foreign_ends(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.ModelProto | None:
     """The model with one more output for some of its outputs; None if none is drawn."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
     outputs = {end.name: end for end in model.graph.output}
     for name, end in outputs.items():
         if rng.random() < PRODUCT_SHARE and is_matrix(end):
-            add_product(made.graph, end, rng)
-        elif rng.random() < 0.6 and (found := foreign_end(f"{name}_end", end, rng)) is not None:
-            made.graph.node.append(found[0])
-            made.graph.output.append(found[1])
-    if len(made.graph.output) == len(model.graph.output):
+            add_product(proto.graph, end, rng)
+        elif rng.random() < 0.6 and (actual := foreign_end(f"{name}_end", end, rng)) is not None:
+            proto.graph.node.append(actual[0])
+            proto.graph.output.append(actual[1])
+    if len(proto.graph.output) == len(model.graph.output):
         return None
     if rng.random() < 0.3:
-        add_known_ends(made)
-    return made
+        add_known_ends(proto)
+    return proto
 
 
 def add_known_ends(model: onnx.ModelProto) -> None:
@@ -127,9 +127,9 @@ def parts_difference(case: Case, level: str, threads: int) -> str:
     names = [end.name for end in case.model.graph.output]
     if cut is None or not all_finite(case) or len(set(names)) < len(names):
         return ""
-    made = [qg.compile(cut, level, threads)]
+    compiled = [qg.compile(cut, level, threads)]
     try:
-        made.append(
+        compiled.append(
             qg.quantize_and_compile(
                 cut,
                 list(case.samples),
@@ -144,7 +144,7 @@ def parts_difference(case: Case, level: str, threads: int) -> str:
     except qg.OptionError as error:
         if "quantized already" not in str(error):
             raise
-    return next(filter(None, (described(compiled, cut, case) for compiled in made)), "")
+    return next(filter(None, (described(compiled, cut, case) for compiled in compiled)), "")
 
 
 def all_finite(case: Case) -> bool:
@@ -161,15 +161,15 @@ def described(compiled: Any, cut: onnx.ModelProto, case: Case) -> str:
     if names != [end.name for end in cut.graph.output]:
         return f"outputs {names}"
     feeds = case.samples[0]
-    found = dict(zip(names, compiled.run(None, feeds), strict=True))
-    if not np.array_equal(found.get("whole", WHOLE), WHOLE):
-        return f"the known output whole is {found['whole']!r:.200}"
+    actual = dict(zip(names, compiled.run(None, feeds), strict=True))
+    if not np.array_equal(actual.get("whole", WHOLE), WHOLE):
+        return f"the known output whole is {actual['whole']!r:.200}"
     ends = [node for node in cut.graph.node if node.output[0].endswith("_end")]
     products = [node for node in ends if node.op_type == "MatMul"]
     others = [node for node in ends if node.op_type != "MatMul"]
-    details = [end_difference(n, found[n.input[0]], found[n.output[0]]) for n in others]
-    details += [product_difference(n, compiled, cut, found) for n in products]
-    return next(filter(None, details), "") or reloaded_difference(compiled, found, feeds)
+    details = [end_difference(n, actual[n.input[0]], actual[n.output[0]]) for n in others]
+    details += [product_difference(n, compiled, cut, actual) for n in products]
+    return next(filter(None, details), "") or reloaded_difference(compiled, actual, feeds)
 
 
 def is_whole_elsewhere(compiled: Any) -> bool:
@@ -178,46 +178,46 @@ def is_whole_elsewhere(compiled: Any) -> bool:
 
 
 def product_difference(
-    node: onnx.NodeProto, compiled: Any, cut: onnx.ModelProto, found: dict[str, Any]
+    node: onnx.NodeProto, compiled: Any, cut: onnx.ModelProto, actual: dict[str, Any]
 ) -> str:
     """Difference of a product from that of the values beside it, or an empty text; of an int8 one
     only the shape is compared."""
     end = node.output[0]
-    read, given = found[end.removesuffix("_end")], found[end]
+    read, inputs = actual[end.removesuffix("_end")], actual[end]
     (weights,) = (t for t in cut.graph.initializer if t.name == node.input[1])
     with np.errstate(all="ignore"):
-        wanted = read[np.nonzero(read)[0]] @ onnx.numpy_helper.to_array(weights)
+        expected = read[np.nonzero(read)[0]] @ onnx.numpy_helper.to_array(weights)
     staged = compiled.staged if isinstance(compiled, PartlyCompiledModel) else None
-    if given.shape != wanted.shape:
-        return f"{end} has shape {given.shape}, not {wanted.shape}"
+    if inputs.shape != expected.shape:
+        return f"{end} has shape {inputs.shape}, not {expected.shape}"
     if staged is not None and staged.is_int8:
         return ""
     # Sums that overflow depend on the order of their terms.
-    given, wanted = (product[np.isfinite(wanted)] for product in (given, wanted))
-    near = 1e-4 * float(np.abs(wanted).max(initial=0.0)) + 1e-6
-    is_same = np.allclose(given, wanted, rtol=0, atol=near)
-    return "" if is_same else f"{end} differs by {np.abs(given - wanted).max()}"
+    inputs, expected = (product[np.isfinite(expected)] for product in (inputs, expected))
+    near = 1e-4 * float(np.abs(expected).max(initial=0.0)) + 1e-6
+    is_same = np.allclose(inputs, expected, rtol=0, atol=near)
+    return "" if is_same else f"{end} differs by {np.abs(inputs - expected).max()}"
 
 
-def end_difference(node: onnx.NodeProto, read: Array, given: Any) -> str:
+def end_difference(node: onnx.NodeProto, read: Array, inputs: Any) -> str:
     """Difference of an output from the one computed of the values beside it, or an empty text."""
     if node.op_type == "LabelEncoder":
-        wanted: Any = [WORDS[i] if 0 <= i < 3 else "_Unused" for i in read.reshape(-1)]
-        is_same = list(given.reshape(-1)) == wanted and given.shape == read.shape
+        expected: Any = [WORDS[i] if 0 <= i < 3 else "_Unused" for i in read.reshape(-1)]
+        is_same = list(inputs.reshape(-1)) == expected and inputs.shape == read.shape
     elif node.op_type == "NonZero":
-        is_same = np.array_equal(given, np.stack(np.nonzero(read)))
+        is_same = np.array_equal(inputs, np.stack(np.nonzero(read)))
     else:
-        values = [list(entry.values()) for entry in given]
-        is_same = np.array_equal(np.float32(values), sorted_columns(given, read), equal_nan=True)
-    return "" if is_same else f"{node.op_type} of {node.input[0]} gives {given!r:.200}"
+        values = [list(entry.values()) for entry in inputs]
+        is_same = np.array_equal(np.float32(values), sorted_columns(inputs, read), equal_nan=True)
+    return "" if is_same else f"{node.op_type} of {node.input[0]} gives {inputs!r:.200}"
 
 
-def sorted_columns(given: list[dict[str, float]], read: Array) -> Array:
+def sorted_columns(inputs: list[dict[str, float]], read: Array) -> Array:
     """The columns in the order of the labels in the maps."""
-    return read[:, [int(label.split()[1]) for label in given[0]]]
+    return read[:, [int(label.split()[1]) for label in inputs[0]]]
 
 
-def reloaded_difference(compiled: Any, found: dict[str, Any], feeds: Any) -> str:
+def reloaded_difference(compiled: Any, actual: dict[str, Any], feeds: Any) -> str:
     """Whether a saved and loaded model gives another result."""
     if not isinstance(compiled, PartlyCompiledModel):
         return ""
@@ -227,7 +227,7 @@ def reloaded_difference(compiled: Any, found: dict[str, Any], feeds: Any) -> str
         again = qg.load(path, compiled.head.specialisations.target, compiled.num_threads).run(
             None, feeds
         )
-    for (name, one), other in zip(found.items(), again, strict=True):
+    for (name, one), other in zip(actual.items(), again, strict=True):
         same = one == other if isinstance(one, list) else same_arrays(one, other)
         if not same and repr(one) != repr(other):
             return f"{name} differs when saved and loaded"

@@ -109,11 +109,11 @@ def sealed(members: dict[str, bytes]) -> bytes:
     manifest = json.loads(members[MANIFEST])
     manifest["members"] = {n: archives.describe(members[n]) for n in manifest["members"]}
     manifest["sha256"] = archives.manifest_digest(manifest)
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    o = io.BytesIO()
+    with zipfile.ZipFile(o, "w") as archive:
         for name, data in {**members, MANIFEST: json.dumps(manifest).encode()}.items():
             archive.writestr(name, data)
-    return made.getvalue()
+    return o.getvalue()
 
 
 def altered_json(data: bytes, rng: np.random.Generator) -> bytes:
@@ -143,8 +143,8 @@ def entries(value: Any) -> Iterator[tuple[Any, Any]]:
 def altered_text(text: str, rng: np.random.Generator) -> str:
     """A word or two replaced by others of the text, or by odd ones."""
     for _ in range(int(rng.integers(1, 3))):
-        found = list(TOKENS.finditer(text))
-        old, other = (found[int(i)] for i in rng.integers(len(found), size=2))
+        actual = list(TOKENS.finditer(text))
+        old, other = (actual[int(i)] for i in rng.integers(len(actual), size=2))
         new = other.group() if rng.random() < 0.5 else WORDS[int(rng.integers(len(WORDS)))]
         text = text[: old.start()] + new + text[old.end() :]
     return text

@@ -73,14 +73,17 @@ class Original:
 def originals() -> tuple[Original, ...]:
     """A file for each operator, float and int8, and files with graphs for all shapes."""
     fixed, *free = saved_files.originals()
-    found = []
+    collected = []
     for is_int8, cases in ((False, FLOAT), (True, INT8)):
         for make in cases.values():
             kit = Kit(0, is_int8)
             text = print_with_arrays(kit.graph(make(kit)), MOST_WRITTEN)
             if "ArrayMark" not in text:
-                found.append(Original(fixed, ((text, {}, {}),), 0, {}))
-    return (*found, *(o for members in free for o in general_originals(members) for _ in range(3)))
+                collected.append(Original(fixed, ((text, {}, {}),), 0, {}))
+    return (
+        *collected,
+        *(o for members in free for o in general_originals(members) for _ in range(3)),
+    )
 
 
 def general_originals(members: Mapping[str, bytes]) -> list[Original]:
@@ -150,9 +153,9 @@ def with_conditions(original: Original, rng: np.random.Generator) -> Original:
 def packed(members: Mapping[str, bytes], texts: Sequence[StoredText]) -> bytes:
     """A file with these texts and their arrays."""
     manifest, store = json.loads(members[archives.MANIFEST]), ArrayStore()
-    numbers = [[store.number_of(array) for array in found.values()] for _, found, _ in texts]
-    scales = sorted({store.number_of(a) for _, _, found in texts for a in found.values()})
-    names = [[*found] for _, found, _ in texts]
+    numbers = [[store.number_of(array) for array in value.values()] for _, value, _ in texts]
+    scales = sorted({store.number_of(a) for _, _, value in texts for a in value.values()})
+    names = [[*value] for _, value, _ in texts]
     cases = len(manifest["cases"])
     manifest |= {"constants": names[0], "cases": names[1 : 1 + cases]}
     manifest |= {archives.GENERAL: names[1 + cases :], "arrays": numbers, "scales": scales}

@@ -88,12 +88,12 @@ def integers(graph: Graph) -> Iterator[tuple[str, bool]]:
 
 def readers(model: onnx.ModelProto) -> Mapping[str, set[str]]:
     """Initializer -> the operators that read it."""
-    found: dict[str, set[str]] = {tensor.name: set() for tensor in model.graph.initializer}
+    actual: dict[str, set[str]] = {tensor.name: set() for tensor in model.graph.initializer}
     for node in all_nodes(model.graph.node):
         for name in node.input:
-            if name in found:
-                found[name].add(node.op_type)
-    return found
+            if name in actual:
+                actual[name].add(node.op_type)
+    return actual
 
 
 def stored(model: onnx.ModelProto, graph: Graph, names: Set[str]) -> set[str]:
@@ -127,7 +127,7 @@ def left_out(model: onnx.ModelProto, chosen: Set[str], usual: Graph, only: Graph
     """Weights of chosen products that are integers without the option alone, and of other operators
     that are integers with it."""
     kinds = readers(model)
-    mine = {name for name, own in kinds.items() if own and own <= chosen & PRODUCTS}
+    mine = {name for name, item in kinds.items() if item and item <= chosen & PRODUCTS}
     if lost := stored(model, usual, mine) - stored(model, only, mine):
         return f"op_types_to_quantize={sorted(chosen)} leaves out {sorted(lost)}"
     chosen_whole = {  # an operator with subgraphs stands for all that is in them
@@ -137,7 +137,7 @@ def left_out(model: onnx.ModelProto, chosen: Set[str], usual: Graph, only: Graph
         for inner in all_nodes([node])
         for name in inner.input
     }
-    others = {name for name, own in kinds.items() if own and own <= PRODUCTS - chosen}
+    others = {name for name, item in kinds.items() if item and item <= PRODUCTS - chosen}
     others -= chosen_whole
     if more := stored(model, only, others):
         return f"op_types_to_quantize={sorted(chosen)} takes {sorted(more)}, too"

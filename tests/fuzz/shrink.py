@@ -32,10 +32,10 @@ def candidates(case: Case) -> Iterator[Case]:
             if position + 1 < len(case.model.graph.node) or len(case.model.graph.output) > 1:
                 yield reduced(case, case.model.graph.node[: position + 1], [known[name]], [])
     for node in case.model.graph.node[:-1]:
-        rest = [n for n in case.model.graph.node if n is not node]
+        remaining = [n for n in case.model.graph.node if n is not node]
         fed = [known[name] for name in node.output if name]
         try:
-            smaller = reduced(case, rest, list(case.model.graph.output), fed)
+            smaller = reduced(case, remaining, list(case.model.graph.output), fed)
         except failures():  # a value that onnxruntime left out, because nothing reads it
             continue
         yield smaller
@@ -80,8 +80,8 @@ def with_values(case: Case, fed: list[onnx.ValueInfoProto], names: set[str]) -> 
         return tuple({n: s[n] for n in names} for s in case.samples)
     values = computed(case, [v.name for v in fed])
     return tuple(
-        {name: own.get(name, sample.get(name)) for name in names}
-        for own, sample in zip(values, case.samples, strict=True)
+        {name: item.get(name, sample.get(name)) for name in names}
+        for item, sample in zip(values, case.samples, strict=True)
     )
 
 

@@ -177,10 +177,10 @@ def change_attribute(rng: Random, lines: list[str], symbols: Sequence[str]) -> N
 
 def change_leaf(rng: Random, lines: list[str], symbols: Sequence[str]) -> None:
     """A number or a word inside of an argument replaced."""
-    found = [(n, line) for n, line in nodes_of(lines) if line.arguments]
-    if not found:
+    actual = [(n, line) for n, line in nodes_of(lines) if line.arguments]
+    if not actual:
         return
-    number, line = pick(rng, found)
+    number, line = pick(rng, actual)
     key = str(pick(rng, [*line.arguments]))
     tree = ast.parse(line.arguments[key], mode="eval")
     leaves = [leaf for leaf in ast.walk(tree) if isinstance(leaf, ast.Constant)]
@@ -224,10 +224,10 @@ def changed_expression(rng: Random, text: str) -> str:
 
 def change_operand(rng: Random, lines: list[str], symbols: Sequence[str]) -> None:
     """A node reads another one, or an optional operand is left out."""
-    found = [(n, line) for n, line in nodes_of(lines) if OPS.get(line.op) and operands_of(line)]
-    if not found:
+    actual = [(n, line) for n, line in nodes_of(lines) if OPS.get(line.op) and operands_of(line)]
+    if not actual:
         return
-    number, line = pick(rng, found)
+    number, line = pick(rng, actual)
     key = str(pick(rng, operands_of(line)))
     names = names_above(lines, number, line.indent)
     if not names or rng.random() < 0.1:
@@ -327,10 +327,10 @@ def change(rng: Random, lines: list[str], symbols: Sequence[str]) -> None:
 
 def conditions(rng: Random, old: Sequence[str], symbols: Sequence[str]) -> list[str]:
     """The conditions of a graph for all shapes, one left out, replaced or added."""
-    found, how = list(old), rng.random()
-    if found and how < 0.7:
-        del found[int(rng.integers(len(found)))]
+    actual, how = list(old), rng.random()
+    if actual and how < 0.7:
+        del actual[int(rng.integers(len(actual)))]
     if how > 0.3:
         relation = pick(rng, (">=", "==", "!=", ">", "<"))
-        found.append(f"{size(rng, symbols)[1:-1]} {relation} 0")
-    return found
+        actual.append(f"{size(rng, symbols)[1:-1]} {relation} 0")
+    return actual

@@ -36,13 +36,13 @@ class Line:
         indent, name, kind, op, inside = match.groups()
         tree = ast.parse(f"f({inside})", mode="eval").body
         assert isinstance(tree, ast.Call)
-        found = {str(k.arg): ast.unparse(k.value) for k in tree.keywords}
-        return Line(indent, name, kind, op, found)
+        actual = {str(k.arg): ast.unparse(k.value) for k in tree.keywords}
+        return Line(indent, name, kind, op, actual)
 
     def with_argument(self, key: str, source: str | None) -> Line:
         """The line with another source of an argument, without it if that is None."""
-        found = {k: v for k, v in self.arguments.items() if k != key}
-        return replace(self, arguments=found if source is None else {**found, key: source})
+        actual = {k: v for k, v in self.arguments.items() if k != key}
+        return replace(self, arguments=actual if source is None else {**actual, key: source})
 
     def __str__(self) -> str:
         inside = ", ".join(f"{key}={source}" for key, source in self.arguments.items())
@@ -84,30 +84,30 @@ def repaired(
 
     Raises whatever reading raises but for the errors that it documents.
     """
-    reader, found, last = RepairingReader(constants, scales, sizes), Repaired(lines[:1]), ""
+    reader, actual, last = RepairingReader(constants, scales, sizes), Repaired(lines[:1]), ""
     for text in lines[1:]:
         try:
             reader.read(text)
         except (ValueError, RecursionError):
-            found.refused += 1
+            actual.refused += 1
             continue
         match = NODE.fullmatch(text)
         if match is not None:
             kind = innermost(reader, match[1]).last_kind
             text = f"{text[: match.start(3)]}{kind}{text[match.end(3) :]}"
             last = last if match[1] else match[2]
-        found.lines.append(text)
+        actual.lines.append(text)
     if last and not reader.outputs:
-        found.lines.append(f"output 'last' = {last}")
-        reader.read(found.lines[-1])
+        actual.lines.append(f"output 'last' = {last}")
+        reader.read(actual.lines[-1])
     if reader.outputs:
         graph = reader.graph()
         try:
             graph.verify()
         except QuantglowError:
-            return found
-        found.graph = graph
-    return found
+            return actual
+        actual.graph = graph
+    return actual
 
 
 def innermost(reader: GraphReader, indent: str) -> RepairingReader:

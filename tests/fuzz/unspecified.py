@@ -242,14 +242,14 @@ def unspecified_outputs(
 ) -> frozenset[str]:
     """The outputs that depend on an open result."""
     values = operands(model, feeds, run)
-    found: set[str] = set()
+    actual: set[str] = set()
     for node in model.graph.node:
         is_open = node.op_type in open_results and open_results[node.op_type](
             *(values[name] for name in node.input if name)
         )
-        if is_open or not found.isdisjoint(read_by(node)):
-            found.update(node.output)
-    return frozenset(found.intersection(output.name for output in model.graph.output))
+        if is_open or not actual.isdisjoint(read_by(node)):
+            actual.update(node.output)
+    return frozenset(actual.intersection(output.name for output in model.graph.output))
 
 
 def operands(model: onnx.ModelProto, feeds: Feeds, run: Run) -> dict[str, Values]:

@@ -96,13 +96,13 @@ def loops(
         values.append(STEPS[name](b, draw(st.sampled_from(values)), draw(st.sampled_from(values))))
     if depth == 0 and draw(st.booleans()):
         inside = values[-3:]
-        made = loops(draw, b, inside, 2, depth + 1)
-        values += [x for x in made if x.type == f32(ROWS, COLUMNS)]
-        values += [cut(b, x, 0, 1, axis=0) for x in made if x.type.rank == 3]
+        built = loops(draw, b, inside, 2, depth + 1)
+        values += [x for x in built if x.type == f32(ROWS, COLUMNS)]
+        values += [cut(b, x, 0, 1, axis=0) for x in built if x.type.rank == 3]
         values = [x if x.type.rank == 2 else b.reshape(x, ROWS, COLUMNS) for x in values]
     ends = [draw(st.sampled_from(values)) for _ in range(len(carried) + draw(st.integers(0, 2)))]
     body = Graph(inputs, tuple((node.name, node) for node in ends))
-    wanted = draw(st.lists(st.integers(0, len(ends) - 1), min_size=1, unique=True))
+    expected = draw(st.lists(st.integers(0, len(ends) - 1), min_size=1, unique=True))
     return [
         Loop(
             name=b.name("loop"),
@@ -113,7 +113,7 @@ def loops(
             trips=trips,
             output=number,
         )
-        for number in wanted
+        for number in expected
     ]
 
 
@@ -123,10 +123,10 @@ def loop_graphs(draw: st.DrawFn) -> Graph:
     b = Builder(draw(st.integers(0, 2**16)))
     x, y = b.input(ROWS, COLUMNS), b.input(ROWS, COLUMNS)
     known: list[Node] = [x, b.make(Tanh, x=y), b.gemm(y, COLUMNS)]
-    made = loops(draw, b, known, draw(st.integers(1, 5)))
-    stacked = [node for node in made if node.type.rank == 3]
+    built = loops(draw, b, known, draw(st.integers(1, 5)))
+    stacked = [node for node in built if node.type.rank == 3]
     if stacked and draw(st.booleans()):
         parts = (stacked[0], b.make(Abs, x=stacked[-1]))
-        made.append(b.make(Concat, parts=parts, axis=draw(st.integers(0, 2))))
-    made += [b.make(Tanh, x=node) for node in made[:1]]
-    return b.graph(*made)
+        built.append(b.make(Concat, parts=parts, axis=draw(st.integers(0, 2))))
+    built += [b.make(Tanh, x=node) for node in built[:1]]
+    return b.graph(*built)

@@ -21,17 +21,17 @@ each_text = pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.nam
 
 @each_text
 def test_a_pass_gives_its_golden_text(path: Path, request: pytest.FixtureRequest) -> None:
-    found = run(path).text()
+    actual = run(path).text()
     if request.config.getoption("--update-golden"):
-        path.write_text(found, encoding="utf-8")
-    assert found == path.read_text(encoding="utf-8")
+        path.write_text(actual, encoding="utf-8")
+    assert actual == path.read_text(encoding="utf-8")
 
 
 @each_text
 def test_a_pass_keeps_what_its_golden_text_computes(path: Path) -> None:
-    found = run(path)
-    feeds = feeds_of(found.before)
-    assert_equal_values(outputs(found.after, feeds), outputs(found.before, feeds))
+    results = run(path)
+    feeds = feeds_of(results.before)
+    assert_equal_values(outputs(results.after, feeds), outputs(results.before, feeds))
 
 
 def feeds_of(ir: Graph | Program) -> dict[str, Array]:

@@ -55,16 +55,16 @@ def general(
     )
 
     def graph_at(case: Case) -> Graph:
-        found: dict[str, int] = {}
+        actual: dict[str, int] = {}
         for name, shape in case.shapes:
             for dim, size in zip(dims[name], shape, strict=True):
-                found.setdefault(str(dim), size)
-        return make({name: found[name] for name in hint})
+                actual.setdefault(str(dim), size)
+        return make({name: actual[name] for name in hint})
 
     compiler = Compiler(target, threads)
-    made = general_program(signature, Case.of(shapes), graph_at, compiler, caution=caution)
-    assert made is not None
-    return replace(made, source=replace(made.source, claimed_batch=None))
+    built = general_program(signature, Case.of(shapes), graph_at, compiler, caution=caution)
+    assert built is not None
+    return replace(built, source=replace(built.source, claimed_batch=None))
 
 
 def assert_serves(
@@ -78,8 +78,8 @@ def assert_serves(
     """The program made at ``hint`` serves all ``others``, with the bytes of their own programs."""
     program = general(make, hint, target, threads, caution)
     loaded = replace(program.loaded, arenas=Arenas(guarded_bytes))
-    found = program.lowered.guards.recorded.items()
-    fixed = [f"{g} ({place})" for g, place in found if g.relation is Relation.EQUAL]
+    pairs = program.lowered.guards.recorded.items()
+    fixed = [f"{g} ({place})" for g, place in pairs if g.relation is Relation.EQUAL]
     assert not fixed, fixed
     random = np.random.default_rng(0)
     for sizes in (hint, *others):
@@ -90,8 +90,8 @@ def assert_serves(
         served = LlvmExecutable.of(loaded, values)
         outputs = [guarded(array, at_end=True) for array in served.new_outputs()]
         inputs = {name: guarded(array, at_end=True) for name, array in feeds.items()}
-        found, expected = served.run(inputs, outputs), on_llvm(graph, feeds, target, threads)
-        for one, other in zip(found, expected, strict=True):
+        pairs, expected = served.run(inputs, outputs), on_llvm(graph, feeds, target, threads)
+        for one, other in zip(pairs, expected, strict=True):
             assert one.shape == other.shape and one.tobytes() == other.tobytes(), sizes
 
 
@@ -102,8 +102,8 @@ def guarded_bytes(nbytes: int) -> np.ndarray:
 
 def not_held(program: GeneralProgram, sizes: Sizes) -> list[str]:
     """The guards that do not hold, with the places that needed them."""
-    found = program.lowered.guards.recorded.items()
-    return [f"{guard} ({place})" for guard, place in found if not guard.holds(sizes)]
+    pairs = program.lowered.guards.recorded.items()
+    return [f"{guard} ({place})" for guard, place in pairs if not guard.holds(sizes)]
 
 
 def drawn(kind, random: np.random.Generator) -> np.ndarray:

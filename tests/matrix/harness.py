@@ -84,8 +84,8 @@ def assert_targets_agree(
     for target in ("native", *TARGETS):
         executable = compile_program(program, plan, resolve(target))
         runs = {"whole": executable.run(feeds), "split": run_backwards(executable, feeds)}
-        for how, found in runs.items():
-            for want, got in zip(expected, found, strict=True):
+        for how, value in runs.items():
+            for want, got in zip(expected, value, strict=True):
                 assert_equal_or_close(got, want, rtol, f"{target}, {how}")
 
 

@@ -68,9 +68,9 @@ class Case:
         arrays = zip(self.model.graph.input, self.inputs, strict=True)
         return {v.name: a.astype(types[v.name]) for v, a in arrays if v.name in types}
 
-    def check(self, found: Sequence[Array]) -> None:
-        """Raise ``AssertionError`` unless ``found`` are the expected outputs."""
-        for got, want in zip(found, self.outputs, strict=True):
+    def check(self, actual: Sequence[Array]) -> None:
+        """Raise ``AssertionError`` unless ``actual`` are the expected outputs."""
+        for got, want in zip(actual, self.outputs, strict=True):
             rtol = LOW_PRECISION.get(want.dtype.name, 1e-4)
             if got.dtype == np.float32:
                 want = want.astype(np.float32)
@@ -81,7 +81,7 @@ class Case:
 
 def node_cases(op_type: str) -> list[Case]:
     """The cases of an operator alone, in ONNX's own domain, whose tensors a graph holds."""
-    alone = [case for case in made() if [n.op_type for n in nodes_of(case)] == [op_type]]
+    alone = [case for case in build_cases() if [n.op_type for n in nodes_of(case)] == [op_type]]
     return [Case(case.name, case.model, *arrays_of(case)) for case in alone if is_held(case)]
 
 
@@ -90,7 +90,7 @@ def nodes_of(case: TestCase) -> Sequence[onnx.NodeProto]:
 
 
 @cache
-def made() -> list[TestCase]:
+def build_cases() -> list[TestCase]:
     """The cases that ONNX makes, without pools over windows, which it sums in Python for
     seconds.
     """

@@ -14,6 +14,7 @@ from quantglow.ir.types import DType, ElementType, QuantParams
 from tests.generators.quantized_graphs.convolutions import element, tensor
 from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
+from tests.support.combinations import covering
 
 HINT = {"N": 2, "H": 21, "W": 38}
 OTHERS = [
@@ -70,15 +71,14 @@ def depthwise(
     return make
 
 
-@pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("dtype", [DType.F32, DType.I8])
+@pytest.mark.parametrize(
+    ("dtype", "case", "target"), covering([DType.F32, DType.I8], CASES, TARGETS), ids=str
+)
 def test_depthwise(dtype: DType, case: tuple, target: str) -> None:
     assert_serves(depthwise(dtype, *case), HINT, OTHERS, resolve(target))
 
 
-@pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.parametrize("dtype", [DType.F32, DType.I8, DType.I16])
+@pytest.mark.parametrize(("dtype", "target"), covering([DType.F32, DType.I8, DType.I16], TARGETS))
 def test_residuals(dtype: DType, target: str) -> None:
     for case in (CASES[0], CASES[4]):
         assert_serves(depthwise(dtype, *case, residual=True), HINT, OTHERS, resolve(target))

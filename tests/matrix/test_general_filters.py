@@ -9,6 +9,7 @@ from quantglow.ir.graph.graph import Graph
 from tests.generators.float_graphs.filters import bank, three_taps, transform
 from tests.matrix.general import LEVELS, Sizes, assert_serves
 from tests.matrix.harness import TARGETS, assert_agree
+from tests.support.combinations import covering
 from tests.support.feeds import feeds_of
 
 OTHERS = [{"N": n, "W": w} for n, w in ((4, 5), (3, 16), (11, 7), (5, 30))]
@@ -31,9 +32,14 @@ def rows_of_any_width(sizes: Sizes) -> Graph:
     return three_taps(sizes["N"], sizes["W"], (49, 64), (1, 1))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("target", ["native", *TARGETS])
-@pytest.mark.parametrize("make", [bank_of_sines, long_bank, rows_of_four, rows_of_any_width])
+@pytest.mark.parametrize(
+    ("make", "target", "threads"),
+    covering(
+        [bank_of_sines, long_bank, rows_of_four, rows_of_any_width],
+        ["native", *TARGETS],
+        [1, 2, 3],
+    ),
+)
 def test_the_interpreter_agrees(make, target: str, threads: int) -> None:
     graph = make({"N": 5, "W": 11})
     assert_agree(graph, feeds_of(graph), target, threads)

@@ -41,11 +41,11 @@ def scatter(sizes: Sizes) -> Graph:
     b = Builder()
     x, updates = b.input(ROWS, sizes["T"]), b.input(sizes["N"], sizes["T"])
     at = indices(sizes["N"])
-    made = [
+    built = [
         (name, b.make(Scatter, x=x, indices=at, updates=updates, reduction=name))
         for name in ("none", "add", "max")
     ]
-    return Graph((x, updates, at), tuple(made))
+    return Graph((x, updates, at), tuple(built))
 
 
 def top_k(sizes: Sizes) -> Graph:
@@ -65,9 +65,9 @@ def test_an_index_that_is_out_of_range_at_one_shape_is_named_with_the_length(rea
     feeds = {"input1": np.zeros((reached, 8), np.float32), "indices": np.array([3, reached])}
     values = program.values_at(Case.fitting(feeds))
     assert values is not None
-    found = LlvmExecutable.of(program.loaded, values)
+    actual = LlvmExecutable.of(program.loaded, values)
     with pytest.raises(OutOfRangeError, match=f"index {reached} .* length {reached}"):
-        found.run(feeds)
+        actual.run(feeds)
 
 
 @pytest.mark.parametrize("target", LEVELS)

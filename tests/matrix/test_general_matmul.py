@@ -11,8 +11,9 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.graph.node import Input
 from quantglow.ir.ops import MatMul, Transpose
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
-from tests.matrix.general import LEVELS, Sizes, assert_serves
+from tests.matrix.general import Sizes, assert_serves
 from tests.matrix.harness import TARGETS
+from tests.support.combinations import covering
 
 LARGE = {"N": 3, "T": 37}
 LARGER = [
@@ -57,11 +58,9 @@ KINDS = ("scores", "keys", "weighted", "next scores", "next keys", "next weighte
 TYPES = ((DType.F32, None), (DType.I8, DType.I8), (DType.I8, None), (DType.I16, None))
 
 
-@pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.parametrize(("dtype", "result"), TYPES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_products(kind: str, dtype: DType, result: DType | None, target: str) -> None:
-    make = partial(product, kind, dtype, result)
+@pytest.mark.parametrize(("kind", "types", "target"), covering(KINDS, TYPES, TARGETS))
+def test_products(kind: str, types: tuple[DType, DType | None], target: str) -> None:
+    make = partial(product, kind, *types)
     assert_serves(make, LARGE, LARGER, resolve(target))
     assert_serves(make, SMALL, SMALLER, resolve(target))
 

@@ -17,6 +17,7 @@ from quantglow.runtime.shapes.general import GeneralProgram, general_program, pl
 from quantglow.runtime.shapes.general_programs import HALVINGS
 from quantglow.support.errors import QuantglowError
 from tests.matrix import node_cases
+from tests.support.combinations import mark_slow
 from tests.support.free_dimensions import RESIZES, bytes_of, freed, resized
 
 NAMES = """
@@ -28,19 +29,24 @@ ReduceMax ReduceMean ReduceProd Reshape Resize ReverseSequence RotaryEmbedding S
 ScatterElements ScatterND Shape Sin Slice Softmax SoftmaxCrossEntropyLoss SpaceToDepth Split
 Squeeze Sum TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where
 """
-QUICK = {"Attention", "Gather", "MatMul", "Reshape", "Slice"}
+QUICK = {"Gather", "MatMul", "Reshape", "Slice"}
 
 
 @pytest.mark.parametrize("are_shared", [True, False])
-@pytest.mark.parametrize(
-    "operator",
-    [pytest.param(o, marks=[] if o in QUICK else [pytest.mark.slow]) for o in NAMES.split()],
-)
+@pytest.mark.parametrize("operator", mark_slow(NAMES.split(), QUICK))
 def test_one_program_computes_what_a_program_for_each_shape_does(
     operator: str, are_shared: bool
 ) -> None:
     results = [serves(case, are_shared) for case in node_cases.node_cases(operator)]
     assert any(results)
+
+
+@pytest.mark.parametrize("are_shared", [True, False])
+def test_one_program_computes_what_a_program_for_each_shape_of_some_attentions_does(
+    are_shared: bool,
+) -> None:
+    """A few of the many cases of Attention, all of which are slow."""
+    assert any(serves(case, are_shared) for case in node_cases.node_cases("Attention")[::20])
 
 
 def serves(case: node_cases.Case, are_shared: bool) -> bool:
@@ -61,7 +67,7 @@ def serves(case: node_cases.Case, are_shared: bool) -> bool:
         port.name: arrays[port.name].astype(port.dtype.numpy) for port in models.signature.inputs
     }
     # Programs that are made when others do not serve have smaller tiles.
-    program = made(models, Case.fitting(operands), caution=len(case.name) % 4 * HALVINGS)
+    program = build_general(models, Case.fitting(operands), caution=len(case.name) % 4 * HALVINGS)
     if program is None:
         return False
     for resize in RESIZES:
@@ -70,8 +76,8 @@ def serves(case: node_cases.Case, are_shared: bool) -> bool:
         assert values is not None or resize is not RESIZES[0]
         if values is not None:
             served = LlvmExecutable.of(program.loaded, values).run(feeds)
-            own = models.compiler.compile(models.graph_at(Case.fitting(feeds)))
-            assert bytes_of(served) == bytes_of(own.executable.run(feeds)), (case.name, values)
+            ours = models.compiler.compile(models.graph_at(Case.fitting(feeds)))
+            assert bytes_of(served) == bytes_of(ours.executable.run(feeds)), (case.name, values)
             assert bytes_of(read_again(program, values).run(feeds)) == bytes_of(served)
     return True
 
@@ -82,7 +88,7 @@ def read_again(program: GeneralProgram, values: Values) -> LlvmExecutable:
     return LlvmExecutable.of(again.loaded, values)
 
 
-def made(models: FreeShapes, hint: Case, caution: int) -> GeneralProgram | None:
+def build_general(models: FreeShapes, hint: Case, caution: int) -> GeneralProgram | None:
     try:
         return general_program(
             models.signature, hint, models.graph_at, models.compiler, caution=caution

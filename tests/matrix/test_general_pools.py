@@ -9,8 +9,9 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.ir.ops import AveragePool, MaxPool
 from quantglow.ir.types import DType, ElementType
 from tests.generators.quantized_graphs.convolutions import element, tensor
-from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
+from tests.matrix.general import Make, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
+from tests.support.combinations import covering
 
 HINT = {"N": 2, "H": 21, "W": 38}
 OTHERS = [
@@ -42,17 +43,17 @@ def pool(op: type, case: tuple, integer: bool, **fields: object) -> Make:
     return make
 
 
-@pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.parametrize("integer", [False, True])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    ("case", "integer", "target"), covering(CASES, [False, True], TARGETS), ids=str
+)
 def test_maximum(case: tuple, integer: bool, target: str) -> None:
     others = OTHERS if case[4] == (1, 1) else OTHERS[1:]
     assert_serves(pool(MaxPool, case, integer), HINT, others, resolve(target))
 
 
-@pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.parametrize("integer", [False, True])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    ("case", "integer", "target"), covering(CASES, [False, True], TARGETS), ids=str
+)
 def test_average(case: tuple, integer: bool, target: str) -> None:
     others = OTHERS if case[4] == (1, 1) else OTHERS[1:]
     out = element(DType.I8, 0.07, 9) if integer else None

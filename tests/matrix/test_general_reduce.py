@@ -12,6 +12,7 @@ from quantglow.ir.types import DType, ElementType
 from tests.generators.quantized_graphs.convolutions import element, tensor
 from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
+from tests.support.combinations import covering
 
 HINT = {"N": 3, "H": 11, "W": 38}
 OTHERS = [
@@ -35,9 +36,9 @@ def reduction(op: type[Node], axes: tuple[int, ...], channels: int, integer: boo
     return make
 
 
-@pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.parametrize("integer", [False, True])
-@pytest.mark.parametrize("axes", AXES, ids=str)
+@pytest.mark.parametrize(
+    ("axes", "integer", "target"), covering(AXES, [False, True], TARGETS), ids=str
+)
 def test_mean(axes: tuple[int, ...], integer: bool, target: str) -> None:
     for channels in CHANNELS:
         make = reduction(ReduceMean, axes, channels, integer)

@@ -11,6 +11,7 @@ from quantglow.ir.types import DType, ElementType
 from tests.generators.quantized_graphs.convolutions import element, tensor
 from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS
+from tests.support.combinations import covering
 
 HINT = {"N": 2, "H": 5, "W": 18}
 OTHERS = [{"N": n, "H": h, "W": w} for n, h, w in ((3, 2, 3), (2, 6, 17), (4, 9, 33), (2, 4, 129))]
@@ -30,9 +31,9 @@ def resize(channels: int, factors: tuple[int, int], integer: bool, **fields: str
     return make
 
 
-@pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.parametrize("integer", [False, True])
-@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize(
+    ("coordinates", "integer", "target"), covering([*COORDINATES], [False, True], TARGETS)
+)
 def test_linear(coordinates: str, integer: bool, target: str) -> None:
     make = resize(24, (2, 3), integer, mode="linear", coordinates=coordinates)
     assert_serves(make, HINT, OTHERS, resolve(target))

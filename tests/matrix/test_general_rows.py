@@ -22,9 +22,10 @@ from quantglow.ir.ops import (
     Transpose,
 )
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
-from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
+from tests.matrix.general import Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS
 from tests.support.builder import Builder
+from tests.support.combinations import covering
 
 HINT = {"N": 3, "T": 37}
 OTHERS = [
@@ -61,10 +62,10 @@ def normalization(sizes: Sizes) -> Graph:
     """Rows of a fixed length; their number is free."""
     b = Builder()
     x, y = (b.input(sizes["N"], sizes["T"], 384) for _ in range(2))
-    made = b.make(
+    built = b.make(
         LayerNormalization, x=b.make(Add, x=x, y=y), gamma=b.drawn(384), beta=b.drawn(384)
     )
-    return b.graph(made)
+    return b.graph(built)
 
 
 def byte_normalization(sizes: Sizes) -> Graph:
@@ -77,11 +78,11 @@ def row_parts(sizes: Sizes) -> Graph:
     b = Builder()
     x, y = b.input(sizes["N"], sizes["T"], 24), b.input(sizes["N"], 24, sizes["T"])
     scale, shift = b.input(24), b.input(sizes["T"])
-    made: list[Node] = []
+    recorded: list[Node] = []
     for value, factor in ((x, scale), (y, shift)):
         factors = b.make(Sigmoid, x=b.make(Exp, x=factor))
-        made.append(b.make(Sigmoid, x=b.make(Mul, x=value, y=factors)))
-    return b.graph(*made)
+        recorded.append(b.make(Sigmoid, x=b.make(Mul, x=value, y=factors)))
+    return b.graph(*recorded)
 
 
 def byte_sums(sizes: Sizes) -> Graph:
@@ -99,8 +100,7 @@ def planes(sizes: Sizes) -> Graph:
 MAKERS = (softmax, byte_softmax, normalization, byte_normalization, row_parts, byte_sums, planes)
 
 
-@pytest.mark.parametrize("target", LEVELS)
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(("make", "target"), covering(MAKERS, TARGETS))
 def test_rows(make: Make, target: str) -> None:
     assert_serves(make, HINT, OTHERS, resolve(target))
 

@@ -58,6 +58,6 @@ def assert_joined(compiled: Any, calls: list[dict[str, Array]], expected: list[A
         return  # calls of this model are never joined
     with queue:
         for _ in range(2):
-            for future, wanted in zip(map(queue.submit, calls), expected, strict=True):
-                for found, own in zip(future.result(60), wanted, strict=True):
-                    np.testing.assert_allclose(found, own, rtol=1e-5, atol=1e-5, strict=True)
+            for future, reference in zip(map(queue.submit, calls), expected, strict=True):
+                for value, item in zip(future.result(60), reference, strict=True):
+                    np.testing.assert_allclose(value, item, rtol=1e-5, atol=1e-5, strict=True)

@@ -64,10 +64,10 @@ def test_tuned_integers_are_those_of_the_interpreter(
     data: st.DataObject, case: Case, level: str
 ) -> None:
     graph, feeds = integers(case)
-    found = tasks(graph, resolve(level))
-    assume(found)
-    choice = data.draw(st.sampled_from(found[0].choices))
-    target = tuned(resolve(level), found[0], choice)
+    task_list = tasks(graph, resolve(level))
+    assume(task_list)
+    choice = data.draw(st.sampled_from(task_list[0].choices))
+    target = tuned(resolve(level), task_list[0], choice)
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
@@ -82,11 +82,11 @@ def test_tuned_floats_are_those_of_the_default_bit_for_bit(
 def assert_same_bits(
     data: st.DataObject, graph: Graph, feeds: dict[str, np.ndarray], level: str
 ) -> None:
-    found = tasks(graph, resolve(level))
-    assume(found)
-    choice = data.draw(st.sampled_from(found[0].choices))
+    task_list = tasks(graph, resolve(level))
+    assume(task_list)
+    choice = data.draw(st.sampled_from(task_list[0].choices))
     expected = on_llvm(graph, feeds, level)
-    results = on_llvm(graph, feeds, tuned(resolve(level), found[0], choice))
+    results = on_llvm(graph, feeds, tuned(resolve(level), task_list[0], choice))
     for one, other in zip(results, expected, strict=True):
         assert one.tobytes() == other.tobytes()
 

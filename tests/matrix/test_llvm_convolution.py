@@ -32,7 +32,7 @@ from tests.generators.quantized_graphs.convolutions import (
 )
 from tests.generators.values import activations
 from tests.matrix.harness import TARGETS, assert_agree, planned, run_backwards
-from tests.support.combinations import covering
+from tests.support.combinations import covering, mark_slow
 from tests.support.effort import expensive, moderate
 from tests.support.feeds import feeds_of
 
@@ -64,7 +64,7 @@ def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> No
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
+@pytest.mark.parametrize("target", mark_slow(["native", *TARGETS], TARGETS[::2]))
 @expensive
 @given(case=st.one_of(cases(), cases(depthwise=True)))
 def test_items_of_a_convolution_need_each_other_not(target: str, case: Case) -> None:
@@ -93,8 +93,10 @@ def depthwise_case(kernel: tuple[int, int], channels: int, stride: int) -> Case:
     )
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
-@pytest.mark.parametrize(("stride", "channels"), covering([1, 2], [15, 16, 17, 32, 33, 48, 49, 65]))
+@pytest.mark.parametrize(
+    ("stride", "channels", "target"),
+    covering([1, 2], [15, 16, 17, 32, 33, 48, 49, 65], ["native", *TARGETS]),
+)
 def test_large_depthwise_windows_equal_the_interpreter(
     target: str, channels: int, stride: int
 ) -> None:
@@ -112,9 +114,9 @@ def test_large_depthwise_windows_equal_the_interpreter(
         assert_agree(*integers(case), target, threads=1 + channels % 2)
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
 @pytest.mark.parametrize(
-    ("kernel", "channels", "stride"), covering([(11, 10), (13, 7), (3, 31)], [3, 16, 37], [1, 2])
+    ("kernel", "channels", "stride", "target"),
+    covering([(11, 10), (13, 7), (3, 31)], [3, 16, 37], [1, 2], ["native", *TARGETS]),
 )
 def test_depthwise_windows_of_many_taps_equal_the_interpreter(
     target: str, kernel: tuple[int, int], channels: int, stride: int
@@ -125,12 +127,15 @@ def test_depthwise_windows_of_many_taps_equal_the_interpreter(
     assert_agree(*floats(case), target, threads=1 + stride % 2)
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
-@pytest.mark.parametrize(("size", "dilations"), [((17, 33), (12, 24)), ((40, 16), (6, 12))])
+@pytest.mark.parametrize(
+    ("window", "target"),
+    covering([((17, 33), (12, 24)), ((40, 16), (6, 12))], ["native", *TARGETS]),
+)
 def test_wide_dilations_equal_the_interpreter(
-    target: str, size: tuple[int, int], dilations: tuple[int, int]
+    target: str, window: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
     """Pieces of the image have the taps that see it."""
+    size, dilations = window
     for channels, residual in ((5, False), (32, True)):
         case = replace(
             depthwise_case((3, 3), channels, 1),
@@ -179,10 +184,9 @@ def test_pixels_that_share_a_vector_equal_the_interpreter(
         assert_agree(graph, feeds, target, threads=1 + channels % 2)
 
 
-@pytest.mark.parametrize("target", ["native", *TARGETS])
 @pytest.mark.parametrize(
-    ("stride", "window"),
-    covering([1, 2, 3], [(3, (3, 3)), (3, (7, 7)), (1, (2, 5)), (5, (4, 1))]),
+    ("stride", "window", "target"),
+    covering([1, 2, 3], [(3, (3, 3)), (3, (7, 7)), (1, (2, 5)), (5, (4, 1))], ["native", *TARGETS]),
 )
 def test_windows_of_few_channels_equal_the_interpreter(
     target: str, stride: int, window: tuple[int, tuple[int, int]]
@@ -211,7 +215,7 @@ def test_windows_of_few_channels_equal_the_interpreter(
         assert_agree(*integers(case), target, threads=1 + width % 2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(case=cases(wide=True))
 def test_int16_conv_equals_the_interpreter(target: str, case: Case) -> None:
@@ -219,7 +223,7 @@ def test_int16_conv_equals_the_interpreter(target: str, case: Case) -> None:
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[1::2]))
 @moderate
 @given(case=cases(depthwise=True, wide=True))
 def test_int16_depthwise_equals_the_interpreter(target: str, case: Case) -> None:
@@ -227,7 +231,7 @@ def test_int16_depthwise_equals_the_interpreter(target: str, case: Case) -> None
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(case=cases())
 def test_float_conv_is_close_to_the_interpreter(target: str, case: Case) -> None:
@@ -235,7 +239,7 @@ def test_float_conv_is_close_to_the_interpreter(target: str, case: Case) -> None
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[1::2]))
 @moderate
 @given(case=cases(depthwise=True))
 def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) -> None:
@@ -243,7 +247,7 @@ def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) ->
     assert_agree(graph, feeds, target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", mark_slow(TARGETS, TARGETS[::2]))
 @moderate
 @given(
     rows=st.integers(1, 20),

@@ -132,6 +132,6 @@ def test_residuals_of_any_parameters_have_the_same_text() -> None:
     for scale, zero_point in ((0.03, 7), (0.2, -128), (0.001, 0)):
         residual = tensor("r", conv.type.shape, element(DType.I8, scale, zero_point))
         changed = replace(conv, residual=residual)
-        found = Graph((graph.inputs[0], residual), ((name, changed),))
-        texts.add(conv_kernel(found, ICE_LAKE).text())
+        actual = Graph((graph.inputs[0], residual), ((name, changed),))
+        texts.add(conv_kernel(actual, ICE_LAKE).text())
     assert len(texts) == 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,7 +34,7 @@ for name in ROW_FUNCTIONS:
 
 def signatures() -> list[tuple[str, str]]:
     """Every function with every combination of kinds that it takes."""
-    found = []
+    collected = []
     for name, arity in ARITIES.items():
         for kinds in np.ndindex(*(4,) * arity):
             letters = "".join("filb"[k] for k in kinds)
@@ -39,8 +42,15 @@ def signatures() -> list[tuple[str, str]]:
                 result_kind(name, tuple(letters))
             except TypeError:
                 continue
-            found.append((name, letters))
-    return found
+            collected.append((name, letters))
+    return collected
+
+
+def parameters() -> Iterator[Any]:
+    """All of them; slow but the first one of each function."""
+    quick = dict(reversed(signatures()))
+    for name, kinds in signatures():
+        yield pytest.param(name, kinds, marks=() if kinds == quick[name] else pytest.mark.slow)
 
 
 def drawn(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
@@ -82,7 +92,7 @@ def assert_compiles(graph: Graph, seed: int) -> None:
         assert_targets_agree(graph, feeds, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "kinds"), signatures())
+@pytest.mark.parametrize(("name", "kinds"), [*parameters()])
 @expensive
 @given(size=st.sampled_from(CHANNELS), seed=st.integers(0, 999))
 def test_every_function_is_compiled_as_defined(name: str, kinds: str, size: int, seed: int) -> None:

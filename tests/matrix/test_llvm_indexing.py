@@ -67,10 +67,10 @@ def assert_all_refuse(graph: Graph, feeds: dict[str, Array], error: OutOfRangeEr
     program, plan = planned(graph)
     compiled = [compile_program(program, plan, resolve(name), 2) for name in TARGETS]
     for executable in (ReferenceExecutable(program, plan), *compiled, *compiled):
-        with pytest.raises(OutOfRangeError) as found:
+        with pytest.raises(OutOfRangeError) as actual:
             executable.run(feeds)
-        assert (found.value.node, found.value.length) == (error.node, rows)
-        assert found.value.index in outside
+        assert (actual.value.node, actual.value.length) == (error.node, rows)
+        assert actual.value.index in outside
     within = {**feeds, "i": np.zeros_like(indices)}
     for executable in compiled:
         np.testing.assert_array_equal(executable.run(within), interpret(graph, within))

@@ -6,7 +6,8 @@ Shapes lie around vector widths; operands are views of any strides; results lie 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,11 +130,11 @@ def planes(d: Drawing) -> tuple[Node, ...]:
     x = d.input((n, c, h, w), d.element(DType.F32))
     nhwc = d.make(Transpose, x=x, perm=(0, 2, 3, 1))
     quantized = d.make(Quantize, x=nhwc, out=d.element())
-    made = []
+    recorded = []
     for node in (nhwc, quantized):
         widths = (0, 1, 2, 0), (0, 2, 1, 0)
-        made.append(d.make(Pad, x=node, before=widths[0], after=widths[1]))
-    return tuple(made)
+        recorded.append(d.make(Pad, x=node, before=widths[0], after=widths[1]))
+    return tuple(recorded)
 
 
 def moves(d: Drawing) -> tuple[Node, ...]:
@@ -188,11 +189,11 @@ def reductions(d: Drawing) -> tuple[Node, ...]:
     shape = (*(d.number(1, 6) for _ in range(rank - 1)), d.pick(*CHANNELS))
     axes = tuple(sorted(d.draw(st.sets(st.integers(0, rank - 1), min_size=1))))
     x = d.operand(shape)
-    made: list[Node] = [d.make(op, x=x, axes=axes) for op in (ReduceMax, ReduceMin)]
-    made.append(d.make(ReduceMean, x=x, axes=axes, keepdims=False, out=out(d)))
+    built: list[Node] = [d.make(op, x=x, axes=axes) for op in (ReduceMax, ReduceMin)]
+    built.append(d.make(ReduceMean, x=x, axes=axes, keepdims=False, out=out(d)))
     if d.dtype.is_float:
-        made.append(d.make(ReduceSum, x=x, axes=axes))
-    return tuple(made)
+        built.append(d.make(ReduceSum, x=x, axes=axes))
+    return tuple(built)
 
 
 def softmax(d: Drawing) -> tuple[Node, ...]:
@@ -252,10 +253,15 @@ CASES: dict[Case, tuple[DType, ...]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("case", "dtype"),
-    [pytest.param(c, t, id=f"{c.__name__}-{t}") for c, types in CASES.items() for t in types],
-)
+def parameters() -> Iterator[Any]:
+    """Every case with every type; slow but one type for each case, another one for the next."""
+    for number, (case, types) in enumerate(CASES.items()):
+        for dtype in types:
+            marks = () if dtype is types[number % len(types)] else pytest.mark.slow
+            yield pytest.param(case, dtype, id=f"{case.__name__}-{dtype}", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "dtype"), [*parameters()])
 def test_targets_compute_what_the_reference_computes(case: Case, dtype: DType) -> None:
     @settings(expensive, database=None)
     @given(st.data())

@@ -19,7 +19,11 @@ from quantglow.ir.program.program import Alloc, Dealloc
 from quantglow.ir.types import DType, ElementType, QuantParams, TensorType
 from tests.matrix.harness import planned
 from tests.matrix.test_llvm_convolution import Case, cases, integers
+from tests.support.combinations import mark_slow
 from tests.support.effort import moderate
+
+DAILY = {"avx512vnni", "avx2", "dotprod", "rv64gcv", "wasm32", "cortex-m4", "portable"}
+"""A few levels of each family; the others are slow."""
 
 SCALES = (1e-3, 1.0, 1.0, 7.0, 1e9)
 
@@ -69,12 +73,12 @@ def varied_type(rng: np.random.Generator, kind: TensorType) -> TensorType:
     return replace(kind, quant=QuantParams.per_tensor(scale, zero_point))
 
 
-@pytest.mark.parametrize("target", LEVELS)
+@pytest.mark.parametrize("target", mark_slow(LEVELS, DAILY))
 @moderate
 @given(case=st.one_of(cases(wide=True), cases(), cases(depthwise=True)))
 def test_calls_of_one_name_have_one_text(target: str, case: Case) -> None:
     graph, _ = integers(replace(case, in_place=False))
-    found = texts(graph, target)
+    actual = texts(graph, target)
     for seed in range(4):
         for name, text in texts(varied(graph, case.seed + seed), target).items():
-            assert found.setdefault(name, text) == text
+            assert actual.setdefault(name, text) == text

@@ -19,6 +19,7 @@ from tests.generators.quantized_graphs.convolutions import Case, cases, floats, 
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.matrix.harness import assert_agree, planned, run_backwards
 from tests.matrix.plain_ir.translation import FAMILIES, plain
+from tests.support.combinations import covering
 from tests.support.effort import moderate
 from tests.support.feeds import feeds_of
 from tests.support.pinned import NAMES, digest, hashes, pinned
@@ -84,8 +85,7 @@ def test_items_of_a_convolution_need_each_other_not(level: str, case: Case) -> N
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "level"), covering(NAMES, [*SETS.values()]))
 def test_saved_networks_give_the_pinned_integers(name: str, level: str) -> None:
     graph, (seed, expected) = pinned(name), hashes()[name]
     executable = compile_program(*planned(graph, unsigned=False), plain(level))

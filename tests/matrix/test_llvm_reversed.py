@@ -12,12 +12,16 @@ from quantglow.ir.ops import Concat, Elementwise, Slice
 from quantglow.ir.ops.expression import arg, call
 from quantglow.ir.types import DType, ElementType, TensorType
 from tests.matrix.harness import assert_targets_agree, guarded_feeds
+from tests.support.combinations import mark_slow
 from tests.support.effort import moderate
 
 SUMS = {DType.F32: "add", DType.I32: "iadd", DType.I64: "iadd"}
 
 
-@pytest.mark.parametrize("dtype", [DType.F32, DType.I32, DType.I64, DType.I16, DType.BOOL])
+@pytest.mark.parametrize(
+    "dtype",
+    mark_slow([DType.F32, DType.I32, DType.I64, DType.I16, DType.BOOL], {DType.F32, DType.BOOL}),
+)
 @moderate
 @given(rows=st.integers(1, 3), length=st.integers(1, 70), first=st.integers(0, 3))
 def test_backwards(dtype: DType, rows: int, length: int, first: int) -> None:

@@ -88,9 +88,9 @@ def test_normalization_gives_the_same_floats_everywhere(length: int) -> None:
     x = Input(name="x", tensor=f32(5, length))
     y = LayerNormalization(name="y", x=x, **parameters(length))
     graph, values = Graph((x,), (("out", y),)), normal(length, 5, length)
-    found = [on_llvm(graph, {"x": values}, target)[0] for target in TARGETS]
+    actual = [on_llvm(graph, {"x": values}, target)[0] for target in TARGETS]
     expected = y.evaluate(values, *(p.value for p in parameters(length).values()))
-    for got in found:
+    for got in actual:
         np.testing.assert_array_equal(got, expected)
 
 

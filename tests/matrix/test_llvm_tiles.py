@@ -103,9 +103,9 @@ def assert_tiles_agree(graph: Graph, seed: int = 0) -> int:
         feeds[node.name] = guarded(values, at_end=bool(seed % 2))
     with pytest.MonkeyPatch.context() as monkeypatch:
         registers, tiles = played(monkeypatch)
-        found = compilation.compile_program(*planned(graph), tiles).run(feeds)
+        actual = compilation.compile_program(*planned(graph), tiles).run(feeds)
     assert registers.faults == []
-    np.testing.assert_array_equal(found[0], interpret(graph, feeds)[0])
+    np.testing.assert_array_equal(actual[0], interpret(graph, feeds)[0])
     return registers.products
 
 
@@ -168,13 +168,13 @@ def test_no_product_of_tiles_is_wasted(
 @pytest.mark.parametrize("batch", [2, 3, 4, 7, 11])
 def test_code_for_a_free_batch_serves_batches_of_any_size(batch: int) -> None:
     target = level_target(AMX)
-    made = general(
+    built = general(
         lambda sizes: convolution((6, 8), 512, 512, (3, 3), pad=1, batch=sizes["batch"]),
         {"batch": batch},
         target,
     ).lowered
-    program, guards = made.planned.program, made.guards
-    emitted = emit_free_program(program, made.order, target, guards, np.ascontiguousarray)
+    program, guards = built.planned.program, built.guards
+    emitted = emit_free_program(program, built.order, target, guards, np.ascontiguousarray)
     assert any("prefetch" in row.kernel.ir for row in emitted.rows)
     assert not [str(guard) for guard in guards.recorded if guard.relation is Relation.EQUAL]
 
@@ -227,11 +227,11 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tiles]:
     """A processor with AMX whose Linux grants requests for tiles."""
     if "QUANTGLOW_AS" in os.environ:
         pytest.skip("`as_other` replaces what asks for tiles")
-    found = Tiles()
+    tiles = Tiles()
     monkeypatch.setattr(targets, "host", lambda: processor_of(*(level.name for level in LEVELS)))
-    monkeypatch.setattr(tile_permission, "request_tiles", found.request)
+    monkeypatch.setattr(tile_permission, "request_tiles", tiles.request)
     clear_caches()
-    yield found
+    yield tiles
     clear_caches()
 
 

@@ -18,6 +18,7 @@ from quantglow.runtime.native.compilation import compile_program
 from quantglow.support.arrays import Array
 from tests.matrix.general import LEVELS, Sizes, assert_serves
 from tests.matrix.harness import TARGETS, assert_targets_agree, planned, run_backwards
+from tests.support.combinations import mark_slow
 from tests.support.effort import expensive
 from tests.support.guarded import guarded
 
@@ -71,10 +72,10 @@ def product(x: Node, group: int, dynamic: bool, operands: dict) -> Node:
     return GroupedMatMul(name="y", x=rows, **operands)
 
 
-def assert_same(found: Array, expected: Array, where: str = "") -> None:
+def assert_same(actual: Array, expected: Array, where: str = "") -> None:
     """Equal bits; any NaN is any other."""
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected), err_msg=where)
-    bits = [np.where(np.isnan(a), 0, a).view(np.int32) for a in (found, expected)]
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected), err_msg=where)
+    bits = [np.where(np.isnan(a), 0, a).view(np.int32) for a in (actual, expected)]
     np.testing.assert_array_equal(*bits, err_msg=where)
 
 
@@ -90,7 +91,7 @@ def assert_all_same(graph: Graph, feeds: dict[str, Array]) -> None:
         assert_same(run_backwards(executable, feeds)[0], expected, f"{target}, item by item")
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", mark_slow(GROUPS, {16, 48}))
 @expensive
 @given(bits_of, rows_of, depths, columns_of, st.booleans(), st.booleans(), seeds)
 def test_products_of_quantized_rows_are_equal_bit_for_bit(
@@ -112,7 +113,7 @@ def test_products_of_quantized_rows_are_equal_bit_for_bit(
         assert_all_same(graph, {"x": fed})
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", mark_slow(GROUPS, {32, 256}))
 @expensive
 @given(bits_of, rows_of, depths, columns_of, seeds)
 def test_products_of_floats(

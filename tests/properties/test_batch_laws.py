@@ -38,5 +38,5 @@ def test_the_pieces_of_a_batch_make_up_its_outputs(graph: Graph) -> None:
 def test_threads_that_share_a_batch_give_its_outputs(graph: Graph, threads: int) -> None:
     feeds = feeds_of(graph, spread=2.0)
     with harsh():
-        found = qg.compile(graph, num_threads=threads).run(None, feeds)
-    assert_equal_values(found, interpret(graph, feeds))
+        compiled = qg.compile(graph, num_threads=threads).run(None, feeds)
+    assert_equal_values(compiled, interpret(graph, feeds))

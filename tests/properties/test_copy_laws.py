@@ -78,8 +78,8 @@ def quantized(graph: Graph) -> QuantizedGraph:
 
 def copied(graph: Graph, feeds: list[dict[str, Array]]) -> list[Array]:
     """Masks of the numbers in outputs of the float graph that are the input's for every feed."""
-    found = [[np.isin(y, list(x.values())) for y in interpret(graph, x)] for x in feeds]
-    return [np.logical_and.reduce(places) for places in zip(*found, strict=True)]
+    actual = [[np.isin(y, list(x.values())) for y in interpret(graph, x)] for x in feeds]
+    return [np.logical_and.reduce(places) for places in zip(*actual, strict=True)]
 
 
 @moderate
@@ -98,5 +98,5 @@ def test_numbers_of_an_input_leave_the_int8_graph_as_they_came(drawn: Graph) -> 
 @given(copying())
 def test_decisions_by_name_give_the_same_copies(drawn: Graph) -> None:
     graph = optimize(drawn)
-    made = quantized(graph)
-    assert same_graph(made.decisions.apply(graph), made.graph)
+    quantized_model = quantized(graph)
+    assert same_graph(quantized_model.decisions.apply(graph), quantized_model.graph)

@@ -33,9 +33,9 @@ from tests.unit.quantization.quantization_networks import constant, samples_for,
 def quantized(graph: Graph, **options: object) -> QuantizedGraph:
     """A quantized graph with ranges and recovery from random samples."""
     samples = samples_for(graph)
-    seen = profile(graph, samples, progress=False)
+    profiled = profile(graph, samples, progress=False)
     config = QuantizationConfig(**options)  # type: ignore[arg-type]
-    return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
+    return quantize_for_all_shapes(graph, profiled, config, data=samples, progress=False)
 
 
 def renamed(graph: Graph, chosen: type[Node]) -> Graph:
@@ -53,33 +53,35 @@ def test_decisions_give_back_the_graph_they_were_made_with(
     drawn: Graph, per_channel: bool, is_mixed: bool, quantize_output: bool
 ) -> None:
     graph = optimize(drawn)
-    made = quantized(
+    quantized_model = quantized(
         graph,
         per_channel=per_channel,
         preset="mixed" if is_mixed else "performance",
         quantize_output=quantize_output,
     )
-    assert same_graph(made.decisions.apply(graph), made.graph)
+    assert same_graph(quantized_model.decisions.apply(graph), quantized_model.graph)
 
 
-def read_back(made: QuantizedGraph) -> Decisions:
+def read_back(built: QuantizedGraph) -> Decisions:
     """The decisions in the form of a file, beside the graph."""
-    text = json.dumps(serialization.to_json(made.decisions))
-    return serialization.from_json(json.loads(text), made.graph)
+    text = json.dumps(serialization.to_json(built.decisions))
+    return serialization.from_json(json.loads(text), built.graph)
 
 
 def test_decisions_of_a_file_give_the_same_graph() -> None:
     graph = small_cnn()
-    made = quantized(graph)
-    assert same_graph(read_back(made).apply(graph), made.graph)
+    quantized_model = quantized(graph)
+    assert same_graph(read_back(quantized_model).apply(graph), quantized_model.graph)
 
 
 def test_a_file_keeps_the_factors_of_channels() -> None:
-    made = quantized(small_cnn())
+    quantized_model = quantized(small_cnn())
     factors = {"a": np.array([0.1, 1.0], np.float32), "b": np.array([1 / 3], np.float32)}
-    found = read_back(replace(made, decisions=replace(made.decisions, factors=factors))).factors
-    assert found.keys() == factors.keys()
-    assert all((found[name] == factors[name]).all() for name in factors)
+    restored = read_back(
+        replace(quantized_model, decisions=replace(quantized_model.decisions, factors=factors))
+    ).factors
+    assert restored.keys() == factors.keys()
+    assert all((restored[name] == factors[name]).all() for name in factors)
 
 
 def free_family() -> tuple[Family, Profile]:
@@ -93,15 +95,15 @@ def free_family() -> tuple[Family, Profile]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_another_shape_is_quantized_as_if_decided_there(shape: tuple[int, ...]) -> None:
-    family, seen = free_family()
-    first = quantize_for_all_shapes(family.at({"x": SHAPES[0]}), seen, progress=False)
+    family, observed = free_family()
+    first = quantize_for_all_shapes(family.at({"x": SHAPES[0]}), observed, progress=False)
     graph = family.at({"x": shape})
-    assert same_graph(first.decisions.apply(graph), quantize(graph, seen))
+    assert same_graph(first.decisions.apply(graph), quantize(graph, observed))
 
 
 def test_weights_are_shared_by_all_shapes() -> None:
-    family, seen = free_family()
-    first = quantize_for_all_shapes(family.at({"x": SHAPES[0]}), seen, progress=False)
+    family, observed = free_family()
+    first = quantize_for_all_shapes(family.at({"x": SHAPES[0]}), observed, progress=False)
     other = first.decisions.apply(family.at({"x": SHAPES[1]}))
     shared = {id(n.value) for n in first.graph.nodes if isinstance(n, Constant) and n.value.ndim}
     layers = [n for n in other.nodes if isinstance(n, Conv | Gemm) and n.type.quant]
@@ -124,18 +126,18 @@ def transposing() -> Graph:
 def test_an_unknown_move_keeps_the_parameters_of_its_operand() -> None:
     graph = transposing()
     decisions = quantized(graph).decisions
-    found = decisions.plan(renamed(graph, Transpose))
-    (moved,) = (n for n in found.graph.nodes if isinstance(n, Transpose))
-    assert moved not in found.reasons
-    assert found.elements[moved] == found.elements[moved.operands[0]]
+    planned_graph = decisions.plan(renamed(graph, Transpose))
+    (moved,) = (n for n in planned_graph.graph.nodes if isinstance(n, Transpose))
+    assert moved not in planned_graph.reasons
+    assert planned_graph.elements[moved] == planned_graph.elements[moved.operands[0]]
 
 
 def test_an_unknown_move_of_a_float_value_stays_float() -> None:
     graph = transposing()
     conv = graph.by_name("turned").operands[0].name
     decisions = quantized(graph, ignored_scope=[conv]).decisions
-    found = decisions.plan(renamed(graph, Transpose))
-    assert found.reasons[found.graph.by_name("turned:elsewhere")] == UNDECIDED
+    planned_graph = decisions.plan(renamed(graph, Transpose))
+    assert planned_graph.reasons[planned_graph.graph.by_name("turned:elsewhere")] == UNDECIDED
 
 
 def turning(length: int) -> Graph:
@@ -156,22 +158,22 @@ def turning(length: int) -> Graph:
 def test_a_value_that_cannot_be_rescaled_at_other_shapes_has_no_range_there() -> None:
     main, other = turning(8), turning(6)
     samples = samples_for(main, 80)
-    made = quantize_for_all_shapes(main, profile(main, samples, progress=False), data=samples)
-    assert made.decisions.factors.keys() == {"rows", "turned", "active", "back"}
-    found = made.decisions.apply(other)
-    assert sqnr(main, made.graph) > 25
-    assert sqnr(other, found) > 25
-    assert all(found.by_name(name).type.quant is None for name in made.decisions.factors)
+    quantized = quantize_for_all_shapes(main, profile(main, samples, progress=False), data=samples)
+    assert quantized.decisions.factors.keys() == {"rows", "turned", "active", "back"}
+    actual = quantized.decisions.apply(other)
+    assert sqnr(main, quantized.graph) > 25
+    assert sqnr(other, actual) > 25
+    assert all(actual.by_name(name).type.quant is None for name in quantized.decisions.factors)
 
 
 def test_an_unknown_operator_stays_float_and_so_does_who_reads_it_without_a_range() -> None:
     graph = transposing()
-    made = quantized(graph)
+    quantized_model = quantized(graph)
     other = renamed(graph, Sigmoid)
-    found = made.decisions.plan(other)
-    reasons = {node.name: reason for node, reason in found.reasons.items()}
+    planned_graph = quantized_model.decisions.plan(other)
+    reasons = {node.name: reason for node, reason in planned_graph.reasons.items()}
     assert reasons["bent:elsewhere"] == reasons["last"] == NO_RANGE
-    assert sqnr(graph, made.decisions.apply(other)) > 20
+    assert sqnr(graph, quantized_model.decisions.apply(other)) > 20
 
 
 def test_a_layer_with_another_input_type_is_rounded_anew() -> None:
@@ -182,9 +184,9 @@ def test_a_layer_with_another_input_type_is_rounded_anew() -> None:
         for name, e in decisions.elements.items()
         if e.quant is not None
     }
-    made = replace(decisions, elements=doubled).apply(graph)
-    made.verify()
-    assert sqnr(graph, made) > 15
+    built = replace(decisions, elements=doubled).apply(graph)
+    built.verify()
+    assert sqnr(graph, built) > 15
 
 
 def test_a_gemm_that_became_a_convolution_keeps_its_integers() -> None:
@@ -196,10 +198,10 @@ def test_a_gemm_that_became_a_convolution_keeps_its_integers() -> None:
     pixels = replace(x, tensor=replace(x.type, shape=(1, 1, 1, flat)))
     conv = Conv(name="g", x=pixels, w=Constant(name="w:1x1", value=w[None, None]))
     graphs = [Graph(inputs=(n.x,), outputs=(("g", n),), source_hash="g") for n in (gemm, conv)]  # type: ignore[attr-defined]
-    made = quantized(graphs[0])
-    other = made.decisions.apply(graphs[1])
+    quantized_model = quantized(graphs[0])
+    other = quantized_model.decisions.apply(graphs[1])
     feeds = np.random.default_rng(1).normal(size=(1, flat)).astype(np.float32)
     np.testing.assert_array_equal(
-        interpret(made.graph, {"x": feeds})[0],
+        interpret(quantized_model.graph, {"x": feeds})[0],
         interpret(other, {"x": feeds[:, None, None]})[0].reshape(1, 5),
     )

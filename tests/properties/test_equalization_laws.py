@@ -31,7 +31,7 @@ def equalized(graph: Graph, data: list[Feeds]) -> Graph:
     return rescale(graph, equalization_factors(whole, reach, EQUALIZATIONS))
 
 
-def rounding_noise(graph: Graph, feeds: Feeds, wanted: np.ndarray) -> float:
+def rounding_noise(graph: Graph, feeds: Feeds, expected: np.ndarray) -> float:
     """Change of the result if each constant changes by a step or two of float32."""
     rng = np.random.default_rng(0)
 
@@ -41,28 +41,30 @@ def rounding_noise(graph: Graph, feeds: Feeds, wanted: np.ndarray) -> float:
         steps = np.float32(2.0**-22) * rng.choice((-1, 1), node.value.shape)
         return dataclasses.replace(node, value=(node.value * (1 + steps)).astype(np.float32))
 
-    (found,) = interpret(graph.rebuild(moved), feeds)
-    return float(np.abs(found - wanted).max())
+    (actual,) = interpret(graph.rebuild(moved), feeds)
+    return float(np.abs(actual - expected).max())
 
 
 @given(fused_networks())
 def test_equalization_keeps_the_function(graph: Graph) -> None:
     data = samples_for(graph, 3)
-    found = equalized(graph, data)
+    actual = equalized(graph, data)
     for feeds in data:
-        (wanted,), (got,) = interpret(graph, feeds), interpret(found, feeds)
+        (expected,), (got,) = interpret(graph, feeds), interpret(actual, feeds)
         # If large terms cancel, float32 itself is less exact.
-        least = 30 * rounding_noise(graph, feeds, wanted)
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max() + least)
+        least = 30 * rounding_noise(graph, feeds, expected)
+        np.testing.assert_allclose(
+            got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max() + least
+        )
 
 
 @given(fused_networks())
 def test_equalization_keeps_names_and_types(graph: Graph) -> None:
     data = samples_for(graph, 2)
-    found = equalized(graph, data)
-    found.verify()
+    actual = equalized(graph, data)
+    actual.verify()
     values = {n.name: n.type for n in graph.nodes if not isinstance(n, Constant)}
-    kept = [n for n in found.nodes if not isinstance(n, Constant) and not is_smoothing_scale(n)]
+    kept = [n for n in actual.nodes if not isinstance(n, Constant) and not is_smoothing_scale(n)]
     assert {n.name: n.type for n in kept} == values
 
 

@@ -22,11 +22,11 @@ from tests.unit.quantization.quantization_networks import samples_for
 def quantized(graph: Graph, quantize_output: bool) -> QuantizedGraph:
     """A configuration with a budget for all functions."""
     samples = samples_for(graph)
-    seen = profile(graph, samples, progress=False)
+    profiled = profile(graph, samples, progress=False)
     config = QuantizationConfig(quantize_output=quantize_output)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused_functions, "FUSION_BUDGET", 10.0)
-        return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
+        return quantize_for_all_shapes(graph, profiled, config, data=samples, progress=False)
 
 
 @expensive
@@ -35,8 +35,8 @@ def test_programs_give_the_integers_of_graphs_that_decisions_give_back(
     drawn: Graph, quantize_output: bool
 ) -> None:
     graph = optimize(drawn)
-    made = quantized(graph, quantize_output)
-    assert same_graph(made.decisions.apply(graph), made.graph)
+    quantized_model = quantized(graph, quantize_output)
+    assert same_graph(quantized_model.decisions.apply(graph), quantized_model.graph)
     for target in (TARGETS[0], BASELINE):
         rtol = 0 if quantize_output else 2e-5
-        assert_agree(made.graph, samples_for(graph, 1)[0], target, rtol=rtol)
+        assert_agree(quantized_model.graph, samples_for(graph, 1)[0], target, rtol=rtol)

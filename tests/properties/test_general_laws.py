@@ -40,16 +40,16 @@ def test_a_bound_program_equals_one_of_its_own(shape, is_int8: bool, threads: in
     programs = model(is_int8, threads)
     feeds = {"x": image(shape, 5)}
     served = programs.at(feeds)
-    own = programs.compiler.compile(programs.graph_at(Case.fitting(feeds)))
-    for found, wanted in zip(served.run(feeds), own.executable.run(feeds), strict=True):
+    compiled = programs.compiler.compile(programs.graph_at(Case.fitting(feeds)))
+    for value, expected in zip(served.run(feeds), compiled.executable.run(feeds), strict=True):
         if is_int8:
-            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(value, expected)
         else:
-            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_most_shapes_are_bound() -> None:
     programs = model(True, 1)
     shapes = [(n, 3, h, w) for n in (1, 2, 4) for h, w in ((20, 20), (33, 19), (24, 40))]
     served = [programs.at({"x": image(shape)}) for shape in shapes]
-    assert sum(found.is_general for found in served) >= 6
+    assert sum(value.is_general for value in served) >= 6

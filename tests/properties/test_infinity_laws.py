@@ -109,8 +109,8 @@ def test_special_values_are_where_they_may_be(graph: Graph, seed: int) -> None:
     for node in graph.compute_nodes():
         divides = isinstance(node, Div) and (values[node.y] == 0).any()
         if not divides:
-            found = specials(node) if node.has(Trait.MOVES) else specials(node) - ABSENT
-            assert found <= node_specials(node, specials), node
+            actual = specials(node) if node.has(Trait.MOVES) else specials(node) - ABSENT
+            assert actual <= node_specials(node, specials), node
 
 
 MASKS = ("framed", "masked")
@@ -125,27 +125,27 @@ MASKS = ("framed", "masked")
     seed=st.integers(0, 99),
 )
 def test_the_network_around_a_mask_is_int8(recovered: bool, graph: Graph, seed: int) -> None:
-    made = optimize(graph)
+    optimized = optimize(graph)
     random = np.random.default_rng(seed)
     data = [
-        {n.name: random.normal(size=n.type.shape).astype(np.float32) for n in made.inputs}
+        {n.name: random.normal(size=n.type.shape).astype(np.float32) for n in optimized.inputs}
         for _ in range(3)
     ]
-    known = profile(made, data, progress=False)
-    quantized = quantize_for_all_shapes(made, known, data=data if recovered else None)
+    known = profile(optimized, data, progress=False)
+    quantized = quantize_for_all_shapes(optimized, known, data=data if recovered else None)
     int8, report = quantized.graph, quantized.report
-    special, masked = special_values(made, known), masked_values(made, known)
+    special, masked = special_values(optimized, known), masked_values(optimized, known)
     for node in report.nodes:
-        if (value := made.by_name(node.name)) in masked:
+        if (value := optimized.by_name(node.name)) in masked:
             text = "include" if value in special else "a mask is among its values"
             assert (node.precision, text in node.reason) == ("float", True)
     assert any(node.precision == "int8" for node in report.nodes)
     program = qg.compile(int8, num_threads=2)
     for feeds in data:
-        wanted = interpret(int8, feeds)
-        for right, found in zip(wanted, program.run(None, feeds), strict=True):
+        results = interpret(int8, feeds)
+        for right, actual in zip(results, program.run(None, feeds), strict=True):
             assert np.isfinite(right).all()
-            np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(actual, right, rtol=1e-4, atol=1e-4)
 
 
 @expensive

@@ -26,13 +26,13 @@ from tests.unit.quantization.quantization_networks import samples_for
 def quantized(graph: Graph, draw: st.DataObject) -> QuantizedGraph:
     """A quantized graph with some values in int16, out of the possible ones."""
     samples = samples_for(graph)
-    seen = profile(graph, samples, progress=False)
-    plan = make_plan(graph, seen, QuantizationConfig(quantize_output=True))
+    profiled = profile(graph, samples, progress=False)
+    plan = make_plan(graph, profiled, QuantizationConfig(quantize_output=True))
     names = names_for_int16(graph, plan)
     assume(names)
     drawn = draw.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4))
     config = QuantizationConfig(int16_activations=drawn, quantize_output=True)
-    return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
+    return quantize_for_all_shapes(graph, profiled, config, data=samples, progress=False)
 
 
 def names_for_int16(graph: Graph, plan: Plan) -> list[str]:
@@ -75,8 +75,8 @@ def test_decisions_give_back_the_graph_they_were_made_with(
     drawn: Graph, data: st.DataObject
 ) -> None:
     graph = optimize(drawn)
-    made = quantized(graph, data)
-    assert same_graph(made.decisions.apply(graph), made.graph)
+    quantized_model = quantized(graph, data)
+    assert same_graph(quantized_model.decisions.apply(graph), quantized_model.graph)
 
 
 @moderate

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,26 +73,27 @@ def int8() -> tuple[onnx.ModelProto, Any, Any]:
     """A model in int8 for one and for two threads."""
     model = attending_loop(None, batch="N", start="P")
     samples = [feeds_of(model, n, N=1 + n % 2, P=1 + n, trips=80) for n in range(4)]
-    made = [
+    built = [
         qg.quantize_and_compile(model, samples, num_threads=n, verify=False, progress=False)
         for n in (1, 2)
     ]
-    return model, *made
+    return model, *built
 
 
+@pytest.mark.slow
 @given(trips=COUNTS.filter(bool), batch=st.integers(1, 3), start=st.integers(1, 20))
 @expensive
 def test_int8_is_equal_bit_for_bit_however_trips_run(trips: int, batch: int, start: int) -> None:
     model, one, two = int8()
     feeds = feeds_of(model, trips, N=batch, P=start, trips=trips)
-    found = one.run(None, feeds)
+    results = one.run(None, feeds)
     loop = two.session.loop
     names = [info.name for info in two.head.get_outputs()]
     early = dict(zip(names, two.head.run(None, feeds), strict=True))
     progress = loop.begun({**feeds, **early})
     outputs = [port.name for port in loop.bodies.programs.signature.outputs]
     while progress.goes_on:
-        made = loop.int8.run(None, progress.feeds)
-        progress.proceed(dict(zip(outputs, made, strict=True)))
-    for array, other in zip(found, progress.results.values(), strict=True):
+        built = loop.int8.run(None, progress.feeds)
+        progress.proceed(dict(zip(outputs, built, strict=True)))
+    for array, other in zip(results, progress.results.values(), strict=True):
         assert array.tobytes() == other.tobytes()

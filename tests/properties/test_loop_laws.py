@@ -54,8 +54,8 @@ def test_programs_compute_what_their_graph_means(
     verify_program(program)
     assert same_program(text.parse_program(str(program), text.text_constants(program)), program)
     feeds = feeds_of(graph)
-    found = ReferenceExecutable(program, plan_memory(program)).run(feeds)
-    assert_equal_values(found, interpret(graph, feeds))
+    executable = ReferenceExecutable(program, plan_memory(program)).run(feeds)
+    assert_equal_values(executable, interpret(graph, feeds))
 
 
 @given(graph=loop_graphs(), name=st.sampled_from(TARGETS), threads=st.integers(1, 3))
@@ -63,8 +63,8 @@ def test_programs_compute_what_their_graph_means(
 def test_compiled_programs_do_so_every_time(graph: Graph, name: str, threads: int) -> None:
     lowered, feeds = lower(graph), feeds_of(graph)
     program = optimize_program(generate(lowered, schedule(lowered), slack_nbytes=64))
-    made = compile_program(program, plan_memory(program), resolve(name), threads)
-    first, second = made.run(feeds), made.run(feeds)
+    built = compile_program(program, plan_memory(program), resolve(name), threads)
+    first, second = built.run(feeds), built.run(feeds)
     assert [x.tobytes() for x in first] == [x.tobytes() for x in second]
     assert_equal_values(first, interpret(graph, feeds))
 

@@ -44,9 +44,9 @@ def test_lowering_keeps_the_meaning(graph: Graph, unsigned: bool) -> None:
 @given(mixed_graphs())
 def test_the_planned_program_gives_the_values_of_its_graph(graph: Graph) -> None:
     lowered = lower(graph)
-    found = run(program_of(lowered), graph)
+    results = run(program_of(lowered), graph)
     expected = interpret(lowered, feeds_of(graph, spread=2.0))
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(results, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 

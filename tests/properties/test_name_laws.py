@@ -43,9 +43,9 @@ def named_like_helpers(draw: st.DrawFn) -> Graph:
     graph = optimize(draw(networks()))
     stems = [node.name for node in graph.nodes]
     tags = st.lists(st.sampled_from((*TAGS, *LEVELS)), max_size=6)
-    wanted = {f"{draw(st.sampled_from(stems))}:{tag}" for tag in draw(tags)} - set(stems)
+    expected = {f"{draw(st.sampled_from(stems))}:{tag}" for tag in draw(tags)} - set(stems)
     values = [node.name for node in graph.nodes if not isinstance(node, Input)]
-    renamed = dict(zip(draw(st.permutations(values)), sorted(wanted), strict=False))
+    renamed = dict(zip(draw(st.permutations(values)), sorted(expected), strict=False))
 
     def rule(node: Node) -> Node:
         return replace(node, name=renamed[node.name]) if node.name in renamed else node
@@ -57,12 +57,12 @@ def named_like_helpers(draw: st.DrawFn) -> Graph:
 @given(named_like_helpers(), st.sampled_from([(), "auto"]))
 def test_int8_graphs_have_unique_names(graph: Graph, equalization: object) -> None:
     samples = samples_for(graph)
-    seen = profile(graph, samples, progress=False)
+    profiled = profile(graph, samples, progress=False)
     config = QuantizationConfig(equalization=equalization)
-    made = quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
-    made.graph.verify()
-    made.candidate.graph.verify()
-    assert same_graph(made.decisions.apply(graph), made.graph)
+    quantized = quantize_for_all_shapes(graph, profiled, config, data=samples, progress=False)
+    quantized.graph.verify()
+    quantized.candidate.graph.verify()
+    assert same_graph(quantized.decisions.apply(graph), quantized.graph)
 
 
 def test_fresh_names_are_new_each_time() -> None:

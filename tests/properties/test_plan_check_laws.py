@@ -35,15 +35,15 @@ def programs() -> list[tuple[Any, list[Values]]]:
             for name in config.empty_cache(1)
         }
         decoder.run(None, config.feeds(np.array([[3]]), cache_of))
-    found = []
+    collected = []
     for compiled in (images, decoder):
         for general in compiled.specialisations.generals:
             hints = dict(general.source.hints)
             near = [{k: max(1, v + step) for k, v in hints.items()} for step in range(-6, 40, 3)]
             served = [values for values in near if general.guards.hold(values)]
             if len(served) > 2 and general.loaded.table.order is not None:
-                found.append((general, served))
-    return found
+                collected.append((general, served))
+    return collected
 
 
 def passes(table: ProgramTable, check: PlanCheck, bindings: Bindings, values: Values) -> bool:
@@ -100,8 +100,8 @@ def test_first_and_later_checks_refuse_the_same_tables(data: st.DataObject) -> N
     bindings, later = Bindings(table), PlanCheck(table, constants)
     for values in data.draw(st.lists(st.sampled_from(served), min_size=2, max_size=6)):
         expected = passes(table, PlanCheck(table, constants), bindings, values)
-        found = passes(table, later, bindings, values)
-        assert found == expected, values
+        actual = passes(table, later, bindings, values)
+        assert actual == expected, values
 
 
 def test_programs_as_they_are_pass_at_all_shapes() -> None:

@@ -27,14 +27,14 @@ from tests.support.feeds import feeds_of
 def live_sets(program: Program) -> list[set[Buffer]]:
     """The live buffers after each alloc, found by walking the program without the planner."""
     live: set[Buffer] = set()
-    found = []
+    collected = []
     for step in program.instructions:
         if isinstance(step, Alloc):
             live.add(step.buffer)
-            found.append(set(live))
+            collected.append(set(live))
         elif isinstance(step, Dealloc):
             live.remove(step.buffer)
-    return found
+    return collected
 
 
 def assert_disjoint(plan: MemoryPlan, live: set[Buffer]) -> None:
@@ -123,8 +123,8 @@ def test_an_overlap_shows_in_the_reference_backend() -> None:
         plan = plan_memory(program)
         bad = MemoryPlan(dict.fromkeys(plan.offsets, 0), plan.peak_nbytes, 0)
         feeds = feeds_of(graph, spread=2.0)
-        good, found = (ReferenceExecutable(program, p).run(feeds) for p in (plan, bad))
-        wrong += any(a.tobytes() != b.tobytes() for a, b in zip(good, found, strict=True))
+        good, actual = (ReferenceExecutable(program, p).run(feeds) for p in (plan, bad))
+        wrong += any(a.tobytes() != b.tobytes() for a, b in zip(good, actual, strict=True))
 
     with np.errstate(all="ignore"):
         search()

@@ -113,9 +113,9 @@ def test_a_profile_does_not_depend_on_threads_or_on_an_array_filled_again(
             yield {"x": array}
 
     with computing_with(ops):
-        wanted = Profile.merged([profile(network(), [row], progress=False) for row in rows])
+        expected = Profile.merged([profile(network(), [row], progress=False) for row in rows])
         with threadpool_limits(threads, user_api="blas"):
-            assert profile(network(), refilled(), progress=False) == wanted
+            assert profile(network(), refilled(), progress=False) == expected
 
 
 @moderate
@@ -135,9 +135,9 @@ def test_a_compiled_profile_is_the_interpreted_one_up_to_float_sums(
     with computing_with(array_kernels()):
         compiled = profile(graph, samples, progress=False)
     assert interpreted.histograms.keys() == compiled.histograms.keys()
-    for name, wanted in interpreted.histograms.items():
-        found = compiled.histograms[name]
-        assert found.count == wanted.count
-        reach = max(abs(wanted.minimum), abs(wanted.maximum))
-        ends = [(found.minimum, wanted.minimum), (found.maximum, wanted.maximum)]
+    for name, expected in interpreted.histograms.items():
+        actual = compiled.histograms[name]
+        assert actual.count == expected.count
+        reach = max(abs(expected.minimum), abs(expected.maximum))
+        ends = [(actual.minimum, expected.minimum), (actual.maximum, expected.maximum)]
         assert all(abs(one - other) <= 1e-4 * reach + 1e-5 for one, other in ends), name

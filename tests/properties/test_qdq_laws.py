@@ -34,34 +34,34 @@ def with_roundings(graph: Graph, share: float, seed: int) -> Graph:
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         operands = tuple(new[o] for o in node.operands)
-        made = node.with_operands(operands)
-        if isinstance(node, Contraction) and isinstance(made.w, Constant):
-            made = made.with_operands((operands[0], stored(made.w), *operands[2:]))
+        built = node.with_operands(operands)
+        if isinstance(node, Contraction) and isinstance(built.w, Constant):
+            built = built.with_operands((operands[0], stored(built.w), *operands[2:]))
         is_value = not isinstance(node, Constant) and node.type.size > 0
         is_value = is_value and bool(np.isfinite(values[node]).all())
         if is_value and (isinstance(node, Input) or random.random() < share):
-            made = rounded(made, values[node])
-        new[node] = made
+            built = rounded(built, values[node])
+        new[node] = built
     return graph.with_outputs(new[node] for _, node in graph.outputs)
 
 
-def rounded(node: Node, seen: np.ndarray) -> Node:
+def rounded(node: Node, observed: np.ndarray) -> Node:
     """A Quantize for the values seen, and its Dequantize."""
-    element = activation_element(Range(float(seen.min()), float(seen.max())))
+    element = activation_element(Range(float(observed.min()), float(observed.max())))
     codes = Quantize(name=f"{node.name}:codes", x=node, out=element)
     return Dequantize(name=f"{node.name}:real", x=codes)
 
 
 def stored(w: Constant) -> Node:
-    made = quantize_weights(w.value, None, QuantParams.per_tensor(1.0, 0))
-    element = ElementType(DType.I8, QuantParams.symmetric(made.scales, w.type.rank - 1))
-    assert np.array_equal(quantize(w.value, element), made.weights)
-    codes = Constant(name=f"{w.name}:codes", value=made.weights, element=element)
+    weights = quantize_weights(w.value, None, QuantParams.per_tensor(1.0, 0))
+    element = ElementType(DType.I8, QuantParams.symmetric(weights.scales, w.type.rank - 1))
+    assert np.array_equal(quantize(w.value, element), weights.weights)
+    codes = Constant(name=f"{w.name}:codes", value=weights.weights, element=element)
     return Dequantize(name=f"{w.name}:real", x=codes)
 
 
-def relative_error(expected: np.ndarray, found: np.ndarray) -> float:
-    return float(np.abs(found - expected).max(initial=0) / max(np.abs(expected).max(initial=0), 1))
+def relative_error(expected: np.ndarray, actual: np.ndarray) -> float:
+    return float(np.abs(actual - expected).max(initial=0) / max(np.abs(expected).max(initial=0), 1))
 
 
 @moderate
@@ -83,6 +83,6 @@ def test_fused_networks_compile_to_the_interpreters_integers(
 ) -> None:
     after = fuse_quantized(with_roundings(graph, share, seed))
     feeds = feeds_of(after)
-    found = Compiler.of("native", 1).compile(after).executable.run(feeds)
-    for a, b in zip(interpret(after, feeds), found, strict=True):
+    actual = Compiler.of("native", 1).compile(after).executable.run(feeds)
+    for a, b in zip(interpret(after, feeds), actual, strict=True):
         assert relative_error(a, b) <= TOLERANCE

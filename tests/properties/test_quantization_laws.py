@@ -24,11 +24,11 @@ def ranges(draw: st.DrawFn) -> Range:
 
 @given(ranges(), st.booleans(), st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_a_value_in_range_moves_by_half_a_step_at_most(
-    seen: Range, symmetric: bool, shares: list[float]
+    observed: Range, symmetric: bool, shares: list[float]
 ) -> None:
-    element = activation_element(seen, symmetric)
+    element = activation_element(observed, symmetric)
     params = quantization(element)
-    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+    low, high = min(observed.low, 0.0), max(observed.high, 0.0)
     x = np.array([low, high, 0.0, *(low + s * (high - low) for s in shares)], np.float32)
     error = np.abs(dequantize(quantize(x, element), params).astype(np.float64) - x)
     # float32 division and multiplication round, each by half an ulp of the value.
@@ -36,8 +36,8 @@ def test_a_value_in_range_moves_by_half_a_step_at_most(
 
 
 @given(ranges(), st.booleans())
-def test_zero_is_exact_and_scales_are_normal_numbers(seen: Range, symmetric: bool) -> None:
-    element = activation_element(seen, symmetric)
+def test_zero_is_exact_and_scales_are_normal_numbers(observed: Range, symmetric: bool) -> None:
+    element = activation_element(observed, symmetric)
     params = quantization(element)
     assert dequantize(quantize(np.zeros(1, np.float32), element), params) == 0
     assert np.finfo(np.float32).tiny <= params.scale < np.inf
@@ -63,12 +63,12 @@ def test_the_accumulator_never_overflows(
     layer: tuple[Array, Array, QuantParams], per_channel: bool
 ) -> None:
     w, b, x = layer
-    made = quantize_weights(w, b, x, per_channel)
-    assert made.bias is not None
-    weights = made.weights.astype(np.int64)
+    built = quantize_weights(w, b, x, per_channel)
+    assert built.bias is not None
+    weights = built.weights.astype(np.int64)
     ends = np.array([-128 - x.zero_point, 127 - x.zero_point])[:, None, None]
-    largest = (weights * ends).max(axis=0).sum(axis=0) + made.bias.astype(np.int64)
-    smallest = (weights * ends).min(axis=0).sum(axis=0) + made.bias.astype(np.int64)
+    largest = (weights * ends).max(axis=0).sum(axis=0) + built.bias.astype(np.int64)
+    smallest = (weights * ends).min(axis=0).sum(axis=0) + built.bias.astype(np.int64)
     assert largest.max() <= 2**31 - 1
     assert smallest.min() >= -(2**31)
 
@@ -78,14 +78,14 @@ def test_weights_and_bias_are_rounded_by_half_a_step_at_most(
     layer: tuple[Array, Array, QuantParams],
 ) -> None:
     w, b, x = layer
-    made = quantize_weights(w, b, x)
-    scales = made.scales.astype(np.float64)
-    assert made.bias is not None
-    assert (np.abs(made.weights * scales - w) <= scales * 0.50001).all()
-    assert (np.abs(made.bias * (scales * x.scale) - b) <= scales * x.scale * 0.50001).all()
+    weights = quantize_weights(w, b, x)
+    scales = weights.scales.astype(np.float64)
+    assert weights.bias is not None
+    assert (np.abs(weights.weights * scales - w) <= scales * 0.50001).all()
+    assert (np.abs(weights.bias * (scales * x.scale) - b) <= scales * x.scale * 0.50001).all()
 
 
 def test_a_matrix_too_tall_for_int32_gets_larger_scales() -> None:
     w = np.ones((70_000, 2), np.float32)
-    made = quantize_weights(w, None, QuantParams.per_tensor(1.0, -128))
-    assert made.weights.astype(np.int64).sum(axis=0).max() * 255 <= 2**31 - 1
+    weights = quantize_weights(w, None, QuantParams.per_tensor(1.0, -128))
+    assert weights.weights.astype(np.int64).sum(axis=0).max() * 255 <= 2**31 - 1

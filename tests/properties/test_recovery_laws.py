@@ -32,7 +32,7 @@ def layers(draw: st.DrawFn) -> Layer:
     noise = draw(st.sampled_from((0.0, 0.01, 1.0)))
     y = x @ (w.astype(np.float64) * X.scale) + b
     y = y + noise * np.abs(y).max() * rng.normal(size=y.shape)
-    return layer_of(x.astype(np.float64), w.astype(np.float64), b, wanted=y)
+    return layer_of(x.astype(np.float64), w.astype(np.float64), b, expected=y)
 
 
 def after(layer: Layer, names: list[str]) -> Layer:
@@ -47,16 +47,16 @@ techniques = st.lists(st.sampled_from(list(TECHNIQUES)), unique=True)
 
 @given(layers(), techniques)
 def test_no_channel_gets_a_larger_error_on_its_own_data(layer: Layer, names: list[str]) -> None:
-    found = after(layer, names)
-    after_error = data_error(found)
+    actual = after(layer, names)
+    after_error = data_error(actual)
     assert (after_error <= data_error(layer)).all()
 
 
 @given(layers(), techniques)
 def test_the_accumulator_never_overflows(layer: Layer, names: list[str]) -> None:
-    found = after(layer, names)
-    bias = np.rint(found.bias / found.steps)
-    weights = found.integers
+    actual = after(layer, names)
+    bias = np.rint(actual.bias / actual.steps)
+    weights = actual.integers
     ends = np.array([-128 - X.zero_point, 127 - X.zero_point])[:, None, None, None]
     assert ((weights * ends).max(axis=0).sum(axis=1) + bias[:, 0]).max() <= 2**31 - 1
     assert ((weights * ends).min(axis=0).sum(axis=1) + bias[:, 0]).min() >= -(2**31)
@@ -64,16 +64,16 @@ def test_the_accumulator_never_overflows(layer: Layer, names: list[str]) -> None
 
 @given(layers(), techniques)
 def test_weights_are_integers_of_at_most_127(layer: Layer, names: list[str]) -> None:
-    found = after(layer, names)
-    assert (np.rint(found.integers) == found.integers).all()
-    assert np.abs(found.integers).max() <= 127
+    actual = after(layer, names)
+    assert (np.rint(actual.integers) == actual.integers).all()
+    assert np.abs(actual.integers).max() <= 127
 
 
 @given(layers(), techniques)
 def test_steps_are_what_float32_scales_give(layer: Layer, names: list[str]) -> None:
-    found = after(layer, names)
-    scales = (found.steps / X.scale).astype(np.float32)
-    np.testing.assert_array_equal(scales.astype(np.float64) * X.scale, found.steps)
+    actual = after(layer, names)
+    scales = (actual.steps / X.scale).astype(np.float32)
+    np.testing.assert_array_equal(scales.astype(np.float64) * X.scale, actual.steps)
 
 
 @given(layers())

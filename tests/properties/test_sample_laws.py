@@ -71,9 +71,9 @@ def model(before: str, product: str, behind: str, end: str) -> ModelProto:
     constants = [
         numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items() if n in used
     ]
-    given = helper.make_tensor_value_info("x", 1, ["N", CHANNELS, SIZE, SIZE])
+    info = helper.make_tensor_value_info("x", 1, ["N", CHANNELS, SIZE, SIZE])
     result = helper.make_tensor_value_info("y", 1, None)
-    graph = helper.make_graph(nodes, "g", [given], [result], constants)
+    graph = helper.make_graph(nodes, "g", [info], [result], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

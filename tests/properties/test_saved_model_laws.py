@@ -23,6 +23,7 @@ from tests.generators.onnx_models.free_networks import (
     transformers,
 )
 from tests.generators.onnx_models.network_drawing import Network, Sample, Shape
+from tests.support.combinations import mark_slow
 from tests.support.effort import very_expensive
 
 Shapes = tuple[Shape, ...]
@@ -41,10 +42,10 @@ def built_model(model: Network, config: QuantizationConfig, threads: int) -> Any
     request = QuantizationRequest(
         config=config, subset_size=len(samples), progress=False, verify=False
     )
-    made = quantize_cases(
+    built = quantize_cases(
         prepare_quantization(calibrate(import_request(model.proto, samples), request), request)
     )
-    return compile_quantized(made, Compiler.of("native", threads))
+    return compile_quantized(built, Compiler.of("native", threads))
 
 
 def outputs(compiled: Any, model: Network, shapes: list[Shapes]) -> dict[Shapes, list[Any]]:
@@ -56,7 +57,7 @@ def feeds(model: Network, shape: Shapes) -> Sample:
     return model.sample(shape, 9)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", mark_slow(FAMILIES, {"image"}))
 @very_expensive
 @given(data=st.data())
 def test_a_loaded_model_is_the_built_one_at_every_shape(family: str, data: st.DataObject) -> None:
@@ -77,16 +78,16 @@ def test_a_loaded_model_is_the_built_one_at_every_shape(family: str, data: st.Da
         loaded, again = (qg.load(path, num_threads=threads) for _ in range(2))
         loaded.save(Path(folder) / "second.qgm")
         second = qg.load(Path(folder) / "second.qgm", num_threads=1)
-        wanted = outputs(built, model, data.draw(st.permutations(shapes)))
-        assert same(early, {shape: wanted[shape] for shape in early})
-        for found in (loaded, again, second):
-            assert same(outputs(found, model, data.draw(st.permutations(shapes))), wanted)
+        results = outputs(built, model, data.draw(st.permutations(shapes)))
+        assert same(early, {shape: results[shape] for shape in early})
+        for value in (loaded, again, second):
+            assert same(outputs(value, model, data.draw(st.permutations(shapes))), results)
 
 
-def same(found: dict[Shapes, list[Any]], wanted: dict[Shapes, list[Any]]) -> bool:
+def same(actual: dict[Shapes, list[Any]], expected: dict[Shapes, list[Any]]) -> bool:
     """Whether the outputs at some shapes have the same shapes and the same bits."""
     return all(
         (one.shape, one.tobytes()) == (other.shape, other.tobytes())
-        for shape in wanted
-        for one, other in zip(found[shape], wanted[shape], strict=True)
+        for shape in expected
+        for one, other in zip(actual[shape], expected[shape], strict=True)
     )

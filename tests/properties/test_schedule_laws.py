@@ -53,8 +53,8 @@ def drawn_order(tasks: Tasks, data: st.DataObject) -> tuple[int, ...]:
 
 
 def program_in(tasks: Tasks, make: Maker, order: tuple[int, ...]) -> Program:
-    made: Generated = make(tasks.nodes_in(order))
-    return optimize_program(made.program)
+    built: Generated = make(tasks.nodes_in(order))
+    return optimize_program(built.program)
 
 
 def every_order(tasks: Tasks, done: int = 0) -> Iterator[tuple[int, ...]]:
@@ -63,8 +63,8 @@ def every_order(tasks: Tasks, done: int = 0) -> Iterator[tuple[int, ...]]:
         yield ()
     for task in members(tasks.all & ~done):
         if not tasks.before[task] & ~done:
-            for rest in every_order(tasks, done | 1 << task):
-                yield (task, *rest)
+            for remaining in every_order(tasks, done | 1 << task):
+                yield (task, *remaining)
 
 
 def least_peak(tasks: Tasks) -> int:
@@ -92,9 +92,9 @@ def test_the_peak_of_tasks_is_the_bound_of_the_planned_program(
 def test_lives_of_tasks_are_those_of_the_program(graph: Graph, data: st.DataObject) -> None:
     tasks, make = tasks_and_maker(graph)
     order = drawn_order(tasks, data)
-    found = [(i.begin, i.end, i.nbytes) for i in lives(tasks, order)]
+    actual = [(i.begin, i.end, i.nbytes) for i in lives(tasks, order)]
     program = program_in(tasks, make, order)
-    assert found == [(i.begin, i.end, i.nbytes) for i in lifetimes(program)]
+    assert actual == [(i.begin, i.end, i.nbytes) for i in lifetimes(program)]
 
 
 @given(GRAPHS, st.data())
@@ -122,9 +122,9 @@ def test_results_are_equal_bit_for_bit_in_every_order(graph: Graph, data: st.Dat
 
 @given(task_sets())
 def test_the_exact_search_finds_the_smallest_peak_of_all_orders(tasks: Tasks) -> None:
-    found, least = best_order(tasks, 0), least_peak(tasks)
-    assert found.order is not None
-    assert (found.bound, tasks.peak(found.order)) == (least, least)
+    actual, least = best_order(tasks, 0), least_peak(tasks)
+    assert actual.order is not None
+    assert (actual.bound, tasks.peak(actual.order)) == (least, least)
 
 
 @given(st.one_of(branching_graphs(most=8), mixed_graphs(most=6)))
@@ -136,9 +136,9 @@ def test_the_exact_search_finds_the_smallest_peak_of_graphs(graph: Graph) -> Non
 @given(task_sets(), st.integers(0, 200))
 def test_a_search_that_ends_early_states_a_bound_of_all_orders(tasks: Tasks, runs: int) -> None:
     known = tasks.peak(range(len(tasks)))
-    found, least = best_order(tasks, known, runs), least_peak(tasks)
-    assert peak_bound(tasks) <= found.bound <= least
-    assert found.order is None or tasks.peak(found.order) <= known
+    actual, least = best_order(tasks, known, runs), least_peak(tasks)
+    assert peak_bound(tasks) <= actual.bound <= least
+    assert actual.order is None or tasks.peak(actual.order) <= known
 
 
 @given(task_sets(), st.data())
@@ -163,10 +163,10 @@ def test_a_search_for_memory_never_gives_a_larger_arena(graph: Graph) -> None:
 @given(GRAPHS)
 def test_a_program_that_was_searched_for_is_valid(graph: Graph) -> None:
     lowered, make = maker(graph)
-    made = arrange_program(lowered, make, "memory")
-    verify_program(made.program)
-    for live in live_sets(made.program):
-        assert_disjoint(made.plan, live)
+    built = arrange_program(lowered, make, "memory")
+    verify_program(built.program)
+    for live in live_sets(built.program):
+        assert_disjoint(built.plan, live)
 
 
 @moderate
@@ -185,6 +185,6 @@ def test_priorities_are_never_worse_than_where_they_start(
 ) -> None:
     tasks, make = tasks_and_maker(graph)
     starts = [drawn_order(tasks, data) for _ in range(2)]
-    found = search_order(tasks, starts, goal=0, runs=600)
-    peaks = [plan_memory(program_in(tasks, make, order)).peak_nbytes for order in (found, *starts)]
+    actual = search_order(tasks, starts, goal=0, runs=600)
+    peaks = [plan_memory(program_in(tasks, make, order)).peak_nbytes for order in (actual, *starts)]
     assert peaks[0] == min(peaks)

@@ -48,23 +48,23 @@ def drawn(shape: tuple[int, int]) -> Array:
 @pytest.mark.parametrize("body", BODIES)
 def test_every_shape_gives_what_onnxruntime_gives(body: str, tmp_path: Path) -> None:
     """By 1 to 3 threads, each shape as the first one, saved and loaded."""
-    made = model(body)
-    wanted = {shape: by_onnxruntime(made, {"x": drawn(shape)}) for shape in SHAPES}
+    network = model(body)
+    expected = {shape: by_onnxruntime(network, {"x": drawn(shape)}) for shape in SHAPES}
     for threads in (1, 2, 3):
-        compiled = qg.compile(made, num_threads=threads)
+        compiled = qg.compile(network, num_threads=threads)
         for shape in SHAPES[threads:] + SHAPES[:threads]:
-            assert_near(compiled.run(None, {"x": drawn(shape)}), wanted[shape])
+            assert_near(compiled.run(None, {"x": drawn(shape)}), expected[shape])
         compiled.save(tmp_path / "model.qgm")
         loaded = qg.load(tmp_path / "model.qgm", num_threads=threads)
         for shape in SHAPES:
-            assert_near(loaded.run(None, {"x": drawn(shape)}), wanted[shape])
+            assert_near(loaded.run(None, {"x": drawn(shape)}), expected[shape])
 
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_joined_calls_give_what_onnxruntime_gives(body: str, threads: int) -> None:
-    made = model(body)
-    compiled: Any = qg.compile(made, num_threads=threads)
+    network = model(body)
+    compiled: Any = qg.compile(network, num_threads=threads)
     compiled.run(None, {"x": drawn((2, 3))})
     try:
         queue = qg.InferQueue(compiled, 1, max_batch=16, max_delay=0.02)
@@ -75,7 +75,7 @@ def test_joined_calls_give_what_onnxruntime_gives(body: str, threads: int) -> No
         for _ in range(3):
             futures = [queue.submit({"x": drawn(shape)}) for shape in shapes]
             for shape, future in zip(shapes, futures, strict=True):
-                assert_near(future.result(60), by_onnxruntime(made, {"x": drawn(shape)}))
+                assert_near(future.result(60), by_onnxruntime(network, {"x": drawn(shape)}))
 
 
 def test_samples_that_do_not_depend_on_their_number_are_joined() -> None:
@@ -96,8 +96,8 @@ def test_a_symbol_may_stand_at_several_axes(dims: str) -> None:
         np.testing.assert_array_equal(compiled(x), x)
 
 
-def assert_near(found: list[Array], wanted: list[Array]) -> None:
-    for one, other in zip(found, wanted, strict=True):
+def assert_near(actual: list[Array], expected: list[Array]) -> None:
+    for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, strict=True)
 
 
@@ -119,11 +119,11 @@ def test_grids_of_free_lengths_keep_no_batch_whole(form: str) -> None:
     )
     sizes = "n=Shape<end=1>(x) m=Shape<start=1>(x) c=Squeeze(n) l=Squeeze(m)"
     text = f"g (float[N,M] x) => (float[N,K] y) {constants} {{ {sizes} {GRIDS[form]} }}"
-    made = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    built = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
     for threads in (1, 2):
-        compiled: Any = qg.compile(made, num_threads=threads)
+        compiled: Any = qg.compile(built, num_threads=threads)
         for shape in SHAPES:
             x = drawn(shape)
-            assert_near(compiled.run(None, {"x": x}), by_onnxruntime(made, {"x": x}))
+            assert_near(compiled.run(None, {"x": x}), by_onnxruntime(built, {"x": x}))
         joins = compiled.has_independent_samples({"x": (4, 5)}, range(1, 5))
         assert joins == (form != "by sample")

@@ -37,9 +37,9 @@ SIZES = st.sampled_from([1, 2**8, 2**12, 2**19])
 
 
 def alone(graph: Graph, feeds: Mapping[str, Array]) -> dict[Node, Array]:
-    found: dict[Node, Array] = {}
-    interpret(graph, feeds, [found.__setitem__])
-    return found
+    actual: dict[Node, Array] = {}
+    interpret(graph, feeds, [actual.__setitem__])
+    return actual
 
 
 @given(mixed_graphs(), st.integers(1, 9), SIZES, st.booleans(), st.booleans())
@@ -49,22 +49,22 @@ def test_each_sample_gets_the_values_that_it_gets_alone(
     samples = [feeds_of(graph, seed, spread=2.0) for seed in range(count)]
     native = array_kernels() if is_native else None
     with patch.object(stacks, "STACK_NBYTES", nbytes), computing_with(native):
-        wanted = [alone(graph, feeds) for feeds in samples]
+        expected = [alone(graph, feeds) for feeds in samples]
         if is_threaded:
             with side_by_side():
-                found = list(Execution(graph, (), Evaluator(samples).compute))
+                actual = list(Execution(graph, (), Evaluator(samples).compute))
         else:
-            found = list(Execution(graph, (), Evaluator(samples).compute))
-    for node, values in found:
+            actual = list(Execution(graph, (), Evaluator(samples).compute))
+    for node, values in actual:
         if not isinstance(node, Constant):
-            own = [values.of(sample) for sample in range(count)]
-            assert_equal_values(own, [value[node] for value in wanted])
+            ours = [values.of(sample) for sample in range(count)]
+            assert_equal_values(ours, [value[node] for value in expected])
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 5), st.integers(1, 3))
-def test_values_are_the_same_in_every_layout(count: int, one: int, other: int, own: int) -> None:
+def test_values_are_the_same_in_every_layout(count: int, one: int, other: int, ours: int) -> None:
     evaluator = Evaluator([{} for _ in range(count)])
-    rows = np.arange(2 * own * count).reshape(-1, 2)
+    rows = np.arange(2 * ours * count).reshape(-1, 2)
     samples = np.split(rows, count)
     layouts: list[StackLayout] = [evaluator.layout(one), evaluator.layout(other)]
     first = Stacks(
@@ -73,9 +73,9 @@ def test_values_are_the_same_in_every_layout(count: int, one: int, other: int, o
     second = Stacks(first.parts(layouts[1]), layouts[1])
     for values in (first, second):
         np.testing.assert_array_equal(np.concatenate(values.arrays), rows)
-        for sample, wanted in enumerate(samples):
-            np.testing.assert_array_equal(values.of(sample), wanted)
-    np.testing.assert_array_equal(first.stacked(range(0, count, 2)), np.concatenate(samples[::2]))
+        for sample, expected in enumerate(samples):
+            np.testing.assert_array_equal(values.of(sample), expected)
+    np.testing.assert_array_equal(first.stack(range(0, count, 2)), np.concatenate(samples[::2]))
     doubled = first.mapped(np.add, second)
     np.testing.assert_array_equal(np.concatenate(doubled.arrays), 2 * rows)
 
@@ -109,9 +109,9 @@ def test_operators_that_mix_samples_are_not_stacked(name: str) -> None:
 
 
 def test_a_view_takes_the_shape_of_the_stack() -> None:
-    found = join(ops.Reshape(name="y", x=X, shape=(1, 12)), 3)
-    assert found is not None
-    assert found.type.shape == (3, 12)
+    reshape = join(ops.Reshape(name="y", x=X, shape=(1, 12)), 3)
+    assert reshape is not None
+    assert reshape.type.shape == (3, 12)
 
 
 @pytest.mark.parametrize(

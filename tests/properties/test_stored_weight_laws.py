@@ -151,9 +151,9 @@ def product(
 ) -> str:
     """A product of images [1, C, 5, 5] with the weights, as images."""
     if form == "MatMul of images":
-        made = model.add("MatMul", [x, w], "stored")
+        built = model.add("MatMul", [x, w], "stored")
         model.arrays["narrow"] = np.full((WIDTH, 5), 0.3, np.float32) * np.sign(b)[:, None]
-        return model.add("MatMul", [made, "narrow"], "images")
+        return model.add("MatMul", [built, "narrow"], "images")
     model.arrays["matrix"] = np.array([WIDTH, 25])
     model.arrays["images:shape"] = np.array([1, WIDTH, 5, 5])
     x = model.add("Reshape", [x, "matrix"], "columns")
@@ -207,7 +207,7 @@ def test_weights_stay_and_all_else_is_int8(drawn: tuple[str, Stored]) -> None:
     int8 = qg.quantize(proto, profile, data=[feeds])
     expected = model.weights() * np.float32(0.5 if form == "Gemm, scaled" else 1)
     values = numbers_of(int8)
-    (found,) = interpret(int8, feeds, [lambda _, y: values.append(np.sort(y, axis=None))])
+    (actual,) = interpret(int8, feeds, [lambda _, y: values.append(np.sort(y, axis=None))])
     if form.startswith("Gather"):
         expected = np.take(expected, feeds["i"], FORMS[form][2].get("axis", 0))
     exact = np.sort(expected, axis=None)
@@ -215,4 +215,4 @@ def test_weights_stay_and_all_else_is_int8(drawn: tuple[str, Stored]) -> None:
     layers = [n for n in int8.nodes if isinstance(n, Contraction) and is_integer(n.x.type)]
     assert {"last", "y"} <= {node.name.split(":")[0] for node in layers}
     (y,) = interpret(qg.import_model(proto), feeds)
-    assert np.square(found - y).mean() <= 0.02 * np.square(y).mean()
+    assert np.square(actual - y).mean() <= 0.02 * np.square(y).mean()

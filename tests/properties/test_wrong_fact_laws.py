@@ -187,10 +187,10 @@ def turned(rows: str, columns: str) -> Forged:
 def is_handy(size: str) -> bool:
     """Whether an array of a size is quickly compared at all lengths, or too large to exist."""
     try:
-        found = [abs(value(size, length)) for length in (HINT, *LENGTHS)]
+        actual = [abs(value(size, length)) for length in (HINT, *LENGTHS)]
     except ZeroDivisionError:
         return True
-    return not any(MOST_ELEMENTS < each < 10**13 for each in found)
+    return not any(MOST_ELEMENTS < each < 10**13 for each in actual)
 
 
 PADS = SIZES.filter(is_handy)
@@ -266,8 +266,8 @@ def test_wrong_facts_of_a_file_move_no_operand_out_of_its_buffer(
         if is_believed:
             stack.enter_context(mock.patch.object(text, "quotient", believed))
         path = forged(folder / "f.qgm", graph.body, conditions, hint)
-        found = answers(path, [hint, *LENGTHS])
-    wrong = [(len(x), answer) for x, answer in found if not is_right(graph, x, answer)]
+        replies = answers(path, [hint, *LENGTHS])
+    wrong = [(len(x), answer) for x, answer in replies if not is_right(graph, x, answer)]
     assert wrong == []
 
 
@@ -294,9 +294,9 @@ def test_known_holes_are_closed_three_times(case: str, trusted: str, tmp_path: P
             stack.enter_context(mock.patch.object(guards.Guards, "answers", nothing))
             divisors = "quantglow.ir.symbolic.straight_line.Evaluation.divisors"
             stack.enter_context(mock.patch(divisors, return_value=()))
-        found = answers(forged(tmp_path / "f.qgm", graph.body), (8, 9, 10, 12))
-    assert all(is_right(graph, x, answer) for x, answer in found)
-    assert len(found) == 2 * 4
+        replies = answers(forged(tmp_path / "f.qgm", graph.body), (8, 9, 10, 12))
+    assert all(is_right(graph, x, answer) for x, answer in replies)
+    assert len(replies) == 2 * 4
 
 
 @pytest.mark.parametrize("kind", ["f64", "i64", "i8"])

@@ -15,8 +15,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.stress", description=__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seconds", type=float, default=60.0)
-    given = parser.parse_args()
-    failures = KINDS[given.kind](given.seconds)
+    inputs = parser.parse_args()
+    failures = KINDS[inputs.kind](inputs.seconds)
     for failure in failures[:20]:
         print(failure, file=sys.stderr)
     sys.stdout.flush()

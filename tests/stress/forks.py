@@ -31,8 +31,8 @@ def compiles(width: int, target: str = "native") -> bool:
     """Whether a model of this width, which no other call compiles, is compiled and computes."""
     model = qg.compile(sum_model([width, 3], [width, 3]), target=target, num_threads=2)
     feeds = {name: image((width, 3), seed) for seed, name in enumerate(("x0", "x1"))}
-    (found,) = model.run(None, feeds)
-    return bool(np.array_equal(found, feeds["x0"] + feeds["x1"]))
+    (actual,) = model.run(None, feeds)
+    return bool(np.array_equal(actual, feeds["x0"] + feeds["x1"]))
 
 
 def result_of_fork(check: Callable[[], bool]) -> str:
@@ -57,7 +57,7 @@ class Forks:
     def __init__(self, seconds: float) -> None:
         self.widths = itertools.count(1)
         self.compiled = [qg.compile(free_model(), target=t, num_threads=2) for t in TARGETS]
-        self.wanted = [[m.run(None, {"x": image(s)}) for s in SHAPES] for m in self.compiled]
+        self.expected = [[m.run(None, {"x": image(s)}) for s in SHAPES] for m in self.compiled]
         self.failures: list[str] = []
         self.counts = {"forks": 0, "compiled": 0, "runs": 0}
         self.deadline = time.monotonic() + seconds
@@ -65,8 +65,8 @@ class Forks:
     def runs(self, step: int) -> bool:
         """Whether a model still gives its first result."""
         which, shape = step % len(self.compiled), step // len(self.compiled) % len(SHAPES)
-        found = self.compiled[which].run(None, {"x": image(SHAPES[shape])})
-        return all(map(np.array_equal, found, self.wanted[which][shape]))
+        results = self.compiled[which].run(None, {"x": image(SHAPES[shape])})
+        return all(map(np.array_equal, results, self.expected[which][shape]))
 
     def fork(self, step: int) -> str:
         target = TARGETS[step % len(TARGETS)]

@@ -55,7 +55,7 @@ class Cycles:
         self.free = qg.compile(free_model(), num_threads=2)
         graph = qg.import_model(small_model())
         self.int8 = qg.quantize(graph, qg.profile(graph, small_samples(), progress=False))
-        self.wanted = [array.tobytes() for array in self.run(qg.compile(self.int8))]
+        self.expected = [array.tobytes() for array in self.run(qg.compile(self.int8))]
 
     def run(self, model: Any) -> list[np.ndarray]:
         return list(model.run(None, {"x": self.sample}))
@@ -63,18 +63,18 @@ class Cycles:
     def cycle(self, number: int) -> bool:
         """Compile, run, save, load, run, drop, and a shape that may be new."""
         compiled = qg.compile(self.int8, num_threads=1 + number % 2)
-        found = [self.run(compiled)]
+        results = [self.run(compiled)]
         compiled.save(self.path)
-        found.append(self.run(qg.load(self.path, num_threads=1 + number % 2)))
+        results.append(self.run(qg.load(self.path, num_threads=1 + number % 2)))
         shape = (1, 3, 1 + number % SIZES, 1 + number // SIZES % SIZES)
         self.free.run(None, {"x": image(shape)})
-        return all([array.tobytes() for array in arrays] == self.wanted for arrays in found)
+        return all([array.tobytes() for array in arrays] == self.expected for arrays in results)
 
 
 def main(seconds: float) -> list[str]:
     """Failures within ``seconds``, or within ``LEAST_CYCLES`` if they take longer."""
     failures: list[str] = []
-    seen: list[dict[str, int]] = []
+    observed: list[dict[str, int]] = []
     with tempfile.TemporaryDirectory() as folder:
         cycles, end = Cycles(Path(folder)), time.monotonic() + seconds
         for number in itertools.count():
@@ -83,14 +83,14 @@ def main(seconds: float) -> list[str]:
             if not cycles.cycle(number):
                 failures.append(f"cycle {number}: another result")
             if number % 8 == 7:
-                seen.append(figures())
-    print(f"{number} cycles: {seen[0]} first, {seen[-1]} last")
-    return failures + grown(seen)
+                observed.append(figures())
+    print(f"{number} cycles: {observed[0]} first, {observed[-1]} last")
+    return failures + grown(observed)
 
 
-def grown(seen: list[dict[str, int]]) -> list[str]:
+def grown(observed: list[dict[str, int]]) -> list[str]:
     """Resources that grew after the first third of the cycles, beyond the tolerance."""
-    before, after = seen[len(seen) // 3], seen[-1]
+    before, after = observed[len(observed) // 3], observed[-1]
     room = {"nbytes": MOST_GROWTH_NBYTES, "arenas": 32, "threads": 0, "files": 0}
     return [
         f"{name}: {before[name]} after a third of the cycles, {after[name]} at the end"

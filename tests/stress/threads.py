@@ -26,11 +26,11 @@ PATIENCE_SECONDS = 120
 Arrays = list[np.ndarray]
 
 
-def same(found: Arrays, wanted: Arrays) -> bool:
+def same(actual: Arrays, expected: Arrays) -> bool:
     """Whether two results are equal bit for bit."""
     return all(
         a.dtype == b.dtype and a.tobytes() == b.tobytes()
-        for a, b in zip(found, wanted, strict=True)
+        for a, b in zip(actual, expected, strict=True)
     )
 
 
@@ -50,7 +50,7 @@ class Threads:
         }
         self.inputs = {"small": [fixed], "free": free, "detector": [image(SHAPE)], "int8": free}
         self.models = {name: make(2) for name, make in self.makers.items()} | {"int8": int8}
-        self.wanted = {
+        self.expected = {
             n: [self.run(self.models[n], x) for x in xs] for n, xs in self.inputs.items()
         }
         for name, model in self.models.items():
@@ -66,7 +66,7 @@ class Threads:
     def agrees(self, name: str, model: Any, step: int) -> bool:
         """Whether a model gives the result of the first one of its kind."""
         at = step % len(self.inputs[name])
-        return same(self.run(model, self.inputs[name][at]), self.wanted[name][at])
+        return same(self.run(model, self.inputs[name][at]), self.expected[name][at])
 
     def act(self, step: int) -> bool:
         """One action of a thread; whether it succeeded."""

@@ -106,12 +106,12 @@ def attending_loop(
 def feeds_of(model: onnx.ModelProto, seed: int = 0, **sizes: int) -> dict[str, Array]:
     """Inputs of such a model; ``sizes``: those of free dimensions, and the values of ``trips`` and
     ``stop``."""
-    rng, found = np.random.default_rng(seed), {}
+    rng, actual = np.random.default_rng(seed), {}
     for info in model.graph.input:
         dims = info.type.tensor_type.shape.dim
         shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in dims]
         if info.name in sizes:
-            found[info.name] = np.array(sizes[info.name])
+            actual[info.name] = np.array(sizes[info.name])
         else:
-            found[info.name] = np.asarray(rng.normal(size=shape), np.float32)
-    return found
+            actual[info.name] = np.asarray(rng.normal(size=shape), np.float32)
+    return actual

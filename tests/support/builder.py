@@ -58,9 +58,9 @@ class Builder:
         return f"{stem}{self.count}"
 
     def input(self, *shape: int) -> Input:
-        made = Input(name=self.name("input"), tensor=f32(*shape))
-        self.inputs.append(made)
-        return made
+        input = Input(name=self.name("input"), tensor=f32(*shape))
+        self.inputs.append(input)
+        return input
 
     def constant(self, value: Any) -> Constant:
         return Constant(name=self.name("c"), value=np.array(value, np.float32, order="C"))
@@ -73,10 +73,10 @@ class Builder:
 
     def weights(self, *shape: int) -> Constant:
         """Weights of a layer, their last axis the channels of its result."""
-        made = self.drawn(*shape)
+        built = self.drawn(*shape)
         if self.spread:
-            made = self.constant(made.value * 10 ** self.random.uniform(-2, 1, shape[-1]))
-        return self.known.setdefault(shape, made) if self.shared else made
+            built = self.constant(built.value * 10 ** self.random.uniform(-2, 1, shape[-1]))
+        return self.known.setdefault(shape, built) if self.shared else built
 
     def make(self, op: type[Node], **fields: Any) -> Node:
         return op(name=self.name(), **fields)
@@ -88,8 +88,8 @@ class Builder:
         """An NHWC operator on a value."""
         if self.channels_last:
             return self.make(op, x=x, **fields)
-        made = self.make(op, x=self.transpose(x, *TO_NHWC), **fields)
-        return self.transpose(made, *TO_NCHW)
+        built = self.make(op, x=self.transpose(x, *TO_NHWC), **fields)
+        return self.transpose(built, *TO_NCHW)
 
     def channels(self, x: Node) -> int:
         """Number of channels of an image."""

@@ -63,9 +63,9 @@ def written(
 
     Raises ``AssertionError`` with what it said if it fails.
     """
-    given = octets(feed[x.name] for feed in feeds for x in graph.inputs)
+    inputs = octets(feed[x.name] for feed in feeds for x in graph.inputs)
     command = [*runner, str(program), *arguments]
-    ran = subprocess.run(command, cwd=program.parent, input=given, capture_output=True)
+    ran = subprocess.run(command, cwd=program.parent, input=inputs, capture_output=True)
     said = ran.stderr.decode(errors="replace")
     assert (ran.returncode, said) == (0, ""), f"exit code {ran.returncode}: {said}"
     return ran.stdout

@@ -39,22 +39,22 @@ KNOWN: dict[str, Any] = {
 def grid() -> list[onnx.NodeProto]:
     """The box of each cell of the scores ``s``."""
     node = helper.make_node
-    made = [node("Shape", ["s"], ["sizes"])]
+    built = [node("Shape", ["s"], ["sizes"])]
     for name, number, axis in (("y", "third", 1), ("x", "last axis", 0)):
-        made += [
+        built += [
             node("Gather", ["sizes", number], [f"{name} count"]),
             node("Range", ["zero", f"{name} count", "one"], [f"{name} cells"]),
             node("Cast", [f"{name} cells"], [f"{name} floats"], to=TensorProto.FLOAT),
             node("Mul", [f"{name} floats", "two"], [f"{name} pixels"]),
             node("Unsqueeze", [f"{name} pixels"], [f"{name} line"], axes=[axis]),
         ]
-    made += [node("Shape", [f"{n} line"], [f"{n} shape"]) for n in "yx"]
-    made += [node("Max", ["y shape", "x shape"], ["grid"])]
+    built += [node("Shape", [f"{n} line"], [f"{n} shape"]) for n in "yx"]
+    built += [node("Max", ["y shape", "x shape"], ["grid"])]
     for name in "yx":
-        made += [node("Expand", [f"{name} line", "grid"], [f"{name} grid"])]
-        made += [node("Unsqueeze", [f"{name} grid"], [f"{name} part"], axes=[2])]
+        built += [node("Expand", [f"{name} line", "grid"], [f"{name} grid"])]
+        built += [node("Unsqueeze", [f"{name} grid"], [f"{name} part"], axes=[2])]
     corner = node("Concat", ["y part", "x part"] * 2, ["corners"], axis=2)
-    return [*made, corner, node("Add", ["corners", "cell"], ["cells"])]
+    return [*built, corner, node("Add", ["corners", "cell"], ["cells"])]
 
 
 def first_stage() -> list[onnx.NodeProto]:

@@ -44,7 +44,7 @@ def choosing_rows(rows: Any, heavy: bool = True, again: bool = False) -> onnx.Mo
         kinds["z"], dims["z"] = TensorProto.FLOAT, None
     known = {name: weights(*LAYERS[name], seed=i, scale=0.2) for i, name in enumerate(LAYERS)}
     known |= {"zero": np.float32(0), "axis": np.zeros(1, np.int64)}
-    read = {name for made in nodes for name in made.input}
+    read = {name for item in nodes for name in item.input}
     graph = helper.make_graph(
         nodes,
         "choosing rows",

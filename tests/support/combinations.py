@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import pytest
+
+
+def mark_slow(values: Iterable[Any], quick: Container[Any]) -> list[Any]:
+    """All values; all are slow but the quick ones."""
+    return [pytest.param(v, marks=() if v in quick else pytest.mark.slow) for v in values]
 
 
 def covering(*axes: Sequence[Any]) -> list[Any]:

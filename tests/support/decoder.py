@@ -67,8 +67,8 @@ class Decoder:
         past = next(iter(cache.values())).shape[2]
         positions = np.tile(np.arange(past, past + new, dtype=np.int64), (batch, 1))
         mask = np.ones((batch, past + new), np.int64)
-        found = {"input_ids": tokens, "attention_mask": mask, **cache}
-        return found if self.fused else {**found, "position_ids": positions}
+        actual = {"input_ids": tokens, "attention_mask": mask, **cache}
+        return actual if self.fused else {**actual, "position_ids": positions}
 
     def next_cache(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """The cache for the next call, from all outputs of one."""
@@ -207,9 +207,9 @@ def _mask(b: Builder) -> str:
     rows = b.node("Unsqueeze", b.node("Range", past, total, one), b.integers(1))
     columns = b.node("Unsqueeze", b.node("Range", zero, total, one), b.integers(0))
     causal = b.node("LessOrEqual", columns, rows)
-    own = b.node("Unsqueeze", b.node("Cast", "attention_mask", to=TensorProto.BOOL), b.integers(1))
-    seen = b.node("And", b.node("Unsqueeze", own, b.integers(1)), causal)
-    return b.node("Where", seen, b.number(0.0), b.constant(LOWEST))
+    ours = b.node("Unsqueeze", b.node("Cast", "attention_mask", to=TensorProto.BOOL), b.integers(1))
+    observed = b.node("And", b.node("Unsqueeze", ours, b.integers(1)), causal)
+    return b.node("Where", observed, b.number(0.0), b.constant(LOWEST))
 
 
 def _attention(

@@ -70,13 +70,18 @@ def blocks(page: str, model: str) -> list[Block]:
     others."""
     text = (ROOT / page).read_text(encoding="utf-8")
     general, special = parted(text)
-    return [Block(*found) for found in BLOCK.findall(special or text if model == BOTH else general)]
+    return [Block(*value) for value in BLOCK.findall(special or text if model == BOTH else general)]
 
 
 def models_of(page: str) -> tuple[str, ...]:
     """The kinds of models that the blocks of a page run on."""
     _, special = parted((ROOT / page).read_text(encoding="utf-8"))
     return (ONE, OUTPUTS, BOTH) if special else (ONE, BOTH)
+
+
+def quick_models(page: str) -> tuple[str, ...]:
+    """The fewest of them that run every block."""
+    return (ONE, BOTH) if len(models_of(page)) > 2 else (ONE,)
 
 
 def parted(text: str) -> tuple[str, str]:
@@ -140,7 +145,7 @@ def network(model: str) -> onnx.ModelProto:
     if model == BOTH:
         nodes.append(helper.make_node("Add", ["products", "y"], ["scores"], name="scores"))
     shapes = ({"x": [1, 2, 6, 6], "y": [1, 3]}, {"scores": [1, 3], "features": [1, 4, 6, 6]})
-    return made(nodes, arrays, model, *shapes)
+    return documented_arguments(nodes, arrays, model, *shapes)
 
 
 def classifier(model: str) -> onnx.ModelProto:
@@ -158,7 +163,7 @@ def classifier(model: str) -> onnx.ModelProto:
         helper.make_node("Gemm", ["joined", "v"], ["scores"]),
     ]
     shapes = ({"x": [1, 3, 224, 224], "size": [1, 2]}, {"scores": [1, 10], "features": [1, 4]})
-    return made(nodes, arrays, model, *shapes)
+    return documented_arguments(nodes, arrays, model, *shapes)
 
 
 def free_network(model: str) -> onnx.ModelProto:
@@ -166,7 +171,7 @@ def free_network(model: str) -> onnx.ModelProto:
     pairs = [("x", "scores"), ("y", "others")][: 1 + (model == BOTH)]
     nodes = [helper.make_node("Relu", [x], [y]) for x, y in pairs]
     shapes = [{pair[end]: ["batch", "length"] for pair in pairs} for end in (0, 1)]
-    return made(nodes, {}, model, *shapes)
+    return documented_arguments(nodes, {}, model, *shapes)
 
 
 def scores_of_tokens() -> onnx.ModelProto:
@@ -178,10 +183,10 @@ def scores_of_tokens() -> onnx.ModelProto:
         helper.make_node("MatMul", ["x", "head"], ["logits"]),
     ]
     tokens, logits = {"tokens": [1, "length"]}, {"logits": [1, "length", 64]}
-    return made(nodes, arrays, ONE, tokens, logits)
+    return documented_arguments(nodes, arrays, ONE, tokens, logits)
 
 
-def made(
+def documented_arguments(
     nodes: Sequence[onnx.NodeProto],
     arrays: dict[str, Any],
     model: str,

@@ -15,14 +15,14 @@ def largest_finite(array: Array) -> float:
 
 
 def assert_equal_values(
-    found: Sequence[Array], expected: Sequence[Array], rtol: float = 1e-4, atol: float = 1e-5
+    actual: Sequence[Array], expected: Sequence[Array], rtol: float = 1e-4, atol: float = 1e-5
 ) -> None:
     """Check equal types and shapes, integers bit for bit, and floats to a tolerance.
 
     The tolerance is ``rtol`` of the value or ``atol`` of the largest finite one.  Infinities and
     NaN are in the same places.
     """
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         if a.dtype == np.float32:
             np.testing.assert_allclose(a, b, rtol=rtol, atol=atol * largest_finite(b))

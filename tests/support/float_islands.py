@@ -19,11 +19,11 @@ def float_islands(graph: Graph) -> tuple[Node, ...]:
 
 def _behind_integers(graph: Graph) -> dict[Node, None]:
     """Nodes that compute on integers, and all that depend on them, in order."""
-    found: dict[Node, None] = {}
+    actual: dict[Node, None] = {}
     for node in graph.nodes:
-        if _touches_integers(node) or any(o in found for o in node.operands):
-            found[node] = None
-    return found
+        if _touches_integers(node) or any(o in actual for o in node.operands):
+            actual[node] = None
+    return actual
 
 
 def _touches_integers(node: Node) -> bool:

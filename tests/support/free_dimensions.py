@@ -22,15 +22,15 @@ def freed(model: onnx.ModelProto, are_shared: bool) -> onnx.ModelProto:
     """The model with free dimensions, which share a symbol where they are equal, or each has its
     own.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for value in made.graph.input:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    for value in proto.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             dim.dim_param = f"d{dim.dim_value}" if are_shared else f"{value.name}_{axis}"
-    del made.graph.value_info[:]
-    for value in made.graph.output:
+    del proto.graph.value_info[:]
+    for value in proto.graph.output:
         value.type.tensor_type.ClearField("shape")
-    return made
+    return proto
 
 
 def resized(array: Array, resize: Callable[[int], int]) -> Array:

@@ -17,13 +17,13 @@ def owned() -> dict[int, int]:
     """Bytes of each block of memory that arrays or texts use, by ``id``: those of NumPy, bytes, and
     constants of kernels."""
     gc.collect()
-    found: dict[int, int] = {}
+    actual: dict[int, int] = {}
     for value in gc.get_objects():
         if isinstance(value, EmittedProgram):
-            found |= {id(array): array.nbytes for array in value.constants}
+            actual |= {id(array): array.nbytes for array in value.constants}
         for block in blocks(value):
-            found.setdefault(id(block), nbytes_of(block))
-    return found
+            actual.setdefault(id(block), nbytes_of(block))
+    return actual
 
 
 def blocks(value: object) -> Iterator[np.ndarray | bytes]:

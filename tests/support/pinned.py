@@ -31,8 +31,8 @@ def pinned(name: str) -> Graph:
 
 def hashes() -> dict[str, tuple[int, str]]:
     """The pinned seeds and hashes."""
-    found: dict[str, tuple[int, str]] = json.loads(HASHES.read_text())
-    return found
+    data: dict[str, tuple[int, str]] = json.loads(HASHES.read_text())
+    return data
 
 
 def feeds_of(graph: Graph, seed: int) -> list[dict[str, Array]]:
@@ -52,9 +52,9 @@ def drawn(key: str, shape: tuple[int, ...], spread: float) -> Array:
 
 def digest(runs: Sequence[Sequence[Array]]) -> str:
     """The SHA-256 of integer outputs: types, shapes and elements."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in (array for run in runs for array in run):
         assert array.dtype.kind in "iu", array.dtype
-        found.update(f"{array.dtype} {array.shape} ".encode())
-        found.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
-    return found.hexdigest()
+        digest.update(f"{array.dtype} {array.shape} ".encode())
+        digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    return digest.hexdigest()

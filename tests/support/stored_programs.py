@@ -29,4 +29,4 @@ def run_shapes(path: Path) -> list[bytes]:
     """Outputs at all shapes."""
     compiled = qg.load(path, num_threads=1)
     outputs: list[list[Array]] = [compiled.run(None, {"x": image(shape)}) for shape in SHAPES]
-    return [array.tobytes() for found in outputs for array in found]
+    return [array.tobytes() for value in outputs for array in value]

@@ -55,12 +55,12 @@ def quantization(b: flatbuffers.Builder, part: Part) -> dict[str, int]:
     if part.scale is None:
         return {}
     scales = np.asarray(part.scale, np.float32).reshape(-1)
-    made = {
+    built = {
         "Scale": vector(b, scales, "float32"),
         "ZeroPoint": vector(b, [part.zero] * scales.size, "int64"),
         "QuantizedDimension": part.axis,
     }
-    return {"Quantization": table(b, "QuantizationParameters", **made)}
+    return {"Quantization": table(b, "QuantizationParameters", **built)}
 
 
 def options_of(b: flatbuffers.Builder, kind: str, values: Mapping[str, Any]) -> dict[str, int]:
@@ -108,10 +108,10 @@ def tflite_file(
     code = table(
         b, "OperatorCode", DeprecatedBuiltinCode=min(number, 127), BuiltinCode=number, Version=1
     )
-    made = {
+    built = {
         "Buffers": offsets(b, buffers),
         "Subgraphs": offsets(b, [graph]),
         "OperatorCodes": offsets(b, [code]),
     }
-    b.Finish(table(b, "Model", **made, Version=3), b"TFL3")
+    b.Finish(table(b, "Model", **built, Version=3), b"TFL3")
     return bytes(b.Output())

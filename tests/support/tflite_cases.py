@@ -132,10 +132,10 @@ def moved(
 
 def concatenation(same: bool) -> bytes:
     other = P((1, 9, 7, 2), scale=0.05, zero=-7)
-    rest = P((1, 9, 7, 3), scale=0.05, zero=-7)
+    p = P((1, 9, 7, 3), scale=0.05, zero=-7)
     result = P((1, 9, 7, 11), scale=0.05, zero=-7)
     fused = {"FusedActivationFunction": FUSED["none"]}
-    inputs = {"x": IMAGE, "y": other, "z": rest} if same else {"x": IMAGE, "y": other}
+    inputs = {"x": IMAGE, "y": other, "z": p} if same else {"x": IMAGE, "y": other}
     result = result if same else P((1, 9, 7, 8), scale=0.05, zero=-7)
     return tflite_file("CONCATENATION", inputs, result, "ConcatenationOptions", Axis=-1, **fused)
 
@@ -147,8 +147,8 @@ def mean(keep: bool, scale: float) -> bytes:
     return tflite_file("MEAN", inputs, result, "ReducerOptions", KeepDims=keep)
 
 
-def converted(kind: str, given: Part, result: Part) -> bytes:
-    return tflite_file(kind, {"x": given}, result)
+def converted(kind: str, inputs: Part, result: Part) -> bytes:
+    return tflite_file(kind, {"x": inputs}, result)
 
 
 CASES: dict[str, Callable[[], bytes]] = {

@@ -22,12 +22,12 @@ MAX_STOPS = 15
 
 def passed(call: Callable[[], object]) -> list[tuple[str, str]]:
     """The stops whose functions run in this thread during a call, in the order of their first."""
-    found: dict[tuple[str, str], None] = {}
+    actual: dict[tuple[str, str], None] = {}
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         path, name = Path(frame.f_code.co_filename), frame.f_code.co_name
         if event == "call" and path.is_relative_to(PACKAGE):
-            found.setdefault((path.relative_to(PACKAGE).as_posix(), name))
+            actual.setdefault((path.relative_to(PACKAGE).as_posix(), name))
 
     before = sys.getprofile()
     sys.setprofile(note)
@@ -35,7 +35,7 @@ def passed(call: Callable[[], object]) -> list[tuple[str, str]]:
         call()
     finally:
         sys.setprofile(before)
-    return [stop for stop in found if stop in STOPS]
+    return [stop for stop in actual if stop in STOPS]
 
 
 def test_a_model_passes_the_stops_in_their_order() -> None:

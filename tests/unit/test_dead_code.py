@@ -15,14 +15,14 @@ USERS = [*FILES, *(path for folder in OUTSIDE for path in (ROOT / folder).rglob(
 
 def definitions(path: Path) -> set[str]:
     """Names that a file defines, but those that a decorator registers."""
-    found = set()
+    actual = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             registered = any(
                 isinstance(d, ast.Call) or ast.unparse(d) == "op" for d in node.decorator_list
             )
-            found |= set() if registered or node.name.startswith("__") else {node.name}
-    return found
+            actual |= set() if registered or node.name.startswith("__") else {node.name}
+    return actual
 
 
 def test_every_function_and_class_is_used_somewhere() -> None:

@@ -24,14 +24,14 @@ from tests.support.effort import exhaustive
 
 
 def draws_all(
-    strategy: st.SearchStrategy[Any], kinds: Callable[[Any], set[Any]], wanted: set[Any]
+    strategy: st.SearchStrategy[Any], kinds: Callable[[Any], set[Any]], expected: set[Any]
 ) -> None:
     """Draw until every wanted kind was seen; ``NoSuchExample`` if one never is."""
-    seen: set[Any] = set()
+    observed: set[Any] = set()
 
-    def is_last(found: set[Any]) -> bool:
-        seen.update(found)
-        return seen >= wanted
+    def is_last(actual: set[Any]) -> bool:
+        observed.update(actual)
+        return observed >= expected
 
     find(strategy.map(kinds), is_last, settings=exhaustive)
 

@@ -33,8 +33,8 @@ def is_explained_above(folder: Path) -> bool:
 
 def files_of(folder: Path) -> set[str]:
     """Names of the files that a guide names: not the README itself, nor hidden or compiled ones."""
-    found = {path.name for path in folder.iterdir() if path.is_file()}
-    return {f for f in found if f[0] != "." and not f.endswith(".pyc")} - {"README.md"}
+    actual = {path.name for path in folder.iterdir() if path.is_file()}
+    return {f for f in actual if f[0] != "." and not f.endswith(".pyc")} - {"README.md"}
 
 
 def rooms_of(folder: Path) -> set[str]:

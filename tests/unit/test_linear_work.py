@@ -81,11 +81,11 @@ MODELS = {"chain": chain, "wide": wide, "joined": joined}
 
 def counted(stage: Callable[[], Any]) -> tuple[Any, Counts]:
     """The result of a stage, and the calls of its functions in this thread."""
-    found: Counts = Counter()
+    counter: Counts = Counter()
 
     def count(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
-            found[frame.f_code] += 1
+            counter[frame.f_code] += 1
 
     before = sys.getprofile()
     sys.setprofile(count)
@@ -93,7 +93,7 @@ def counted(stage: Callable[[], Any]) -> tuple[Any, Counts]:
         result = stage()
     finally:
         sys.setprofile(before)
-    return result, found
+    return result, counter
 
 
 def stages(model: onnx.ModelProto, data: list[Array]) -> dict[str, Counts]:

@@ -37,8 +37,8 @@ def text_of(path: Path) -> str:
 @cache
 def ends_of_paths() -> frozenset[str]:
     """Each file and folder of the repository, with any number of the folders that it lies in."""
-    found = (path for path in ROOT.rglob("*") if not is_generated(path))
-    return frozenset(end for path in found for end in ends_of(path.relative_to(ROOT).parts))
+    actual = (path for path in ROOT.rglob("*") if not is_generated(path))
+    return frozenset(end for path in actual for end in ends_of(path.relative_to(ROOT).parts))
 
 
 def ends_of(parts: tuple[str, ...]) -> Iterator[str]:

@@ -67,8 +67,8 @@ def test_running_a_saved_model_imports_no_compiler_front(saved: Path) -> None:
 
 def test_another_process_gets_the_same_integers(saved: Path) -> None:
     modules_of_a_run(saved)
-    expected, found = (np.load(saved.with_name(f"{n}.npy")) for n in ("expected", "found"))
-    np.testing.assert_array_equal(found, expected)
+    expected, actual = (np.load(saved.with_name(f"{n}.npy")) for n in ("expected", "found"))
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_unknown_names_of_the_package_are_refused() -> None:

@@ -26,28 +26,28 @@ def test_it_is_a_backend() -> None:
 def test_prepared_models_take_inputs_in_order() -> None:
     x, y = floats(2, 3), floats(2, 3, seed=1)
     model = model_of([helper.make_node("Sub", ["x", "y"], ["z"])], {"x": x, "y": y}, ["z"])
-    (found,) = backend.prepare(model).run([x, y])
-    np.testing.assert_array_equal(found, x - y)
+    (actual,) = backend.prepare(model).run([x, y])
+    np.testing.assert_array_equal(actual, x - y)
 
 
 def test_a_model_runs_in_one_call() -> None:
     model, feeds = single("Relu", floats(2, 3))
-    (found,) = backend.run_model(model, feeds)
-    np.testing.assert_array_equal(found, np.maximum(feeds["x0"], 0))
+    (actual,) = backend.run_model(model, feeds)
+    np.testing.assert_array_equal(actual, np.maximum(feeds["x0"], 0))
 
 
 def test_a_node_runs_alone() -> None:
     node = helper.make_node("Add", ["a", "b"], ["c"])
-    found = backend.run_node(node, [floats(2, 3), floats(3)])
-    np.testing.assert_array_equal(found["c"], floats(2, 3) + floats(3))
+    actual = backend.run_node(node, [floats(2, 3), floats(3)])
+    np.testing.assert_array_equal(actual["c"], floats(2, 3) + floats(3))
 
 
 @pytest.mark.parametrize(
     ("element", "dtype"), [(TensorProto.FLOAT16, np.float16), (TensorProto.DOUBLE, np.float64)]
 )
 def test_results_have_the_declared_type(element: int, dtype: type) -> None:
-    (found,) = backend.run_model(typed(element), [floats(2, 3).astype(dtype)])
-    assert found.dtype == dtype
+    (actual,) = backend.run_model(typed(element), [floats(2, 3).astype(dtype)])
+    assert actual.dtype == dtype
 
 
 def test_float64_is_not_computed_as_float32() -> None:

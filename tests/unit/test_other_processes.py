@@ -43,18 +43,18 @@ ERRORS = (
 def test_values_of_processes_with_other_hashes_are_found(name: str) -> None:
     root, environment = Path(__file__).parents[2], {"PYTHONHASHSEED": "7"}
     code = MADE.format(name=name)
-    made = subprocess.run(
+    results = subprocess.run(
         [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, check=True
     )
-    assert pickle.loads(made.stdout) in {VALUES[name]}
+    assert pickle.loads(results.stdout) in {VALUES[name]}
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_errors_keep_their_message_and_facts(error: errors.QuantglowError) -> None:
-    found = pickle.loads(pickle.dumps(error))
-    assert type(found) is type(error)
-    assert str(found) == str(error)
-    assert vars(found) == vars(error)
+    data = pickle.loads(pickle.dumps(error))
+    assert type(data) is type(error)
+    assert str(data) == str(error)
+    assert vars(data) == vars(error)
 
 
 def test_every_error_with_arguments_of_its_own_is_among_them() -> None:

@@ -72,8 +72,8 @@ def test_every_public_name_resolves() -> None:
 def tree_of(kind: type[Exception]) -> set[type[Exception]]:
     """A class of ``support.errors`` and those derived from it there; those of other modules are
     caught inside the package, or are one of these to users."""
-    own = [found for found in kind.__subclasses__() if found.__module__ == errors.__name__]
-    return {kind}.union(*map(tree_of, own))
+    ours = [value for value in kind.__subclasses__() if value.__module__ == errors.__name__]
+    return {kind}.union(*map(tree_of, ours))
 
 
 @pytest.mark.parametrize("kind", sorted(tree_of(qg.QuantglowError), key=str))
@@ -165,11 +165,11 @@ def test_the_stages_give_what_the_one_call_gives(tmp_path: Path) -> None:
     config = qg.QuantizationConfig()
     int8 = qg.quantize(graph, tmp_path / "profile.npz", config, data=samples)
     whole = qg.quantize_and_compile(model, samples, verify=False)
-    (expected, _), (found, _) = (
+    (expected, _), (actual, _) = (
         qg.interpret(int8, {"x": samples[0]}),
         whole.run(None, {"x": samples[0]}),
     )
-    assert (expected == found).all()
+    assert (expected == actual).all()
 
 
 def test_quantizing_twice_is_refused() -> None:

@@ -89,8 +89,8 @@ def test_every_repr_is_short(objects: dict[str, Any]) -> None:
 
 
 def test_the_walk_reaches_programs_and_types(objects: dict[str, Any]) -> None:
-    found = {type(value).__name__ for value in ours(objects["model"])}
-    assert found >= {"Build", "LlvmExecutable", "Compute", "QuantParams", "Histogram"}
+    actual = {type(value).__name__ for value in ours(objects["model"])}
+    assert actual >= {"Build", "LlvmExecutable", "Compute", "QuantParams", "Histogram"}
 
 
 def test_the_repr_of_a_build_names_its_fields(objects: dict[str, Any]) -> None:
@@ -107,8 +107,8 @@ def classes() -> Iterator[type[Any]]:
         if module.name.endswith("__main__"):
             continue
         with suppress(ImportError, errors.OptionError):
-            found = vars(import_module(module.name)).values()
-            yield from (c for c in found if inspect.isclass(c) and c.__module__ == module.name)
+            actual = vars(import_module(module.name)).values()
+            yield from (c for c in actual if inspect.isclass(c) and c.__module__ == module.name)
 
 
 def unset_fields(kind: type[Any]) -> list[str]:
@@ -119,14 +119,14 @@ def unset_fields(kind: type[Any]) -> list[str]:
 
 def makes_itself(kind: type[Any]) -> bool:
     """Whether a class has an ``__init__`` and a ``__repr__`` written here."""
-    own = getattr(kind.__repr__, "__module__", None) or ""
-    return "__init__" in vars(kind) and not is_dataclass(kind) and own.startswith("quantglow")
+    ours = getattr(kind.__repr__, "__module__", None) or ""
+    return "__init__" in vars(kind) and not is_dataclass(kind) and ours.startswith("quantglow")
 
 
 def test_the_repr_of_an_object_whose_init_raised_does_not_raise() -> None:
-    found = list(classes())
-    assert len(found) > 500
-    for kind in found:
+    actual = list(classes())
+    assert len(actual) > 500
+    for kind in actual:
         if is_dataclass(kind) and hasattr(kind.__repr__, "__wrapped__"):  # made by dataclass
             assert not unset_fields(kind), kind
         if makes_itself(kind) and kind.__name__ not in ASSIGNING:

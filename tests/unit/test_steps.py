@@ -50,8 +50,8 @@ def compiled() -> Any:
 
 
 def test_images_go_in_and_classes_come_out(compiled: Any) -> None:
-    (taken,) = compiled.get_inputs()
-    assert (taken.shape, taken.type) == ([1, 6, 6, 2], "tensor(uint8)")
+    (selected,) = compiled.get_inputs()
+    assert (selected.shape, selected.type) == ([1, 6, 6, 2], "tensor(uint8)")
     assert [end.name for end in compiled.get_outputs()] == OUTPUTS
 
 
@@ -64,8 +64,8 @@ def test_int8_results_are_those_of_the_model_fed_with_floats(compiled: Any) -> N
         small_model(), x, num_threads=1, progress=False, verify=False, before=BEFORE
     )
     for image in x[:, None]:
-        for own, other in zip(whole(image), plain(prepared(image)), strict=True):
-            np.testing.assert_allclose(own, other, atol=0.06 * np.abs(other).max())
+        for item, other in zip(whole(image), plain(prepared(image)), strict=True):
+            np.testing.assert_allclose(item, other, atol=0.06 * np.abs(other).max())
 
 
 def test_int8_results_are_equal_in_all_forms(compiled: Any, tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_int8_results_are_equal_in_all_forms(compiled: Any, tmp_path: Path) -> N
     loaded = qg.load(tmp_path / "model.qgm")
     reference = qg.compile(compiled.graph, backend="reference", num_threads=1)
     for image in images()[:, None]:
-        wanted = qg.interpret(compiled.graph, {"x": image})
+        results = qg.interpret(compiled.graph, {"x": image})
         for model in (compiled, loaded, reference):
-            for own, right in zip(model(image), wanted, strict=True):
-                np.testing.assert_allclose(own, right, rtol=1e-6)
+            for item, right in zip(model(image), results, strict=True):
+                np.testing.assert_allclose(item, right, rtol=1e-6)
     assert [e.name for e in loaded.get_outputs()] == OUTPUTS
 
 
@@ -105,12 +105,12 @@ def test_bytes_that_calibration_did_not_see_are_exact() -> None:
     model.graph.initializer[2].CopyFrom(numpy_helper.from_array(np.ones((64, 3), np.float32), "w2"))
     model.graph.output[1].type.tensor_type.shape.dim[2].dim_value = 4
     model.graph.output[1].type.tensor_type.shape.dim[3].dim_value = 4
-    made = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         model, images() // 4, num_threads=1, progress=False, verify=False, before=BEFORE
     )
-    (first,) = [n for n in made.graph.nodes if isinstance(n, Quantize)]
+    (first,) = [n for n in compiled.graph.nodes if isinstance(n, Quantize)]
     assert (first.type.quant.scales, first.type.quant.zero_points) == ((1.0,), (-128,))
-    assert [type(node).__name__ for node in made.graph.nodes if node.operands][2] == "Conv"
+    assert [type(node).__name__ for node in compiled.graph.nodes if node.operands][2] == "Conv"
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_bytes_that_calibration_did_not_see_are_exact() -> None:
 def test_padding_that_is_a_byte_leaves_bytes_exact(preparation: Any, zero_point: int) -> None:
     """Whatever calibration saw: here only dark pixels."""
     before = [*BEFORE[:2], *preparation]
-    made = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         small_model(), images() // 4, num_threads=1, progress=False, verify=False, before=before
     )
-    (first,) = [n for n in made.graph.nodes if isinstance(n, Quantize)]
+    (first,) = [n for n in compiled.graph.nodes if isinstance(n, Quantize)]
     assert (first.type.quant.scales, first.type.quant.zero_points) == ((1.0,), (zero_point,))
     floats = qg.compile(small_model(), num_threads=1, before=before)
-    found, wanted = (model(images()[:1] // 4)[1] for model in (made, floats))
-    assert sqnr_db(wanted, found) > 30
+    actual, expected = (model(images()[:1] // 4)[1] for model in (compiled, floats))
+    assert sqnr_db(expected, actual) > 30
 
 
 def test_the_report_says_why_bytes_are_not_exact(compiled: Any) -> None:
@@ -147,7 +147,7 @@ def test_antialiased_images_are_rounded_once() -> None:
     model = convert_version(small_model(), 18)
     before = [*BEFORE[:2], steps.Resize(6, 6, antialias=True), *BEFORE[2:]]
     photos = np.random.default_rng(3).integers(0, 256, (8, 17, 23, 2)).astype(np.uint8)
-    made = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         model,
         photos,
         num_threads=1,
@@ -155,20 +155,22 @@ def test_antialiased_images_are_rounded_once() -> None:
         before=before,
         input_shapes={"x": (1, *photos.shape[1:])},
     )
-    ops = [type(node).__name__ for node in made.graph.nodes if node.operands]
+    ops = [type(node).__name__ for node in compiled.graph.nodes if node.operands]
     first = ["Elementwise", "AntialiasedResize", "Add"]
     assert ops[: ops.index("Quantize")] == first
-    assert made.report.outputs[0].sqnr_db > 30
+    assert compiled.report.outputs[0].sqnr_db > 30
     for photo in photos[:, None]:
-        for own, right in zip(made(photo), qg.interpret(made.graph, {"x": photo}), strict=True):
-            np.testing.assert_allclose(own, right, rtol=1e-5, atol=0.06)
+        for item, right in zip(
+            compiled(photo), qg.interpret(compiled.graph, {"x": photo}), strict=True
+        ):
+            np.testing.assert_allclose(item, right, rtol=1e-5, atol=0.06)
 
 
 def test_indices_count_by_equal_answers_only(compiled: Any) -> None:
-    found = {output.name: output for output in compiled.report.outputs}
-    assert found["scores_indices"].is_integer
-    assert found["scores_indices"].top1_agreement is not None
-    assert not found["scores"].is_integer
+    actual = {output.name: output for output in compiled.report.outputs}
+    assert actual["scores_indices"].is_integer
+    assert actual["scores_indices"].top1_agreement is not None
+    assert not actual["scores"].is_integer
     again = qg.Report.from_json(compiled.report.to_json())
     assert again.outputs == compiled.report.outputs
 
@@ -179,7 +181,7 @@ def test_labels_are_compared_with_indices(last: steps.After) -> None:
     scores = qg.compile(small_model(), num_threads=1, before=BEFORE)
     labels = np.array([scores(image)[0].argmax() for image in x[:, None]])
     labels[0] = (labels[0] + 1) % 3
-    made = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         small_model(),
         x,
         validation_data={"x": x, "labels": labels},
@@ -188,16 +190,16 @@ def test_labels_are_compared_with_indices(last: steps.After) -> None:
         before=BEFORE,
         after={"scores": [last]},
     )
-    assert made.report.right is not None
-    assert made.report.right.float_share == pytest.approx(0.9)
+    assert compiled.report.right is not None
+    assert compiled.report.right.float_share == pytest.approx(0.9)
 
 
 def test_every_function_that_takes_a_model_takes_its_steps() -> None:
-    model, data, given = small_model(), images(), {"before": BEFORE, "after": AFTER}
-    assert "scores:Softmax" in qg.profile(model, data, progress=False, **given).histograms
-    found = qg.diagnose(model, data, sensitivity=False, progress=False, **given)
-    assert "scores:Softmax" in {layer.name for layer in found.layers}
-    assert qg.bisect(model, data, **given).stage == ""
+    model, data, inputs = small_model(), images(), {"before": BEFORE, "after": AFTER}
+    assert "scores:Softmax" in qg.profile(model, data, progress=False, **inputs).histograms
+    diagnosis = qg.diagnose(model, data, sensitivity=False, progress=False, **inputs)
+    assert "scores:Softmax" in {layer.name for layer in diagnosis.layers}
+    assert qg.bisect(model, data, **inputs).stage == ""
 
 
 @pytest.mark.parametrize("antialias", [False, True])
@@ -211,9 +213,9 @@ def test_onnxruntimes_quantizer_takes_images_that_are_resized(
     source, target = tmp_path / "float.onnx", tmp_path / "int8.onnx"
     source.write_bytes(quantizer_input(model, {"x": photo.shape}).SerializeToString())
     quantize_file(source, target, [{"x": photo}])
-    found = by_onnxruntime(onnx.load(target), {"x": photo}, optimized=True)
-    wanted = qg.compile(model, num_threads=1).run(None, {"x": photo})
-    assert sqnr_db(wanted[1], found[1]) > 20
+    loaded = by_onnxruntime(onnx.load(target), {"x": photo}, optimized=True)
+    compiled = qg.compile(model, num_threads=1).run(None, {"x": photo})
+    assert sqnr_db(compiled[1], loaded[1]) > 20
 
 
 def test_a_graph_gets_its_steps_from_import_model() -> None:

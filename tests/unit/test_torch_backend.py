@@ -136,7 +136,7 @@ def test_a_call_beside_one_that_gives_up_has_its_result(
     backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other call fails after this one saw that the graph is converted."""
-    graph, found = graph_of(backend), list[Any]()
+    graph, actual = graph_of(backend), list[Any]()
     running, failing, fails = threading.Event(), threading.Event(), list[threading.Thread]()
 
     def run(x: Any) -> Any:
@@ -152,10 +152,10 @@ def test_a_call_beside_one_that_gives_up_has_its_result(
 
     monkeypatch.setattr(backend, "onnx_of_graph", lambda *arguments: run)
     weight = Weight(compared)
-    fails.append(threading.Thread(target=lambda: found.append(graph(Weight(compared), X))))
+    fails.append(threading.Thread(target=lambda: actual.append(graph(Weight(compared), X))))
     fails[0].start()
     assert running.wait(SECONDS)
-    (own,) = graph(weight, X)
+    (ours,) = graph(weight, X)
     fails[0].join()
-    np.testing.assert_array_equal(own, 2 * X)
-    assert (found[0][0], graph.eager, graph.converted) == ("eager", True, None)
+    np.testing.assert_array_equal(ours, 2 * X)
+    assert (actual[0][0], graph.eager, graph.converted) == ("eager", True, None)

@@ -24,8 +24,8 @@ def started(folder: str, port: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", *options]
     lab = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     for _ in range(300):
-        with socket.socket() as own:
-            if own.connect_ex(("127.0.0.1", port)) == 0:
+        with socket.socket() as ours:
+            if ours.connect_ex(("127.0.0.1", port)) == 0:
                 return lab
         time.sleep(0.2)
     lab.kill()
@@ -43,9 +43,9 @@ def run_all(page: Any, port: int, notebook: str) -> None:
 
 
 def main(folder: str, notebook: str) -> int:
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        port = int(own.getsockname()[1])
+    with socket.socket() as ours:
+        ours.bind(("127.0.0.1", 0))
+        port = int(ours.getsockname()[1])
     lab = started(folder, port)
     try:
         with opened() as browser:

@@ -43,12 +43,12 @@ def images(name: str) -> torch.Tensor:
 
 def served(folder: Path, compiled: Any, name: str, shape: list[int]) -> int:
     """Write what MLServer serves; the port."""
-    own, port = folder / prepare.MODEL, load_test.free_port()
-    own.mkdir(parents=True)
-    shutil.copy(Path(prepare.__file__).with_name("runtimes.py"), own)
-    compiled.save(own / "model.qgm")
+    ours, port = folder / prepare.MODEL, load_test.free_port()
+    ours.mkdir(parents=True)
+    shutil.copy(Path(prepare.__file__).with_name("runtimes.py"), ours)
+    compiled.save(ours / "model.qgm")
     extra = {**prepare.OPTIONS, "warm_up": [{name: shape}]}
-    prepare.write_settings(own, prepare.CLASSES["quantglow"], "model.qgm", extra)
+    prepare.write_settings(ours, prepare.CLASSES["quantglow"], "model.qgm", extra)
     ports = {"http_port": port, "grpc_port": port + 1, "metrics_port": port + 2}
     settings = {"host": "127.0.0.1", "parallel_workers": 0, **ports}
     (folder / "settings.json").write_text(json.dumps(settings))
@@ -58,10 +58,10 @@ def served(folder: Path, compiled: Any, name: str, shape: list[int]) -> int:
 def answer(port: int, name: str, image: np.ndarray) -> int:
     """The digit that the server sees."""
     shape, data = list(image.shape), image.ravel().tolist()
-    given = {"name": name, "shape": shape, "datatype": "FP32", "data": data}
+    inputs = {"name": name, "shape": shape, "datatype": "FP32", "data": data}
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v2/models/{prepare.MODEL}/infer",
-        json.dumps({"inputs": [given]}).encode(),
+        json.dumps({"inputs": [inputs]}).encode(),
         {"Content-Type": "application/json"},
     )
     reply = json.loads(urllib.request.urlopen(request, timeout=10).read())
@@ -78,13 +78,13 @@ def main(folder: Path) -> int:
     port = served(folder, compiled, name, [1, 1, 28, 28])
     server = load_test.start(folder, port)
     try:
-        found = [answer(port, name, image[None].numpy()) for image in digits]
+        actual = [answer(port, name, image[None].numpy()) for image in digits]
     finally:
         server.terminate()
         server.wait(30)
     with torch.no_grad():
-        wanted = network(digits).argmax(1).numpy()
-    share = float(np.mean(np.array(found) == wanted))
+        expected = network(digits).argmax(1).numpy()
+    share = float(np.mean(np.array(actual) == expected))
     print(f"{share:.1%} of {SERVED} answers are those of PyTorch.")
     return 0 if share >= LEAST_SHARE else 1
 

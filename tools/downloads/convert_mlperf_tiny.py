@@ -30,9 +30,9 @@ def convert(task: str, clone: Path) -> Path:
 
     def build(path: Path) -> None:
         model = converted(data)
-        found = deviation(task, data, model)
-        print(f"{task}: differs from LiteRT by {found:.1e} of the largest output")
-        if found > source.deviation:
+        actual = deviation(task, data, model)
+        print(f"{task}: differs from LiteRT by {actual:.1e} of the largest output")
+        if actual > source.deviation:
             raise ValueError(f"{task}: that is more than {source.deviation}")
         onnx.save(model, path)
 
@@ -63,16 +63,16 @@ def deviation(task: str, data: bytes, model: onnx.ModelProto) -> float:
     """Largest difference of outputs from LiteRT, as a share of the largest output."""
     judge = Interpreter(model_content=data)
     judge.allocate_tensors()
-    (given,), (result,) = judge.get_input_details(), judge.get_output_details()
+    (inputs,), (result,) = judge.get_input_details(), judge.get_output_details()
     content, providers = model.SerializeToString(), ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(content, providers=providers)
     differences, largest = [0.0], 0.0
     for sample in samples(task, SAMPLES):
-        judge.set_tensor(given["index"], sample)
+        judge.set_tensor(inputs["index"], sample)
         judge.invoke()
         expected = judge.get_tensor(result["index"])
-        (found,) = session.run(None, {session.get_inputs()[0].name: sample})
-        differences.append(float(np.abs(found - expected).max()))
+        (actual,) = session.run(None, {session.get_inputs()[0].name: sample})
+        differences.append(float(np.abs(actual - expected).max()))
         largest = max(largest, float(np.abs(expected).max()))
     return max(differences) / largest
 
@@ -81,12 +81,12 @@ def int8_steps(task: str, data: bytes) -> tuple[int, int, int]:
     """Outputs of the int8 network that differ from LiteRT's, all outputs, most steps."""
     judge, compiled = Interpreter(model_content=data), quantglow.compile(data)
     judge.allocate_tensors()
-    (given,), (result,) = judge.get_input_details(), judge.get_output_details()
-    scale, zero = given["quantization"]
+    (inputs,), (result,) = judge.get_input_details(), judge.get_output_details()
+    scale, zero = inputs["quantization"]
     apart = []
     for sample in samples(task, INT8_SAMPLES):
         stored = np.clip(np.rint(sample / scale) + zero, -128, 127).astype(np.int8)
-        judge.set_tensor(given["index"], stored)
+        judge.set_tensor(inputs["index"], stored)
         judge.invoke()
         expected = judge.get_tensor(result["index"]).astype(np.int32)
         apart.append(np.abs(np.asarray(compiled(stored), np.int32) - expected))

@@ -87,15 +87,15 @@ class Gguf:
         block, weights, convert = KINDS[tensor.kind]
         begin = self.start + tensor.offset
         nbytes = math.prod(tensor.shape) // weights * block.itemsize
-        found = convert(np.frombuffer(self.bytes[begin : begin + nbytes].tobytes(), block))
-        return found.reshape(tensor.shape)
+        actual = convert(np.frombuffer(self.bytes[begin : begin + nbytes].tobytes(), block))
+        return actual.reshape(tensor.shape)
 
     def _unpack(self, letters: str) -> tuple[Any, ...]:
         size = struct.calcsize("<" + letters)
         data = self.bytes[self.position : self.position + size].tobytes()
-        found = struct.unpack("<" + letters, data)
+        actual = struct.unpack("<" + letters, data)
         self.position += size
-        return found
+        return actual
 
     def _text(self) -> str:
         (size,) = self._unpack("Q")

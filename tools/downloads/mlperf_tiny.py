@@ -126,12 +126,14 @@ def samples(task: str, count: int, seed: int = 0) -> list[Array]:
     """Inputs of a network: noise and smooth images in turns, over the range of real ones."""
     source, rng = SOURCES[task], np.random.default_rng(seed)
     low, high = source.inputs
-    made = []
+    recorded = []
     for index in range(count):
         image = rng.standard_normal(source.shape)
         if index % 2:
             axes = range(1, len(source.shape))
             image = np.sum([np.cumsum(image, axis) for axis in axes], axis=0)
         least, most = image.min(), image.max()
-        made.append(np.asarray(low + (image - least) * (high - low) / (most - least), np.float32))
-    return made
+        recorded.append(
+            np.asarray(low + (image - least) * (high - low) / (most - least), np.float32)
+        )
+    return recorded

@@ -60,9 +60,9 @@ class Converter:
         values = self.weights.values()
         graph = helper.make_graph(self.nodes, "tflite", inputs, outputs, list(values))
         opsets = [helper.make_opsetid("", OPSET)]
-        made = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-        onnx.checker.check_model(made, full_check=True)
-        return made
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        onnx.checker.check_model(proto, full_check=True)
+        return proto
 
     def convert(self, operator: Any) -> None:
         """Append the nodes of an operator."""
@@ -116,10 +116,10 @@ class Converter:
         node = helper.make_node(kind, operands, [output], name=output, **attributes)
         self.nodes.append(node)
 
-    def reordered(self, given: str, wanted: str, index: int, perm: list[int]) -> None:
+    def reordered(self, inputs: str, expected: str, index: int, perm: list[int]) -> None:
         """A tensor of rank 4 with its axes in another order; others have one name only."""
         if len(self.shape(index)) == 4:
-            self.op("Transpose", [given], wanted, perm=perm)
+            self.op("Transpose", [inputs], expected, perm=perm)
 
     def activated(
         self, kind: str, operands: list[str], output: int, clip: int, **more: Any
@@ -172,69 +172,69 @@ Rule = Callable[[Converter, Any, list[int], int], None]
 
 def options_of(kind: Any, table: Any) -> Any:
     """The options of an operator, of their own class."""
-    found = kind()
-    found.Init(table.Bytes, table.Pos)
-    return found
+    actual = kind()
+    actual.Init(table.Bytes, table.Pos)
+    return actual
 
 
-def convolution(made: Converter, table: Any, inputs: list[int], output: int) -> None:
+def convolution(built: Converter, table: Any, inputs: list[int], output: int) -> None:
     """CONV_2D: weights are [outputs, height, width, inputs]."""
     options = options_of(tflite.Conv2DOptions, table)
-    made.conv(options, inputs, output, made.value(inputs[1]).transpose(0, 3, 1, 2))
+    built.conv(options, inputs, output, built.value(inputs[1]).transpose(0, 3, 1, 2))
 
 
-def depthwise(made: Converter, table: Any, inputs: list[int], output: int) -> None:
+def depthwise(built: Converter, table: Any, inputs: list[int], output: int) -> None:
     """DEPTHWISE_CONV_2D: weights are [1, height, width, outputs]."""
     options = options_of(tflite.DepthwiseConv2DOptions, table)
-    made.conv(options, inputs, output, made.value(inputs[1]).transpose(3, 0, 1, 2))
+    built.conv(options, inputs, output, built.value(inputs[1]).transpose(3, 0, 1, 2))
 
 
-def fully_connected(made: Converter, table: Any, inputs: list[int], output: int) -> None:
+def fully_connected(built: Converter, table: Any, inputs: list[int], output: int) -> None:
     """FULLY_CONNECTED of rows: weights are [outputs, inputs]."""
     options = options_of(tflite.FullyConnectedOptions, table)
     x, w, bias = inputs
-    operands = [made.image(x), *(made.constant(made.name(i), made.value(i)) for i in (w, bias))]
-    made.activated("Gemm", operands, output, options.FusedActivationFunction(), transB=1)
+    operands = [built.image(x), *(built.constant(built.name(i), built.value(i)) for i in (w, bias))]
+    built.activated("Gemm", operands, output, options.FusedActivationFunction(), transB=1)
 
 
-def addition(made: Converter, table: Any, inputs: list[int], output: int) -> None:
+def addition(built: Converter, table: Any, inputs: list[int], output: int) -> None:
     """ADD of two results."""
     options = options_of(tflite.AddOptions, table)
-    operands = [made.image(i) for i in inputs]
-    made.activated("Add", operands, output, options.FusedActivationFunction())
+    operands = [built.image(i) for i in inputs]
+    built.activated("Add", operands, output, options.FusedActivationFunction())
 
 
-def mean_of_windows(made: Converter, table: Any, inputs: list[int], output: int) -> None:
+def mean_of_windows(built: Converter, table: Any, inputs: list[int], output: int) -> None:
     """AVERAGE_POOL_2D; the mean of each channel where the window is the image."""
     options = options_of(tflite.Pool2DOptions, table)
     (x,), clip = inputs, options.FusedActivationFunction()
     kernel = options.FilterHeight(), options.FilterWidth()
-    if list(kernel) == made.shape(x)[1:3] and options.Padding() == tflite.Padding.VALID:
-        made.activated("GlobalAveragePool", [made.image(x)], output, clip)
+    if list(kernel) == built.shape(x)[1:3] and options.Padding() == tflite.Padding.VALID:
+        built.activated("GlobalAveragePool", [built.image(x)], output, clip)
         return
-    window = made.window(options, x, kernel)
-    made.activated("AveragePool", [made.image(x)], output, clip, kernel_shape=kernel, **window)
+    window = built.window(options, x, kernel)
+    built.activated("AveragePool", [built.image(x)], output, clip, kernel_shape=kernel, **window)
 
 
-def reshape(made: Converter, table: Any, inputs: list[int], output: int) -> None:
+def reshape(built: Converter, table: Any, inputs: list[int], output: int) -> None:
     """RESHAPE of NHWC; an image of one pixel is its channels in any order of axes."""
-    x, shape = inputs[0], made.shape(output)
-    source = made.image(x)
-    if len(made.shape(x)) == 4 and made.shape(x)[1:3] != [1, 1]:
-        source = made.name(x)
-        made.reordered(made.image(x), source, x, FROM_IMAGE)
+    x, shape = inputs[0], built.shape(output)
+    source = built.image(x)
+    if len(built.shape(x)) == 4 and built.shape(x)[1:3] != [1, 1]:
+        source = built.name(x)
+        built.reordered(built.image(x), source, x, FROM_IMAGE)
     if len(shape) == 4:
-        raise UnsupportedModelError(f"{made.name(output)} is reshaped to an image")
-    target = made.constant(f"{made.name(output)}:shape", np.array(shape, np.int64))
-    made.op("Reshape", [source, target], made.image(output))
+        raise UnsupportedModelError(f"{built.name(output)} is reshaped to an image")
+    target = built.constant(f"{built.name(output)}:shape", np.array(shape, np.int64))
+    built.op("Reshape", [source, target], built.image(output))
 
 
-def softmax(made: Converter, table: Any, inputs: list[int], output: int) -> None:
+def softmax(built: Converter, table: Any, inputs: list[int], output: int) -> None:
     """SOFTMAX over the last axis of rows."""
     options = options_of(tflite.SoftmaxOptions, table)
-    if options.Beta() != 1 or len(made.shape(output)) != 2:
-        raise UnsupportedModelError(f"{made.name(output)} is no plain softmax of rows")
-    made.op("Softmax", [made.image(inputs[0])], made.image(output), axis=-1)
+    if options.Beta() != 1 or len(built.shape(output)) != 2:
+        raise UnsupportedModelError(f"{built.name(output)} is no plain softmax of rows")
+    built.op("Softmax", [built.image(inputs[0])], built.image(output), axis=-1)
 
 
 RULES: dict[str, Rule] = {

@@ -73,7 +73,7 @@ def fallback_model(source: Source, error: QuantglowError, threads: int) -> Fallb
         notes=(NOTHING_COMPILED,),
         fallback=whole_model(known),
     )
-    fallback = FallbackModel(source.serialized(), known, threads, lambda: report)
+    fallback = FallbackModel(source.serialize(), known, threads, lambda: report)
     try:
         return load(fallback)
     except FallbackError as refusal:
@@ -115,7 +115,7 @@ def partly_compiled(
 
     return load(
         PartlyCompiledModel(
-            source.serialized(),
+            source.serialize(),
             error.reasons,
             head.specialisations.num_threads,
             report,

@@ -145,7 +145,7 @@ class WholeModel:
 
     @cached_property
     def _session(self) -> Session:
-        return open_session(self.source.serialized(), self.num_threads)
+        return open_session(self.source.serialize(), self.num_threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ class ModelFallback:
         except ModelError as error:
             raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
         kind, cut = case_kind(case), self._cut(case)
-        parts = None if cut is None else self._divided(cut)
+        parts = None if cut is None else self._divide(cut)
         if kind not in self.settled and self._is_settled(kind, cut, case):
             self.settled[kind] = parts, reasons
         return self._at(parts, reasons, case)
@@ -247,7 +247,7 @@ class ModelFallback:
 
     def original(self) -> bytes:
         """The ONNX model."""
-        return self.source.serialized()
+        return self.source.serialize()
 
     def _at(self, parts: HeadAndTail | None, reasons: tuple[str, ...], case: Case) -> Served:
         if parts is not None:
@@ -285,7 +285,7 @@ class ModelFallback:
             return None
         return False
 
-    def _divided(self, cut: Split) -> HeadAndTail:
+    def _divide(self, cut: Split) -> HeadAndTail:
         """The parts, the same for equal cuts."""
         identity = cut_identity(cut)
         if identity not in self._cuts:

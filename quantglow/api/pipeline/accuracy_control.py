@@ -95,7 +95,7 @@ class AccuracyControl:
         """
         calibrated, progress = self.calibrated, self.prepared.request.progress
         calibrated.require_samples("accuracy", "max_drop")
-        contract = self.contract.measured_by(self.minus_relative_error)
+        contract = self.contract.measure_by(self.minus_relative_error)
         plain = quantize_cases(self.prepared)
         exact = compile_float(calibrated.family, calibrated.float_graph, self.compiler)
         baseline = contract.figure(self.whole(exact))
@@ -123,7 +123,7 @@ class AccuracyControl:
     ) -> Any:
         """A model after these steps, not checked."""
         candidate = self.quantized(steps, search.deadline)
-        self.keep(steps, candidate, search.found)
+        self.keep(steps, candidate, search.best_trial)
         build = self.compiler.compile(candidate.main.graph)
         report = replace(build_report(build, {}), notes=candidate.notes)
         report = with_steps(report, steps, describe_steps(steps))

@@ -177,7 +177,7 @@ def main_case(family: Family, profile: Profile) -> Case:
 
 
 @dataclass(frozen=True)
-class LabelledOutput:
+class LabeledOutput:
     """Shape and kind of an output."""
 
     shape: tuple[int, ...]
@@ -210,13 +210,13 @@ class Validation:
             owners.append(len(labels) - 1)
         if not samples:
             raise CalibrationError("validation_data holds no samples. Remedy: pass at least one.")
-        labelled = [labels is not None for labels in labels]
-        if any(labelled) != all(labelled):
+        labeled = [labels is not None for labels in labels]
+        if any(labeled) != all(labeled):
             raise CalibrationError(
-                f"sample {labelled.index(False)} of validation_data has no 'labels', others "
+                f"sample {labeled.index(False)} of validation_data has no 'labels', others "
                 "have. Remedy: label all of them or none."
             )
-        if not any(labelled):
+        if not any(labeled):
             return Validation(samples)
         counts = [owners.count(index) for index in range(len(labels))]
         cut = [_cut(labels, n, i) for i, (labels, n) in enumerate(zip(labels, counts, strict=True))]
@@ -238,7 +238,7 @@ class Validation:
         if not self.labels:
             return
         ends = [
-            LabelledOutput(node.type.shape, not node.type.dtype.is_float)
+            LabeledOutput(node.type.shape, not node.type.dtype.is_float)
             for _, node in graph.outputs
         ]
         position = self.position(ends)
@@ -257,7 +257,7 @@ class Validation:
                 labels, ends[position].shape[-1], f"sample {index} of validation_data", name
             )
 
-    def position(self, ends: Sequence[LabelledOutput]) -> int | None:
+    def position(self, ends: Sequence[LabeledOutput]) -> int | None:
         """The first output with an answer for each label.
 
         That is scores of classes, the indices beside them if there are any of their shape (TopK),
@@ -279,7 +279,7 @@ class Validation:
         if not self.labels or not expected:
             return None
         position = self.position(
-            [LabelledOutput(a.shape, a.dtype.kind in "iu") for a in expected[0]]
+            [LabeledOutput(a.shape, a.dtype.kind in "iu") for a in expected[0]]
         )
         if position is None:
             return None

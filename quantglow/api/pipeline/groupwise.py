@@ -243,7 +243,7 @@ def compare(
     """Fields of the report: the outputs against the float model, who computed that, and notes."""
     graph = family.fitting(checks[0])
     ports = graph.signature.inputs
-    with reference(source.serialized(), graph, checks) as references:
+    with reference(source.serialize(), graph, checks) as references:
         results = [compiled.run(None, declared_only(ports, feeds)) for feeds in checks]
         expected = references()
     outputs = output_accuracy(graph, results, expected.outputs)

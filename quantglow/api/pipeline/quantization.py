@@ -77,7 +77,7 @@ def prepare_quantization(calibrated: Calibrated, request: QuantizationRequest) -
             calibrated.deciding or (),
             progress=request.progress,
             deadline=deadline.halfway,
-            runs=samples.taken_runs(graph) if samples else None,
+            runs=samples.take_runs(graph) if samples else None,
         )
     return Prepared(calibrated, request, request.config, preparation, deadline)
 

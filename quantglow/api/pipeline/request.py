@@ -54,11 +54,11 @@ class AccuracyContract:
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        checked = self.measured_by(lambda model: 0.0)
+        checked = self.measure_by(lambda model: 0.0)
         object.__setattr__(self, "max_drop", checked.max_drop)
         object.__setattr__(self, "max_minutes", checked.max_minutes)
 
-    def measured_by(self, figure: Callable[[Any], float]) -> Contract[Any]:
+    def measure_by(self, figure: Callable[[Any], float]) -> Contract[Any]:
         """The contract on ``validation_fn``, without it on another figure."""
         metric = figure if self.validation_fn is None else self.validation_fn
         return Contract(self.max_drop, metric, self.drop_type, self.max_minutes)

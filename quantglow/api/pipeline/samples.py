@@ -115,7 +115,7 @@ class Samples:
         else:
             run_interpreter(graph, batches, listeners)
 
-    def taken_runs(self, graph: Graph) -> FloatRuns | None:
+    def take_runs(self, graph: Graph) -> FloatRuns | None:
         """The runs of ``graph``, if it is theirs; who takes them is to let go of them."""
         runs, self.runs = self.runs, None
         return runs if runs is not None and runs.graph is graph else None
@@ -200,7 +200,7 @@ class HeldOut:
         else:
             self.digests.add(digest)
             self.waiting[digest] = [feeds]
-            yield from self._released(self.capacity)
+            yield from self._release(self.capacity)
 
     def end(self, beyond: Iterable[Located]) -> Iterator[Located]:
         """Give the rest to calibrate on; ``beyond``: samples that are not to be calibrated on."""
@@ -209,9 +209,9 @@ class HeldOut:
                 self.digests.add(digest)
                 self.beyond.append(feeds)
         count = len(self.digests) // EVERY if len(self.digests) >= FEWEST_SAMPLES else 0
-        yield from self._released(max(0, min(count, self.capacity) - len(self.beyond)))
+        yield from self._release(max(0, min(count, self.capacity) - len(self.beyond)))
 
-    def _released(self, room: int) -> Iterator[Located]:
+    def _release(self, room: int) -> Iterator[Located]:
         """All but the ``room`` samples with the lowest digests, in the order of the data."""
         if len(self.waiting) <= room:
             return

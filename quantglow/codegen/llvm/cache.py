@@ -83,8 +83,8 @@ class ObjectCache:
         assert self.folder is not None
         files = PrivateFolder(self.folder).files(SUFFIX) if self.folder.exists() else []
         names = sorted(name.removesuffix(SUFFIX) for _, _, name in files)
-        found = ((name, self.get(name)) for name in names)
-        return {name: code for name, code in found if code is not None}
+        objects = ((name, self.get(name)) for name in names)
+        return {name: code for name, code in objects if code is not None}
 
     def has(self, symbol: str) -> bool:
         """Whether there is an entry, which may be damaged."""
@@ -113,11 +113,11 @@ class ObjectCache:
         self._unchecked_nbytes = 0
         folder = PrivateFolder(self.folder)
         folder.sweep()
-        found = folder.files(SUFFIX)
-        total = sum(nbytes for _, nbytes, _ in found)
+        files = folder.files(SUFFIX)
+        total = sum(nbytes for _, nbytes, _ in files)
         if total <= self.most_nbytes:
             return
-        for _, nbytes, name in found:
+        for _, nbytes, name in files:
             folder.remove(name)
             total -= nbytes
             if total <= self.most_nbytes * KEPT_SHARE:
@@ -171,9 +171,9 @@ def unsealed(symbol: str, entry: bytes) -> bytes | None:
 
 
 def _digest(symbol: str, code: bytes | memoryview) -> bytes:
-    found = hashlib.sha256(symbol.encode() + b"\0")
-    found.update(code)
-    return found.digest()
+    checksum = hashlib.sha256(symbol.encode() + b"\0")
+    checksum.update(code)
+    return checksum.digest()
 
 
 def user_cache() -> ObjectCache:
@@ -210,8 +210,8 @@ _carried = Alive[Carried]()
 
 def carried_entry(name: str) -> Data | None:
     """The entry of this name that a file brought, if there is one."""
-    found = (each.entries.get(name) for each in _carried)
-    return next((entry for entry in found if entry is not None), None)
+    entries = (each.entries.get(name) for each in _carried)
+    return next((entry for entry in entries if entry is not None), None)
 
 
 def drop_carried(name: str) -> None:

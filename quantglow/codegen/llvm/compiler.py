@@ -61,11 +61,11 @@ def code_generator(triple: str, cpu: str, features: str, settings: Settings) -> 
     """LLVM's code generator in its own words."""
     initialize()
     try:
-        found = llvm.Target.from_triple(triple)
+        backend = llvm.Target.from_triple(triple)
     except RuntimeError:
         initialize_all()
-        found = llvm.Target.from_triple(triple)
-    made: llvm.TargetMachine = found.create_target_machine(
+        backend = llvm.Target.from_triple(triple)
+    machine: llvm.TargetMachine = backend.create_target_machine(
         cpu=cpu,
         features=features,
         opt=OPTIMIZATION,
@@ -73,7 +73,7 @@ def code_generator(triple: str, cpu: str, features: str, settings: Settings) -> 
         codemodel=settings.codemodel,
         abiname=settings.abi,
     )
-    return made
+    return machine
 
 
 class _Generators(threading.local):
@@ -151,12 +151,12 @@ def unlocked_emit() -> Any:
     """
     try:
         locked = llvm.ffi.lib.LLVMPY_TargetMachineEmitToMemory
-        found = ctypes.CDLL(llvm.ffi.lib._name).LLVMPY_TargetMachineEmitToMemory
-        found.argtypes, found.restype = locked.argtypes, locked.restype
+        emit = ctypes.CDLL(llvm.ffi.lib._name).LLVMPY_TargetMachineEmitToMemory
+        emit.argtypes, emit.restype = locked.argtypes, locked.restype
     except (AttributeError, OSError) as error:
         debug.log(1, f"kernels are compiled one after the other: {error}")
         return None
-    return found
+    return emit
 
 
 def linked_by_llvm(target: Target, objects: Mapping[str, bytes]) -> dict[str, int]:

@@ -43,7 +43,7 @@ from quantglow.support.arrays import Array
 Moving = tuple[int, int, int]
 """The call in the body, the pointer of it, and bytes by which it moves in each trip."""
 
-Own = Callable[[Array], Array]
+Hold = Callable[[Array], Array]
 """Keeps a constant: returns the bytes that the emitted program refers to."""
 
 KERNEL, ENTRY = "@kernel(", "entry:\n"
@@ -54,20 +54,20 @@ INTEGER = re.compile(r"\bi(?:32|64)\b")
 
 
 def emit_program(
-    program: Program, plan: MemoryPlan, target: Target, own: Own = np.ascontiguousarray
+    program: Program, plan: MemoryPlan, target: Target, hold: Hold = np.ascontiguousarray
 ) -> EmittedProgram:
-    """Emit every kernel of a planned program; ``own`` is given each constant once."""
-    layout = _Layout(program, plan, own)
+    """Emit every kernel of a planned program; ``hold`` is given each constant once."""
+    layout = _Layout(program, plan, hold)
     return layout.emitted(target, plan.peak_nbytes)
 
 
 def emit_free_program(
-    program: Program, order: OrderedPlan, target: Target, guards: Guards, own: Own
+    program: Program, order: OrderedPlan, target: Target, guards: Guards, hold: Hold
 ) -> EmittedProgram:
     """Emit every kernel of a program whose sizes depend on free dimensions: its kernels take them
     as operands, and ``guards`` has the conditions on which the program serves a shape.
     """
-    layout = _FreeLayout(program, order, own, guards=guards, index=target.isa.index)
+    layout = _FreeLayout(program, order, hold, guards=guards, index=target.isa.index)
     return replace(layout.emitted(target, 0), order=order)
 
 
@@ -81,17 +81,17 @@ def with_operands(text: str, first: int, index: str) -> tuple[str, list[str]]:
     body = text[begin:]
     names: dict[str, str] = {}
 
-    def operand(found: re.Match[str]) -> str:
-        name = names.setdefault(found[0], f"%size{len(names)}")
+    def operand(size: re.Match[str]) -> str:
+        name = names.setdefault(size[0], f"%size{len(names)}")
         if index == I64:
             return name
-        line = body.rfind("\n", 0, found.start()) + 1
-        is_wide = INTEGER.findall(body, line, found.start())[-1] == I64
+        line = body.rfind("\n", 0, size.start()) + 1
+        is_wide = INTEGER.findall(body, line, size.start())[-1] == I64
         return f"{name}.wide" if is_wide else name
 
-    own = SIZE_IN_TEXT.sub(operand, body)
+    substituted = SIZE_IN_TEXT.sub(operand, body)
     loads = (loaded(name, first + number, index) for number, name in enumerate(names.values()))
-    return "".join([text[:begin], *loads, own]), list(names)
+    return "".join([text[:begin], *loads, substituted]), list(names)
 
 
 def free_numbers(step: Instruction) -> tuple[bool, ...]:
@@ -136,7 +136,7 @@ class _Layout:
 
     program: Program
     plan: MemoryPlan | OrderedPlan
-    own: Own
+    hold: Hold
     constants: list[Array] = field(default_factory=list)
     checks: int = 0
     _constant_of: dict[Buffer, int] = field(default_factory=dict)
@@ -223,7 +223,7 @@ class _Layout:
         return Pointer(Place.ARENA, 0, self._begin(view.buffer) + view.offset_bytes)
 
     def _kept(self, array: Array) -> int:
-        self.constants.append(self.own(array))
+        self.constants.append(self.hold(array))
         return len(self.constants) - 1
 
 
@@ -237,11 +237,11 @@ class _FreeLayout(_Layout):
 
     def placed(self, step: Instruction, call: KernelCall, trips: int = 1) -> EmittedCall:
         """The call with a text that serves all shapes, and the sizes that it takes."""
-        made = super().placed(step, call, trips)
-        text, names = self._text(step, call, len(made.pointers))
+        emitted = super().placed(step, call, trips)
+        text, names = self._text(step, call, len(emitted.pointers))
         sizes = (size(self.guards.names[name], self.guards) for name in names)
-        pointers = (*made.pointers, *(Pointer(Place.SIZE, 0, size) for size in sizes))
-        return replace(made, kernel=replace(made.kernel, code=text), pointers=pointers)
+        pointers = (*emitted.pointers, *(Pointer(Place.SIZE, 0, size) for size in sizes))
+        return replace(emitted, kernel=replace(emitted.kernel, code=text), pointers=pointers)
 
     def _text(self, step: Instruction, call: KernelCall, first: int) -> tuple[str, list[str]]:
         """``with_operands`` of the text of a call; calls of equal parts share one.
@@ -253,10 +253,10 @@ class _FreeLayout(_Layout):
         if call.facts is None:
             return with_operands(call.ir, first, self.index)
         key = (first, free_numbers(step), *step_parts(step, call.facts, {}))
-        found = self._texts.get(key)
-        if found is None:
-            found = self._texts[key] = with_operands(call.ir, first, self.index)
-        return found
+        operands = self._texts.get(key)
+        if operands is None:
+            operands = self._texts[key] = with_operands(call.ir, first, self.index)
+        return operands
 
     def _begin(self, buffer: Buffer) -> int:
         """0: each buffer is a place."""

@@ -91,7 +91,7 @@ def first_call(kernels: Iterable[Callable[[], Kernel]]) -> KernelCall:
 
 def first_kernel(kernels: Iterable[Callable[[], AnyKernel]]) -> AnyKernel:
     """The first kernel that applies."""
-    return next(kernel for made in kernels if (kernel := made()).applies)
+    return next(kernel for make in kernels if (kernel := make()).applies)
 
 
 EmitRule = Callable[[Compute, Target], KernelCall]
@@ -122,20 +122,20 @@ def call_names(
         add(base, part)
     names = []
     for step, call in zip(steps, calls, strict=True):
-        found = base.copy()
+        digest = base.copy()
         for part in step_parts(step, call.facts, digests):
-            add(found, part)
-        names.append(f"quantglow_call_{found.hexdigest()[:32]}")
+            add(digest, part)
+        names.append(f"quantglow_call_{digest.hexdigest()[:32]}")
     return names
 
 
 def task_of(step: Instruction, target: Target) -> str:
     """The name of the work of an instruction on a target: a hash of types, strides and attributes,
     without values, scales or versions, so that it stays when quantglow changes."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in (TASK_VERSION, target.name, *step_parts(step, "", {})):
-        add(found, part)
-    return found.hexdigest()[:32]
+        add(digest, part)
+    return digest.hexdigest()[:32]
 
 
 def add(digest: hashlib._Hash, part: str | bytes) -> None:
@@ -190,10 +190,10 @@ def type_parts(kind: TensorType, every: bool) -> Iterator[str | bytes]:
 
 def array_digest(array: Array, digests: dict[int, bytes]) -> bytes:
     """The ``content_key`` of an array, made once."""
-    found = digests.get(id(array))
-    if found is None:
-        found = digests[id(array)] = content_key(array)
-    return found
+    digest = digests.get(id(array))
+    if digest is None:
+        digest = digests[id(array)] = content_key(array)
+    return digest
 
 
 def code_versions() -> tuple[bytes | str, ...] | None:
@@ -206,13 +206,13 @@ def code_versions() -> tuple[bytes | str, ...] | None:
 def source_digest() -> bytes | None:
     """Digest of the source of this package; None if it is not a folder of files."""
     folder = Path(quantglow.__file__).parent
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     files = sorted(folder.rglob("*.py"))
     try:
         for file in files:
             text = file.read_bytes()
-            found.update(f"{file.relative_to(folder)} {len(text)} ".encode())
-            found.update(text)
+            digest.update(f"{file.relative_to(folder)} {len(text)} ".encode())
+            digest.update(text)
     except OSError:
         return None
-    return found.digest() if files else None
+    return digest.digest() if files else None

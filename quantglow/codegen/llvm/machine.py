@@ -62,15 +62,15 @@ def host() -> Host:
     folder, key = cache_folder("hosts"), identity()
     if key is None:
         return _detected()
-    if (brought := carried_entry(entry_name(key))) is not None and (found := read(brought)):
-        return found
+    if (brought := carried_entry(entry_name(key))) is not None and (host_facts := read(brought)):
+        return host_facts
     if folder is None:
         return _detected()
-    found = remembered(folder, key)
-    if found is None:
-        found = _detected()
-        remember(folder, key, found)
-    return found
+    host_facts = remembered(folder, key)
+    if host_facts is None:
+        host_facts = _detected()
+        remember(folder, key, host_facts)
+    return host_facts
 
 
 def host_entry() -> dict[str, bytes]:
@@ -145,13 +145,13 @@ def machine() -> dict[str, str] | None:
     lines = dict(
         re.split(r"\s*:\s*", line, maxsplit=1) for line in first.splitlines() if ":" in line
     )
-    found = {names[0]: lines[name] for names in _FACTS for name in names if name in lines}
-    return {**found, **_caches()} if "flags" in found else None
+    facts = {names[0]: lines[name] for names in _FACTS for name in names if name in lines}
+    return {**facts, **_caches()} if "flags" in facts else None
 
 
 def _caches() -> dict[str, str]:
     """Size of each cache, by level and kind."""
-    found = {}
+    caches = {}
     for folder in sorted(CACHES.glob("index*")):
         try:
             level, kind, size = (
@@ -159,8 +159,8 @@ def _caches() -> dict[str, str]:
             )
         except OSError:
             continue
-        found[f"L{level} {kind}"] = size
-    return found
+        caches[f"L{level} {kind}"] = size
+    return caches
 
 
 def machine_identity() -> str | None:
@@ -197,8 +197,8 @@ def _core_in(content: bytes, level: str) -> Core | None:
         raise ValueError("it is damaged, or of another version")
     if data["machine"] != machine():
         raise ValueError("it is of another machine")
-    found = data["cores"].get(level)
-    return None if found is None else core_of(found)
+    entry = data["cores"].get(level)
+    return None if entry is None else core_of(entry)
 
 
 def keep_core(level: str, core: Core, facts: Mapping[str, Any]) -> Path | None:
@@ -243,8 +243,8 @@ def copy_machine(cache: Path) -> None:
 
 def core_to_json(core: Core) -> dict[str, Any]:
     """The costs in types that ``json`` writes; None for infinity."""
-    found = asdict(core)
-    return {**found, "issue": None if math.isinf(core.issue) else core.issue}
+    fields = asdict(core)
+    return {**fields, "issue": None if math.isinf(core.issue) else core.issue}
 
 
 def core_of(data: Mapping[str, Any]) -> Core:

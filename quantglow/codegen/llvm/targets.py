@@ -57,17 +57,17 @@ CHOICES: tuple[str, ...] = tuple(_CHOICES)
 
 def this_processor() -> Host:
     """This processor, with all that its family finds out about it."""
-    found = host()
+    processor = host()
     for family in FAMILIES:
-        if family.is_of(found):
-            return family.completed(found)
-    return found
+        if family.is_of(processor):
+            return family.completed(processor)
+    return processor
 
 
 def runs_here(level: str) -> bool:
     """Whether code of a level can run on this processor, in this process."""
-    family, found = _LEVELS[level]
-    return not family.obstacle(found, this_processor())
+    family, details = _LEVELS[level]
+    return not family.obstacle(details, this_processor())
 
 
 @cache

@@ -179,10 +179,10 @@ class ExpressionWriter:
     def value(self, expr: Expr) -> str:
         """The value of the expression in its own kind."""
         if expr not in self.done:
-            self.done[expr] = self._written(expr)
+            self.done[expr] = self._write(expr)
         return self.done[expr]
 
-    def _written(self, expr: Expr) -> str:
+    def _write(self, expr: Expr) -> str:
         name = self.node.name
         if expr.op == "arg":
             operand, dtype = (
@@ -204,17 +204,17 @@ class ExpressionWriter:
         if expr.op in FORMULAS:
             return self.value(FORMULAS[expr.op](*expr.args).rounded())
         if expr.op in SHIFTS:
-            return self._shifted(expr)
+            return self._shift(expr)
         op_type, attributes = ATTRIBUTES.get(expr.op) or (STEPS[expr.op], {})
         args = expr.args
         if expr.op in COMMUTATIVE:
             args = tuple(sorted(args, key=lambda a: a.op in _LITERALS))
         inputs = [self.value(a) for a in args]
         if expr.op in DIVISIONS and not (args[1].op in _LITERALS and likely(args[1].value) > 0):
-            return self._divided(op_type, expr, attributes)
+            return self._divide(op_type, expr, attributes)
         return self.writer.emit(op_type, inputs, f"{name}:{expr.op}", **attributes)
 
-    def _divided(self, op_type: str, expr: Expr, attributes: dict[str, Any]) -> str:
+    def _divide(self, op_type: str, expr: Expr, attributes: dict[str, Any]) -> str:
         """A quotient or remainder, 0 where the divisor is.  A quotient by -1 is a difference:
         that of the smallest integer would end a process, too."""
         x, y = map(self.value, expr.args)
@@ -228,7 +228,7 @@ class ExpressionWriter:
             quotient = self._emit("Where", [is_mirror, mirrored, quotient], expr)
         return self._emit("Where", [is_zero, zero, quotient], expr)
 
-    def _shifted(self, expr: Expr) -> str:
+    def _shift(self, expr: Expr) -> str:
         """A shift of integers with a sign: to the right of its distance from 0 or -1; amounts
         outside of the width leave nothing but the sign."""
         x, y = map(self.value, expr.args)
@@ -243,15 +243,15 @@ class ExpressionWriter:
         amount = self._unsigned(self._emit("Where", [is_inside, y, zero], expr), expr)
         is_negative = self._emit("Less", [x, zero], expr)
         if expr.op == "ishr":
-            x = self._mirrored(x, is_negative, expr)
+            x = self._mirror(x, is_negative, expr)
         shifted = self._emit(
             "BitShift", [self._unsigned(x, expr), amount], expr, direction=SHIFTS[expr.op]
         )
         result = self._cast(shifted, dtype)
         result = self._emit("Where", [is_inside, result, zero], expr)
-        return self._mirrored(result, is_negative, expr) if expr.op == "ishr" else result
+        return self._mirror(result, is_negative, expr) if expr.op == "ishr" else result
 
-    def _mirrored(self, x: str, is_negative: str, expr: Expr) -> str:
+    def _mirror(self, x: str, is_negative: str, expr: Expr) -> str:
         """-1 - x where a number was negative."""
         other = self._emit("Sub", [self._number(-1, expr), x], expr)
         return self._emit("Where", [is_negative, other, x], expr)

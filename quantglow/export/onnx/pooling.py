@@ -123,7 +123,7 @@ def image_mean(node: ReduceMean, w: OnnxWriter) -> Value:
     if node.out is None:
         return Value(w.reshaped(mean, node.type.shape, node.name), identity(2))
     flat = w.reshaped(
-        w.dequantized(whole.name, node.type, identity(2), node.name), node.type.shape, node.name
+        w.dequantize(whole.name, node.type, identity(2), node.name), node.type.shape, node.name
     )
     return w.rounded(node, flat, identity(2))
 

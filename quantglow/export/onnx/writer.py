@@ -281,10 +281,10 @@ class OnnxWriter:
             return self.real(node.x, perm)
         orders = self.held.setdefault(node, {})
         if perm not in orders:
-            orders[perm] = self._moved(node, perm)
+            orders[perm] = self._move(node, perm)
         return orders[perm]
 
-    def _moved(self, node: Node, perm: Perm) -> str:
+    def _move(self, node: Node, perm: Perm) -> str:
         if isinstance(node, Constant):
             return self.constant(node.value.transpose(perm), node.name)
         have = self.order(node)
@@ -313,7 +313,7 @@ class OnnxWriter:
             return self.stored(node, perm)
         if (node, perm) not in self.reals:
             stored = self.stored(node, perm)
-            self.reals[node, perm] = self.dequantized(stored, node.type, perm, node.name)
+            self.reals[node, perm] = self.dequantize(stored, node.type, perm, node.name)
         return self.reals[node, perm]
 
     def spread(self, node: Node, rank: int, perm: Perm) -> str:
@@ -330,7 +330,7 @@ class OnnxWriter:
             whole = self.reshaped(whole, shape, node.name)
         return self.transposed(whole, shape, perm, node.name)
 
-    def dequantized(self, name: str, kind: TensorType, perm: Perm, hint: str) -> str:
+    def dequantize(self, name: str, kind: TensorType, perm: Perm, hint: str) -> str:
         """DequantizeLinear of integers."""
         parameters = self.parameters(kind.element, hint)
         axis = axis_attribute(kind.params, perm)

@@ -203,7 +203,7 @@ class Source:
         copy.CopyFrom(self.proto)
         return replace(self, proto=copy)
 
-    def serialized(self) -> bytes:
+    def serialize(self) -> bytes:
         """The whole model as one message.  Raises ``ModelError`` from 2 GiB on."""
         try:
             return bytes(self.whole.SerializeToString())

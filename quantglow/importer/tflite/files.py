@@ -215,10 +215,10 @@ class TableWriter:
     def real(self, index: int) -> str:
         """The real numbers of a tensor: dequantized once where it is quantized."""
         if index not in self.reals:
-            self.reals[index] = self.dequantized(self.file.tensors[index])
+            self.reals[index] = self.dequantize(self.file.tensors[index])
         return self.reals[index]
 
-    def dequantized(self, tensor: Tensor) -> str:
+    def dequantize(self, tensor: Tensor) -> str:
         """The name of the real numbers that a tensor stands for."""
         stored = tensor.name
         if tensor.value is not None:
@@ -244,7 +244,7 @@ class TableWriter:
         if quant is not None and quant.is_per_axis:
             quant = replace(quant, axis=list(perm).index(quant.axis))
         shape = tuple(value.shape)
-        return self.dequantized(replace(tensor, value=value, quant=quant, shape=shape))
+        return self.dequantize(replace(tensor, value=value, quant=quant, shape=shape))
 
     # -- results
 
@@ -267,9 +267,9 @@ class TableWriter:
 
     def activated(self, index: int, linear: str, activation: int) -> None:
         """A result that a fused activation makes of ``linear``."""
-        self.result(index, "Identity", [self.clipped(index, linear, activation)])
+        self.result(index, "Identity", [self.clip(index, linear, activation)])
 
-    def clipped(self, index: int, linear: str, activation: int) -> str:
+    def clip(self, index: int, linear: str, activation: int) -> str:
         """``linear`` behind the activation that is fused into the operator of a result."""
         name = self.begun(index)
         if activation == ACTIVATION.NONE:

@@ -148,7 +148,7 @@ def fully_connected(writer: TableWriter, operator: Operator) -> None:
     rows = write_reshape(writer, writer.real(x), f"{name}:rows", [-1, writer.value(w).shape[1]])
     operands = [rows, writer.weights(w, [0, 1]), *(writer.real(b) for b in bias if b >= 0)]
     product = writer.node("Gemm", operands, f"{name}:product", transB=1)
-    product = writer.clipped(output, product, options.FusedActivationFunction())
+    product = writer.clip(output, product, options.FusedActivationFunction())
     writer.result(output, "Reshape", [product, result_name(writer, output)])
 
 

@@ -84,7 +84,7 @@ class Node:
         """Whether a fact holds for the node: its operator declares it, unless attributes decide."""
         return trait in self.traits
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         """The attributes that differ where the axes of the result and of its operands are taken in
         another order: axis i is then ``perm[i]`` of now.  None where there is no such form.
         """

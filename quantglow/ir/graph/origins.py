@@ -125,7 +125,7 @@ class Lineage:
         frontier = {operand for node in created for operand in node.operands} & self.present
         replaced = [n for n in walk(before, frontier) if n.name in self.origins]
         derived = {
-            node.name: self._continued(
+            node.name: self._continue(
                 node, [n for n in created if moves(n) == moves(node)], replaced
             )
             for node in created
@@ -133,7 +133,7 @@ class Lineage:
         self.origins.update(derived)
         self.present.update(created)
 
-    def _continued(self, node: Node, beside: Sequence[Node], replaced: Sequence[Node]) -> Origins:
+    def _continue(self, node: Node, beside: Sequence[Node], replaced: Sequence[Node]) -> Origins:
         """The origins of a new node: those of replaced nodes of its operator, and of the replaced
         ones that nothing else continues."""
         sources = [n for n in replaced if moves(n) == moves(node)] or list(replaced)

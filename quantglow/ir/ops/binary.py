@@ -40,7 +40,7 @@ class Binary(Node):
     takes = taking(x=REALS, y=REALS, out=CODES)
     traits = frozenset({Trait.ELEMENTWISE, Trait.LIGHT, Trait.SERVES_READERS})
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
@@ -200,7 +200,7 @@ class PRelu(Node):
     takes = taking(x=REALS, slope=Kind.FLOAT, out=CODES)
     traits = frozenset({Trait.ELEMENTWISE, Trait.LIGHT})
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:

@@ -24,24 +24,24 @@ from quantglow.support.errors import OutOfRangeError
 
 _MISPLACED = 2**62
 _LENGTHS = 2**31
-_CENTRE = 2**30
+_CENTER = 2**30
 """An index between -2**30 and 2**30, moved by this, and the length of its axis make the position
 ``2**62 + length * 2**31 + index``."""
-MOST_INDEX = _CENTRE - 1
+MOST_INDEX = _CENTER - 1
 """Larger indices are reported as this one."""
 
 
 def misplace(length: int) -> int:
     """The position of index 0 where it is out of range for an axis of this length; those of other
     indices up to ``MOST_INDEX`` lie beside it."""
-    return _MISPLACED + min(length, _LENGTHS - 1) * _LENGTHS + _CENTRE
+    return _MISPLACED + min(length, _LENGTHS - 1) * _LENGTHS + _CENTER
 
 
 def out_of_range(name: str, index: int, length: int) -> OutOfRangeError:
     """The error for an index of a Gather or Scatter of this name, which may be ``misplace``."""
     of, at = divmod(index - _MISPLACED, _LENGTHS)
     if 0 <= of <= length:  # an axis is no longer than the tensor that has it
-        length, index = of, at - _CENTRE
+        length, index = of, at - _CENTER
     shown = name.removesuffix(":gathered").removesuffix(":scattered")
     return OutOfRangeError(shown, index, length)
 

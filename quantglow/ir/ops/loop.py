@@ -111,14 +111,14 @@ class Loop(Node):
 
         All results of this thread's last run of a body are kept for the other nodes of the loop.
         """
-        results = self._computed(operands, watch)
+        results = self._compute(operands, watch)
         _latest.runs[self.body] = self._key(operands), results
         return results[self.output].copy()
 
     def _key(self, operands: Sequence[Array]) -> object:
         return self.trips, self.conditional, _digest(operands)
 
-    def _computed(self, operands: Sequence[Array], watch: Watch) -> list[Array]:
+    def _compute(self, operands: Sequence[Array], watch: Watch) -> list[Array]:
         """All results."""
         count, last = len(self.carried), len(self.carried) + len(self.sliced)
         sliced, captured = operands[count:last], operands[last:]

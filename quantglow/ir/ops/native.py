@@ -32,7 +32,7 @@ class Ends:
     low: float = -math.inf
     high: float = math.inf
 
-    def applied(self, sums: Array) -> Array:
+    def apply(self, sums: Array) -> Array:
         """The ended sums, in their place."""
         if self.bias is not None:
             np.add(sums, self.bias, out=sums)

@@ -35,7 +35,7 @@ class BatchNormalization(Node):
 
     takes = taking(x=Kind.FLOAT, gamma=Kind.FLOAT, beta=Kind.FLOAT, mean=Kind.FLOAT, var=Kind.FLOAT)
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
@@ -71,7 +71,7 @@ class LayerNormalization(Node):
     takes = taking(x=REALS, out=CODES)
     traits = frozenset({Trait.SERVES_READERS})
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
@@ -111,7 +111,7 @@ class LRN(Node):
 
     takes = taking(x=Kind.FLOAT)
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
@@ -155,7 +155,7 @@ class Softmax(Node):
     takes = taking(x=Kind.FLOAT | Kind.BYTE, out=CODES)
     traits = frozenset({Trait.FUNCTION})
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
@@ -203,7 +203,7 @@ class LogSoftmax(Node):
     takes = taking(x=Kind.FLOAT)
     traits = frozenset({Trait.FUNCTION, Trait.PASSES_SPECIALS})
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         return {} if keeps_last(perm) else None
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:

@@ -176,7 +176,7 @@ class Reduce(Node):
             return tuple(1 if i in self.axes else d for i, d in sizes)
         return tuple(d for i, d in sizes if i not in self.axes)
 
-    def chosen_type(self) -> TensorType:
+    def choose_type(self) -> TensorType:
         """The type of elements of x; integers with parameters for each index of an axis are plain
         integers, for the axis may be gone."""
         chosen = self.x.type.with_shape(self.result_shape())
@@ -250,7 +250,7 @@ class ReduceMax(Reduce):
     traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
 
     def infer(self) -> TensorType:
-        return self.chosen_type()
+        return self.choose_type()
 
     def reference(self, x: Array) -> Array:
         lowest, _ = self.x.type.dtype.ends
@@ -269,7 +269,7 @@ class ReduceMin(Reduce):
     traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
 
     def infer(self) -> TensorType:
-        return self.chosen_type()
+        return self.choose_type()
 
     def reference(self, x: Array) -> Array:
         _, highest = self.x.type.dtype.ends

@@ -35,7 +35,7 @@ class Elementwise(Node):
     traits = frozenset({Trait.ELEMENTWISE})
     in_place = ("args",)
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ class Quantize(Node):
     takes = taking(x=Kind.FLOAT, out=CODES | Kind.CHANNELS)
     traits = frozenset({Trait.ELEMENTWISE})
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
@@ -46,7 +46,7 @@ class Dequantize(Node):
     takes = taking(x=CODES | Kind.WIDE | Kind.CHANNELS | Kind.WIDE_CHANNELS)
     traits = frozenset({Trait.ELEMENTWISE})
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
@@ -69,7 +69,7 @@ class Rescale(Node):
     takes = taking(x=CODES, out=CODES)
     traits = frozenset({Trait.ELEMENTWISE})
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
@@ -98,7 +98,7 @@ class Table(Node):
 
     in_place = ("x",)
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:

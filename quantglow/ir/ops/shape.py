@@ -81,7 +81,7 @@ class Expand(Node):
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
         return {"shape": shape} if self.x.type.rank == len(self.shape) else None
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
         same_rank = self.x.type.rank == len(self.shape)
         return {"shape": tuple(self.shape[axis] for axis in perm)} if same_rank else None
 
@@ -107,7 +107,7 @@ class Concat(Node):
 
     traits = MOVES | {Trait.FINISHES}
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {"axis": perm.index(self.axis)}
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
@@ -149,7 +149,7 @@ class Slice(Node):
 
     traits = MOVES | {Trait.REARRANGES, Trait.VIEW, Trait.FINISHES}
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         named = {"starts": self.starts, "sizes": self.sizes, "steps": self.steps}
         return {name: tuple(values[axis] for axis in perm) for name, values in named.items()}
 
@@ -187,7 +187,7 @@ class Pad(Node):
 
     traits = MOVES
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         named = {"before": self.before, "after": self.after}
         return {name: tuple(values[axis] for axis in perm) for name, values in named.items()}
 

@@ -43,7 +43,7 @@ class Unary(Node):
     takes = taking(x=Kind.FLOAT)
     since: ClassVar[int] = 1
 
-    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+    def permute(self, perm: tuple[int, ...]) -> dict[str, Any]:
         return {}
 
     def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:

@@ -155,7 +155,7 @@ def conv2d(
     def computed(part: Part) -> Array:
         sums = sums_of(windows[part], w)
         if ends is not None:
-            sums = ends.applied(sums)
+            sums = ends.apply(sums)
         return sums if finish is None else finish(sums, part)
 
     parts = split_rows((n, oh, ow), width * x.itemsize)

@@ -120,7 +120,7 @@ class View(Concise):
         strides = tuple(s * k for s, k in zip(self.strides, steps, strict=True))
         return View(self.buffer, self.type.with_shape(sizes), strides, offset, self.advance)
 
-    def permuted(self, perm: tuple[int, ...]) -> View:
+    def permute(self, perm: tuple[int, ...]) -> View:
         shape = tuple(self.shape[p] for p in perm)
         strides = tuple(self.strides[p] for p in perm)
         return replace(self, type=self.type.with_shape(shape), strides=strides)
@@ -213,8 +213,8 @@ class Instruction(Concise):
         """``mnemonic @out view, @inout view, @in view {attributes}``"""
         operands = [f"@out {view.text(spell)}" for view in self.outs]
         operands += [f"@inout {view.text(spell)}" for view in self.inouts]
-        labelled = zip(self.labels, self.ins, strict=True)
-        operands += [f"@in {label}{view.text(spell)}" for label, view in labelled]
+        labeled = zip(self.labels, self.ins, strict=True)
+        operands += [f"@in {label}{view.text(spell)}" for label, view in labeled]
         shown = ", ".join(f"{key}={encode(value)}" for key, value in self.attributes.items())
         return f"{self.mnemonic} {', '.join(operands)}" + (f" {{{shown}}}" if shown else "")
 

@@ -138,7 +138,7 @@ class Guards:
             self.askers.setdefault(guard, set()).add(self.asker)
 
     @contextmanager
-    def asked_by(self, node: str) -> Iterator[None]:
+    def ask(self, node: str) -> Iterator[None]:
         """Note a node as the one that asks for the guards that are recorded inside."""
         outer, self.asker = self.asker, node
         try:

@@ -131,16 +131,16 @@ class _CodeReader:
             return f"{text} {match[2]} 0"
         if match := _QUOTIENT.fullmatch(line):
             (one, bits), (other, _) = map(self.operand, match.groups())
-            return self.defined(f"{one} // {other}", bits + 1)
+            return self.define(f"{one} // {other}", bits + 1)
         if match := _MAXIMUM.fullmatch(line):
             (one, bits), (other, others) = map(self.operand, match.groups())
-            return self.defined(f"max({one}, {other})", max(bits, others))
+            return self.define(f"max({one}, {other})", max(bits, others))
         if _SUM.fullmatch(line):
             texts, sizes = zip(*map(self.product, line.split(" + ")), strict=True)
-            return self.defined(" + ".join(texts), max(sizes) + len(sizes).bit_length())
+            return self.define(" + ".join(texts), max(sizes) + len(sizes).bit_length())
         raise ValueError(f"{line[:60]!r} is no line of a straight-line program")
 
-    def defined(self, text: str, bits: int) -> str:
+    def define(self, text: str, bits: int) -> str:
         """The text of a line that defines a variable."""
         if bits > MOST_BITS:
             raise ValueError(f"{text[:60]!r} has values of {bits} bits")

@@ -18,7 +18,7 @@ from quantglow.quantization.qdq.operators import (
     real_constants,
     real_operands,
 )
-from quantglow.transforms.float import MOVES, RECOGNISERS, optimize
+from quantglow.transforms.float import MOVES, RECOGNIZERS, optimize
 from quantglow.transforms.float.elimination import (
     eliminate_common_subexpressions,
     eliminate_identity,
@@ -44,7 +44,7 @@ QDQ_PASSES: tuple[Pass, ...] = (
         eliminate_identity,
         transpose_to_reshape,
         merge_reshapes,
-        *RECOGNISERS,
+        *RECOGNIZERS,
     ),
     repeat("move-roundings", merge_roundings, raise_quantize, lower_dequantize),
     fold_scales,

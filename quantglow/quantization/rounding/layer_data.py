@@ -119,7 +119,7 @@ class LayerData:
         arrays = self.evaluator.arrays(node, self.operands, part)
         values = dict(zip(node.operands, arrays, strict=True))
         x = np.subtract(values[node.x], node.x.type.params.zero_point, dtype=np.float32)
-        sums = self.target.stacked(part)
+        sums = self.target.stack(part)
         if isinstance(node, Conv) and node.residual is not None:
             return node, x, (sums, real_values(node.residual, values[node.residual]))
         return node, x, (sums,)

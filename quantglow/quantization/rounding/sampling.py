@@ -191,14 +191,14 @@ class SampleValues:
         """Whether it is one value for all samples."""
         return self.sums.is_shared
 
-    def stacked(self, part: Sequence[int]) -> Array:
+    def stack(self, part: Sequence[int]) -> Array:
         """The values for some samples, stacked along the first axis."""
-        sums = self.sums.stacked(part)
+        sums = self.sums.stack(part)
         return sums if self.unfinished is None else self.unfinished.finished(sums.copy())
 
     def of(self, sample: int) -> Array:
         """The value for one sample."""
-        return self.stacked([sample])
+        return self.stack([sample])
 
 
 class SampleEvaluator(VariantEvaluator):

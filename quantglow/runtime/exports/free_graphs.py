@@ -123,9 +123,9 @@ class FreeGraph:
     @cached_property
     def exported(self) -> bytes:
         """The ONNX model.  Raises ``ModelError``."""
-        return self._written(self.graph)
+        return self._write(self.graph)
 
-    def _written(self, graph: Graph) -> bytes:
+    def _write(self, graph: Graph) -> bytes:
         # Imported here because a process that runs a saved model does not need onnx.
         from quantglow.export.onnx.model import export_onnx
 
@@ -142,7 +142,7 @@ class FreeGraph:
         """The guards that shapes may fail, and the places that need them."""
         return {guard: at for guard, at in self.guards.recorded.items() if not guard.is_limit}
 
-    def blamed(self, guards: Iterable[Guard], different: Iterable[Node] = ()) -> frozenset[str]:
+    def blame(self, guards: Iterable[Guard], different: Iterable[Node] = ()) -> frozenset[str]:
         """The nodes of the model whose import asked for some guards or made some nodes; not those
         that are int8, which would be float as they are."""
         askers = self.guards.askers or {}
@@ -171,7 +171,7 @@ class FreeGraph:
                 raise CannotStayFreeError(
                     f"what the model computes from its dimension {name!r} has an ONNX form at "
                     f"one size only, so it cannot stay free ({why}). {REMEDY}",
-                    self.blamed(reasons),
+                    self.blame(reasons),
                 )
         return fixed
 
@@ -226,7 +226,7 @@ class FreeGraph:
     @property
     def core(self) -> bytes:
         """The model without the types that ends declare, which not all arrays can have."""
-        return self._written(replace(self.graph, declared={}))
+        return self._write(replace(self.graph, declared={}))
 
     def probes(self) -> Iterator[Sizes]:
         """Sizes that came, others near those of the case, and smaller ones."""
@@ -247,7 +247,7 @@ class FreeGraph:
         return CannotStayFreeError(
             f"the ONNX form of the model differs from shape to shape, as for {shown}, so its "
             f"dimensions cannot stay free: {why:.300}. {REMEDY}",
-            self.blamed(broken, different),
+            self.blame(broken, different),
         )
 
 

@@ -157,11 +157,11 @@ class BodyPrograms(Concise):
         kinds = tuple((array.shape, array.dtype) for array in progress.carried)
         pairs = zip(progress.names.captured, progress.captured, strict=True)
         captured = {name: array.shape for name, array in pairs}
-        block = TripBlock.of(progress.names, kinds, captured, count, self._tabled)
+        block = TripBlock.of(progress.names, kinds, captured, count, self._tabulate)
         self.blocks[number : number + 1] = [block]
         return block
 
-    def _tabled(self, shapes: BodyShapes) -> LlvmExecutable:
+    def _tabulate(self, shapes: BodyShapes) -> LlvmExecutable:
         """The program of a trip as a table.  Raises ``QuantglowError``."""
         executable = program_at(self.programs, shapes)
         if not isinstance(executable, LlvmExecutable):
@@ -256,13 +256,13 @@ class CompiledLoop(Concise):
         """The operands that no input is."""
         if self.operands is None:
             return {}
-        return self._computed(feeds) if self.operands.input_names else self._constants
+        return self._compute(feeds) if self.operands.input_names else self._constants
 
     @cached_property
     def _constants(self) -> dict[str, Array]:
-        return self._computed({})
+        return self._compute({})
 
-    def _computed(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+    def _compute(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         assert self.operands is not None
         operands = self.operands.run({name: feeds[name] for name in self.operands.input_names})
         names = (info.name.removesuffix(GIVEN) for info in self.operands.outputs)
@@ -277,7 +277,7 @@ class CompiledLoop(Concise):
             return False
         try:
             trips = self._take_idle(key) or BodyPrograms(
-                self.bodies.prepare(self.observed(progress))
+                self.bodies.prepare(self.observe(progress))
             )
             self._make(progress, trips)
         except (OutOfMemoryError, OutOfRangeError):
@@ -288,7 +288,7 @@ class CompiledLoop(Concise):
         self._give(key, trips)
         return True
 
-    def observed(self, progress: Progress) -> list[BodyShapes]:
+    def observe(self, progress: Progress) -> list[BodyShapes]:
         """The shapes of the inputs of some trips.  Raises ``QuantglowError``."""
         shapes_of_trips, copy = list[BodyShapes](), progress.copy()
         while True:

@@ -15,7 +15,7 @@ import numpy as np
 
 from quantglow.ir.ops.loop import Trips
 from quantglow.ort.session import Session
-from quantglow.runtime.native.buffers import aligned_bytes, uninitialised
+from quantglow.runtime.native.buffers import aligned_bytes, uninitialized
 from quantglow.runtime.native.executable import LONG_WORK, LlvmExecutable
 from quantglow.runtime.native.program_table import Kind
 from quantglow.runtime.native.sequences import Ends, ExecutableChain
@@ -191,7 +191,7 @@ class TripBlock(Concise):
 
         ``buffers``: two for each carried value, with its value in the first.
         """
-        rows = [uninitialised((count, *shape), dtype) for shape, dtype in self.stacked]
+        rows = [uninitialized((count, *shape), dtype) for shape, dtype in self.stacked]
         numbers = np.arange(progress.trips, progress.trips + count)
         holds = np.ones(8, bool)
         arrays = [*buffers, *progress.captured, *rows, numbers, holds]

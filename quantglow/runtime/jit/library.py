@@ -124,7 +124,7 @@ class KernelLibrary:
             objects: dict[str, bytes] = {}
             for symbol in dict.fromkeys(symbols):
                 if symbol not in self._addresses:
-                    if (code := self._cached(symbol)) is None:
+                    if (code := self._cache(symbol)) is None:
                         return False
                     objects[symbol] = code
             if objects:
@@ -184,11 +184,11 @@ class KernelLibrary:
         known_texts: dict[str, str] = {}
         objects: dict[str, bytes] = {}
         for name in dict.fromkeys(names):
-            if name in self._named or (listed := self._cached(name)) is None:
+            if name in self._named or (listed := self._cache(name)) is None:
                 continue
             symbol = listed.decode()
             if symbol not in self._addresses and symbol not in objects:
-                code = self._cached(symbol)
+                code = self._cache(symbol)
                 if code is None:
                     continue
                 objects[symbol] = code
@@ -207,13 +207,13 @@ class KernelLibrary:
 
     def object_code(self, symbol: str, text: str) -> bytes:
         """The object of a module that defines ``symbol``: from the cache, or compiled and kept."""
-        code = self._cached(symbol)
+        code = self._cache(symbol)
         if code is None:
             code = self.compile(text)
             self.cache.put(symbol, code)
         return code
 
-    def _cached(self, name: str) -> bytes | None:
+    def _cache(self, name: str) -> bytes | None:
         """The cached content; None if the code of all kernels is to be shown."""
         return None if debug.shows_kernels() else self.cache.get(name)
 

@@ -58,7 +58,7 @@ HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 """Whether this system can be asked for large pages (Linux)."""
 
 
-def uninitialised(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def uninitialized(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A new array of any content.  Raises ``OutOfMemoryError``."""
     try:
         return np.empty(shape, dtype)
@@ -68,7 +68,7 @@ def uninitialised(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def aligned_bytes(nbytes: int) -> Array:
     """Uninitialized bytes at a cache-line boundary."""
-    raw = uninitialised((nbytes + ALIGNMENT,), np.dtype(np.uint8))
+    raw = uninitialized((nbytes + ALIGNMENT,), np.dtype(np.uint8))
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]
 
@@ -155,7 +155,7 @@ def map_bytes(nbytes: int) -> Array:
 class LargePages:
     """Allocates the memory of one program.  May be called from several threads."""
 
-    rest: Array = field(default_factory=lambda: np.empty(0, np.uint8))
+    unused: Array = field(default_factory=lambda: np.empty(0, np.uint8))
     _first_nbytes: int = 0
 
     def __call__(self, nbytes: int) -> Array:
@@ -166,8 +166,8 @@ class LargePages:
                 return aligned_bytes(nbytes)
             if nbytes >= PAGE_NBYTES:
                 return map_bytes(nbytes)
-            if nbytes > self.rest.size:
-                self.rest = map_bytes(CHUNK_NBYTES)
-            block = self.rest[:nbytes]
-            self.rest = self.rest[-(-nbytes // ALIGNMENT) * ALIGNMENT :]
+            if nbytes > self.unused.size:
+                self.unused = map_bytes(CHUNK_NBYTES)
+            block = self.unused[:nbytes]
+            self.unused = self.unused[-(-nbytes // ALIGNMENT) * ALIGNMENT :]
             return block

@@ -13,7 +13,7 @@ from quantglow.codegen.llvm.call_profile import CallTime
 from quantglow.codegen.llvm.isa.target import Target
 from quantglow.ir.ops.indexing import out_of_range
 from quantglow.ir.symbolic.expression import Values
-from quantglow.runtime.native.buffers import uninitialised
+from quantglow.runtime.native.buffers import uninitialized
 from quantglow.runtime.native.loaded import NO_ADDRESSES, LoadedProgram, array_addresses
 from quantglow.runtime.native.program_table import NO_VALUES, Binding, Kind, ProgramTable
 from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL
@@ -110,7 +110,7 @@ class LlvmExecutable(Concise):
         """
         results = self.new_outputs() if outputs is None else list(outputs)
         arrays = self.contiguous(feeds)
-        context = self._pointed(arrays, results, addresses)
+        context = self._point(arrays, results, addresses)
         self.walk(context.table, [context], self.crew)
         error = self.index_error(context)
         self.give_back(context)
@@ -129,12 +129,12 @@ class LlvmExecutable(Concise):
             if trace is None:
                 context.alone()
             elif (walk := context.recorded) is None or walk.trace() is not trace or not walk.step():
-                self._recorded(context).run(trace)
+                self._record(context).run(trace)
             return
         if trace is None:
             self._walk(table, contexts, crew)
             return
-        tables = [self._traced(context) for context in contexts]
+        tables = [self._trace(context) for context in contexts]
         turns = 1 if is_own else int(table[:, 2].sum())
         try:
             for each in tables:
@@ -144,7 +144,7 @@ class LlvmExecutable(Concise):
             for each in tables:
                 each.end()
 
-    def _traced(self, context: Context) -> TracedTable:
+    def _trace(self, context: Context) -> TracedTable:
         """The table of a context with what records its calls."""
         if context.traced is None:
             # Only here: few processes trace.
@@ -153,7 +153,7 @@ class LlvmExecutable(Concise):
             context.traced = TracedTable.of(self.target, context.table, self.table.calls)
         return context.traced
 
-    def _recorded(self, context: Context) -> RecordedWalk:
+    def _record(self, context: Context) -> RecordedWalk:
         """A walk of a context's table that is recorded, kept with the context."""
         if context.recorded is None:
             # Only here: few processes trace.
@@ -192,7 +192,7 @@ class LlvmExecutable(Concise):
 
     def new_outputs(self) -> list[Array]:
         """Uninitialized arrays for the outputs."""
-        return [uninitialised(shape, dtype) for shape, dtype in self.binding.outputs]
+        return [uninitialized(shape, dtype) for shape, dtype in self.binding.outputs]
 
     @property
     def output_names(self) -> list[str]:
@@ -203,7 +203,7 @@ class LlvmExecutable(Concise):
         """The same, but for the outputs that have an array already."""
         kinds = zip(self.table.output_names, self.binding.outputs, strict=True)
         return [
-            outputs[name] if name in outputs else uninitialised(shape, dtype)
+            outputs[name] if name in outputs else uninitialized(shape, dtype)
             for name, (shape, dtype) in kinds
         ]
 
@@ -211,7 +211,7 @@ class LlvmExecutable(Concise):
     def bound(self, feeds: Mapping[str, Array], outputs: Sequence[Array]) -> Iterator[Array]:
         """A table of kernel calls, ready to run, on inputs and outputs that live as long."""
         arrays = self.contiguous(feeds)
-        context = self._pointed(arrays, outputs)
+        context = self._point(arrays, outputs)
         yield context.table
         context.outside[:] = 0
         self.give_back(context)
@@ -220,7 +220,7 @@ class LlvmExecutable(Concise):
         """The inputs in the program's order; they have to live while it runs."""
         return [np.ascontiguousarray(feeds[name]) for name in self.table.input_names]
 
-    def _pointed(
+    def _point(
         self,
         inputs: Sequence[Array],
         outputs: Sequence[Array],

@@ -104,7 +104,7 @@ class ProgramStore:
         small = bytearray()
         for array in constants:
             data = array[: array.nbytes - slack]
-            places.append((data.nbytes, self._placed(data, small)))
+            places.append((data.nbytes, self._place(data, small)))
         head = {
             "facts": facts,
             "table": to_json(program.table),
@@ -114,7 +114,7 @@ class ProgramStore:
         }
         self._put(key, json.dumps(head).encode() + b"\n" + small)
 
-    def _placed(self, data: Array, small: bytearray) -> str | int:
+    def _place(self, data: Array, small: bytearray) -> str | int:
         """The place of a constant: the hash of one in an entry of its own, or the position."""
         if data.nbytes < LARGE_NBYTES:
             small += data.tobytes()

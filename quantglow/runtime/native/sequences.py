@@ -25,7 +25,7 @@ from quantglow.codegen.llvm.table_walk import OWN_RUN_ALONE
 from quantglow.ir.program.strides import dense_strides
 from quantglow.ir.types import TensorType
 from quantglow.runtime.jit.library import addresses
-from quantglow.runtime.native.buffers import aligned_address, uninitialised
+from quantglow.runtime.native.buffers import aligned_address, uninitialized
 from quantglow.runtime.native.executable import Context, LlvmExecutable, crew_for
 from quantglow.runtime.native.program_table import End, end_sizes
 from quantglow.runtime.native.table_runner import MOST_THREADS, SERIAL
@@ -249,7 +249,7 @@ class BatchedExecutable(Concise):
 
     def new_outputs(self) -> list[Array]:
         """Uninitialized arrays for the outputs."""
-        return [uninitialised(kind.shape, kind.dtype.numpy) for kind in self.outputs]
+        return [uninitialized(kind.shape, kind.dtype.numpy) for kind in self.outputs]
 
     @cached_property
     def crew(self) -> int:

@@ -92,7 +92,7 @@ class ThreadPool:
         self._workers: list[threading.Thread] = []
         try:
             for tid in range(1, threads):
-                self._workers.append(self._started(tid))
+                self._workers.append(self._start(tid))
         except RuntimeError as error:
             started = len(self._workers)
             self.close()
@@ -103,7 +103,7 @@ class ThreadPool:
         numbers = [worker.native_id or 0 for worker in self._workers]
         self._placement = WorkerPlacement(numbers, self._state[first + 1 :])
 
-    def _started(self, tid: int) -> threading.Thread:
+    def _start(self, tid: int) -> threading.Thread:
         """A worker.  Raises ``RuntimeError`` where the system has no thread for it."""
         arguments = (self._state.ctypes.data, tid, self.threads, 0)
         worker = threading.Thread(

@@ -153,7 +153,7 @@ class SymbolicGraph(Concise):
         except QuantglowError:
             return None
 
-    def added_share(self, graph: Graph) -> float:
+    def share_added(self, graph: Graph) -> float:
         """Bytes of its constants that a graph does not have, as a share of those of the graph."""
         present = {content_key(array): array.nbytes for array in constant_arrays(graph)}
         constants = {content_key(array): array.nbytes for array in self.constants.values()}

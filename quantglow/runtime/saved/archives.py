@@ -177,11 +177,11 @@ def arrays_in(
 
     def read() -> Iterator[Array]:
         for number in numbers:
-            yield forms.widened(number, from_npy(check(archive, manifest, member_name(number))))
+            yield forms.widen(number, from_npy(check(archive, manifest, member_name(number))))
 
     sizes = (archive.getinfo(member_name(number)).file_size for number in numbers)
     pages = page(read()) if is_worth_paging(sizes) else None
-    wide = {number: forms.widened(number, array) for number, array in small.items()}
+    wide = {number: forms.widen(number, array) for number, array in small.items()}
     wide |= zip(numbers, read() if pages is None else pages, strict=True)
     return forms.arrays(wide)
 

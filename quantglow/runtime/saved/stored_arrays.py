@@ -251,7 +251,7 @@ class ArrayForms:
             raise ValueError(f"{PACKED!r} has {len(data)} bytes, its arrays {start}")
         return arrays
 
-    def widened(self, number: int, array: Array) -> Array:
+    def widen(self, number: int, array: Array) -> Array:
         """An array of the file, as float32 if it is written as float16."""
         return array.astype(np.float32) if number in self.halves else array
 

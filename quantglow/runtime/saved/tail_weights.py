@@ -31,7 +31,7 @@ def whole_tail(tail: SavedTail) -> bytes:
     if not tail.weights:
         return tail.model
     try:
-        return restore(tail.model, tail.weights, tail.constants).serialized()
+        return restore(tail.model, tail.weights, tail.constants).serialize()
     except FileFormatError:
         raise
     except (*DAMAGED_CONTENT, QuantglowError) as error:

@@ -255,7 +255,7 @@ class CallQueue:
                 if left > 0 and sum(call.samples for call in mates) < self.limits.max_batch:
                     self._changed.wait(left)
                     continue
-                return self._removed(mates)
+                return self._remove(mates)
 
     def _seconds_left(self) -> float:
         """Seconds that the first call may still wait for others."""
@@ -284,7 +284,7 @@ class CallQueue:
                 total += call.samples
         return mates
 
-    def _removed(self, mates: Sequence[WaitingCall]) -> list[WaitingCall]:
+    def _remove(self, mates: Sequence[WaitingCall]) -> list[WaitingCall]:
         """As many of the calls as are fastest together; the others wait no longer, either."""
         totals = list(accumulate(call.samples for call in mates))
         best = self.speed.best(mates[0].kind, totals) if len(mates) > 1 else totals[0]

@@ -231,7 +231,7 @@ class CallRunner:
 
     def __call__(self, calls: Sequence[WaitingCall]) -> None:
         """Run calls of one kind, as one batch if there are several and they may be joined."""
-        if len(calls) > 1 and self.joins(calls[0]) and self.settled_together(calls):
+        if len(calls) > 1 and self.joins(calls[0]) and self.settle_together(calls):
             return
         for call in calls:
             self.settle(call)
@@ -267,7 +267,7 @@ class CallRunner:
         self.speed.record(call.kind, call.samples, time.perf_counter() - start)
         call.future.set_result(outputs)
 
-    def settled_together(self, calls: Sequence[WaitingCall]) -> bool:
+    def settle_together(self, calls: Sequence[WaitingCall]) -> bool:
         """Whether the calls ran as one batch; where one of them is wrong, none is settled."""
         if not self.has_same_graph(calls):
             return False

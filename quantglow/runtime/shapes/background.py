@@ -53,7 +53,7 @@ class Programs(Protocol):
     def check(self, case: Case, feeds: Feeds) -> None:
         """Raise ``InputError`` for feeds that the model does not take."""
 
-    def compiled_at(self, feeds: Feeds) -> Served:
+    def compile_at(self, feeds: Feeds) -> Served:
         """The program for the case of feeds, compiled now if it is new."""
 
     def in_onnxruntime(self, case: Case) -> Served:
@@ -115,7 +115,7 @@ class Meanwhile:
         self.programs.check(case, feeds)
         job = self._job(case, feeds)
         if job is None:
-            return self._answered(case, self._compiled(case, feeds))
+            return self._answered(case, self._compile(case, feeds))
         if not job.is_quick():
             try:
                 served = self.programs.in_onnxruntime(case)
@@ -130,7 +130,7 @@ class Meanwhile:
             is_of_job = job.result.done() and job.result.exception() is error
             if is_of_job and self.programs.case_at(feeds) != case:
                 return None
-            self._raised(case)
+            self._raise(case)
             raise
         return self._answered(case, served) if self.programs.case_at(feeds) == case else None
 
@@ -138,9 +138,9 @@ class Meanwhile:
         self.log.answered(case, "program")
         return served
 
-    def _compiled(self, case: Case, feeds: Feeds) -> Served:
+    def _compile(self, case: Case, feeds: Feeds) -> Served:
         """The program of a case that failed before, and is not compiled in the thread again."""
-        served = self.programs.compiled_at(feeds)
+        served = self.programs.compile_at(feeds)
         with self._lock:
             self._failed.pop(case, None)
         self.log.came(case, READY)
@@ -174,7 +174,7 @@ class Meanwhile:
         """Compile until no case waits."""
         while (job := self._next()) is not None:
             try:
-                served = self.programs.compiled_at(job.feeds)
+                served = self.programs.compile_at(job.feeds)
             except BaseException as error:  # noqa: BLE001 - a call raises it
                 self._done(job, error)
                 job.result.set_exception(error)
@@ -198,7 +198,7 @@ class Meanwhile:
                 if len(self._failed) > MOST_CASES:
                     del self._failed[next(iter(self._failed))]
 
-    def _raised(self, case: Case) -> None:
+    def _raise(self, case: Case) -> None:
         """Note that a call has raised the error of a case."""
         with self._lock:
             if case in self._failed:

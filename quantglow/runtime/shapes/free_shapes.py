@@ -168,7 +168,7 @@ class FreeShapes(Concise):
             return graph, None
         freedom = self.freedom(Case.of({}) if case is None else case, graph)
         general = () if case is None else self.generals.graphs_at(case)
-        small = tuple(each for each in general if each.added_share(graph) <= MOST_ADDED)
+        small = tuple(each for each in general if each.share_added(graph) <= MOST_ADDED)
         return graph, replace(freedom, general=small)
 
     def served(self) -> tuple[ServedShapes, ...]:
@@ -236,7 +236,7 @@ class FreeShapes(Concise):
         check_names([port.name for port in self.signature.inputs], feeds)
         meanwhile = self._meanwhile
         if meanwhile is None or not meanwhile.log.is_on:
-            return self.compiled_at(feeds)
+            return self.compile_at(feeds)
         return meanwhile.at(feeds)
 
     @cached_property
@@ -274,7 +274,7 @@ class FreeShapes(Concise):
         except FallbackError as error:
             debug.log(1, f"onnxruntime does not answer: {error}")
 
-    def compiled_at(self, feeds: Mapping[str, Array]) -> Served:
+    def compile_at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the case of ``feeds``, compiled now if it is new.
 
         Threads that ask for the same new case wait for one of them; others continue.
@@ -307,14 +307,14 @@ class FreeShapes(Concise):
         """A new program, which is kept."""
         if feeds is not None:
             check_types(self.signature, feeds)
-        served = self._compiled(case)
+        served = self._compile(case)
         with self._lock:
             self._keep(case, served)
             self._cache.count(case)
         return served
 
-    def _compiled(self, case: Case) -> Served:
-        if (served := self._served(case)) is not None:
+    def _compile(self, case: Case) -> Served:
+        if (served := self._served_shapes(case)) is not None:
             return served
         self.signature.check(case.shape_map, 0 if self.fallback else 1)
         if self.fallback and (replacement := self.fallback.known(case)) is not None:
@@ -322,7 +322,7 @@ class FreeShapes(Concise):
         try:
             if (stored := self._stored.program(case)) is not None:
                 return stored
-            if (served := self._served(case, may_plan=True)) is not None:
+            if (served := self._served_shapes(case, may_plan=True)) is not None:
                 return served
             is_opened = case == self.opened.case
             graph = self.opened.graph if is_opened else self.shared_graph_at(case)
@@ -353,7 +353,7 @@ class FreeShapes(Concise):
         """The graph of a case; equal constants of all graphs share memory."""
         return self._arrays.graph(self.graph_at(case))
 
-    def _served(self, case: Case, may_plan: bool = False) -> AtCase | None:
+    def _served_shapes(self, case: Case, may_plan: bool = False) -> AtCase | None:
         """The program of a case by one for all shapes, which is made if it may be and if this is
         not the first case of a model that comes from no file; None where none serves it.
         """

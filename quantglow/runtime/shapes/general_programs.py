@@ -137,12 +137,12 @@ class GeneralPrograms(Concise):
         """The code of a program that serves a case, made if it is not there yet."""
         with self._lock:
             for program, values in list(self._fitting(case)):
-                if (code := self._compiled(program, values)) is not None:
+                if (code := self._compile(program, values)) is not None:
                     return code
             planned = self._planned(case) if may_plan else None
-            return None if planned is None else self._compiled(*planned)
+            return None if planned is None else self._compile(*planned)
 
-    def _compiled(self, program: ForAll, values: Values) -> Executable | None:
+    def _compile(self, program: ForAll, values: Values) -> Executable | None:
         with self._refusing(program.source.template):
             return program.code_at(values)
         self._programs.remove(program)

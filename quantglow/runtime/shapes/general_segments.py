@@ -61,11 +61,11 @@ class SegmentedProgram(Concise):
     def executable(self) -> tuple[LoadedProgram | Executable, ...]:
         """The machine code and the sessions.  They may add guards."""
         with debug.time_stage("general segments"):
-            executables = tuple(map(self._compiled, self.segments, self.plans))
+            executables = tuple(map(self._compile, self.segments, self.plans))
         self.guards.is_closed = True
         return executables
 
-    def _compiled(self, segment: Segment, plan: Planned | None) -> LoadedProgram | Executable:
+    def _compile(self, segment: Segment, plan: Planned | None) -> LoadedProgram | Executable:
         target, threads = self.compiler.target, self.compiler.num_threads
         assert target is not None
         if plan is None:

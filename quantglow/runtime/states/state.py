@@ -102,11 +102,11 @@ class State(OfOneProcess, Concise):
         programs, caches, case = self.programs, self.caches, self._case(arrays)
         rows = programs.rows(case)
         if rows is None:
-            return self._copied(arrays)
+            return self._copy(arrays)
         caches.reserve(rows)
         executable = programs.at(case, caches.capacity)
         if executable is None:
-            return self._copied(arrays)
+            return self._copy(arrays)
         states = {pair.output: caches.arrays[pair.input] for pair in programs.pairs}
         outputs = executable.new_outputs_but(states)
         executable.run({**arrays, **caches.arrays}, outputs, caches.addresses)
@@ -120,7 +120,7 @@ class State(OfOneProcess, Concise):
         values = {name: elements(array) for name, array in few.items()}
         return Case.of({**shapes, **{name: array.shape for name, array in arrays.items()}}, values)
 
-    def _copied(self, arrays: dict[str, Array]) -> dict[str, Array]:
+    def _copy(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """The outputs of a call of the model itself, whose caches are copied to the state."""
         signature, pairs = self.programs.free.signature, self.programs.pairs
         feeds = declared_only(signature.inputs, {**arrays, **self.arrays})

@@ -58,7 +58,7 @@ from quantglow.transforms.float.weight_folding import (
 from quantglow.transforms.pass_manager import record
 from quantglow.transforms.rewrite import OptimizeBodies, Pass, repeat, run_passes
 
-RECOGNISERS = (
+RECOGNIZERS = (
     simplify_arithmetic,
     merge_clips,
     recognise_hard_sigmoid,
@@ -108,7 +108,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
     ),
     repeat(
         "recognise-activations",
-        *RECOGNISERS,
+        *RECOGNIZERS,
         factor_gate,
     ),
     repeat(

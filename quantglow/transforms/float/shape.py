@@ -82,7 +82,7 @@ def simplify_concat(node: Node, uses: Uses) -> Node | None:
         return None
     parts: list[Node] = []
     for part in flatten(node, uses):
-        joined = neighbours(parts[-1], part, node.axis, uses) if parts else None
+        joined = neighbors(parts[-1], part, node.axis, uses) if parts else None
         if joined is None:
             parts.append(part)
         else:
@@ -101,7 +101,7 @@ def flatten(node: Concat, uses: Uses) -> list[Node]:
     return parts
 
 
-def neighbours(a: Node, b: Node, axis: int, uses: Uses) -> Node | None:
+def neighbors(a: Node, b: Node, axis: int, uses: Uses) -> Node | None:
     """Two Slices of step 1 that follow each other along ``axis``, as one (or as their source)."""
     if not (isinstance(a, Slice) and isinstance(b, Slice) and a.x is b.x):
         return None

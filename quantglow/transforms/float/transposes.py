@@ -100,7 +100,7 @@ def move_up(node: Node, uses: Uses) -> Moved | None:
             return None
         case Reduce():
             return move_reduce(node, t)
-    changes = node.permuted(inverse(t.perm))
+    changes = node.permute(inverse(t.perm))
     if changes is None:
         return None
     # Operands behind x are parameters of elements or channels, which do not move.
@@ -136,7 +136,7 @@ def move_concat(node: Concat, uses: Uses) -> Moved | None:
     if alignment is None:
         return None
     parts, perm = alignment
-    return replace(node, parts=parts, **node.permuted(inverse(perm))), perm
+    return replace(node, parts=parts, **node.permute(inverse(perm))), perm
 
 
 def align(operands: Sequence[Node], rank: int, uses: Uses) -> tuple[tuple[Node, ...], Axes] | None:
@@ -258,7 +258,7 @@ def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
             return None  # Its operand is smaller than its result.
         case Table(x=x, table=table):
             return f.with_operands((move(x, perm, uses), table))
-    changes = f.permuted(perm)
+    changes = f.permute(perm)
     if changes is None:
         return None
     operands = tuple(move(x, perm, uses) for x in f.operands)

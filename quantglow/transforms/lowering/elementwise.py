@@ -110,8 +110,8 @@ def _exact_product(x: TensorType, y: TensorType) -> Expr:
     if x.dtype.nbytes == y.dtype.nbytes == 1:
         # Floats hold such products exactly, and multiply faster.
         return call("mul", *(center_float(i, zero) for i, zero in enumerate(zero_points)))
-    centred = [call("isub", arg(i), iconst(zero)) for i, zero in enumerate(zero_points)]
-    return call("float", call("imul", *centred))
+    centered = [call("isub", arg(i), iconst(zero)) for i, zero in enumerate(zero_points)]
+    return call("float", call("imul", *centered))
 
 
 @lowers(Where)

@@ -212,9 +212,9 @@ class _Generator:
         assert isinstance(node, Pad)
         wider = self.placement.wider_pads.get(node, node)
         starts = tuple(w - b for w, b in zip(wider.before, node.before, strict=True))
-        return self.filled_pad(wider).sub(starts, node.type.shape)
+        return self.fill_pad(wider).sub(starts, node.type.shape)
 
-    def filled_pad(self, node: Pad) -> View:
+    def fill_pad(self, node: Pad) -> View:
         """The view of a widest Pad, complete: filled when the first of the Pads in it is met."""
         view = self.container(node)
         if node not in self.filled:
@@ -251,7 +251,7 @@ class _Generator:
 
     def transpose(self, node: Node) -> View:
         assert isinstance(node, Transpose)
-        return self.views[node.x].permuted(node.perm)
+        return self.views[node.x].permute(node.perm)
 
     def expand(self, node: Node) -> View:
         assert isinstance(node, Expand)

@@ -106,8 +106,8 @@ def program(
     plain = ("-mthumb", "-std=c11", "-O2", "-ffreestanding", "-nostdlib", "-Wall", "-Werror")
     linking = (f"-Wl,-T{HERE / 'board.ld'}", "-Wl,--no-warn-execstack", *places)
     libraries = ("-Wl,--start-group", "-lc", "-lm", "-lgcc", "-lnosys", "-Wl,--end-group")
-    own = (f"-DRUNS={runs}", f"-DBOARD_HAS_PMSAV8={board.has_pmsav8:d}", *defined)
-    options = (*board.options, *plain, *own, f"-I{folder}", *linking)
+    ours = (f"-DRUNS={runs}", f"-DBOARD_HAS_PMSAV8={board.has_pmsav8:d}", *defined)
+    options = (*board.options, *plain, *ours, f"-I{folder}", *linking)
     run_tool(COMPILER, *options, *sources, *libraries, "-o", path)
     return path
 
@@ -138,6 +138,6 @@ def emulated(path: Path, level: str, *more: str) -> subprocess.CompletedProcess[
 def executed(path: Path, level: str) -> int:
     """Instructions that a program executes.  Raises ``AssertionError`` if it fails."""
     done = emulated(path, level, "-plugin", str(counter()), "-d", "plugin")
-    found = EXECUTED.search(done.stderr + done.stdout)
-    assert done.returncode == 0 and found is not None, done.stdout + done.stderr
-    return int(found[1])
+    actual = EXECUTED.search(done.stderr + done.stdout)
+    assert done.returncode == 0 and actual is not None, done.stdout + done.stderr
+    return int(actual[1])

@@ -24,11 +24,11 @@ class Form:
     """An operator with some of its fields; the others are operands to be drawn."""
 
     kind: type[Node]
-    given: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def node(self, name: str, operands: Mapping[str, Any]) -> Node:
-        drawn = {f: operands[f] for f in operand_fields(self.kind) if f not in self.given}
-        return self.kind(name=name, **drawn, **self.given)
+        drawn = {f: operands[f] for f in operand_fields(self.kind) if f not in self.attributes}
+        return self.kind(name=name, **drawn, **self.attributes)
 
 
 SCALAR = TensorType(DType.BOOL, ())
@@ -67,8 +67,8 @@ def elementwise_graphs(
         operands: dict[str, Any] = {"x": x, "y": y, "parts": (x, x)}
         if chosen:
             operands["condition"] = draw(st.sampled_from(chosen))
-        made = draw(st.sampled_from(forms)).node(f"n{index}", operands)
-        (values if made.type.shape in (SHAPE, ROW_VALUES) else ends).append(made)
+        built = draw(st.sampled_from(forms)).node(f"n{index}", operands)
+        (values if built.type.shape in (SHAPE, ROW_VALUES) else ends).append(built)
     drawn = draw(st.lists(st.sampled_from(values), max_size=results))
     outputs = tuple((f"y{i}", node) for i, node in enumerate([*ends, *drawn, values[-1]]))
     return Graph((*chosen, *reals), outputs, "drawn")

@@ -103,9 +103,9 @@ class Drawing:
             sizes[max(range(len(sizes)), key=lambda axis: (sizes[axis], axis))] //= 2
         return sizes
 
-    def pick(self, wanted: Callable[[Value], bool]) -> Value:
+    def pick(self, expected: Callable[[Value], bool]) -> Value:
         """A value that fits; the newest are the likeliest, so that graphs grow deep."""
-        fitting = [value for value in self.values if wanted(value)]
+        fitting = [value for value in self.values if expected(value)]
         if not fitting:
             raise Rejected("no operand")
         if self.chance(0.6):
@@ -164,12 +164,12 @@ class Drawing:
         ``outputs`` is their number, or a list of those present; ``of_shape`` theirs where ONNX
         does not infer it.
         """
-        made = self.add(op, operands, outputs, settings, of_shape)
-        if self.batch and self.chance(APART) and not all(map(self.has_samples, made)):
+        built = self.add(op, operands, outputs, settings, of_shape)
+        if self.batch and self.chance(APART) and not all(map(self.has_samples, built)):
             self.nodes.pop()
             raise Rejected("no samples")
-        self.values.extend(made)
-        return made[0]
+        self.values.extend(built)
+        return built[0]
 
     def inner(self, op: str, *operands: Value | None, **settings: Any) -> Value:
         """The result of ``node``, which only the caller reads."""
@@ -177,17 +177,17 @@ class Drawing:
 
     def end(self, op: str, *operands: Value | None, **settings: Any) -> Value:
         """The result of ``node``, which becomes an output that no node reads."""
-        (made,) = self.add(op, operands, 1, settings)
-        self.ends.append(made)
-        return made
+        (built,) = self.add(op, operands, 1, settings)
+        self.ends.append(built)
+        return built
 
     def shaped(self, shape: Sequence[int], op: str, *operands: Value, **settings: Any) -> Value:
         """The result of ``node``, whose shape follows from constants and is missed by shape
         inference.
         """
-        (made,) = self.add(op, operands, 1, settings, shape)
-        self.values.append(made)
-        return made
+        (built,) = self.add(op, operands, 1, settings, shape)
+        self.values.append(built)
+        return built
 
     def classical(
         self,
@@ -212,12 +212,12 @@ class Drawing:
         )
         types = [helper.make_tensor_type_proto(element, shape) for element, shape in results]
         pairs = zip(names, types, strict=True)
-        made = [value_of(name, kind) for name, kind in pairs if name]
+        built = [value_of(name, kind) for name, kind in pairs if name]
         self.names += len(names)
         self.nodes.append(proto)
-        self.values.extend(made)
-        self.declared.extend(made)
-        return made[-1]
+        self.values.extend(built)
+        self.declared.extend(built)
+        return built[-1]
 
     def add(
         self,
@@ -229,17 +229,17 @@ class Drawing:
     ) -> list[Value]:
         schema = self.schema(op)
         operands, attributes = self.arranged(schema, operands, settings)
-        wanted = [True] * outputs if isinstance(outputs, int) else outputs
-        names = [f"v{self.names + i}" if w else "" for i, w in enumerate(wanted)]
+        expected = [True] * outputs if isinstance(outputs, int) else outputs
+        names = [f"v{self.names + i}" if w else "" for i, w in enumerate(expected)]
         present = [value.name if value else "" for value in operands]
         proto = helper.make_node(op, present, names, name=f"n{len(self.nodes)}", **attributes)
         kinds = self.types(schema, proto, operands)
-        made = [
+        built = [
             value_of(name, kinds.get(name), shape, self.most_elements) for name in names if name
         ]
         self.names += len(names)
         self.nodes.append(proto)
-        return made
+        return built
 
     def has_samples(self, value: Value) -> bool:
         """Whether the first axis of a value is as long as that of the inputs."""

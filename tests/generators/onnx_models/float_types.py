@@ -16,11 +16,11 @@ CODES = {
 
 def with_casts(model: onnx.ModelProto, declared: Mapping[str, str]) -> onnx.ModelProto:
     """Inputs and outputs of these types around a model of float32, with a Cast at each."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
     names = {name: f"{name}:inner" for name in declared}
-    rename(made.graph, names)
-    inputs, outputs = ([*ends] for ends in (made.graph.input, made.graph.output))
+    rename(proto.graph, names)
+    inputs, outputs = ([*ends] for ends in (proto.graph.input, proto.graph.output))
     first = [cast(e, names[e.name], TensorProto.FLOAT, True) for e in inputs if e.name in declared]
     last = [
         cast(e, names[e.name], CODES[declared[e.name]], False)
@@ -30,10 +30,10 @@ def with_casts(model: onnx.ModelProto, declared: Mapping[str, str]) -> onnx.Mode
     for end in (*inputs, *outputs):
         if end.name in declared:
             end.type.tensor_type.elem_type = CODES[declared[end.name]]
-    nodes = [*first, *made.graph.node, *last]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return made
+    nodes = [*first, *proto.graph.node, *last]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return proto
 
 
 def cast(end: onnx.ValueInfoProto, inner: str, to: int, enters: bool) -> onnx.NodeProto:
@@ -54,14 +54,14 @@ def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 def all_of(model: onnx.ModelProto, kind: str) -> onnx.ModelProto:
     """Inputs, outputs and weights in another type, as converters to float16 write them."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
     numpy_type = helper.tensor_dtype_to_np_dtype(CODES[kind])
-    for end in (*made.graph.input, *made.graph.output):
+    for end in (*proto.graph.input, *proto.graph.output):
         if end.type.tensor_type.elem_type == TensorProto.FLOAT:
             end.type.tensor_type.elem_type = CODES[kind]
-    for tensor in made.graph.initializer:
+    for tensor in proto.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             array = numpy_helper.to_array(tensor).astype(numpy_type)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    return made
+    return proto

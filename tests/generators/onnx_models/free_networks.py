@@ -77,8 +77,8 @@ def recurrent_networks(draw: st.DrawFn) -> Network:
         memory, (y, _) = y, cell(d, kind, sources[1], options, last)
         keys = d.inner("Transpose", memory, perm=[0, 2, 1])
         scores = d.inner("MatMul", d.inner("MatMul", y, d.filters(HIDDEN, HIDDEN)), keys)
-        seen = d.inner("MatMul", d.inner("Softmax", scores, axis=-1), memory)
-        y = d.inner("Tanh", d.inner("Concat", y, seen, axis=-1))
+        observed = d.inner("MatMul", d.inner("Softmax", scores, axis=-1), memory)
+        y = d.inner("Tanh", d.inner("Concat", y, observed, axis=-1))
     y = d.inner("MatMul", y, d.filters(y.shape[2], WORDS))
     proto = d.proto(y, (1, "TGT" if is_pair else "SRC", WORDS))
     calibrated, others = (
@@ -95,7 +95,7 @@ def cell(
     rows = d.inner("Gather", d.normal(WORDS, EMBEDDING), words)
     gates = GATES[kind] * HIDDEN
     weights = [d.filters(1, gates, width) for width in (EMBEDDING, HIDDEN)]
-    given = (None, *state) if state else ()
-    steps, last = d.both(kind, rows, *weights, d.small(1, 2 * gates), *given, **options)
+    inputs = (None, *state) if state else ()
+    steps, last = d.both(kind, rows, *weights, d.small(1, 2 * gates), *inputs, **options)
     flat = d.inner("Squeeze", steps, axes=[1])
     return d.inner("Transpose", flat, perm=[1, 0, 2]), last

@@ -51,8 +51,8 @@ def linear(c: Chain) -> str:
 
 def gemm(c: Chain) -> str:
     flat = c.add("Reshape", c.value, c.constant(np.array([ROWS, WIDTH])))
-    made = c.add("Gemm", flat, c.weight(WIDTH, WIDTH), c.weight(WIDTH), transB=1)
-    return c.add("Reshape", made, c.constant(np.array([1, ROWS, WIDTH])))
+    built = c.add("Gemm", flat, c.weight(WIDTH, WIDTH), c.weight(WIDTH), transB=1)
+    return c.add("Reshape", built, c.constant(np.array([1, ROWS, WIDTH])))
 
 
 def convolution(c: Chain) -> str:
@@ -85,11 +85,11 @@ def gelu(c: Chain) -> str:
 def normalization(c: Chain) -> str:
     """A layer normalization in parts."""
     mean = c.add("ReduceMean", c.value, c.constant(np.array([-1])))
-    centred = c.add("Sub", c.value, mean)
-    square = c.add("Pow", centred, c.constant(np.float32(2)))
+    centered = c.add("Sub", c.value, mean)
+    square = c.add("Pow", centered, c.constant(np.float32(2)))
     variance = c.add("ReduceMean", square, c.constant(np.array([-1])))
     root = c.add("Sqrt", c.add("Add", variance, c.constant(np.float32(1e-5))))
-    scaled = c.add("Mul", c.add("Div", centred, root), c.weight(WIDTH, low=0.5, high=1.5))
+    scaled = c.add("Mul", c.add("Div", centered, root), c.weight(WIDTH, low=0.5, high=1.5))
     return c.add("Add", scaled, c.weight(WIDTH))
 
 

@@ -84,10 +84,10 @@ def outputs_of(drawing: Drawing) -> list[Value]:
     """Values that no node reads, and sometimes a value that nodes read, too."""
     read = {name for node in drawing.nodes for name in read_by(node)}
     computed = {name for node in drawing.nodes for name in node.output}
-    made = [v for v in drawing.values if v.name in computed]
-    ends = [v for v in made if v.name not in read] + drawing.ends
-    if made and drawing.chance(0.3):
-        ends.append(drawing.choose(made))
+    built = [v for v in drawing.values if v.name in computed]
+    ends = [v for v in built if v.name not in read] + drawing.ends
+    if built and drawing.chance(0.3):
+        ends.append(drawing.choose(built))
     if not ends:
         ends = [drawing.inner("Identity", drawing.inputs[0])]
     ends = list(dict.fromkeys(ends))
@@ -98,19 +98,19 @@ def unusual_outputs(drawing: Drawing, ends: list[Value]) -> list[Value]:
     """Sometimes an input, a constant with the shape of an output, a value under a second name, one
     without axes, and a name that is an output already.
     """
-    found: list[Value] = []
+    collected: list[Value] = []
     if drawing.chance(0.15):
-        found.append(drawing.choose(drawing.inputs))
+        collected.append(drawing.choose(drawing.inputs))
     if drawing.chance(0.15):
-        found.append(drawing.normal(*drawing.choose(ends).shape))
+        collected.append(drawing.normal(*drawing.choose(ends).shape))
     with suppress(Rejected):
         if drawing.chance(0.1):
-            found.append(drawing.inner("Identity", drawing.choose(ends)))
+            collected.append(drawing.inner("Identity", drawing.choose(ends)))
         if drawing.chance(0.1):
-            found.append(drawing.inner("ReduceMax", drawing.choose(ends), keepdims=0))
+            collected.append(drawing.inner("ReduceMax", drawing.choose(ends), keepdims=0))
     if drawing.chance(0.05):
-        found.append(drawing.choose(ends))
-    return found
+        collected.append(drawing.choose(ends))
+    return collected
 
 
 def read_by(node: onnx.NodeProto) -> list[str]:

@@ -73,8 +73,8 @@ def spectrum(is_free: bool, samples: int = 2048) -> Network:
     bands = d.inner("MatMul", power, d.constant(triangles))
     x = d.inner("Log", d.inner("Add", bands, d.filled(1e-4)))
     x = d.inner("Transpose", x, perm=[0, 2, 1])
-    for made, given in ((64, BANDS), (32, 64)):
-        weights = (d.rng.standard_normal((made, given, 3)) / 12).astype(np.float32)
+    for item, value in ((64, BANDS), (32, 64)):
+        weights = (d.rng.standard_normal((item, value, 3)) / 12).astype(np.float32)
         x = d.inner("Relu", d.inner("Conv", x, d.constant(weights), pads=[1, 1]))
     y = d.inner("ReduceMean", x, axes=[2], keepdims=0)
     shapes = (((1, samples),), ((1, samples + FRAME),))[: 1 + is_free]

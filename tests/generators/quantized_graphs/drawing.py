@@ -86,10 +86,10 @@ class Drawing:
         return self.element(), self.wide()
 
     def input(self, shape: tuple[int, ...], element: ElementType) -> Input:
-        made = self.make(Input, tensor=TensorType(element.dtype, shape, element.quant))
-        assert isinstance(made, Input)
-        self.inputs.append(made)
-        return made
+        built = self.make(Input, tensor=TensorType(element.dtype, shape, element.quant))
+        assert isinstance(built, Input)
+        self.inputs.append(built)
+        return built
 
     def operand(self, shape: Sequence[int], dtype: DType | None = None) -> Node:
         """A value of ``shape``: an input, or a transposed or strided view of one."""

@@ -87,11 +87,11 @@ def conv(g: Drawing, x: Node) -> Node | None:
         return g.make(Conv, x=x, w=g.floats(*shape), b=g.pick(None, g.floats(o)), **fields)
     bias = g.constant(g.random.integers(-500, 500, o).astype(np.int32))
     fields |= {"w": g.weights(*shape), "b": g.pick(None, bias), "out": g.pick(None, *g.either())}
-    made = g.make(Conv, x=x, **fields)
-    fit = [v for v in g.values if v.type.shape == made.type.shape and integer(v)]
+    built = g.make(Conv, x=x, **fields)
+    fit = [v for v in g.values if v.type.shape == built.type.shape and integer(v)]
     if fit and fields["out"] and g.pick(True, False):
         return g.make(Conv, x=x, residual=g.pick(*fit), **fields)
-    return made
+    return built
 
 
 def pointwise_residual(g: Drawing, x: Node) -> Node | None:
@@ -280,9 +280,9 @@ def concat(g: Drawing, x: Node) -> Node | None:
     axis = g.number(0, x.type.rank - 1)
 
     def fits(v: Node) -> bool:
-        rest = (v.type.shape[:axis], v.type.shape[axis + 1 :])
-        own = (x.type.shape[:axis], x.type.shape[axis + 1 :])
-        return v.type.rank == x.type.rank and rest == own and integer(v) == integer(x)
+        remaining = (v.type.shape[:axis], v.type.shape[axis + 1 :])
+        ours = (x.type.shape[:axis], x.type.shape[axis + 1 :])
+        return v.type.rank == x.type.rank and remaining == ours and integer(v) == integer(x)
 
     fit = [v for v in g.values if fits(v)]
     parts = [x, *g.draw(st.lists(st.sampled_from(fit), min_size=1, max_size=2))]

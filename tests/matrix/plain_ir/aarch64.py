@@ -36,7 +36,7 @@ def widened_product(lanes: int, element: str, wide: str) -> str:
 """
 
 
-def neighbours(operands: str, value: str, source: str, extend: str) -> str:
+def neighbors(operands: str, value: str, source: str, extend: str) -> str:
     """Sums of neighbouring elements of eight, as four int32."""
     text = f"define internal {QUADS} @NAME({operands}) nounwind {{\n{value}"
     for half in (0, 1):
@@ -55,13 +55,13 @@ def look_up(extended: bool) -> str:
     for name, a, b in (("%a", "%t0", "%t1"), ("%b", "%t2", "%t3")):
         text += f"  {name} = shufflevector {BYTES} {a}, {BYTES} {b}, <32 x i32> <{two}>\n"
     text += f"  %t = shufflevector <32 x i8> %a, <32 x i8> %b, <64 x i32> <{four}>\n"
-    found = "%before" if extended else "zeroinitializer"
+    actual = "%before" if extended else "zeroinitializer"
     for k in range(16):
         text += f"""  %i{k} = extractelement {BYTES} %i, i32 {k}
   %in{k} = icmp ult i8 %i{k}, 64
   %m{k} = and i8 %i{k}, 63
   %e{k} = extractelement <64 x i8> %t, i8 %m{k}
-  %o{k} = extractelement {BYTES} {found}, i32 {k}
+  %o{k} = extractelement {BYTES} {actual}, i32 {k}
   %n{k} = select i1 %in{k}, i8 %e{k}, i8 %o{k}
   %r{k} = insertelement {BYTES} {f"%r{k - 1}" if k else "poison"}, i8 %n{k}, i32 {k}
 """
@@ -93,10 +93,10 @@ MEANINGS = {
     "sqxtn.v4i16": narrowed(4, "i16", "i32", -(2**15), 2**15 - 1),
     "sqxtn.v8i8": narrowed(8, "i8", "i16", -128, 127),
     "sqxtun.v8i8": narrowed(8, "i8", "i16", 0, 255),
-    "addp.v4i32": neighbours(
+    "addp.v4i32": neighbors(
         f"{QUADS} %x, {QUADS} %y", ADDP, "<8 x i32>", "bitcast {part} %h{half} to " + QUADS
     ),
-    "saddlp.v4i32.v8i16": neighbours(
+    "saddlp.v4i32.v8i16": neighbors(
         "<8 x i16> %v", "", "<8 x i16>", "sext {part} %h{half} to " + QUADS
     ),
     "tbl4.v16i8": look_up(False),

@@ -40,9 +40,9 @@ def translated(text: str) -> str:
     """A kernel without intrinsics of a processor."""
     for declaration in DECLARED.finditer(text):
         if (name := declaration[1]) in MEANINGS:
-            own = name.replace("llvm.", "plain.")
-            meaning = MEANINGS[name].replace("NAME", own)
-            text = text.replace(declaration[0], meaning).replace(f"@{name}(", f"@{own}(")
+            ours = name.replace("llvm.", "plain.")
+            meaning = MEANINGS[name].replace("NAME", ours)
+            text = text.replace(declaration[0], meaning).replace(f"@{name}(", f"@{ours}(")
     return text.replace('"=w,0"', '"=x,0"')
 
 
@@ -57,8 +57,8 @@ class TranslatedLibrary(library.KernelLibrary):
 def loaded_here(isa: type[InstructionSet]) -> type[InstructionSet]:
     """An instruction set whose code is loaded on this machine."""
     waiting, linking = PORTABLE.isa.waiting, THIS.isa.linking
-    own = {"waiting": property(lambda _: waiting), "linking": property(lambda _: linking)}
-    return type(f"{isa.__name__}Here", (isa,), own)
+    ours = {"waiting": property(lambda _: waiting), "linking": property(lambda _: linking)}
+    return type(f"{isa.__name__}Here", (isa,), ours)
 
 
 def plain(level: str) -> Target:
@@ -66,7 +66,7 @@ def plain(level: str) -> Target:
     there = level_target(level)
     values = {f.name: getattr(there.isa, f.name) for f in fields(there.isa)}
     isa = loaded_here(type(there.isa))(**values)
-    made = replace(THIS, name=level + SUFFIX, isa=isa, core=there.core)
-    if made not in library.libraries:
-        library.libraries[made] = TranslatedLibrary(made, ObjectCache(None))
-    return made
+    built = replace(THIS, name=level + SUFFIX, isa=isa, core=there.core)
+    if built not in library.libraries:
+        library.libraries[built] = TranslatedLibrary(built, ObjectCache(None))
+    return built

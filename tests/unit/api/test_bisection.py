@@ -57,9 +57,9 @@ def with_fault(steps: tuple[Pass, ...], fault: Pass) -> tuple[Pass, ...]:
 
 
 def test_a_model_that_is_right_has_no_part() -> None:
-    found = qg.bisect(MNIST.path, FEEDS)
-    assert found == Bisection()
-    assert "give the results of the reference" in str(found)
+    bisection = qg.bisect(MNIST.path, FEEDS)
+    assert bisection == Bisection()
+    assert "give the results of the reference" in str(bisection)
 
 
 @pytest.mark.parametrize("kind", ["float16", "float64", "bfloat16"])
@@ -81,9 +81,9 @@ def test_a_faulty_pass_is_found(fault: Pass, monkeypatch: pytest.MonkeyPatch) ->
     steps = with_fault(passes.FLOAT_PASSES, fault)
     for module in (passes, bisection):
         monkeypatch.setattr(module, "FLOAT_PASSES", steps)
-    found = qg.bisect(MNIST.path, FEEDS)
-    assert (found.stage, found.name) == ("pass", "double-filters")
-    assert found.difference > 0.1
+    actual = qg.bisect(MNIST.path, FEEDS)
+    assert (actual.stage, actual.name) == ("pass", "double-filters")
+    assert actual.difference > 0.1
 
 
 def test_a_faulty_lowering_pass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,8 @@ def test_a_faulty_lowering_pass_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     steps = (*lowering.LOWERING_PASSES, fault)
     for module in (lowering, bisection):
         monkeypatch.setattr(module, "LOWERING_PASSES", steps)
-    found = qg.bisect(graph, FEEDS)
-    assert (found.stage, found.name) == ("pass", "drop-last-row")
+    actual = qg.bisect(graph, FEEDS)
+    assert (actual.stage, actual.name) == ("pass", "drop-last-row")
 
 
 def dropped(node: Node, uses: Any) -> Node | None:
@@ -121,12 +121,12 @@ def found_in_faulty_kernels(arrays: list[Array]) -> list[Array]:
 
     def averaging(step: Any, target: Any) -> KernelCall:
         names = [f.name for f in fields(AveragePool) if f.init and f.name in vars(step.op)]
-        own = {name: getattr(step.op, name) for name in names}
-        return emit(replace(step, op=AveragePool(**own)), target)
+        ours = {name: getattr(step.op, name) for name in names}
+        return emit(replace(step, op=AveragePool(**ours)), target)
 
     emit_rules[MaxPool] = averaging
-    found = qg.bisect(MNIST.path, FEEDS)
-    return [np.frombuffer(f"{found.stage} {found.name} {found.op}".encode(), np.uint8)]
+    bisection = qg.bisect(MNIST.path, FEEDS)
+    return [np.frombuffer(f"{bisection.stage} {bisection.name} {bisection.op}".encode(), np.uint8)]
 
 
 def ready_graph() -> Graph:
@@ -155,16 +155,16 @@ class Negating:
 
 def test_a_faulty_backend_of_a_user_is_found() -> None:
     op = ready_graph().compute_nodes()[-1].op
-    found = qg.bisect(MNIST.path, FEEDS, backends=[Negating(op)])
-    assert (found.stage, found.op) == ("kernel", op)
-    assert "machine code" in str(found)
+    bisection = qg.bisect(MNIST.path, FEEDS, backends=[Negating(op)])
+    assert (bisection.stage, bisection.op) == ("kernel", op)
+    assert "machine code" in str(bisection)
 
 
 def test_a_faulty_import_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = importing.Source.graph
 
-    def wrong(self: Any, *given: Any, **options: Any) -> Graph:
-        return FAULT(whole(self, *given, **options))
+    def wrong(self: Any, *inputs: Any, **options: Any) -> Graph:
+        return FAULT(whole(self, *inputs, **options))
 
     monkeypatch.setattr(importing.Source, "graph", wrong)
     assert qg.bisect(MNIST.path, FEEDS).stage == "import"
@@ -180,7 +180,7 @@ def test_cuts_compute_what_later_nodes_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "size"),
+    ("expected", "actual", "size"),
     [
         ([1.0, -4.0], [1.0, -4.0], 0.0),
         ([1.0, -4.0], [1.0, -2.0], 0.5),
@@ -190,8 +190,8 @@ def test_cuts_compute_what_later_nodes_read() -> None:
         ([], [], 0.0),
     ],
 )
-def test_differences_are_relative(wanted: list[float], found: list[float], size: float) -> None:
-    assert difference(np.float32(wanted), np.float32(found)) == size
+def test_differences_are_relative(expected: list[float], actual: list[float], size: float) -> None:
+    assert difference(np.float32(expected), np.float32(actual)) == size
 
 
 def test_integers_are_equal_or_not() -> None:

@@ -37,32 +37,32 @@ PEER_DB, PEER_AGREEMENT = (5, 0.5) if saturates() else (20, 1.0)
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a trained classifier, net.onnx, and samples.npz."""
-    made = tmp_path_factory.mktemp("compare")
+    folder = tmp_path_factory.mktemp("compare")
     example = mnist()
-    (made / "net.onnx").write_bytes(Path(example.model).read_bytes())
-    np.savez(made / "samples.npz", **{example.input_name: example.calibration[:20]})
-    return made
+    (folder / "net.onnx").write_bytes(Path(example.model).read_bytes())
+    np.savez(folder / "samples.npz", **{example.input_name: example.calibration[:20]})
+    return folder
 
 
 def test_each_quantizer_has_its_figures(files: Path) -> None:
     names = ["onnxruntime-minmax", "onnxruntime-percentile"]
     data = str(files / "samples.npz")
-    found = qg.compare(str(files / "net.onnx"), data, quantizers=names, **QUICK)
-    assert [row.name for row in found.rows] == [FLOAT, "quantglow", *names]
-    assert (found.samples, found.origin) == (4, "that calibration did not see")
+    comparison = qg.compare(str(files / "net.onnx"), data, quantizers=names, **QUICK)
+    assert [row.name for row in comparison.rows] == [FLOAT, "quantglow", *names]
+    assert (comparison.samples, comparison.origin) == (4, "that calibration did not see")
     limits = [(20, 1.0), *[(PEER_DB, PEER_AGREEMENT)] * len(names)]
-    for row, (decibels, agreement) in zip(found.rows[1:], limits, strict=True):
+    for row, (decibels, agreement) in zip(comparison.rows[1:], limits, strict=True):
         assert row.sqnr_db is not None and decibels < row.sqnr_db < 80
         assert row.agreement is not None and row.agreement >= agreement
         assert row.seconds is not None and row.nbytes is not None
         assert row.calibration_seconds is not None and row.calibration_seconds > 0
-    assert found.rows[1].nbytes < found.rows[0].nbytes / 3
-    assert found.rows[2].sqnr_db != found.rows[3].sqnr_db
-    assert found.rows[1].caveat == ""
-    for row in found.rows[2:]:
+    assert comparison.rows[1].nbytes < comparison.rows[0].nbytes / 3
+    assert comparison.rows[2].sqnr_db != comparison.rows[3].sqnr_db
+    assert comparison.rows[1].caveat == ""
+    for row in comparison.rows[2:]:
         assert (row.exact_sqnr_db is not None) == saturates()
         assert row.exact_sqnr_db is None or row.exact_sqnr_db > row.sqnr_db + 10
-        assert (row.caveat in found.notes) == saturates()
+        assert (row.caveat in comparison.notes) == saturates()
 
 
 def test_the_command_prints_a_table_and_a_verdict(
@@ -72,9 +72,9 @@ def test_the_command_prints_a_table_and_a_verdict(
     data = f"--calibration-data {files / 'samples.npz'} --quantizers onnxruntime-minmax"
     line = f"compare {files / 'net.onnx'} {data} --effort fast --seconds 0.05 --num-threads 1"
     assert main(line.split()) == 0
-    found = capsys.readouterr().out
-    assert "█" in found and "onnxruntime-minmax" in found
-    assert " float than onnxruntime-minmax (" in next(filter(str.strip, found.splitlines()))
+    captured = capsys.readouterr().out
+    assert "█" in captured and "onnxruntime-minmax" in captured
+    assert " float than onnxruntime-minmax (" in next(filter(str.strip, captured.splitlines()))
     assert main(f"{line} --json".split()) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["rows"][2]["name"] == "onnxruntime-minmax"
@@ -85,9 +85,15 @@ def test_the_command_prints_a_table_and_a_verdict(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"place": "no_such_package.module:quantized"}, "not installed: pip install onnxruntime"),
-        ({"place": "tests.unit.isolated_calls:crash"}, "SIGSEGV"),
-        ({"options": {"method": "Guess"}}, "KeyError"),
+        pytest.param(
+            {"place": "no_such_package.module:quantized"},
+            "not installed: pip install onnxruntime",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"place": "tests.unit.isolated_calls:crash"}, "SIGSEGV", marks=pytest.mark.slow
+        ),
+        pytest.param({"options": {"method": "Guess"}}, "KeyError", marks=pytest.mark.slow),
         ({"outputs": "tests.unit.isolated_calls:crash"}, "SIGSEGV"),
     ],
     ids=["missing", "crashing", "raising", "crashing while it runs"],
@@ -98,24 +104,26 @@ def test_a_quantizer_that_fails_is_a_row(
     known = {"a": replace(MINMAX, name="a", **changes), "b": MINMAX}
     monkeypatch.setattr(peer_quantizers, "PEER_QUANTIZERS", known)
     monkeypatch.setattr("quantglow.api.compare.PEER_QUANTIZERS", known)
-    found = qg.compare(small_model(), small_samples(), quantizers=["a", "b"], **QUICK)
-    _, ours, broken, other = found.rows
+    comparison = qg.compare(small_model(), small_samples(), quantizers=["a", "b"], **QUICK)
+    _, ours, broken, other = comparison.rows
     assert reason in broken.reason and broken.seconds is None
     assert ours.sqnr_db is not None and other.sqnr_db is not None
-    assert f"a: {broken.reason}" in found.notes
+    assert f"a: {broken.reason}" in comparison.notes
 
 
 def test_a_quantizer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"a": replace(MINMAX, name="a", place="tests.unit.isolated_calls:hang")}
     monkeypatch.setattr("quantglow.api.compare.PEER_QUANTIZERS", known)
-    found = qg.compare(small_model(), small_samples(), quantizers=["a"], peer_minutes=0.05, **QUICK)
-    assert "took longer than 3 s" in found.rows[2].reason
-    assert found.verdict == "No other quantizer made a model that runs."
+    comparison = qg.compare(
+        small_model(), small_samples(), quantizers=["a"], peer_minutes=0.05, **QUICK
+    )
+    assert "took longer than 3 s" in comparison.rows[2].reason
+    assert comparison.verdict == "No other quantizer made a model that runs."
 
 
 def test_few_samples_are_calibrated_and_compared_on() -> None:
-    found = qg.compare(small_model(), small_samples(), quantizers=[], **QUICK)
-    assert (found.samples, found.origin) == (4, "that calibration used, too")
+    comparison = qg.compare(small_model(), small_samples(), quantizers=[], **QUICK)
+    assert (comparison.samples, comparison.origin) == (4, "that calibration used, too")
 
 
 @pytest.mark.parametrize(
@@ -165,15 +173,15 @@ def made_up(ours: QuantizerFigures, other: QuantizerFigures) -> QuantizerCompari
     ],
 )
 def test_the_verdict_is_in_words(ours: tuple[float, float], verdict: str) -> None:
-    own = QuantizerFigures("quantglow", ours[0], None, ours[1])
-    found = made_up(own, QuantizerFigures("b", 40.0, None, 2e-3))
-    assert verdict in found.verdict
-    assert "but the machine is busy" in replace(found, busy="busy").verdict
+    figures = QuantizerFigures("quantglow", ours[0], None, ours[1])
+    actual = made_up(figures, QuantizerFigures("b", 40.0, None, 2e-3))
+    assert verdict in actual.verdict
+    assert "but the machine is busy" in replace(actual, busy="busy").verdict
 
 
 def test_html_has_bars_of_both_figures() -> None:
-    own, other = QuantizerFigures("quantglow", 40.0, 1.0, 1e-3), QuantizerFigures("b<", 20.0)
-    html = made_up(own, other)._repr_html_()
+    ours, other = QuantizerFigures("quantglow", 40.0, 1.0, 1e-3), QuantizerFigures("b<", 20.0)
+    html = made_up(ours, other)._repr_html_()
     assert "width:50.0%" in html and "1 ms" in html and "b&lt;" in html and "b<" not in html
 
 
@@ -192,17 +200,17 @@ def classifier(path: Path) -> Path:
 
 def test_all_rows_are_compared_by_their_logits(tmp_path: Path) -> None:
     path = classifier(tmp_path / "model.onnx")
-    found = qg.compare(
+    comparison = qg.compare(
         path, small_samples(12), quantizers=["onnxruntime-minmax"], seconds=0.01, num_threads=1
     )
-    _, *rows = found.rows
+    _, *rows = comparison.rows
     for row in rows:
         assert all(output.logits_db is not None for output in row.outputs)
         assert row.sqnr_db == min(output.worst_db for output in row.outputs)
-    assert "decibels of logits, too" in str(found)
+    assert "decibels of logits, too" in str(comparison)
     report = qg.quantize_and_compile(path, small_samples(12), progress=False, num_threads=1).report
-    own = [output.logits_db for output in report.outputs]
-    assert [output.logits_db for output in rows[0].outputs] == pytest.approx(own)
+    ours = [output.logits_db for output in report.outputs]
+    assert [output.logits_db for output in rows[0].outputs] == pytest.approx(ours)
 
 
 def test_logits_count_where_all_rows_have_them() -> None:

@@ -35,22 +35,22 @@ def options_of(tmp_path: Path, text: str, *words: str) -> argparse.Namespace:
     ],
 )
 def test_entries_are_flags(tmp_path: Path, text: str, typed: list[str]) -> None:
-    found, wanted = vars(options_of(tmp_path, text)), vars(parse([*QUANTIZE, *typed]))
-    assert {**found, "config": None} == {**wanted, "config": None}
+    actual, expected = vars(options_of(tmp_path, text)), vars(parse([*QUANTIZE, *typed]))
+    assert {**actual, "config": None} == {**expected, "config": None}
 
 
 def test_typed_flags_win(tmp_path: Path) -> None:
     text = 'subset_size = 7\ncalibration_data = "a.npz"'
-    found = options_of(tmp_path, text, "--subset-size", "9")
-    assert (found.subset_size, found.calibration_data) == (9, "a.npz")
+    actual = options_of(tmp_path, text, "--subset-size", "9")
+    assert (actual.subset_size, actual.calibration_data) == (9, "a.npz")
 
 
 def test_positional_arguments_may_come_last(tmp_path: Path) -> None:
     file = tmp_path / "flags.toml"
     file.write_text('input_shapes = ["x:1,2"]')
     for words in (["--config", str(file), "net.onnx"], [f"--config={file}", "net.onnx"]):
-        found = parse(["quantize", *words])
-        assert (found.model, found.input_shapes) == ("net.onnx", ["x:1,2"])
+        actual = parse(["quantize", *words])
+        assert (actual.model, actual.input_shapes) == ("net.onnx", ["x:1,2"])
 
 
 @pytest.mark.parametrize(

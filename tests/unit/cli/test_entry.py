@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.combinations import mark_slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 INTERRUPTED_AT = """
@@ -55,15 +57,15 @@ def entry() -> tuple[str, str]:
 @pytest.mark.parametrize("module", ["numpy", "onnx", "llvmlite", "quantglow.api"])
 def test_ctrl_c_while_it_imports_ends_it_without_a_traceback(module: str) -> None:
     place, function = entry()
-    found = python(INTERRUPTED_AT.format(module=module, entry=place, function=function))
-    assert (found.returncode, found.stdout, found.stderr) == (130, "", "")
+    actual = python(INTERRUPTED_AT.format(module=module, entry=place, function=function))
+    assert (actual.returncode, actual.stdout, actual.stderr) == (130, "", "")
 
 
 def test_the_command_runs_to_its_end_otherwise() -> None:
     place, function = entry()
-    found = python(INTERRUPTED_AT.format(module="none", entry=place, function=function))
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.startswith("quantglow ")
+    actual = python(INTERRUPTED_AT.format(module="none", entry=place, function=function))
+    assert (actual.returncode, actual.stderr) == (0, "")
+    assert actual.stdout.startswith("quantglow ")
 
 
 def quantglow(
@@ -79,34 +81,34 @@ INSPECT = ("inspect", "datasets/mnist_cnn.onnx", "--stage", "optimized")
 
 def test_a_full_disk_behind_stdout_is_one_message() -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
-        found = quantglow(*INSPECT, stdout=full)
+        output = quantglow(*INSPECT, stdout=full)
     message = "quantglow: cannot write to stdout: No space left on device\n"
-    assert (found.returncode, found.stderr) == (1, message)
+    assert (output.returncode, output.stderr) == (1, message)
 
 
 def test_nobody_needs_to_read_stdout() -> None:
-    found = quantglow(*INSPECT, setting="sys.stdout = None")
-    assert (found.returncode, found.stderr) == (0, "")
+    output = quantglow(*INSPECT, setting="sys.stdout = None")
+    assert (output.returncode, output.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+@pytest.mark.parametrize("stream", mark_slow(["stdin", "stdout", "stderr"], {"stdout"}))
 def test_a_closed_stream_is_no_traceback(stream: str) -> None:
     closed = {"stdin": 0, "stdout": 1, "stderr": 2}[stream]
     setting = f"import os; os.close({closed}); sys.{stream} = None"
     for words, code in ((INSPECT, 0), (("opt",), 1), (("inspect", "none.onnx"), 1)):
-        found = quantglow(*words, setting=setting, stdin=subprocess.DEVNULL)
-        assert found.returncode == code
-        assert "Traceback" not in found.stderr
-        assert "quantglow: " not in found.stdout
+        output = quantglow(*words, setting=setting, stdin=subprocess.DEVNULL)
+        assert output.returncode == code
+        assert "Traceback" not in output.stderr
+        assert "quantglow: " not in output.stdout
 
 
 def test_characters_that_stdout_cannot_encode_are_replaced() -> None:
-    found = quantglow("run", "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert (found.returncode, found.stderr) == (0, "")
-    assert "NAME:D,D,?" in found.stdout
+    output = quantglow("run", "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (output.returncode, output.stderr) == (0, "")
+    assert "NAME:D,D,?" in output.stdout
 
 
 def test_the_package_runs_as_the_command() -> None:
     command = [sys.executable, "-m", "quantglow", "--version"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr) == (0, "")
+    results = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (results.returncode, results.stderr) == (0, "")

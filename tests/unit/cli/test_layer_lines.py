@@ -49,8 +49,8 @@ def test_the_command_shows_lines_and_names_the_nearest_layer(
     onnx.save(small_model(), tmp_path / "net.onnx")
     line = ["inspect", str(tmp_path / "net.onnx"), "--layer"]
     assert main([*line, "score*"]) == 0
-    found = capsys.readouterr().out.splitlines()
-    assert found and all(text.startswith("'score") for text in found)
+    captured = capsys.readouterr().out.splitlines()
+    assert captured and all(text.startswith("'score") for text in captured)
     assert main([*line, "scoers", "--stage", "program"]) == 1
     assert "did you mean scores" in capsys.readouterr().err
     assert main([*line, "scores", "--stage", "report"]) == 1

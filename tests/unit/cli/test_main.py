@@ -29,6 +29,7 @@ from quantglow.evaluation.latencies import measure_loaded, medians
 from quantglow.evaluation.metrics import sqnr_db
 from quantglow.report import Report
 from quantglow.runtime.shapes import background as meanwhile
+from tests.support.combinations import mark_slow
 from tests.support.free_network import free_model, image, wide_model
 from tests.support.small_network import small_model, small_samples
 
@@ -36,15 +37,15 @@ from tests.support.small_network import small_model, small_samples
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """net.onnx, free.onnx, samples.npz, one.npz; for errors plain.npy, empty.npz, folder.npz."""
-    made = tmp_path_factory.mktemp("cli")
-    onnx.save(small_model(), made / "net.onnx")
-    onnx.save(free_model(), made / "free.onnx")
-    np.savez(made / "samples.npz", x=np.concatenate(small_samples()))
-    np.savez(made / "one.npz", x=small_samples()[0])
-    np.save(made / "plain.npy", small_samples()[0])
-    (made / "empty.npz").touch()
-    (made / "folder.npz").mkdir()
-    return made
+    folder = tmp_path_factory.mktemp("cli")
+    onnx.save(small_model(), folder / "net.onnx")
+    onnx.save(free_model(), folder / "free.onnx")
+    np.savez(folder / "samples.npz", x=np.concatenate(small_samples()))
+    np.savez(folder / "one.npz", x=small_samples()[0])
+    np.save(folder / "plain.npy", small_samples()[0])
+    (folder / "empty.npz").touch()
+    (folder / "folder.npz").mkdir()
+    return folder
 
 
 def run(folder: Path, line: str) -> int:
@@ -62,10 +63,10 @@ def test_quantize_writes_a_model_and_prints_the_report(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(folder, "quantize net.onnx --calibration-data samples.npz --output int8.qgm")
-    found = capsys.readouterr().out
-    assert "Outputs against onnxruntime" in found and "time: prepare" not in found
-    _, accuracy, size, speed = found.splitlines()[:4]
-    step = found.splitlines()[-1]
+    captured = capsys.readouterr().out
+    assert "Outputs against onnxruntime" in captured and "time: prepare" not in captured
+    _, accuracy, size, speed = captured.splitlines()[:4]
+    step = captured.splitlines()[-1]
     assert "on 4 sample(s)" in accuracy and "times smaller" in size
     assert "onnxruntime's float" in speed
     assert step.startswith("Next: quantglow bench ") and "--compare onnxruntime" in step
@@ -77,19 +78,23 @@ def test_quantize_prints_every_layer_if_asked(
 ) -> None:
     line = "quantize net.onnx --calibration-data samples.npz --output int8.qgm --effort fast"
     run(folder, f"{line} --no-measure-latency --all-layers")
-    found = capsys.readouterr().out
-    assert "Their codes" in found and "time: prepare" in found and "Speed: not measured" in found
+    captured = capsys.readouterr().out
+    assert (
+        "Their codes" in captured
+        and "time: prepare" in captured
+        and "Speed: not measured" in captured
+    )
 
 
 def test_quantize_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "quantize net.onnx --calibration-data samples.npz --output int8.qgm --effort fast"
     run(folder, f"{line} --json")
-    found = json.loads(capsys.readouterr().out)
-    sizes = found["summary"]["weights"]
-    assert found["nbytes"] == (folder / "int8.qgm").stat().st_size
-    assert found["summary"]["latency"]["float_seconds"] > 0
+    data = json.loads(capsys.readouterr().out)
+    sizes = data["summary"]["weights"]
+    assert data["nbytes"] == (folder / "int8.qgm").stat().st_size
+    assert data["summary"]["latency"]["float_seconds"] > 0
     assert sizes["float_nbytes"] > sizes["quantized_nbytes"]
-    assert Report.from_json(found["report"]).outputs
+    assert Report.from_json(data["report"]).outputs
 
 
 def test_a_model_that_is_far_off_is_sent_to_debug(folder: Path) -> None:
@@ -144,8 +149,8 @@ def test_a_model_with_free_dimensions_keeps_them(folder: Path) -> None:
     run(folder, "profile free.onnx --calibration-data tall.npz --output tall.profile.npz")
     run(folder, "quantize free.onnx --calibration-data tall.profile.npz --output free.qgm")
     assert run(folder, "run free.qgm --inputs wide.npz --output scores.npz") == 0
-    with np.load(folder / "scores.npz") as found:
-        assert found["scores"].shape == (2, 4)
+    with np.load(folder / "scores.npz") as actual:
+        assert actual["scores"].shape == (2, 4)
 
 
 def test_quantize_writes_onnx_that_onnxruntime_runs(folder: Path) -> None:
@@ -156,7 +161,12 @@ def test_quantize_writes_onnx_that_onnxruntime_runs(folder: Path) -> None:
     assert sqnr_db(expected, scores) > 25
 
 
-@pytest.mark.parametrize("stage", ["imported", "optimized", "int8", "lowered", "memory", "report"])
+@pytest.mark.parametrize(
+    "stage",
+    mark_slow(
+        ["imported", "optimized", "int8", "lowered", "memory", "report"], {"imported", "report"}
+    ),
+)
 def test_inspect_shows_models_that_come_quantized(
     folder: Path, stage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,9 +179,9 @@ def test_inspect_shows_models_that_come_quantized(
 def test_compile_and_run_give_the_outputs(folder: Path) -> None:
     run(folder, "compile net.onnx --output float.qgm --num-threads 1")
     run(folder, "run float.qgm --inputs one.npz --output result.npz")
-    with np.load(folder / "result.npz") as found:
+    with np.load(folder / "result.npz") as actual:
         expected = qg.compile(folder / "net.onnx")(small_samples()[0])
-        np.testing.assert_array_equal(found["scores"], expected[0])
+        np.testing.assert_array_equal(actual["scores"], expected[0])
 
 
 @pytest.mark.parametrize("name", ["found.json", "found.html"])
@@ -230,8 +240,8 @@ def test_outputs_without_numbers_are_shown_and_saved(tmp_path: Path) -> None:
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), tmp_path / "texts.onnx")
     np.savez(tmp_path / "in.npz", x=np.zeros(3, np.float32), text=np.array(["a", "b"]))
     assert run(tmp_path, "run texts.onnx --inputs in.npz --output out.npz") == 0
-    with np.load(tmp_path / "out.npz", allow_pickle=False) as found:
-        assert (found["where"].shape, found["same"].tolist()) == ((1, 0), ["a", "b"])
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as actual:
+        assert (actual["where"].shape, actual["same"].tolist()) == ((1, 0), ["a", "b"])
 
 
 def test_bench_prints_a_latency(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,8 +263,8 @@ def test_bench_prints_the_time_of_every_kernel(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(folder, "bench net.onnx --seconds 1 --num-threads 1 --layers") == 0
-    found = capsys.readouterr().out
-    assert "limit µs" in found and "By kernel" in found
+    captured = capsys.readouterr().out
+    assert "limit µs" in captured and "By kernel" in captured
 
 
 def test_bench_measures_throughput_at_each_batch(
@@ -264,11 +274,11 @@ def test_bench_measures_throughput_at_each_batch(
     onnx.save(wide_model(), folder / "wide.onnx")
     options = "--mode throughput --streams 3 --batch-sizes 1 4 --seconds 1 --num-threads 2"
     assert run(folder, f"bench wide.onnx {options} --json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [each["batch"] for each in found["batches"]] == [1, 4]
-    assert all(each["median_seconds"] <= each["p99_seconds"] for each in found["batches"])
-    assert all(each["samples_per_second"] > 0 for each in found["batches"])
-    assert found["busy"] == ""
+    data = json.loads(capsys.readouterr().out)
+    assert [each["batch"] for each in data["batches"]] == [1, 4]
+    assert all(each["median_seconds"] <= each["p99_seconds"] for each in data["batches"])
+    assert all(each["samples_per_second"] > 0 for each in data["batches"])
+    assert data["busy"] == ""
 
 
 def test_bench_warns_where_the_machine_is_busy(
@@ -284,8 +294,8 @@ def test_bench_compares_with_other_runtimes(
 ) -> None:
     line = "bench net.onnx --seconds 1 --num-threads 1 --compare onnxruntime"
     assert run(folder, line) == 0
-    found = capsys.readouterr().out
-    assert "times as fast as" in found and "█" in found
+    captured = capsys.readouterr().out
+    assert "times as fast as" in captured and "█" in captured
     assert run(folder, f"{line} --json") == 0
     beside = json.loads(capsys.readouterr().out)["compared"]
     assert [each["runtime"] for each in beside["runtimes"]] == ["quantglow", "onnxruntime"]
@@ -318,11 +328,11 @@ def test_an_error_of_a_call_ends_the_measurement() -> None:
 
 def test_bench_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(folder, "bench net.onnx --seconds 1 --num-threads 1 --layers --json")
-    found = json.loads(capsys.readouterr().out)
-    calls = found["layers"]["calls"]
-    assert found["median_seconds"] > 0
+    data = json.loads(capsys.readouterr().out)
+    calls = data["layers"]["calls"]
+    assert data["median_seconds"] > 0
     assert {"Conv"} <= {call["op"] for call in calls}
-    assert found["layers"]["seconds"] == pytest.approx(sum(c["seconds"] for c in calls))
+    assert data["layers"]["seconds"] == pytest.approx(sum(c["seconds"] for c in calls))
 
 
 def test_bundle_writes_files_and_says_what_they_take(
@@ -525,9 +535,9 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 def test_flags_are_the_keywords_of_the_function() -> None:
     keywords = set(inspect.signature(qg.quantize_and_compile).parameters)
     options = parser().parse_args(["quantize", "net.onnx", "--calibration-data", "a.npz"])
-    own = {"command", "config", "output", "include_code", "all_layers", "json", "trace"}
-    own |= {"preprocess"}  # an argument of quantglow.data.ImageFolder
-    assert set(vars(options)) - own <= keywords
+    ours = {"command", "config", "output", "include_code", "all_layers", "json", "trace"}
+    ours |= {"preprocess"}  # an argument of quantglow.data.ImageFolder
+    assert set(vars(options)) - ours <= keywords
 
 
 def test_every_keyword_of_the_function_is_a_flag() -> None:
@@ -549,9 +559,9 @@ def test_every_field_of_the_configuration_is_a_flag() -> None:
 
 def test_flags_reach_the_configuration(folder: Path) -> None:
     line = "inspect net.onnx --percentile 99 --seed 3 --recovery none --equalization align-inputs"
-    found = parse_config(parser().parse_args(line.split()))
-    assert (found.percentile, found.seed, found.recovery) == (99.0, 3, ())
-    assert found.equalization == ("align-inputs",)
+    actual = parse_config(parser().parse_args(line.split()))
+    assert (actual.percentile, actual.seed, actual.recovery) == (99.0, 3, ())
+    assert actual.equalization == ("align-inputs",)
 
 
 def test_auto_goes_with_no_other_technique(
@@ -615,7 +625,7 @@ REPORTING = (
 """Commands that print a report, on a model with two outputs and one with one."""
 
 
-@pytest.mark.parametrize("line", REPORTING)
+@pytest.mark.parametrize("line", mark_slow(REPORTING, {*REPORTING[:3], *REPORTING[6:9]}))
 def test_the_next_step_of_a_command_is_a_command(
     line: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -645,7 +655,9 @@ VERDICTS = {
 """Commands with a verdict, and the beginning of it."""
 
 
-@pytest.mark.parametrize("line", VERDICTS)
+@pytest.mark.parametrize(
+    "line", mark_slow(VERDICTS, {line for line in VERDICTS if line[:4] not in ("comp", "demo")})
+)
 def test_a_verdict_comes_before_tables(
     line: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -670,8 +682,8 @@ def identity_model() -> onnx.ModelProto:
 
 
 def test_medians_are_of_one_call() -> None:
-    found = medians({"sleep": lambda: time.sleep(0.005)}, seconds=0.05)
-    assert 0.005 <= found["sleep"] < 0.05
+    actual = medians({"sleep": lambda: time.sleep(0.005)}, seconds=0.05)
+    assert 0.005 <= actual["sleep"] < 0.05
 
 
 def test_medians_end_where_calls_become_slow() -> None:

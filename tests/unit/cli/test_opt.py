@@ -66,10 +66,10 @@ def message(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_passes_run_in_the_order_given(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed(capsys, file, "-p", "merge-reshapes", "--pass", "merge-clips")
-    wanted = GRAPH_PASSES["merge-clips"](GRAPH_PASSES["merge-reshapes"](small_graph()))
-    assert found == print_with_arrays(wanted, 64)
-    assert found != TEXT
+    actual = printed(capsys, file, "-p", "merge-reshapes", "--pass", "merge-clips")
+    expected = GRAPH_PASSES["merge-clips"](GRAPH_PASSES["merge-reshapes"](small_graph()))
+    assert actual == print_with_arrays(expected, 64)
+    assert actual != TEXT
 
 
 def test_a_printed_graph_is_read_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +87,8 @@ def test_stdin_is_read_by_default(
 def test_programs_are_read_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "program.txt"
     path.write_text(PROGRAM)
-    found = parse_program(printed(capsys, path, "-p", "share-in-place"), {})
-    assert len(found.buffers) < len(parse_program(PROGRAM, {}).buffers)
+    actual = parse_program(printed(capsys, path, "-p", "share-in-place"), {})
+    assert len(actual.buffers) < len(parse_program(PROGRAM, {}).buffers)
 
 
 def test_a_model_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,6 +171,6 @@ def test_a_model_that_is_compiled_rightly_has_no_part(
     file, samples = tmp_path / "m.onnx", tmp_path / "s.npz"
     onnx.save(small_model(), file)
     np.savez(samples, **{small_model().graph.input[0].name: small_samples(1)[0]})
-    found = printed(capsys, file, "--bisect", "--calibration-data", samples)
-    assert found == "import, passes and machine code give the results of the reference\n"
+    actual = printed(capsys, file, "--bisect", "--calibration-data", samples)
+    assert actual == "import, passes and machine code give the results of the reference\n"
     assert "--calibration-data" in message(capsys, file, "--bisect")

@@ -125,9 +125,9 @@ def test_numbers_are_no_flags(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_is_that_of_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["quantize", "--help"])
-    wanted = capsys.readouterr().out
+    captured = capsys.readouterr().out
     assert main(["help", "quantize"]) == 0
-    assert capsys.readouterr().out == wanted
+    assert capsys.readouterr().out == captured
     assert main(["help"]) == 0
     assert "quantize" in capsys.readouterr().out
 
@@ -178,8 +178,8 @@ def test_a_model_comes_from_stdin(
     if kind == "qgm":
         qg.compile(model, num_threads=1).save(folder / "piped.qgm")
         model = folder / "piped.qgm"
-    given = io.TextIOWrapper(io.BytesIO(model.read_bytes()))
-    monkeypatch.setattr(sys, "stdin", given)
+    wrapper = io.TextIOWrapper(io.BytesIO(model.read_bytes()))
+    monkeypatch.setattr(sys, "stdin", wrapper)
     assert main(["inspect", "-", "--stage", "program"]) == 0
     assert "@out" in capsys.readouterr().out
 

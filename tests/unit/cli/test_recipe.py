@@ -121,9 +121,9 @@ def test_update_profile_writes_what_later_runs_reproduce(folder: Path) -> None:
 def test_a_missed_gate_is_exit_code_1_and_says_which(
     folder: Path, capsys: pytest.CaptureFixture[str], gate: str, missed: str
 ) -> None:
-    found = calibrate(folder, ("min_sqnr_db = 20.0", gate), options=("--update-profile",))
+    actual = calibrate(folder, ("min_sqnr_db = 20.0", gate), options=("--update-profile",))
     shown = capsys.readouterr()
-    assert found == 1
+    assert actual == 1
     assert "MISSED" in shown.out
     assert f"misses its gate: {missed} " in shown.err
 
@@ -137,8 +137,8 @@ def test_an_interrupted_profile_is_not_written(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: Any) -> Any:
-        made = quantize_under(*arguments)
-        return replace(made, profile=replace(made.profile, samples=2))
+        built = quantize_under(*arguments)
+        return replace(built, profile=replace(built.profile, samples=2))
 
     calibrate(folder, options=("--update-profile",))
     before = (folder / "net.profile.npz").read_bytes()
@@ -250,16 +250,16 @@ def test_centre_crop_is_the_middle() -> None:
 
 def test_columns_right_of_the_width_are_zero() -> None:
     images = ImageSet(np.ones((2, 1, 3)), {"widths": np.array([1, 3])})
-    found = preprocess(images, [("zero_right_of", "widths")])
-    np.testing.assert_array_equal(found[:, 0], [[1, 0, 0], [1, 1, 1]])
+    actual = preprocess(images, [("zero_right_of", "widths")])
+    np.testing.assert_array_equal(actual[:, 0], [[1, 0, 0], [1, 1, 1]])
 
 
 def test_steps_give_float32() -> None:
     images = ImageSet(np.full((1, 2, 2), 9, np.uint8))
-    found = preprocess(images, [("subtract", 1), ("divide", 2), ("channels", 3)])
-    assert found.dtype == np.float32
-    assert found.shape == (1, 2, 2, 3)
-    assert np.all(found == 4)
+    actual = preprocess(images, [("subtract", 1), ("divide", 2), ("channels", 3)])
+    assert actual.dtype == np.float32
+    assert actual.shape == (1, 2, 2, 3)
+    assert np.all(actual == 4)
 
 
 def test_every_step_is_in_the_readme() -> None:
@@ -277,7 +277,7 @@ def test_a_range_that_is_no_longer_empty_deviates_without_limit() -> None:
 
 def test_deviation_is_a_share_of_the_range() -> None:
     def profile(high: float) -> qg.Profile:
-        seen = qg.profiling.Histogram.of(np.float32([0, high]))
-        return qg.Profile("h", {"x": seen})
+        observed = qg.profiling.Histogram.of(np.float32([0, high]))
+        return qg.Profile("h", {"x": observed})
 
     assert deviation(profile(100.0), profile(99.0)) == pytest.approx(0.01)

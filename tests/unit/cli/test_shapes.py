@@ -19,12 +19,12 @@ SHAPE = (1, 3, 8, 12)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """free.onnx, samples.npz and free.qgm, quantized with them."""
-    made = tmp_path_factory.mktemp("free")
-    onnx.save(free_model(), made / "free.onnx")
-    np.savez(made / "samples.npz", x=np.concatenate([image(SHAPE, seed) for seed in range(3)]))
+    folder = tmp_path_factory.mktemp("free")
+    onnx.save(free_model(), folder / "free.onnx")
+    np.savez(folder / "samples.npz", x=np.concatenate([image(SHAPE, seed) for seed in range(3)]))
     line = ["quantize", "free.onnx", "--calibration-data", "samples.npz", "--output", "free.qgm"]
-    assert main([str(made / word) if "." in word else word for word in line]) == 0
-    return made
+    assert main([str(folder / word) if "." in word else word for word in line]) == 0
+    return folder
 
 
 def test_compile_leaves_dimensions_free(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

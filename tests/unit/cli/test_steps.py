@@ -78,15 +78,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_model_with_steps_is_profiled_quantized_and_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = f"{BEFORE} {AFTER}".split()
-    data = ["net.onnx", "--calibration-data", "images.npz", *given]
+    inputs = f"{BEFORE} {AFTER}".split()
+    data = ["net.onnx", "--calibration-data", "images.npz", *inputs]
     assert main(["profile", *data, "--output", "p.npz"]) == 0
     data[2] = "p.npz"
     assert main(["quantize", *data, "--output", "net.qgm", "--num-threads", "1"]) == 0
     assert main(["run", "net.qgm", "--inputs", "one.npz", "--output", "out.npz"]) == 0
-    with np.load("out.npz", allow_pickle=False) as found:
-        assert found["scores_indices"].shape == (1, 2)
-    assert main(["compile", "net.qgm", *given, "--output", "other.qgm"]) == 1
+    with np.load("out.npz", allow_pickle=False) as actual:
+        assert actual["scores_indices"].shape == (1, 2)
+    assert main(["compile", "net.qgm", *inputs, "--output", "other.qgm"]) == 1
     assert "a saved model has its steps" in capsys.readouterr().err
 
 
@@ -127,10 +127,10 @@ def test_every_command_takes_steps(
 
 @pytest.mark.usefixtures("folder")
 def test_other_runtimes_get_the_steps_of_a_saved_model(capsys: pytest.CaptureFixture[str]) -> None:
-    given = f"{BEFORE} {AFTER}"
-    assert main(f"compile net.onnx {given} --output net.qgm --num-threads 1".split()) == 0
+    inputs = f"{BEFORE} {AFTER}"
+    assert main(f"compile net.onnx {inputs} --output net.qgm --num-threads 1".split()) == 0
     capsys.readouterr()
-    line = f"bench net.qgm --onnx net.onnx --compare onnxruntime {QUICK} --json {given}"
+    line = f"bench net.qgm --onnx net.onnx --compare onnxruntime {QUICK} --json {inputs}"
     assert main(line.split()) == 0
     peer = json.loads(capsys.readouterr().out)["compared"]["runtimes"][1]
     assert peer["median_seconds"] > 0

@@ -74,8 +74,8 @@ def check(graph: Graph, target: Target, threads: int) -> None:
     """The integers of the interpreter."""
     feeds = {node.name: guarded(values(node.type), at_end=True) for node in graph.inputs}
     with harsh():
-        found = Compiler(target, threads).compile(graph).executable.run(feeds)
-    for want, got in zip(interpret(graph, feeds), found, strict=True):
+        compiler = Compiler(target, threads).compile(graph).executable.run(feeds)
+    for want, got in zip(interpret(graph, feeds), compiler, strict=True):
         np.testing.assert_array_equal(got, want)
 
 

@@ -138,6 +138,6 @@ OF_LEVELS = {"dotprod": {"sdot", "udot"}, "i8mm": {"usdot", "sudot", "smmla", "u
 @pytest.mark.parametrize("level", LEVELS)
 def test_code_of_a_level_has_no_instruction_of_a_better_one(level: str) -> None:
     better = [name for name in LEVELS[: LEVELS.index(level)] if name in OF_LEVELS]
-    found = instructions(assembly(level, "residual", "tables"))
-    assert not found & {name for other in better for name in OF_LEVELS[other]}
-    assert level not in OF_LEVELS or "sdot" in found
+    actual = instructions(assembly(level, "residual", "tables"))
+    assert not actual & {name for other in better for name in OF_LEVELS[other]}
+    assert level not in OF_LEVELS or "sdot" in actual

@@ -73,28 +73,28 @@ def windows(draw: st.DrawFn, depthwise: bool | None = None, integers: bool = Tru
 @given(levels, windows(), st.booleans())
 def test_sums_of_integers_are_exact(level: str, given_: Windows, at_end: bool) -> None:
     x, w, *geometry = given_
-    wanted = conv2d(Images.of(x.astype(np.float64)), w.astype(np.float64), *geometry)
+    expected = conv2d(Images.of(x.astype(np.float64)), w.astype(np.float64), *geometry)
     bias = np.arange(w.shape[-1], dtype=np.float32)
     ends = Ends(guarded(bias, at_end), -20.0, 50.0)
     with computing_with(array_kernels(level)):
-        found = conv2d(Images.of(guarded(x, at_end)), guarded(w, at_end), *geometry)
+        actual = conv2d(Images.of(guarded(x, at_end)), guarded(w, at_end), *geometry)
         ended = conv2d(Images.of(guarded(x, at_end)), guarded(w, at_end), *geometry, ends=ends)
-    np.testing.assert_array_equal(found, wanted)
-    np.testing.assert_array_equal(ended, np.clip(wanted + bias, -20, 50))
+    np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_array_equal(ended, np.clip(expected + bias, -20, 50))
     np.testing.assert_array_equal(ended, conv2d(Images.of(x), w, *geometry, ends=ends))
 
 
 @moderate
 @given(windows(integers=False))
 def test_sums_are_the_same_at_every_level_with_fused_multiply_add(given_: Windows) -> None:
-    found = []
+    collected = []
     for level in FUSED:
         with computing_with(array_kernels(level)):
-            found.append(conv2d(Images.of(given_.x), *given_[1:]))
-    for other in found[1:]:
-        np.testing.assert_array_equal(found[0], other)
+            collected.append(conv2d(Images.of(given_.x), *given_[1:]))
+    for other in collected[1:]:
+        np.testing.assert_array_equal(collected[0], other)
     exact = conv2d(Images.of(given_.x.astype(np.float64)), given_.w.astype(np.float64), *given_[2:])
-    for sums in found:
+    for sums in collected:
         np.testing.assert_allclose(sums, exact, rtol=1e-5, atol=1e-4)
 
 
@@ -122,8 +122,8 @@ def test_int8_convolutions_are_those_of_numpy(case: Case, pixels: int, unsigned:
     graph, feeds = integers(case)
     parts = {"NATIVE_PART_NBYTES": 0, "PART_PIXELS": pixels}
     with computing_with(array_kernels()), mock.patch.multiple(window_products, **parts):
-        found = interpret(graph, feeds)
-    for one, other in zip(found, interpret(graph, feeds), strict=True):
+        results = interpret(graph, feeds)
+    for one, other in zip(results, interpret(graph, feeds), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -132,8 +132,8 @@ def test_int8_convolutions_are_those_of_numpy(case: Case, pixels: int, unsigned:
 def test_float_convolutions_are_those_of_numpy_up_to_rounding(case: Case) -> None:
     graph, feeds = floats(case)
     with computing_with(array_kernels()):
-        found = interpret(graph, feeds)
-    for one, other in zip(found, interpret(graph, feeds), strict=True):
+        results = interpret(graph, feeds)
+    for one, other in zip(results, interpret(graph, feeds), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
@@ -146,12 +146,12 @@ def test_functions_of_layers_are_applied(has_residual: bool) -> None:
     inputs = (x, r) if has_residual else (x,)
     graph = Graph(inputs, (("y", HardSwish(name="y", x=layer)),), source_hash="layer")
     fused = fuse_functions(graph, {"y"})
-    (made,) = (node for node in fused.nodes if isinstance(node, Conv))
-    assert made.activation is not None
+    (built,) = (node for node in fused.nodes if isinstance(node, Conv))
+    assert built.activation is not None
     feeds = {node.name: rng.standard_normal((1, 5, 6, 7)).astype(np.float32) for node in inputs}
     with computing_with(array_kernels()):
-        (found,) = interpret(fused, feeds)
-    np.testing.assert_allclose(found, interpret(graph, feeds)[0], rtol=1e-4, atol=1e-4)
+        (actual,) = interpret(fused, feeds)
+    np.testing.assert_allclose(actual, interpret(graph, feeds)[0], rtol=1e-4, atol=1e-4)
 
 
 @given(levels, st.tuples(*[st.sampled_from([0, 1, 2, 17, 40])] * 3), st.booleans())
@@ -166,10 +166,10 @@ def test_matrix_products_are_those_of_numpy(
     )
     given_, weights = Input(name="x", tensor=f32(rows, inputs)), Constant(name="w", value=w)
     node = Gemm(name="g", x=given_, w=weights, b=Constant(name="b", value=b) if biased else None)
-    wanted = np.maximum(x @ w + b * biased, -20)
+    expected = np.maximum(x @ w + b * biased, -20)
     with computing_with(array_kernels(level)):
-        found = replace(node, low=-20.0).evaluate(x, w, b if biased else None)
-    np.testing.assert_array_equal(found, wanted)
+        actual = replace(node, low=-20.0).evaluate(x, w, b if biased else None)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @given(st.tuples(st.integers(1, 3), *[st.sampled_from([0, 1, 2, 17, 40])] * 3), st.integers(0, 99))
@@ -182,13 +182,13 @@ def test_products_of_groups_are_the_same_at_every_level_with_fused_multiply_add(
         rng.standard_normal((groups, *shape)).astype(np.float32)
         for shape in ((rows, inputs), (inputs, outputs))
     )
-    found = []
+    collected = []
     for level in FUSED:
         with computing_with(array_kernels(level)):
-            found.append(products(x, w))
-    for other in found[1:]:
-        np.testing.assert_array_equal(found[0], other)
-    for sums in found:
+            collected.append(products(x, w))
+    for other in collected[1:]:
+        np.testing.assert_array_equal(collected[0], other)
+    for sums in collected:
         np.testing.assert_allclose(sums, x @ w, rtol=1e-4, atol=1e-4)
 
 
@@ -214,16 +214,16 @@ elements = st.builds(
 
 @given(levels, arrays, elements)
 def test_rounding_is_that_of_numpy(level: str, x: Array, element: ElementType) -> None:
-    wanted = round_reals(x, element)
+    expected = round_reals(x, element)
     with computing_with(array_kernels(level)):
-        np.testing.assert_array_equal(round_reals(guarded(x, at_end=True), element), wanted)
+        np.testing.assert_array_equal(round_reals(guarded(x, at_end=True), element), expected)
 
 
 @given(levels, arrays)
 def test_histograms_are_those_of_numpy(level: str, x: Array) -> None:
-    wanted = Histogram.of(x)
+    expected = Histogram.of(x)
     with computing_with(array_kernels(level)):
-        assert Histogram.of(guarded(x, at_end=True)) == wanted
+        assert Histogram.of(guarded(x, at_end=True)) == expected
 
 
 @given(levels, arrays)
@@ -260,14 +260,14 @@ def test_missing_sums_are_those_of_numpy(
     level: str, count: int, bounds: tuple[float, float]
 ) -> None:
     rng, (low, high) = np.random.default_rng(count), bounds
-    wanted, now = rng.choice(
+    reference, now = rng.choice(
         np.float32([np.nan, -np.inf, -1, -0.0, 0, 0.5, 1, 6, 7, np.inf]), (2, count)
     )
     sums = guarded(now, at_end=True)
-    array_kernels(level).missing_sums(guarded(wanted, at_end=True), sums, low, high)
+    array_kernels(level).missing_sums(guarded(reference, at_end=True), sums, low, high)
     with np.errstate(invalid="ignore"):
-        expected = wanted - now
-    expected[(wanted <= low) & (now <= low) | (wanted >= high) & (now >= high)] = 0
+        expected = reference - now
+    expected[(reference <= low) & (now <= low) | (reference >= high) & (now >= high)] = 0
     np.testing.assert_array_equal(sums, expected)
 
 
@@ -294,20 +294,20 @@ def test_padded_lines_are_those_of_numpy(
     x = np.random.default_rng(sum(shape)).integers(0, 100, shape).astype(kind)
     images = Images(guarded(x, at_end), np.float32, 0 if kind is np.float32 else 9, pads)
     first = min(lines[0], max(images.shape[1] - 1, 0))
-    taken = slice(min(1, len(x)), None), first, min(first + lines[1], images.shape[1])
-    wanted = images.lines(*taken)
+    selected = slice(min(1, len(x)), None), first, min(first + lines[1], images.shape[1])
+    expected = images.lines(*selected)
     with computing_with(array_kernels(level)):
-        np.testing.assert_array_equal(images.lines(*taken), wanted)
+        np.testing.assert_array_equal(images.lines(*selected), expected)
 
 
 @given(levels, hnp.arrays(np.float32, st.integers(1, 100), elements=st.floats(-99, 99, width=32)))
 def test_errors_of_rounding_are_those_of_numpy(level: str, x: Array) -> None:
     types = [ElementType(DType.I8, QuantParams.per_tensor(s, z)) for s, z in ((0.3, 7), (1.5, -90))]
     grids = Grids.of(types)
-    wanted, squares = grids.measure(x)
+    expected, squares = grids.measure(x)
     with computing_with(array_kernels(level)):
-        found, sums = grids.measure(x)
-    np.testing.assert_array_equal(found, wanted)
+        actual, sums = grids.measure(x)
+    np.testing.assert_array_equal(actual, expected)
     np.testing.assert_allclose(sums, squares, rtol=1e-9)
 
 
@@ -318,12 +318,12 @@ def test_errors_of_rounding_are_those_of_numpy(level: str, x: Array) -> None:
     st.integers(0, 99),
 )
 def test_energies_are_those_of_numpy(
-    level: str, shape: tuple[int, ...], centred: bool, seed: int
+    level: str, shape: tuple[int, ...], centered: bool, seed: int
 ) -> None:
     x = (np.random.default_rng(seed).standard_normal(shape) + 1).astype(np.float32)
-    wanted = energies(x.astype(np.float64), centred)
+    expected = energies(x.astype(np.float64), centered)
     with computing_with(array_kernels(level)):
-        np.testing.assert_allclose(energies(x, centred), wanted, rtol=1e-5, atol=1e-9)
+        np.testing.assert_allclose(energies(x, centered), expected, rtol=1e-5, atol=1e-9)
 
 
 @moderate
@@ -337,21 +337,21 @@ def test_moments_of_integers_are_exact(level: str, given_: Windows, times: int) 
     sums = ops.no_moments(kernel, group)
     for _ in range(times):
         ops.add_moments(sums, guarded(x, True), guarded(beside, True), kernel, strides, dilations)
-    found = ops.products_of(sums, kernel, group)
+    actual = ops.products_of(sums, kernel, group)
     taps = [
         conv2d(Images.of(x), one_tap(w, i, j), strides, dilations, group)
         for i, j in np.ndindex(*kernel)
     ]
     terms = np.stack([*taps, beside, np.ones_like(beside)]).reshape(len(taps) + 2, -1, group)
-    wanted = np.einsum("apc,bpc->cab", terms.astype(np.float64), terms.astype(np.float64))
-    np.testing.assert_array_equal(found, times * wanted)
+    expected = np.einsum("apc,bpc->cab", terms.astype(np.float64), terms.astype(np.float64))
+    np.testing.assert_array_equal(actual, times * expected)
 
 
 def one_tap(w: Array, i: int, j: int) -> Array:
     """Weights that give the values of one tap."""
-    found = np.zeros_like(w)
-    found[i, j] = 1
-    return found
+    actual = np.zeros_like(w)
+    actual[i, j] = 1
+    return actual
 
 
 X = Input(name="x", tensor=f32(1))
@@ -376,10 +376,10 @@ def test_functions_in_exact_steps_give_the_numbers_of_numpy(
     level: str, function: Unary, values: Array, at_end: bool
 ) -> None:
     with np.errstate(all="ignore"):
-        wanted = function.reference(values)
+        expected = function.reference(values)
     with computing_with(array_kernels(level)):
-        found = function.reference(guarded(values, at_end))
-    np.testing.assert_array_equal(found, wanted)
+        actual = function.reference(guarded(values, at_end))
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_every_function_in_exact_steps_is_tried() -> None:

@@ -53,8 +53,8 @@ def network(
 
 
 def steps_of(graph: Graph) -> list[Instruction]:
-    found = plan_program(graph, NATIVE).program.instructions
-    return [step for step in found if not isinstance(step, Alloc | Dealloc)]
+    planned = plan_program(graph, NATIVE).program.instructions
+    return [step for step in planned if not isinstance(step, Alloc | Dealloc)]
 
 
 def named(graph: Graph, target: Target = NATIVE) -> tuple[str, ...]:
@@ -104,8 +104,8 @@ def test_a_known_program_needs_no_texts(tmp_path: Path) -> None:
     calls, names = calls_of(network()), named(network())
     KernelLibrary(NATIVE, ObjectCache(tmp_path)).load_calls(names, calls)
     later = KernelLibrary(NATIVE, ObjectCache(tmp_path))
-    found = later.load_calls(names, textless(calls))
-    assert found == later.load_texts([call.ir for call in calls])
+    actual = later.load_calls(names, textless(calls))
+    assert actual == later.load_texts([call.ir for call in calls])
 
 
 @pytest.mark.parametrize("kind", ["kernel", "call"])
@@ -121,8 +121,8 @@ def test_kernels_missing_in_the_cache_are_made_again(tmp_path: Path, kind: str) 
 def test_a_process_makes_a_text_once() -> None:
     library = KernelLibrary(NATIVE, ObjectCache(None))
     before, names = calls_of(network()), named(network())
-    found = library.load_calls(names, before)
-    assert library.load_calls(names, textless(calls_of(network(weight=4)))) == found
+    actual = library.load_calls(names, before)
+    assert library.load_calls(names, textless(calls_of(network(weight=4)))) == actual
 
 
 def test_without_names_all_texts_are_made() -> None:

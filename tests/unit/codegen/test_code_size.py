@@ -46,6 +46,6 @@ OPERATORS: dict[str, Callable[[Node], Node]] = {
 def test_a_kernel_of_floats_is_not_unrolled(name: str, level: str) -> None:
     x = Input(name="x", tensor=f32(1, 40, 63))
     program = emit(Graph((x,), (("y", OPERATORS[name](x)),)), level)
-    made = program_object("net", program)
-    loaded = object_facts(made.code, ObjectFormat.ELF).loaded_nbytes
-    assert loaded - made.weights.nbytes < LIMIT_NBYTES
+    object_file = program_object("net", program)
+    loaded = object_facts(object_file.code, ObjectFormat.ELF).loaded_nbytes
+    assert loaded - object_file.weights.nbytes < LIMIT_NBYTES

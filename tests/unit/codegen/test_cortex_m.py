@@ -62,11 +62,11 @@ def integers_of(emit: Callable[[Builder, Value, Value], Value], x: Array, y: Arr
         at = b.mul(index, 4)
         operands = (b.load("i32", b.at(pointer, at)) for pointer in (left, right))
         b.store("i32", emit(b, *operands), b.at(out, at))
-    found = np.zeros(x.size, np.int32)
-    pointers = np.array([array.ctypes.data for array in (found, x, y)], np.uint64)
+    array = np.zeros(x.size, np.int32)
+    pointers = np.array([array.ctypes.data for array in (array, x, y)], np.uint64)
     (address,) = addresses(resolve("native"), [b.finish()])
     ENTRY(address)(pointers.ctypes.data, 0, x.size)
-    return found
+    return array
 
 
 def requantized(b: Builder, total: Value, scale: Value) -> Value:
@@ -96,10 +96,10 @@ def test_integer_requantization_is_that_of_float32(sums: Array, scales: Array) -
     """One rounding after the other, as NumPy's float32 does them."""
     with np.errstate(over="ignore"):
         steps = np.rint(sums.astype(np.float32) * scales).astype(np.float64)
-    found = integers_of(requantized, sums, scales.view(np.int32)).astype(np.float64)
+    actual = integers_of(requantized, sums, scales.view(np.int32)).astype(np.float64)
     small = np.abs(steps) < LARGE
-    np.testing.assert_array_equal(found[small], steps[small])
-    np.testing.assert_array_equal(found[~small], (np.sign(steps) * LARGE)[~small])
+    np.testing.assert_array_equal(actual[small], steps[small])
+    np.testing.assert_array_equal(actual[~small], (np.sign(steps) * LARGE)[~small])
 
 
 @moderate
@@ -107,10 +107,10 @@ def test_integer_requantization_is_that_of_float32(sums: Array, scales: Array) -
     st.floats(width=32), st.floats(-200, 200, width=32), st.integers(-300, 300).map(lambda n: n / 2)
 )))  # fmt: skip
 def test_integer_rounding_is_half_to_even(values: Array) -> None:
-    found = integers_of(rounded, values.view(np.int32), values.view(np.int32))
+    actual = integers_of(rounded, values.view(np.int32), values.view(np.int32))
     inside = np.abs(values) < 2.0**31
-    np.testing.assert_array_equal(found[inside], np.rint(values[inside]).astype(np.int32))
-    assert (found[~inside] == np.iinfo(np.int32).min).all()
+    np.testing.assert_array_equal(actual[inside], np.rint(values[inside]).astype(np.int32))
+    assert (actual[~inside] == np.iinfo(np.int32).min).all()
 
 
 def flushed(values: Array) -> Array:
@@ -123,5 +123,5 @@ def flushed(values: Array) -> Array:
 def test_flushing_small_numbers_changes_no_integer(sums: Array, scales: Array) -> None:
     with np.errstate(over="ignore", under="ignore"):
         exact = np.rint(sums.astype(np.float32) * scales)
-        found = np.rint(flushed(sums.astype(np.float32) * flushed(scales)))
-    np.testing.assert_array_equal(found, exact)
+        actual = np.rint(flushed(sums.astype(np.float32) * flushed(scales)))
+    np.testing.assert_array_equal(actual, exact)

@@ -48,9 +48,9 @@ def test_pointers_stay_inside_of_their_places(level: str) -> None:
         Place.INPUT: [view.buffer.nbytes for _, view in program.inputs],
         Place.OUTPUT: [view.buffer.nbytes for _, view in program.outputs],
     }
-    found = [pointer for call in program.calls for pointer in call.pointers]
-    assert {pointer.place for pointer in found} == sizes.keys()
-    assert all(0 <= p.offset_bytes < sizes[p.place][p.index] for p in found)
+    actual = [pointer for call in program.calls for pointer in call.pointers]
+    assert {pointer.place for pointer in actual} == sizes.keys()
+    assert all(0 <= p.offset_bytes < sizes[p.place][p.index] for p in actual)
 
 
 def test_emitting_twice_gives_the_same_program() -> None:
@@ -64,10 +64,10 @@ def test_emitting_twice_gives_the_same_program() -> None:
 def test_a_program_that_was_emitted_before_is_loaded_and_runs() -> None:
     graph = network()
     program = generate(lower(graph), slack_nbytes=SLACK_NBYTES)
-    made = emit_program(program, plan_memory(program), resolve("native"), own=owned)
+    built = emit_program(program, plan_memory(program), resolve("native"), hold=owned)
     feeds = feeds_of(graph)
-    found = load_program(made, 1, aligned_bytes).run(feeds)
-    for a, b in zip(found, interpret(graph, feeds), strict=True):
+    actual = load_program(built, 1, aligned_bytes).run(feeds)
+    for a, b in zip(actual, interpret(graph, feeds), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 

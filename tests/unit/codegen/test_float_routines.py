@@ -71,12 +71,12 @@ def executed(name: str, *operands: Array) -> Array:
         at = b.mul(index, 4)
         values = ", ".join(f"i32 {b.load('i32', b.at(pointer, at))}" for pointer in pointers)
         b.store("i32", b.emit(f"call i32 @{name}({values})"), b.at(out, at))
-    own = re.sub(r"^define dso_local ", "define internal ", texts, flags=re.MULTILINE)
-    (address,) = addresses(resolve("native"), [f"{own}\n{b.finish()}"])
-    found = np.zeros(operands[0].size, np.uint32)
-    places = np.array([array.ctypes.data for array in (found, *operands)], np.uint64)
-    ENTRY(address)(places.ctypes.data, 0, found.size)
-    return found
+    ours = re.sub(r"^define dso_local ", "define internal ", texts, flags=re.MULTILINE)
+    (address,) = addresses(resolve("native"), [f"{ours}\n{b.finish()}"])
+    array = np.zeros(operands[0].size, np.uint32)
+    places = np.array([array.ctypes.data for array in (array, *operands)], np.uint64)
+    ENTRY(address)(places.ctypes.data, 0, array.size)
+    return array
 
 
 def is_nan(bits: Array) -> Array:
@@ -90,20 +90,22 @@ def test_results_are_those_of_this_machine(name: str, seed: int) -> None:
     x, y = bits_of_pairs(seed)
     with np.errstate(all="ignore"):
         expected = BINARY[name](x.view(np.float32), y.view(np.float32))
-    found = executed(name, x, y)
+    executed_nodes = executed(name, x, y)
     if expected.dtype == bool:
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(executed_nodes, expected)
         return
-    wanted = expected.view(np.uint32)
-    np.testing.assert_array_equal(is_nan(found), is_nan(wanted))
-    np.testing.assert_array_equal(found[~is_nan(found)], wanted[~is_nan(found)])
+    reference = expected.view(np.uint32)
+    np.testing.assert_array_equal(is_nan(executed_nodes), is_nan(reference))
+    np.testing.assert_array_equal(
+        executed_nodes[~is_nan(executed_nodes)], reference[~is_nan(executed_nodes)]
+    )
 
 
 def test_integers_are_rounded_half_to_even() -> None:
     x, y = bits_of_pairs(3)
     ints = np.concatenate([x.view(np.int32), x.view(np.int32) >> (y % 32).astype(np.int32)])
-    found = executed("__aeabi_i2f", ints)
-    np.testing.assert_array_equal(found, ints.astype(np.float32).view(np.uint32))
+    executed_nodes = executed("__aeabi_i2f", ints)
+    np.testing.assert_array_equal(executed_nodes, ints.astype(np.float32).view(np.uint32))
 
 
 def test_texts_without_floats_need_no_routine() -> None:
@@ -180,8 +182,8 @@ def test_shorter_steps_give_the_bits_of_the_others(name: str) -> None:
         x = x[~(x.view(np.float32) < lowest)]
         below = np.arange(int(lowest.view(np.uint32)) - 300, int(lowest.view(np.uint32)) + 1)
         x = np.concatenate([x, below.astype(np.uint32)])
-    found, expected = (of_patterns(steps[name], x) for steps in (SHORT, VECTOR_FUNCTIONS))
-    np.testing.assert_array_equal(found, expected)
+    actual, expected = (of_patterns(steps[name], x) for steps in (SHORT, VECTOR_FUNCTIONS))
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("level", ["cortex-m4", "portable"])
@@ -203,10 +205,10 @@ def of_patterns(steps: Steps, x: Array) -> Array:
         value = b.load("float", b.at(pointer, at))
         b.store("float", steps(b, 1, value), b.at(out, at))
     (address,) = addresses(resolve("native"), [b.finish()])
-    found = np.zeros(x.size, np.uint32)
-    places = np.array([array.ctypes.data for array in (found, x)], np.uint64)
-    ENTRY(address)(places.ctypes.data, 0, found.size)
-    return np.where(is_nan(found), np.uint32(0x7FC00000), found)
+    array = np.zeros(x.size, np.uint32)
+    places = np.array([array.ctypes.data for array in (array, x)], np.uint64)
+    ENTRY(address)(places.ctypes.data, 0, array.size)
+    return np.where(is_nan(array), np.uint32(0x7FC00000), array)
 
 
 def test_scaled_sums_are_those_of_float_steps() -> None:
@@ -223,14 +225,14 @@ def test_scaled_sums_are_those_of_float_steps() -> None:
         operands = b.load("i32", b.at(left, at)), b.load("float", b.at(right, at))
         b.store("float", level_target("cortex-m0plus").isa.scaled(b, 1, *operands), b.at(out, at))
     (address,) = addresses(resolve("native"), [b.finish()])
-    sums, found = sums.astype(np.int32), np.zeros(sums.size, np.float32)
-    places = np.array([array.ctypes.data for array in (found, sums, scales)], np.uint64)
-    ENTRY(address)(places.ctypes.data, 0, found.size)
+    sums, actual = sums.astype(np.int32), np.zeros(sums.size, np.float32)
+    places = np.array([array.ctypes.data for array in (actual, sums, scales)], np.uint64)
+    ENTRY(address)(places.ctypes.data, 0, actual.size)
     with np.errstate(all="ignore"):
         expected = sums.astype(np.float32) * scales
     number = ~np.isnan(expected)
-    np.testing.assert_array_equal(np.isnan(found), ~number)
-    np.testing.assert_array_equal(found.view(np.int32)[number], expected.view(np.int32)[number])
+    np.testing.assert_array_equal(np.isnan(actual), ~number)
+    np.testing.assert_array_equal(actual.view(np.int32)[number], expected.view(np.int32)[number])
 
 
 LIMITS = [0.0, -0.0, 0.5, -0.5, 87.3, -87.3, 2.0**-149, -(2.0**-149), 3.4028235e38, -3.4028235e38]
@@ -259,12 +261,12 @@ def test_comparisons_with_constants_are_those_of_floats(
         text = level_target("cortex-m0plus").isa.legal(b.finish())
         changed += "icmp ult" in text
         (address,) = addresses(resolve("native"), [text])
-        found = np.zeros(x.size, np.int32)
-        places = np.array([array.ctypes.data for array in (found, x)], np.uint64)
-        ENTRY(address)(places.ctypes.data, 0, found.size)
+        array = np.zeros(x.size, np.int32)
+        places = np.array([array.ctypes.data for array in (array, x)], np.uint64)
+        ENTRY(address)(places.ctypes.data, 0, array.size)
         operands = x.view(np.float32), np.float32(limit)
         with np.errstate(invalid="ignore"):
             expected = compare(*(operands[::-1] if is_first else operands))
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(array, expected)
     # Zeros of both signs and the four limits of one sign.
     assert changed == (0 if predicate == "ole" else 6)

@@ -75,14 +75,14 @@ def test_a_thread_may_fork() -> None:
 def test_a_library_may_be_made_while_the_process_forks() -> None:
     def fork() -> int:
         """The child's exit code; the library exists between what happens before and after."""
-        made: list[KernelLibrary] = []
+        recorded: list[KernelLibrary] = []
 
         def make() -> None:
-            made.append(KernelLibrary(resolve("x86-64"), ObjectCache(None)))
+            recorded.append(KernelLibrary(resolve("x86-64"), ObjectCache(None)))
 
         hooks["make"] = make
         try:
-            return exit_code_of_child(lambda: bool(made[0].load([text()])))
+            return exit_code_of_child(lambda: bool(recorded[0].load([text()])))
         finally:
             del hooks["make"]
 
@@ -109,10 +109,10 @@ def test_a_child_forked_while_workers_start_starts_its_own(slowly: Any) -> None:
     product = helper.make_node("MatMul", ["x", "x"], ["y"])
     x = floats(700, 700)
     model = model_of([product], {"x": x}, ["y"])
-    wanted = qg.compile(model, num_threads=1)(x)
+    expected = qg.compile(model, num_threads=1)(x)
     compiled = qg.compile(model, num_threads=7)
     slowly(threads, "ThreadPool", lambda: compiled(x))
-    assert exit_code_of_child(lambda: np.array_equal(compiled(x), wanted)) == 0
+    assert exit_code_of_child(lambda: np.array_equal(compiled(x), expected)) == 0
 
 
 def test_a_child_forked_while_onnxruntime_runs_runs_it_too() -> None:

@@ -51,18 +51,18 @@ def test_integers_are_computed_by_the_instructions_of_a_level(
 def test_products_and_sums_of_floats_are_fused_only_where_kernels_say_so(
     kernels: dict[str, str],
 ) -> None:
-    plain = [found for text, found in kernels.items() if "llvm.fma" not in text]
+    plain = [value for text, value in kernels.items() if "llvm.fma" not in text]
     assert plain and not [name for f in plain for name in instructions(f) if FUSED.match(name)]
 
 
 def test_kernels_call_nobody_and_leave_the_rounding_mode(kernels: dict[str, str]) -> None:
-    found = set().union(*map(instructions, kernels.values()))
-    assert not [name for name in found if name == "call" or name.startswith(ROUNDING_CHANGED)]
+    actual = set().union(*map(instructions, kernels.values()))
+    assert not [name for name in actual if name == "call" or name.startswith(ROUNDING_CHANGED)]
 
 
 def test_scalar_code_has_no_vectors(level: str, kernels: dict[str, str]) -> None:
-    found = set().union(*map(instructions, kernels.values()))
-    assert level != "rv64gc" or not [name for name in found if name.startswith("v")]
+    actual = set().union(*map(instructions, kernels.values()))
+    assert level != "rv64gc" or not [name for name in actual if name.startswith("v")]
 
 
 @pytest.mark.parametrize(

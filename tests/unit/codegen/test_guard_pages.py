@@ -47,7 +47,7 @@ def parts(target: str) -> Iterator[Any]:
         yield pytest.param(target, part, marks=() if is_quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("target", "part"), [found for t in TARGETS for found in parts(t)])
+@pytest.mark.parametrize(("target", "part"), [value for t in TARGETS for value in parts(t)])
 @pytest.mark.parametrize("module", MODULES)
 def test_kernels_stay_inside_their_buffers(module: str, target: str, part: int) -> None:
     done = child("-m", f"tests.unit.codegen.{module}", target, str(part), str(PARTS))

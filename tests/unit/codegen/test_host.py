@@ -45,26 +45,26 @@ def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 def test_another_processor_has_another_identity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    collected = []
     for flags in ("sse2 avx2", "sse2 avx2 amx_tile"):
         cpuinfo = tmp_path / "cpuinfo"
         cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\n")
         monkeypatch.setattr(host, "CPUINFO", cpuinfo)
-        found.append(host.identity())
-    assert None not in found
-    assert found[0] != found[1]
+        collected.append(host.identity())
+    assert None not in collected
+    assert collected[0] != collected[1]
 
 
 def test_the_clock_does_not_change_the_identity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    collected = []
     for clock in ("1000.0", "3000.0"):
         cpuinfo = tmp_path / "cpuinfo"
         cpuinfo.write_text(f"processor\t: 0\ncpu MHz\t\t: {clock}\nflags\t\t: sse2\n\n")
         monkeypatch.setattr(host, "CPUINFO", cpuinfo)
-        found.append(host.identity())
-    assert found[0] == found[1] is not None
+        collected.append(host.identity())
+    assert collected[0] == collected[1] is not None
 
 
 def test_without_flags_there_is_no_identity(

@@ -113,16 +113,16 @@ def test_assembly_is_left_to_instruction_sets(path: Path) -> None:
     takes it.
     """
     allowed = 1 if place(path) == "builder.py" else 0
-    own = place(path).startswith("isa/")
-    assert own or len(ASSEMBLY.findall(path.read_text())) == allowed
+    ours = place(path).startswith("isa/")
+    assert ours or len(ASSEMBLY.findall(path.read_text())) == allowed
 
 
 @pytest.mark.parametrize("path", FILES, ids=place)
 def test_only_the_registry_imports_an_instruction_set(path: Path) -> None:
     sets_of = re.compile("isa/(x86|aarch64|riscv|wasm|cortex_m|portable)")
-    own = sets_of.match(place(path))
+    ours = sets_of.match(place(path))
     sets = {name for name in imported(path) if sets_of.match(name)}
-    assert place(path) == REGISTRY or own or not sets
+    assert place(path) == REGISTRY or ours or not sets
 
 
 @pytest.mark.parametrize("path", sorted((LLVM / "isa").rglob("*.py")), ids=place)
@@ -142,8 +142,8 @@ def test_portable_code_uses_no_intrinsic_of_a_processor(graph: Graph) -> None:
 @pytest.mark.parametrize("triple", ["loongarch64-unknown-linux-gnu", "riscv64-unknown-linux-gnu"])
 def test_other_processors_run_portable_code(triple: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "host", lambda: Host(triple, "generic", "+d"))
-    found = resolve.__wrapped__("native")
-    assert (found.name, found.triple) == ("portable", triple)
+    actual = resolve.__wrapped__("native")
+    assert (actual.name, actual.triple) == ("portable", triple)
 
 
 # -- the promises
@@ -157,12 +157,12 @@ def rounded(target: Target, lanes: int, values: Array) -> Array:
         offset = b.mul(index, 4)
         loaded = b.load(vector(lanes, "float"), b.at(x, offset))
         b.store(vector(lanes, "i32"), target.isa.round_to_int(b, lanes, loaded), b.at(out, offset))
-    found = np.zeros(values.size, np.int32)
-    pointers = np.array([found.ctypes.data, values.ctypes.data], np.uint64)
+    array = np.zeros(values.size, np.int32)
+    pointers = np.array([array.ctypes.data, values.ctypes.data], np.uint64)
     (address,) = addresses(target, [b.finish()])
     entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
     entry(pointers.ctypes.data, 0, values.size)
-    return found
+    return array
 
 
 def vector_sizes(level: str) -> list[int]:
@@ -186,8 +186,8 @@ def test_halves_are_rounded_to_even(level: str, lanes: int) -> None:
     halves = np.arange(-64, 64, dtype=np.float32) / 2
     large = rng.uniform(-(2.0**31), 2.0**31 - 128, 512)
     values = np.concatenate([halves, np.nextafter(halves, np.float32(9)), large], dtype=np.float32)
-    found = rounded(runnable(level), lanes, values)
-    np.testing.assert_array_equal(found, np.rint(values.astype(np.float64)).astype(np.int32))
+    actual = rounded(runnable(level), lanes, values)
+    np.testing.assert_array_equal(actual, np.rint(values.astype(np.float64)).astype(np.int32))
 
 
 @pytest.mark.parametrize(("level", "lanes"), SIZES)
@@ -196,5 +196,5 @@ def test_numbers_that_int32_does_not_hold_keep_the_promise(level: str, lanes: in
     above = np.array([2.0**31, 3e9, 1e38, np.inf] * 4, np.float32)
     least = np.iinfo(np.int32).min
     assert (rounded(runnable(level), lanes, below) == least).all()
-    found = rounded(runnable(level), lanes, above)
-    assert ((found == least) | (found >= 2**30)).all()
+    actual = rounded(runnable(level), lanes, above)
+    assert ((actual == least) | (actual >= 2**30)).all()

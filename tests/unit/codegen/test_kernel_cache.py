@@ -298,11 +298,11 @@ def test_an_entry_that_is_no_file_is_not_used(tmp_path: Path, kind: str) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator gives files away")
-@pytest.mark.parametrize("given", [".", "a.o"])
-def test_files_of_another_user_are_not_used(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("inputs", [".", "a.o"])
+def test_files_of_another_user_are_not_used(tmp_path: Path, inputs: str) -> None:
     folder = tmp_path / "kernels"
     ObjectCache(folder).put("a", b"code")
-    os.chown(folder / given, 12345, 12345)
+    os.chown(folder / inputs, 12345, 12345)
     assert ObjectCache(folder).get("a") is None
 
 
@@ -312,8 +312,8 @@ def test_a_user_does_not_use_what_another_one_made(
     ObjectCache(tmp_path).put("a", b"code")
     owner = tmp_path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    found = ObjectCache(tmp_path).get("a")
-    assert found == (b"code" if owner == 0 else None)  # the administrator's files are trusted
+    actual = ObjectCache(tmp_path).get("a")
+    assert actual == (b"code" if owner == 0 else None)  # the administrator's files are trusted
 
 
 def test_a_path_that_is_too_long_is_no_error() -> None:

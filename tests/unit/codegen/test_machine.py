@@ -59,15 +59,15 @@ def test_another_processor_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_another_cache_is_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    collected = []
     for size in ("32K", "48K"):
         folder = tmp_path / size / "index0"
         folder.mkdir(parents=True)
         for name, value in (("level", "1"), ("type", "Data"), ("size", size)):
             (folder / name).write_text(value + "\n")
         monkeypatch.setattr(machine, "CACHES", tmp_path / size)
-        found.append(machine.machine_identity())
-    assert found[0] != found[1]
+        collected.append(machine.machine_identity())
+    assert collected[0] != collected[1]
 
 
 def changed(path: Path, **costs: Any) -> None:

@@ -49,8 +49,8 @@ def test_every_mantissa_is_divided_exactly(divisor: float) -> None:
     mantissas = (ONES & 0x7FFFFF | 0x3F800000).view(np.float32)
     for values in (mantissas, x, -mantissas):
         scaled = (values * np.float32(2.0 ** np.floor(np.log2(divisor)))).astype(np.float32)
-        found = quotients(scaled, divisor, FUSED[-1], 255)
-        np.testing.assert_array_equal(found, scaled / np.float32(divisor))
+        actual = quotients(scaled, divisor, FUSED[-1], 255)
+        np.testing.assert_array_equal(actual, scaled / np.float32(divisor))
 
 
 @given(st.floats(2.0**-60, 2.0**60, width=32), st.integers(0, 2**16), st.sampled_from(FUSED))
@@ -61,8 +61,8 @@ def test_any_divisor_divides_exactly(divisor: float, seed: int, target: str) -> 
     with np.errstate(under="ignore"):
         expected = x / np.float32(divisor)
     normal = np.abs(expected) > 1e-9
-    found = quotients(x, divisor, target, 1000)
-    np.testing.assert_array_equal(found[normal], expected[normal])
+    actual = quotients(x, divisor, target, 1000)
+    np.testing.assert_array_equal(actual[normal], expected[normal])
 
 
 @given(st.floats(2.0**-60, 2.0**60, width=32), st.integers(1, 2**20 - 1))
@@ -70,8 +70,8 @@ def test_values_beyond_the_limit_round_to_it(divisor: float, limit: int) -> None
     edge = np.float32(limit) * np.float32(divisor)
     beyond = [edge, np.nextafter(edge, np.float32(np.inf)), 2 * edge, np.inf]
     x = np.array([*beyond, *np.negative(beyond), *[np.nan] * 8], np.float32)
-    found = np.rint(quotients(x, divisor, FUSED[0], limit))
-    np.testing.assert_array_equal(found, [limit] * 4 + [-limit] * 12)
+    actual = np.rint(quotients(x, divisor, FUSED[0], limit))
+    np.testing.assert_array_equal(actual, [limit] * 4 + [-limit] * 12)
 
 
 def test_divisors_that_lose_bits_are_refused() -> None:

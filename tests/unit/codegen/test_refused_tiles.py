@@ -106,12 +106,12 @@ def tiled_model() -> onnx.ModelProto:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with code for this processor, a bundle with tiles, and a sample."""
-    made = tmp_path_factory.mktemp("refused")
+    folder = tmp_path_factory.mktemp("refused")
     model = qg.quantize_and_compile(tiled_model(), [SAMPLE], num_threads=1, progress=False)
-    model.save(made / "net.qgm", include_code="native")
-    model.export_bundle(made, name="net", target=AMX, library="shared")
-    np.save(made / "x.npy", SAMPLE)
-    return made
+    model.save(folder / "net.qgm", include_code="native")
+    model.export_bundle(folder, name="net", target=AMX, library="shared")
+    np.save(folder / "x.npy", SAMPLE)
+    return folder
 
 
 def test_linux_refuses_tiles() -> None:
@@ -120,18 +120,18 @@ def test_linux_refuses_tiles() -> None:
 
 def test_the_jit_takes_vectors_or_says_why_not(folder: Path) -> None:
     """Code of a file for this processor and kernels in the cache do not run, either."""
-    wanted = qg.load(folder / "net.qgm", num_threads=1).run(None, {"x": SAMPLE})
-    bits = [output.tobytes().hex() for output in wanted]
-    found = child(JIT, folder / "net.qgm", folder / "x.npy")
+    loaded = qg.load(folder / "net.qgm", num_threads=1).run(None, {"x": SAMPLE})
+    bits = [output.tobytes().hex() for output in loaded]
+    actual = child(JIT, folder / "net.qgm", folder / "x.npy")
     others = [level for level in LEVELS if level != AMX]
-    assert found["native"] == next(level for level in others if runs_here(level))
-    assert found["plain"] == found["use"] == bits
-    assert found["amx"].startswith(f"BackendError: target {AMX!r} does not run here")
+    assert actual["native"] == next(level for level in others if runs_here(level))
+    assert actual["plain"] == actual["use"] == bits
+    assert actual["amx"].startswith(f"BackendError: target {AMX!r} does not run here")
     if resolve("native").name == AMX:
-        assert "Linux refuses AMX tiles to this process (Operation not permitted)" in found["amx"]
-        assert found["require"].startswith("FileFormatError: the code in")
+        assert "Linux refuses AMX tiles to this process (Operation not permitted)" in actual["amx"]
+        assert actual["require"].startswith("FileFormatError: the code in")
     else:
-        assert found["require"] == bits
+        assert actual["require"] == bits
 
 
 def test_a_bundle_returns_an_error_and_writes_nothing(folder: Path) -> None:

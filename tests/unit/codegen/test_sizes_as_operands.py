@@ -22,14 +22,14 @@ from tests.support.free_network import free_model, image, wide_model
 TARGETS = [name for name in LEVELS if runs_here(name)]
 
 
-def kernels(model: Any, shape: tuple[int, ...], wanted: Any) -> list[int]:
+def kernels(model: Any, shape: tuple[int, ...], expected: Any) -> list[int]:
     """Addresses of the kernels of the wanted steps at this shape."""
     compiled = qg.compile(model, num_threads=1)
-    found = compiled.specialisations.at({"x": image(shape)}).build.executable
+    actual = compiled.specialisations.at({"x": image(shape)}).build.executable
     return [
         a
-        for call, a in zip(found.program.calls, found.loaded.functions, strict=True)
-        if wanted(call.step)
+        for call, a in zip(actual.program.calls, actual.loaded.functions, strict=True)
+        if expected(call.step)
     ]
 
 
@@ -39,15 +39,15 @@ def is_convolution(step: Any) -> bool:
 
 def test_rows_of_pixels_of_any_length_share_a_kernel() -> None:
     shapes = [(2, 64, 16, 24), (1, 64, 24, 64), (1, 64, 48, 64)]
-    found = {tuple(kernels(wide_model(), shape, is_convolution)) for shape in shapes}
-    assert len(found) == 1
+    actual = {tuple(kernels(wide_model(), shape, is_convolution)) for shape in shapes}
+    assert len(actual) == 1
 
 
 def test_frames_of_any_size_share_a_kernel() -> None:
     shapes = [(1, 3, 8, 8), (1, 3, 20, 12), (1, 3, 9, 31)]
-    found = {tuple(kernels(free_model(), s, lambda step: isinstance(step, Fill))) for s in shapes}
-    assert len(found) == 1
-    assert found != {()}
+    actual = {tuple(kernels(free_model(), s, lambda step: isinstance(step, Fill))) for s in shapes}
+    assert len(actual) == 1
+    assert actual != {()}
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -40,12 +40,12 @@ def tiles(total: int, size: int) -> list[tuple[int, int]]:
 def groups(blocks: Blocks, rows: int, columns: int) -> list[tuple[int, int, tuple[Block, ...]]]:
     """First pixels and blocks of the groups of a tile."""
     grid, (height, width) = blocks.grid(rows, columns), blocks.size
-    found = [
+    actual = [
         (row * height, column * width, grid.group)
         for row in range(grid.rows)
         for column in range(grid.columns)
     ]
-    return [*found, (*grid.rest_at, grid.rest)] if grid.rest else found
+    return [*actual, (*grid.remainder_at, grid.remainder)] if grid.remainder else actual
 
 
 @given(
@@ -62,13 +62,13 @@ def groups(blocks: Blocks, rows: int, columns: int) -> list[tuple[int, int, tupl
 def test_each_pixel_is_stored_once_and_none_read_beyond_its_row(
     size: tuple[int, int], c: int, o: int, kernel: int, stride: int
 ) -> None:
-    found = plan(size, c, o, kernel, stride)
-    blocks, image = found.blocks, found.geometry.y
+    planned_graph = plan(size, c, o, kernel, stride)
+    blocks, image = planned_graph.blocks, planned_graph.geometry.y
     assert 1 <= blocks.positions <= ROWS
     length = image.width + (image.height - 1) * blocks.pitch if blocks.is_flat else image.width
     stored: Counter[tuple[int, int]] = Counter()
-    for top, rows in tiles(image.height, found.tile.rows):
-        for left, columns in tiles(image.width, found.tile.columns):
+    for top, rows in tiles(image.height, planned_graph.tile.rows):
+        for left, columns in tiles(image.width, planned_graph.tile.columns):
             for row, column, group in groups(blocks, rows, columns):
                 assert len(group) <= blocks.blocks
                 for block in group:
@@ -117,10 +117,10 @@ def test_tiles_share_groups_among_two_threads(groups: int, most: int, expected: 
 
 
 def test_weights_lie_as_they_are_read() -> None:
-    found = plan((14, 14), 96, 48)
-    w = found.conv.w
-    packed = found.packed_weights(np.asarray(w.value), found.channel_lanes())
-    assert packed.nbytes == found.packed_nbytes
+    planned_graph = plan((14, 14), 96, 48)
+    w = planned_graph.conv.w
+    packed = planned_graph.packed_weights(np.asarray(w.value), planned_graph.channel_lanes())
+    assert packed.nbytes == planned_graph.packed_nbytes
     parts = packed.reshape(-1, ROWS, 64)  # 96 bytes are two parts, the second half zero
     zero = (parts == 0).all(axis=2).sum(axis=1)
     assert sorted(zero.tolist()) == [0] * 3 + [8] * 3

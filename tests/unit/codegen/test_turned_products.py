@@ -33,8 +33,8 @@ def program(sizes: tuple[int, ...], level: str) -> PlannedProgram:
 
 def outputs(sizes: tuple[int, ...], level: str) -> np.ndarray:
     batch, rows, depth, columns = sizes
-    made = program(sizes, level)
-    executable = compile_program(made.program, made.plan, resolve(level), 2)
+    built_program = program(sizes, level)
+    executable = compile_program(built_program.program, built_program.plan, resolve(level), 2)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((batch, rows, depth), np.float32)
     y = rng.standard_normal((batch, columns, depth), np.float32)
@@ -46,9 +46,9 @@ def outputs(sizes: tuple[int, ...], level: str) -> np.ndarray:
 def test_sums_are_those_of_a_copy(
     sizes: tuple[int, ...], level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = outputs(sizes, level)
+    results = outputs(sizes, level)
     monkeypatch.setattr(generate, "MOST_TURNED", 0)
-    np.testing.assert_array_equal(found, outputs(sizes, level))
+    np.testing.assert_array_equal(results, outputs(sizes, level))
 
 
 @pytest.mark.parametrize(("depth", "copies"), [(256, 0), (257, 1)])
@@ -70,6 +70,6 @@ def test_any_number_of_columns() -> None:
     compiled, rng = qg.compile(model, num_threads=1), np.random.default_rng(0)
     for columns in (1, 2, 3, 15, 16, 17, 47, 48, 50, 97):
         x, y = (rng.standard_normal((3, n, 24), np.float32) for n in (4, columns))
-        found = compiled.run(None, {"x": x, "y": y})[0]
-        wanted = x.astype(np.float64) @ y.transpose(0, 2, 1)
-        np.testing.assert_allclose(found, wanted, atol=1e-4)
+        results = compiled.run(None, {"x": x, "y": y})[0]
+        expected = x.astype(np.float64) @ y.transpose(0, 2, 1)
+        np.testing.assert_allclose(results, expected, atol=1e-4)

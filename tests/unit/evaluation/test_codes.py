@@ -31,25 +31,25 @@ def test_used_codes_are_counted_once() -> None:
 
 
 def test_range_is_that_of_the_parameters() -> None:
-    found = use([0], zero_point=-28)
-    assert (found.low, found.high) == (-50.0, 77.5)
+    actual = use([0], zero_point=-28)
+    assert (actual.low, actual.high) == (-50.0, 77.5)
 
 
 def test_range_seen_is_the_share_the_histogram_needs() -> None:
-    found = use([0], -128, Histogram.of(np.float32([0, 51.0])))
-    assert found.seen == pytest.approx(51 / 127.5)
+    actual = use([0], -128, Histogram.of(np.float32([0, 51.0])))
+    assert actual.seen == pytest.approx(51 / 127.5)
 
 
 def test_outliers_make_the_core_small() -> None:
     values = np.append(np.linspace(0, 1, 10_000), 127.5).astype(np.float32)
-    found = use([0], -128, Histogram.of(values))
-    assert found.seen == 1.0
-    assert found.core < 0.02
+    actual = use([0], -128, Histogram.of(values))
+    assert actual.seen == 1.0
+    assert actual.core < 0.02
 
 
 @moderate
 @given(st.lists(st.integers(-128, 127), min_size=1), st.integers(-128, 127))
 def test_shares_are_of_all_values(codes: list[int], zero_point: int) -> None:
-    found = use(codes, zero_point)
-    assert sum(found.shares) == pytest.approx(1, abs=1e-3)
-    assert 0 <= found.saturation <= 1
+    actual = use(codes, zero_point)
+    assert sum(actual.shares) == pytest.approx(1, abs=1e-3)
+    assert 0 <= actual.saturation <= 1

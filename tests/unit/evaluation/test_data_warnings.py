@@ -30,19 +30,19 @@ def first_layers(example: Example, change: Callable[[Array], Array]) -> list[str
     return unlike_training(graph, samples)
 
 
-def seen(images: Array) -> list[str]:
-    found = SampleChecks()
+def warnings_about(images: Array) -> list[str]:
+    checks = SampleChecks()
     for image in images:
         feeds = {"x": image, "mask": np.float32(1)}
-        found.add(feeds, hash_feeds(feeds))
-    return found.warnings()
+        checks.add(feeds, hash_feeds(feeds))
+    return checks.warnings()
 
 
 @pytest.mark.parametrize("make", EXAMPLES)
 def test_right_data_gives_no_warning(make: Callable[[], Example]) -> None:
     example = make()
     assert not first_layers(example, lambda x: x)
-    assert not seen(example.calibration[:50])
+    assert not warnings_about(example.calibration[:50])
 
 
 @pytest.mark.parametrize("make", EXAMPLES)
@@ -75,14 +75,14 @@ ODD: dict[str, tuple[Array, str]] = {
 @pytest.mark.parametrize("case", ODD)
 def test_odd_samples_give_a_warning(case: str) -> None:
     images, message = ODD[case]
-    (warning,) = seen(images)
+    (warning,) = warnings_about(images)
     assert warning.startswith(message)
 
 
 def test_a_few_constant_or_repeated_samples_are_normal() -> None:
     images = IMAGES.copy()
     images[:3] = 0.5
-    assert not seen(images)
+    assert not warnings_about(images)
 
 
 def test_the_headline_says_how_close_int8_is() -> None:

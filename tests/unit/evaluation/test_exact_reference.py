@@ -33,10 +33,10 @@ def test_a_reference_is_exact_on_every_processor(tmp_path: Path) -> None:
     source.write_bytes(quantizer_input(example.model, shapes).SerializeToString())
     quantize_file(source, path, feeds)
     compiled = qg.compile(str(path), num_threads=1)
-    ours = first_of_all([compiled.run(None, given) for given in feeds])
+    ours = first_of_all([compiled.run(None, value) for value in feeds])
     with running(str(path), feeds) as answer:
         assert sqnr_db(first_of_all(answer()[0]), ours) > ALIKE_DB
     session, usual = Session(str(path)), Session(str(path), exact_sums=False)
-    assert sqnr_db(first_of_all([session.run(given) for given in feeds]), ours) > ALIKE_DB
-    found = sqnr_db(first_of_all([usual.run(given) for given in feeds]), ours)
-    assert (found < ALIKE_DB) == saturates()
+    assert sqnr_db(first_of_all([session.run(value) for value in feeds]), ours) > ALIKE_DB
+    results = sqnr_db(first_of_all([usual.run(value) for value in feeds]), ours)
+    assert (results < ALIKE_DB) == saturates()

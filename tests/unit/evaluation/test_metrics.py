@@ -63,16 +63,16 @@ INFINITE = np.array([1.0, -np.inf, 2.0, np.inf, np.nan])
 
 
 def test_equal_infinities_are_no_error() -> None:
-    found = ErrorSums.of(INFINITE, np.array([1.0, -np.inf, 1.8, np.inf, np.nan]))
-    rest = ErrorSums.of(np.array([1.0, 2.0]), np.array([1.0, 1.8]))
-    assert (found.sqnr_db, found.max_error) == (rest.sqnr_db, rest.max_error)
-    assert found.cosine == pytest.approx(rest.cosine)
+    actual = ErrorSums.of(INFINITE, np.array([1.0, -np.inf, 1.8, np.inf, np.nan]))
+    remaining = ErrorSums.of(np.array([1.0, 2.0]), np.array([1.0, 1.8]))
+    assert (actual.sqnr_db, actual.max_error) == (remaining.sqnr_db, remaining.max_error)
+    assert actual.cosine == pytest.approx(remaining.cosine)
 
 
 @pytest.mark.parametrize("other", [0.0, np.inf, np.nan])
 def test_another_number_for_an_infinity_is_an_infinite_error(other: float) -> None:
-    found = ErrorSums.of(np.array([1.0, -np.inf]), np.array([1.0, other]))
-    assert (found.sqnr_db, found.max_error) == (-np.inf, np.inf)
+    actual = ErrorSums.of(np.array([1.0, -np.inf]), np.array([1.0, other]))
+    assert (actual.sqnr_db, actual.max_error) == (-np.inf, np.inf)
 
 
 @pytest.mark.parametrize("any_shift", [False, True])

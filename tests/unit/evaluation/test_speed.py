@@ -74,8 +74,8 @@ def call(name: str, seconds: float) -> CallTime:
 
 def test_helpers_count_for_their_layer() -> None:
     calls = [call("a", 1.0), call("a:pad", 2.0), call("tf/b:0", 3.0), call("tf/b:0:nchw:x", 4.0)]
-    found = layer_milliseconds([*calls, call("input", 9.0)], ["a", "tf/b:0", "gone"])
-    assert found == {"a": 3000.0, "tf/b:0": 7000.0, "gone": 0.0}
+    actual = layer_milliseconds([*calls, call("input", 9.0)], ["a", "tf/b:0", "gone"])
+    assert actual == {"a": 3000.0, "tf/b:0": 7000.0, "gone": 0.0}
 
 
 def test_the_worst_loser_comes_first() -> None:

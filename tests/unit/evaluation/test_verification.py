@@ -18,10 +18,12 @@ HERE = "tests.unit.isolated_calls:"
 
 
 def compiled() -> tuple[qg.CompiledModel, Report]:
-    made = qg.quantize_and_compile(small_model(), small_samples(), num_threads=1, progress=False)
-    assert isinstance(made, qg.CompiledModel)
-    assert isinstance(made.report, Report)
-    return made, made.report
+    compiled = qg.quantize_and_compile(
+        small_model(), small_samples(), num_threads=1, progress=False
+    )
+    assert isinstance(compiled, qg.CompiledModel)
+    assert isinstance(compiled.report, Report)
+    return compiled, compiled.report
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +46,11 @@ def test_a_child_that_fails_leaves_the_interpreter_to_compare_with(
     monkeypatch.setattr(onnxruntime_check, "PLACE", HERE + call)
     if call == "hang":
         monkeypatch.setattr(onnxruntime_check, "MAX_SECONDS", 1.0)
-    made, report = compiled()
+    built, report = compiled()
     assert report.compared_with == "the float interpreter"
     assert any(cause in note for note in report.notes)
     assert report.outputs[0].sqnr_db > 20
-    assert made.run(None, {"x": small_samples()[0]})
+    assert built.run(None, {"x": small_samples()[0]})
 
 
 def test_a_crash_of_the_graph_optimizer_turns_it_off(
@@ -72,11 +74,11 @@ def test_an_exception_of_a_check_is_a_note(
         raise error
 
     monkeypatch.setattr(verification, part, failing)
-    made, report = compiled()
+    built, report = compiled()
     assert [note for note in report.notes if type(error).__name__ in note]
     assert bool(report.outputs) == (part != "output_accuracy")
     assert [layer.name for layer in report.layers] == [layer.name for layer in usual.layers]
-    assert made.run(None, {"x": small_samples()[0]})
+    assert built.run(None, {"x": small_samples()[0]})
 
 
 @pytest.mark.parametrize(

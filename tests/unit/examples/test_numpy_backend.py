@@ -42,14 +42,14 @@ def test_it_takes_matrix_products_and_leaves_the_rest(example: ModuleType) -> No
 def test_the_result_is_that_of_the_graph(example: ModuleType) -> None:
     graph = example.perceptron()
     x = np.random.default_rng(0).standard_normal((32, 256)).astype(np.float32)
-    found = qg.compile(graph, backends=[example.NumpyBackend()])(x)
-    np.testing.assert_allclose(found, qg.interpret(graph, {"x": x})[0], rtol=1e-4, atol=1e-5)
+    compiled = qg.compile(graph, backends=[example.NumpyBackend()])(x)
+    np.testing.assert_allclose(compiled, qg.interpret(graph, {"x": x})[0], rtol=1e-4, atol=1e-5)
 
 
 def test_it_works_in_a_network_from_onnx(example: ModuleType) -> None:
     x = small_samples(1)[0]
-    found = qg.compile(small_model(), backends=[example.NumpyBackend()])(x)
-    for mine, expected in zip(found, qg.compile(small_model())(x), strict=True):
+    compiled = qg.compile(small_model(), backends=[example.NumpyBackend()])(x)
+    for mine, expected in zip(compiled, qg.compile(small_model())(x), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -36,9 +36,9 @@ def test_subclasses_are_modules() -> None:
 
 def test_models_of_onnx_pass_unchanged() -> None:
     model, samples = small_model(), small_samples(2)
-    found = as_onnx(model, samples)
-    assert found[0] is model
-    assert found[1] is samples
+    actual = as_onnx(model, samples)
+    assert actual[0] is model
+    assert actual[1] is samples
 
 
 @pytest.mark.parametrize("missing", ["torch", "onnxscript"])
@@ -70,8 +70,10 @@ def test_importing_the_driver_imports_no_framework() -> None:
     code = (
         "import sys, quantglow as qg; qg.compile; print({'torch', 'onnxscript'} & {*sys.modules})"
     )
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert made.stdout == "set()\n"
+    results = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert results.stdout == "set()\n"
 
 
 def test_exporters_are_silent_inside_and_only_there(capfd: pytest.CaptureFixture[str]) -> None:

@@ -28,21 +28,21 @@ def expected_conv(file: TfliteFile, x: Any) -> Any:
     assert w.value is not None
     assert b.value is not None
     steps = np.pad(x.astype(np.int64) + 7, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    made = np.zeros((1, 5, 4, 8))
+    array = np.zeros((1, 5, 4, 8))
     for row in range(5):
         for column in range(4):
             window = steps[0, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
             sums = np.tensordot(w.value.astype(np.int64), window, 3) + b.value
-            made[0, row, column] = sums * b.quant.scale.astype(np.float64)
+            array[0, row, column] = sums * b.quant.scale.astype(np.float64)
     zero = result.quant.zero_point[0]
-    return np.rint(made / result.quant.scale[0]) + zero
+    return np.rint(array / result.quant.scale[0]) + zero
 
 
 def test_a_convolution_gives_the_integers_of_its_definition() -> None:
     data = conv()
     (x,) = inputs_of([(IMAGE.shape, np.int8)], 3)
-    wanted = expected_conv(TfliteFile.of(data), x).clip(-128, 127)
-    np.testing.assert_array_equal(qg.compile(data, num_threads=1)(x), wanted)
+    expected = expected_conv(TfliteFile.of(data), x).clip(-128, 127)
+    np.testing.assert_array_equal(qg.compile(data, num_threads=1)(x), expected)
 
 
 FLOAT = {
@@ -69,8 +69,8 @@ def test_a_path_is_recognised_by_its_ending(tmp_path: Path) -> None:
 
 
 def test_a_free_batch_stays_free() -> None:
-    given = Part((1, 3), scale=0.1, signature=(-1, 3))
-    data = tflite_file("RELU", {"x": given}, Part((1, 3), scale=0.1, signature=(-1, 3)))
+    part = Part((1, 3), scale=0.1, signature=(-1, 3))
+    data = tflite_file("RELU", {"x": part}, Part((1, 3), scale=0.1, signature=(-1, 3)))
     compiled = qg.compile(data)
     assert compiled.get_inputs()[0].shape == ["batch", 3]
     assert compiled(np.full((5, 3), -4, np.int8)).tolist() == [[0, 0, 0]] * 5

@@ -83,8 +83,8 @@ def test_a_model_is_calibrated_on_the_branches_taken(nested: bool, offsets: Any)
     compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for x in data:
-        for found, expected in zip(compiled(x), session.run(None, {"x": x}), strict=True):
-            assert np.abs(found - expected).max() <= 0.1 * np.abs(expected).max()
+        for value, expected in zip(compiled(x), session.run(None, {"x": x}), strict=True):
+            assert np.abs(value - expected).max() <= 0.1 * np.abs(expected).max()
 
 
 def test_a_branch_that_is_never_taken_has_no_ranges() -> None:

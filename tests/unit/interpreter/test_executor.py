@@ -54,8 +54,8 @@ def test_only_what_some_nodes_need_is_evaluated() -> None:
     execution = Execution(graph, (), expression, only=[middle])
     assert {node for node, _ in execution} == ancestors([middle])
     assert not execution.live
-    wanted = dict(Execution(graph, (), expression))[middle]
-    assert Execution(graph, [middle], expression, only=()).run() == [wanted]
+    expected = dict(Execution(graph, (), expression))[middle]
+    assert Execution(graph, [middle], expression, only=()).run() == [expected]
 
 
 @pytest.mark.parametrize("position", range(len(small_cnn().nodes) + 1))

@@ -13,5 +13,5 @@ def test_infinities_are_values_without_a_warning() -> None:
     b = Builder()
     x = b.input(1, 2)
     graph = b.graph(b.make(Gemm, x=x, w=b.constant([[0.0], [1.0]]), b=b.constant([0.0])))
-    [found] = interpret(graph, {x.name: np.array([[-np.inf, 1.0]], np.float32)})
-    assert np.isnan(found)
+    [actual] = interpret(graph, {x.name: np.array([[-np.inf, 1.0]], np.float32)})
+    assert np.isnan(actual)

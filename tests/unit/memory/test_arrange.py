@@ -27,24 +27,24 @@ def ladder() -> Graph:
     return b.graph(b.conv(b.make(Concat, parts=(wide, one), axis=3), 4), b.conv(two, 4))
 
 
-def made(way: str) -> Arranged:
+def arrange_by(way: str) -> Arranged:
     graph = ladder()
     return arrange_program(graph, partial(generate_by_node, graph), way)
 
 
 def test_a_search_proves_that_its_order_is_the_best() -> None:
-    assert made("memory").plan.is_optimal
+    assert arrange_by("memory").plan.is_optimal
 
 
 def test_an_order_without_a_search_proves_nothing() -> None:
-    plan = made("fast").plan
+    plan = arrange_by("fast").plan
     assert plan.every_order_nbytes is None
     assert not plan.is_optimal
 
 
 def test_programs_of_too_many_tasks_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrange, "MOST_TASKS", 3)
-    assert made("memory").plan.every_order_nbytes is None
+    assert arrange_by("memory").plan.every_order_nbytes is None
 
 
 @pytest.mark.parametrize(

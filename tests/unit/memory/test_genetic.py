@@ -29,7 +29,7 @@ WORST = order_keys(range(LENGTH))[::-1]
 
 def test_it_finds_the_best_candidate_and_stops_there() -> None:
     cost = Inversions()
-    assert sorted(found := search(cost, 5000, [WORST])) == found
+    assert sorted(actual := search(cost, 5000, [WORST])) == actual
     assert cost.asked < 5000
 
 

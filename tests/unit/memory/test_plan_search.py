@@ -41,5 +41,5 @@ def test_without_work_the_plan_stays(placements: int) -> None:
 
 
 def test_the_bound_of_the_plan_is_that_of_its_lives() -> None:
-    found = search_plan(HARD, plan_intervals(HARD))
-    assert found.lower_bound_nbytes == lower_bound(HARD)
+    actual = search_plan(HARD, plan_intervals(HARD))
+    assert actual.lower_bound_nbytes == lower_bound(HARD)

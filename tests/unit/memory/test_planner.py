@@ -54,8 +54,8 @@ def test_the_schedule_finishes_a_branch_before_it_starts_the_next() -> None:
 
 @pytest.mark.parametrize("text", ["d a -d b c -a -b -c", "a b c d -b e -a -c f -d -e -f"])
 def test_buffers_keep_their_order_at_other_sizes(text: str) -> None:
-    made = program(text)
-    order = OrderedPlan.of(made, plan_memory(made))
+    built_program = program(text)
+    order = OrderedPlan.of(built_program, plan_memory(built_program))
     sizes = [64 * (7 * i % 5 + 1) for i in range(len(order.nbytes))]
     offsets, peak = order.offsets(sizes)
     ends = [at + size for at, size in zip(offsets, sizes, strict=True)]

@@ -18,6 +18,7 @@ from quantglow.ir.graph.graph import Graph
 from quantglow.memory.planning import plan_program
 from quantglow.runtime.programs.build import Compiler
 from tests.support.branching_network import branching_model
+from tests.support.combinations import mark_slow
 
 X = np.random.default_rng(1).standard_normal((1, 8, 12, 12)).astype(np.float32)
 
@@ -109,9 +110,9 @@ def test_unknown_schedules_of_bundles_are_refused(int8: Graph, tmp_path: Path) -
     ("target", "asked", "used"),
     [
         ("cortex-m4", None, "memory"),
-        ("cortex-m55", "fast", "fast"),
-        ("x86-64", None, "fast"),
-        ("neon", "memory", "memory"),
+        pytest.param("cortex-m55", "fast", "fast", marks=pytest.mark.slow),
+        pytest.param("x86-64", None, "fast", marks=pytest.mark.slow),
+        pytest.param("neon", "memory", "memory", marks=pytest.mark.slow),
     ],
 )
 def test_bundles_for_microcontrollers_are_searched(
@@ -137,17 +138,19 @@ def test_a_footprint_says_that_it_is_optimal(int8: Graph) -> None:
     assert "schedule memory" not in text
 
 
-@pytest.mark.parametrize("command", ["compile", "inspect", "bundle", "run", "quantize"])
+@pytest.mark.parametrize(
+    "command", mark_slow(["compile", "inspect", "bundle", "run", "quantize"], {"inspect", "run"})
+)
 def test_commands_take_it(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, data, made = tmp_path / "m.onnx", tmp_path / "x.npz", tmp_path / "made"
+    model, data, built = tmp_path / "m.onnx", tmp_path / "x.npz", tmp_path / "made"
     onnx.save(branching_model(), model)
     np.savez(data, x=X)
     further = {
-        "compile": ["--output", f"{made}.qgm"],
+        "compile": ["--output", f"{built}.qgm"],
         "inspect": ["--stage", "memory"],
-        "bundle": ["--output", str(made)],
+        "bundle": ["--output", str(built)],
         "run": ["--inputs", str(data)],
-        "quantize": ["--calibration-data", str(data), "--output", f"{made}.qgm"],
+        "quantize": ["--calibration-data", str(data), "--output", f"{built}.qgm"],
     }
     assert main([command, str(model), "--schedule", "memory", *further[command]]) == 0
     assert capsys.readouterr().out

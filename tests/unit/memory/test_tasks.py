@@ -20,10 +20,10 @@ def tasks(inputs: tuple[Input, ...], *outputs: Node) -> Tasks:
     return build_tasks(graph, generate_by_node(graph))
 
 
-def needed(found: Tasks, name: str) -> set[str]:
+def needed(actual: Tasks, name: str) -> set[str]:
     """Names of the tasks that the one of a name needs."""
-    number = next(i for i, node in enumerate(found.nodes) if node.name == name)
-    return {found.nodes[task].name for task in members(found.before[number])}
+    number = next(i for i, node in enumerate(actual.nodes) if node.name == name)
+    return {actual.nodes[task].name for task in members(actual.before[number])}
 
 
 X = Input(name="x", tensor=f32(1, 16))
@@ -32,22 +32,22 @@ X = Input(name="x", tensor=f32(1, 16))
 def test_views_are_no_tasks_and_tasks_need_what_lies_behind_them() -> None:
     a = Relu(name="a", x=X)
     turned = Reshape(name="turned", x=Reshape(name="flat", x=a, shape=(16,)), shape=(16, 1))
-    found = tasks((X,), Abs(name="b", x=turned))
-    assert [node.name for node in found.nodes] == ["a", "b"]
-    assert needed(found, "b") == {"a"}
+    task_list = tasks((X,), Abs(name="b", x=turned))
+    assert [node.name for node in task_list.nodes] == ["a", "b"]
+    assert needed(task_list, "b") == {"a"}
 
 
 def test_the_last_task_needs_all_others() -> None:
-    found = tasks((X,), Relu(name="a", x=X), Abs(name="b", x=X))
-    assert found.before[-1] == 0b11
+    task_list = tasks((X,), Relu(name="a", x=X), Abs(name="b", x=X))
+    assert task_list.before[-1] == 0b11
 
 
 def test_readers_of_a_narrower_pad_need_the_wider_one_that_holds_it() -> None:
     a = Relu(name="a", x=X)
     wide = Pad(name="wide", x=a, before=(0, 2), after=(0, 2))
     narrow = Pad(name="narrow", x=a, before=(0, 1), after=(0, 1))
-    found = tasks((X,), Abs(name="b", x=wide), Abs(name="c", x=narrow))
-    assert needed(found, "c") == {"a", "wide"}
+    task_list = tasks((X,), Abs(name="b", x=wide), Abs(name="c", x=narrow))
+    assert needed(task_list, "c") == {"a", "wide"}
 
 
 def test_results_of_a_loop_need_the_first_one_that_is_met() -> None:
@@ -56,9 +56,9 @@ def test_results_of_a_loop_need_the_first_one_that_is_met() -> None:
     body = Graph((carried,), ends)
     start = Relu(name="start", x=X)
     loop = partial(Loop, carried=(start,), sliced=(), captured=(), body=body, trips=3)
-    last, seen = loop(name="last", output=0), loop(name="stack", output=1)
-    found = tasks((X,), Abs(name="a", x=last), Abs(name="b", x=seen))
-    assert "last" in needed(found, "a") & needed(found, "b")
+    last, observed = loop(name="last", output=0), loop(name="stack", output=1)
+    task_list = tasks((X,), Abs(name="a", x=last), Abs(name="b", x=observed))
+    assert "last" in needed(task_list, "a") & needed(task_list, "b")
 
 
 def test_a_bound_counts_what_every_order_keeps() -> None:
@@ -66,5 +66,5 @@ def test_a_bound_counts_what_every_order_keeps() -> None:
     b = Builder(channels_last=True)
     kept = b.conv(b.input(1, 4, 4, 4), 4)
     end = b.make(Add, x=b.conv(b.conv(kept, 8), 4), y=kept)
-    found = tasks(tuple(b.inputs), b.conv(end, 4))
-    assert peak_bound(found) == best_order(found, 0).bound == 256 + 512 + 256
+    task_list = tasks(tuple(b.inputs), b.conv(end, 4))
+    assert peak_bound(task_list) == best_order(task_list, 0).bound == 256 + 512 + 256

@@ -23,7 +23,7 @@ from quantglow.ort.kernel_guards import (
 from quantglow.ort.session import Session
 from quantglow.support.arrays import Array
 from quantglow.support.processes.isolation import ChildDied, IsolationError, call_isolated
-from tests.unit.ort.test_shape_guards import CASES, model_of, wrong_operands
+from tests.unit.ort.test_shape_guards import CASES, model_of, wrong_ranks
 
 EMPTY = {"LSTM-14": (4, 0, 3), "GRU-14": (4, 0, 3)}
 """Shapes of operands whose ranks the kernel checks."""
@@ -92,7 +92,7 @@ def run_unguarded(arrays: list[Array], *, case: str) -> list[Array]:
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_of_the_table_need_their_guards(case: str) -> None:
     """A newer onnxruntime may raise where the one of the table ends the process."""
-    arrays = [np.zeros(EMPTY[case], np.float32)] if case in EMPTY else wrong_operands(case)
+    arrays = [np.zeros(EMPTY[case], np.float32)] if case in EMPTY else wrong_ranks(case)
     is_of_table = onnxruntime.__version__.startswith(f"{VERSION}.")
     with pytest.raises(ChildDied if is_of_table else IsolationError):
         call_isolated(f"{__name__}:run_unguarded", arrays, {"case": case}, seconds=60)

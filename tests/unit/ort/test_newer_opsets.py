@@ -42,15 +42,15 @@ def older(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("older")
 def test_a_model_newer_than_onnxruntime_runs_if_an_older_opset_says_the_same() -> None:
-    (found,) = open_session(too_new()).run({"x": np.eye(2, 3, dtype=np.float32)})
-    assert found.tolist() == [[0, 1], [0, 1]]
+    (actual,) = open_session(too_new()).run({"x": np.eye(2, 3, dtype=np.float32)})
+    assert actual.tolist() == [[0, 1], [0, 1]]
 
 
 @pytest.mark.usefixtures("older")
 def test_a_compiled_model_falls_back_from_a_newer_opset() -> None:
     compiled = qg.compile(too_new(), num_threads=1)
-    (found,) = compiled.run(None, {"x": np.eye(2, 3, dtype=np.float32)})
-    assert found.tolist() == [[0, 1], [0, 1]]
+    (actual,) = compiled.run(None, {"x": np.eye(2, 3, dtype=np.float32)})
+    assert actual.tolist() == [[0, 1], [0, 1]]
 
 
 INT8_CONVOLUTION = """

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantglow.ort.session import Session, guard_kernels, open_session
 from quantglow.support.arrays import Array
+from quantglow.support.errors import FallbackError
 from quantglow.support.processes.isolation import RaisedInChild, call_isolated
 from tests.unit.importer.onnx.onnx_models import floats
 
@@ -57,10 +58,10 @@ def model_of(case: str, *, is_declared: bool = False) -> onnx.ModelProto:
         for name, a in operands.items()
     ]
     known = [numpy_helper.from_array(array, name) for name, array in constants.items() if name]
-    made = helper.make_node(op, [*operands, *constants], ["y"], **stated)
+    built = helper.make_node(op, [*operands, *constants], ["y"], **stated)
     element = TensorProto.INT32 if op == "Multinomial" else TensorProto.FLOAT
     ends = [helper.make_tensor_value_info("y", element, None)]
-    graph = helper.make_graph([made], "g", inputs, ends, known)
+    graph = helper.make_graph([built], "g", inputs, ends, known)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
@@ -70,23 +71,51 @@ def results(arrays: list[Array], *, case: str) -> list[Array]:
     return list(open_session(model_of(case).SerializeToString()).run(feeds))
 
 
-def wrong_operands(case: str) -> list[Array]:
-    """Operands of ranks that the operator does not take."""
-    rank = {"Resize": 5, "Upsample": 5, "Multinomial": 1}.get(case.split("-")[0], 0)
-    return [np.ones((2,) * rank, operand.dtype) for operand in CASES[case][3].values()]
+def wrong_ranks(case: str) -> list[Array]:
+    """Operands of other ranks than the operator takes."""
+    far = {"Resize": 5, "Upsample": 5, "Multinomial": 1}.get(case.split("-")[0], 0)
+    return [np.ones((2,) * far, operand.dtype) for operand in CASES[case][3].values()]
 
 
+EMPTY = [
+    *(("LSTM-14", shape) for shape in ((4, 0, 3), (0, 0, 3), (4, 2, 0))),
+    *(("GRU-14", shape) for shape in ((4, 0, 3), (0, 2, 3), (0, 0, 3), (4, 2, 0))),
+]
+"""Cases, and shapes of sequences without elements."""
+
+
+def refusals(_: list[Array]) -> list[Array]:
+    """Whether each of all wrong operands, one after the other in this process, is an error."""
+    wrong = [(case, wrong_ranks(case)) for case in CASES]
+    wrong += [(case, [np.zeros(shape, np.float32)]) for case, shape in EMPTY]
+    return [np.array([is_refused(case, operands) for case, operands in wrong])]
+
+
+def is_refused(case: str, operands: list[Array]) -> bool:
+    try:
+        results(operands, case=case)
+    except FallbackError:
+        return True
+    return False
+
+
+def test_wrong_ranks_raise_and_the_process_goes_on() -> None:
+    (refused,) = call_isolated(f"{__name__}:refusals", [], seconds=120)
+    assert refused.shape == (len(CASES) + len(EMPTY),) and refused.all()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_operands_of_wrong_ranks_raise(case: str) -> None:
     with pytest.raises(RaisedInChild, match="FallbackError"):
-        call_isolated(f"{__name__}:results", wrong_operands(case), {"case": case}, seconds=60)
+        call_isolated(f"{__name__}:results", wrong_ranks(case), {"case": case}, seconds=60)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_operands_that_fit_give_the_same_results(case: str) -> None:
     operands = CASES[case][3]
-    (wanted,) = Session(model_of(case).SerializeToString()).run(operands)
-    np.testing.assert_array_equal(results([*operands.values()], case=case)[0], wanted)
+    (expected,) = Session(model_of(case).SerializeToString()).run(operands)
+    np.testing.assert_array_equal(results([*operands.values()], case=case)[0], expected)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -110,18 +139,13 @@ def test_ranks_that_a_model_only_declares_are_guarded() -> None:
     end = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
     graph = helper.make_graph([loop], "g", [x], [end], [trips])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    made = onnx.ModelProto.FromString(guard_kernels(model.SerializeToString()))
-    inside = made.graph.node[0].attribute[0].g.node
+    string = onnx.ModelProto.FromString(guard_kernels(model.SerializeToString()))
+    inside = string.graph.node[0].attribute[0].g.node
     assert [node.op_type for node in inside] == ["Transpose", "Resize", "Identity"]
 
 
-@pytest.mark.parametrize(
-    ("case", "shape"),
-    [
-        *(("LSTM-14", shape) for shape in ((4, 0, 3), (0, 0, 3), (4, 2, 0))),
-        *(("GRU-14", shape) for shape in ((4, 0, 3), (0, 2, 3), (0, 0, 3), (4, 2, 0))),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "shape"), EMPTY)
 def test_empty_sequences_raise(case: str, shape: tuple[int, ...]) -> None:
     empty = np.zeros(shape, np.float32)
     with pytest.raises(RaisedInChild, match="FallbackError"):
@@ -173,5 +197,5 @@ def stacked_numbers(operands: list[Array], *, trips: int) -> list[Array]:
 @pytest.mark.parametrize("trips", [0, 3])
 def test_results_that_nothing_reads_need_no_name(trips: int) -> None:
     place, state = f"{__name__}:stacked_numbers", np.ones(2, np.float32)
-    (found,) = call_isolated(place, [state], {"trips": trips}, seconds=60)
-    np.testing.assert_array_equal(found, np.arange(trips))
+    (actual,) = call_isolated(place, [state], {"trips": trips}, seconds=60)
+    np.testing.assert_array_equal(actual, np.arange(trips))

@@ -14,15 +14,15 @@ from quantglow.support.progress import bar, show
 @pytest.fixture
 def shows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The HTML that a notebook got, in order."""
-    found: list[str] = []
-    handle = SimpleNamespace(update=found.append)
+    collected: list[str] = []
+    handle = SimpleNamespace(update=collected.append)
     display = ModuleType("IPython.display")
-    vars(display).update(HTML=str, display=lambda text, **_: found.append(text) or handle)
+    vars(display).update(HTML=str, display=lambda text, **_: collected.append(text) or handle)
     ipython = ModuleType("IPython")
     vars(ipython).update(get_ipython=lambda: SimpleNamespace(kernel=object()), display=display)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    return found
+    return collected
 
 
 def test_a_bar_moves_and_ends_as_a_line(

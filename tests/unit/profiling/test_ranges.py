@@ -13,10 +13,10 @@ def normal(count: int = 50_000) -> Array:
     return np.random.default_rng(0).normal(size=count).astype(np.float32)
 
 
-def squared_error(x: Array, seen: Range, levels: int = 255) -> float:
+def squared_error(x: Array, observed: Range, levels: int = 255) -> float:
     """Mean squared error of uniform quantization with 0 exact."""
-    step = seen.width / levels
-    q = np.clip(np.rint(x / step), np.ceil(seen.low / step), np.floor(seen.high / step))
+    step = observed.width / levels
+    q = np.clip(np.rint(x / step), np.ceil(observed.low / step), np.floor(observed.high / step))
     return float(np.mean((q * step - x) ** 2))
 
 

@@ -87,8 +87,8 @@ def test_subset_size_counts_batches_of_the_model_and_reads_no_further() -> None:
 
 
 def test_extremes_are_exact() -> None:
-    seen = expected().histograms["x"]
-    assert (seen.minimum, seen.maximum, seen.count) == (0.5, 3.0, 24)
+    observed = expected().histograms["x"]
+    assert (observed.minimum, observed.maximum, observed.count) == (0.5, 3.0, 24)
 
 
 ONES = np.ones((2, 3), np.float32)
@@ -188,9 +188,9 @@ PLACES: dict[str, tuple[Graph, Any, str]] = {
 @pytest.mark.parametrize("case", PLACES)
 def test_the_sample_with_nan_is_named(case: str, spoil: Callable[[Any], Any]) -> None:
     graph, data, place = PLACES[case]
-    given = data if spoil is iter and not isinstance(data, list) else spoil(data)
+    inputs = data if spoil is iter and not isinstance(data, list) else spoil(data)
     with pytest.raises(CalibrationError, match=f"^{place}(has|leads to) 1 NaN"):
-        profile(graph, given, progress=False)
+        profile(graph, inputs, progress=False)
 
 
 def test_an_npz_file_names_its_sample(tmp_path: Path) -> None:
@@ -210,11 +210,11 @@ class Dataset:
 
 
 def test_a_dataset_is_read_by_number() -> None:
-    found = profile(network(), Dataset(), progress=False)
+    profiled = profile(network(), Dataset(), progress=False)
     expected = profile(network(), [(sample, sample) for sample in DATA], progress=False)
-    assert found.histograms.keys() == expected.histograms.keys()
+    assert profiled.histograms.keys() == expected.histograms.keys()
     for name, one in expected.histograms.items():
-        assert (found.histograms[name].minimum, found.histograms[name].count) == (
+        assert (profiled.histograms[name].minimum, profiled.histograms[name].count) == (
             one.minimum,
             one.count,
         )

@@ -145,17 +145,17 @@ FINITE_ATTENTIONS: dict[str, Callable[[float], onnx.ModelProto]] = {
 def feeds(model: onnx.ModelProto, length: int, seed: int = 0, hidden: bool = True) -> Feeds:
     """A sample of a length; ``hidden``: some places of it, never all of a row."""
     rng = np.random.default_rng(seed)
-    made: Feeds = {"x": rng.normal(size=(1, length, WIDTH)).astype(np.float32)}
+    built: Feeds = {"x": rng.normal(size=(1, length, WIDTH)).astype(np.float32)}
     names = {value.name for value in model.graph.input}
     square = (1, length, length)
-    own = np.eye(length, dtype=bool)[None]
+    ours = np.eye(length, dtype=bool)[None]
     if "d" in names:
-        made["d"] = np.where(own, 1, rng.integers(0 if hidden else 1, 8, square))
+        built["d"] = np.where(ours, 1, rng.integers(0 if hidden else 1, 8, square))
     if "m" in names:
-        made["m"] = np.float32(1) - ((rng.random(square) < 0.3 * hidden) & ~own)
+        built["m"] = np.float32(1) - ((rng.random(square) < 0.3 * hidden) & ~ours)
     if "c" in names:
-        made["c"] = (rng.random(square) < 0.3 * hidden) & ~own
-    return made
+        built["c"] = (rng.random(square) < 0.3 * hidden) & ~ours
+    return built
 
 
 def pooling(opset: int = 17) -> onnx.ModelProto:

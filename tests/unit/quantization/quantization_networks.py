@@ -54,10 +54,10 @@ def samples_for(graph: Graph, count: int = 4, seed: int = 1) -> list[dict[str, A
 
 def quantized(graph: Graph, **options: Any) -> Any:
     """The int8 graph and the report, profiled on ``samples_for``."""
-    seen = profile(graph, samples_for(graph), progress=False)
-    made = quantize_for_all_shapes(graph, seen, QuantizationConfig(**options))
-    made.graph.verify()
-    return made.graph, made.report
+    profiled = profile(graph, samples_for(graph), progress=False)
+    quantized = quantize_for_all_shapes(graph, profiled, QuantizationConfig(**options))
+    quantized.graph.verify()
+    return quantized.graph, quantized.report
 
 
 def sqnr(graph: Graph, other: Graph) -> float:

@@ -148,18 +148,18 @@ def test_a_step_of_which_the_metric_does_not_tell_is_left_out() -> None:
 
 def test_ctrl_c_while_leaving_out_keeps_the_fewest_so_far() -> None:
     job = weighted([1] * 7 + [50], 50)
-    build, made = job.build, list[Sequence[int]]()
+    build, built = job.build, list[Sequence[int]]()
 
     def once_more(steps: Sequence[int]) -> int:
         if 0 < len(steps) < 8 and 7 in steps:
-            made.append(steps)
+            built.append(steps)
             signal.raise_signal(signal.SIGINT)
         return build(steps)
 
     job.build = once_more
     with keeping_best():
-        assert job.run().steps == made[0]
-    assert len(made) == 1
+        assert job.run().steps == built[0]
+    assert len(built) == 1
     assert job.cut_short == INTERRUPTED
 
 
@@ -190,30 +190,30 @@ def test_time_that_ends_the_ranking_leaves_plain_int8() -> None:
 
 
 def test_the_ranking_knows_the_deadline() -> None:
-    job, seen = search(5, max_minutes=60), list[Deadline]()
+    job, observed = search(5, max_minutes=60), list[Deadline]()
 
     def ranked(deadline: Deadline) -> Sequence[str]:
-        seen.append(deadline)
+        observed.append(deadline)
         return STEPS
 
     job.rank = ranked
     job.run()
-    assert 0 < seen[0].at - time.monotonic() < 3600
+    assert 0 < observed[0].at - time.monotonic() < 3600
     assert not job.cut_short
 
 
 def test_models_that_are_not_best_are_not_kept() -> None:
-    made: list[weakref.ref[Kept]] = []
+    recorded: list[weakref.ref[Kept]] = []
 
     def build(steps: Sequence[int]) -> Kept:
-        made.append(weakref.ref(model := Kept(len(steps))))
+        recorded.append(weakref.ref(model := Kept(len(steps))))
         return model
 
     contract = Contract[Kept](0.0, lambda model: model.count - 99)
     with pytest.raises(AccuracyDropError) as caught:
         AccuracySearch(contract, 0.0, lambda _: range(20), build).run()
     gc.collect()
-    assert [ref() for ref in made if ref() is not None] == [caught.value.best]
+    assert [ref() for ref in recorded if ref() is not None] == [caught.value.best]
 
 
 class Kept:

@@ -74,9 +74,9 @@ def test_fast_recovers_on_few_samples(effort: str, monkeypatch: pytest.MonkeyPat
     counts: list[int] = []
     kept = quantizer.round_layers
 
-    def counted(graph: Graph, int8: Graph, samples: list[Any], *rest: Any) -> Any:
+    def counted(graph: Graph, int8: Graph, samples: list[Any], *remaining: Any) -> Any:
         counts.append(len(samples))
-        return kept(graph, int8, samples, *rest)
+        return kept(graph, int8, samples, *remaining)
 
     monkeypatch.setattr(quantizer, "round_layers", counted)
     int8_of(small_cnn(), 2 * FAST_SAMPLES, effort=effort, **RECOVERY_ALONE)
@@ -85,10 +85,10 @@ def test_fast_recovers_on_few_samples(effort: str, monkeypatch: pytest.MonkeyPat
 
 def prepared_noise(effort: str, seed: int) -> float:
     """The noise of what is prepared, on the samples that decide."""
-    found = trials_of(effort=effort, seed=seed)
-    for _ in steps(found):
+    trials = trials_of(effort=effort, seed=seed)
+    for _ in steps(trials):
         pass
-    return found.noise
+    return trials.noise
 
 
 @pytest.mark.parametrize("seed", range(3))

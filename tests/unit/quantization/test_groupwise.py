@@ -28,8 +28,8 @@ def reals(packed: PackedWeights, depth: int) -> Array:
     codes = unpack_codes(packed.codes, packed.bits).astype(np.float32)
     middle = np.full((1, 1), 2 ** (packed.bits - 1), np.float32)
     points = middle if packed.zero_points is None else packed.zero_points.astype(np.float32)
-    found: Array = (codes - points[..., None]) * packed.scales[..., None]
-    return found.reshape(len(codes), -1).T[:depth]
+    actual: Array = (codes - points[..., None]) * packed.scales[..., None]
+    return actual.reshape(len(codes), -1).T[:depth]
 
 
 def drawn(seed: int, depth: int, columns: int) -> Array:
@@ -49,8 +49,8 @@ def test_no_weight_is_further_than_its_group_allows(
     packed = pack_weights(w, bits, group, symmetric)
     assert packed.codes.shape == (columns, -(-depth // group), group * bits // 8)
     padded = np.pad(w, ((0, -depth % group), (0, 0))).T.reshape(columns, -1, group)
-    found = np.pad(reals(packed, depth), ((0, -depth % group), (0, 0))).T.reshape(padded.shape)
-    error = np.sqrt(np.square(padded - found).mean(axis=2))
+    actual = np.pad(reals(packed, depth), ((0, -depth % group), (0, 0))).T.reshape(padded.shape)
+    error = np.sqrt(np.square(padded - actual).mean(axis=2))
     spread = padded.max(axis=2).clip(0) - padded.min(axis=2).clip(None, 0)
     steps = 2 ** (bits - 1) if symmetric else 2**bits - 1
     assert (error <= 0.5 * 2 * spread / steps + 1e-30).all()
@@ -70,8 +70,8 @@ def test_weights_of_few_bits_are_kept_exactly(symmetric: bool) -> None:
     codes[..., 0], codes[..., 1] = 0, 15
     scales = rng.uniform(0.1, 2, (6, 2, 1)).astype(np.float32)
     w = ((codes - 8) * scales).reshape(6, -1).T
-    found = reals(pack_weights(w, 4, 32, symmetric), 64)
-    np.testing.assert_allclose(found, w, rtol=1e-6, atol=1e-6)
+    actual = reals(pack_weights(w, 4, 32, symmetric), 64)
+    np.testing.assert_allclose(actual, w, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -82,8 +82,8 @@ def test_moments_lower_the_error_of_the_product(bits: int, symmetric: bool) -> N
     w = drawn(1, 96, 24)
     errors = []
     for moments in (None, x.T @ x):
-        found = reals(pack_weights(w, bits, 32, symmetric, moments), 96)
-        errors.append(float(np.square(x @ (w - found)).sum()))
+        actual = reals(pack_weights(w, bits, 32, symmetric, moments), 96)
+        errors.append(float(np.square(x @ (w - actual)).sum()))
     assert errors[1] < 0.8 * errors[0]
 
 
@@ -131,9 +131,9 @@ def test_moments_of_values_by_name() -> None:
     x = b.input(3, 8)
     graph = b.graph(x)
     feeds = {x.name: np.arange(24, dtype=np.float32).reshape(3, 8)}
-    (found,) = input_moments({x.name: 8, "unknown": 4}, [feeds, feeds], lambda _: graph)
-    np.testing.assert_allclose(found[x.name], 2 * feeds[x.name].T @ feeds[x.name])
-    assert "unknown" not in found
+    (actual,) = input_moments({x.name: 8, "unknown": 4}, [feeds, feeds], lambda _: graph)
+    np.testing.assert_allclose(actual[x.name], 2 * feeds[x.name].T @ feeds[x.name])
+    assert "unknown" not in actual
 
 
 def test_moments_that_need_much_memory_are_summed_one_after_the_other() -> None:

@@ -29,28 +29,28 @@ def int8(request: pytest.FixtureRequest) -> Graph:
 
 
 def test_inputs_may_be_rounded_outside(int8: Graph) -> None:
-    found = with_integer_inputs(int8)
-    (x,) = found.inputs
-    found.verify()
+    actual = with_integer_inputs(int8)
+    (x,) = actual.inputs
+    actual.verify()
     for sample in small_samples():
         rounded = quantize(sample, x.type.element)
-        for one, wanted in zip(
-            qg.interpret(found, {"x": rounded}), qg.interpret(int8, {"x": sample}), strict=True
+        for one, expected in zip(
+            qg.interpret(actual, {"x": rounded}), qg.interpret(int8, {"x": sample}), strict=True
         ):
-            np.testing.assert_array_equal(one, wanted)
+            np.testing.assert_array_equal(one, expected)
 
 
 def test_outputs_may_be_converted_outside(int8: Graph) -> None:
-    found = with_integer_outputs(int8)
-    found.verify()
+    actual = with_integer_outputs(int8)
+    actual.verify()
     feeds = {"x": small_samples()[0]}
-    kinds = [node.type for _, node in found.outputs]
+    kinds = [node.type for _, node in actual.outputs]
     assert kinds[1].dtype is DType.I8
-    for kind, one, wanted in zip(
-        kinds, qg.interpret(found, feeds), qg.interpret(int8, feeds), strict=True
+    for kind, one, expected in zip(
+        kinds, qg.interpret(actual, feeds), qg.interpret(int8, feeds), strict=True
     ):
         as_floats = one if kind.quant is None else dequantize(one, kind.quant)
-        np.testing.assert_array_equal(as_floats, wanted)
+        np.testing.assert_array_equal(as_floats, expected)
 
 
 def graph_of(*readers: ElementType) -> Graph:
@@ -63,9 +63,9 @@ def graph_of(*readers: ElementType) -> Graph:
 
 
 def test_a_rounding_behind_another_order_is_found() -> None:
-    found = with_integer_outputs(with_integer_inputs(graph_of(STEPS, STEPS)))
-    assert [node.op for node in found.nodes] == ["Input", "Transpose"]
-    assert found.inputs[0].type.element == STEPS
+    actual = with_integer_outputs(with_integer_inputs(graph_of(STEPS, STEPS)))
+    assert [node.op for node in actual.nodes] == ["Input", "Transpose"]
+    assert actual.inputs[0].type.element == STEPS
 
 
 def test_inputs_that_are_rounded_in_two_ways_stay_float() -> None:

@@ -50,8 +50,8 @@ errors = st.floats(0, 1, allow_subnormal=False)
 def precisions(
     overrides: PrecisionOverrides, config: QuantizationConfig | None = None
 ) -> dict[str, str]:
-    made = quantize_for_all_shapes(GRAPH, SEEN, config, progress=False, overrides=overrides)
-    return {node.name: node.precision for node in made.report.nodes}
+    quantized = quantize_for_all_shapes(GRAPH, SEEN, config, progress=False, overrides=overrides)
+    return {node.name: node.precision for node in quantized.report.nodes}
 
 
 @given(wide=st.lists(errors, min_size=3, max_size=3), real=st.lists(errors, min_size=3, max_size=3))
@@ -121,9 +121,9 @@ def test_measurements_before_the_deadline_count(monkeypatch: pytest.MonkeyPatch)
     assert int16_steps(PLAN, samples, Looks(left=iter(range(3)))) == one[:2]
     assert int16_steps(PLAN, samples, Looks(left=iter(range(6)))) == [two[0], *one[1:]]
     int8 = quantize_for_all_shapes(GRAPH, SEEN, progress=False).graph
-    found = noise_of_each(GRAPH, int8, NAMES, samples, Looks(left=iter(range(1))))
+    actual = noise_of_each(GRAPH, int8, NAMES, samples, Looks(left=iter(range(1))))
     first = noise_of_each(GRAPH, int8, NAMES, samples[:1])
-    assert found == {NAMES[0]: first[NAMES[0]]}
+    assert actual == {NAMES[0]: first[NAMES[0]]}
 
 
 def test_float_costs_more_than_int16() -> None:
@@ -134,15 +134,15 @@ def test_float_costs_more_than_int16() -> None:
 
 def test_overridden_values_and_operators_are_those_of_the_steps() -> None:
     steps = [PrecisionStep("one", INT16, 1.0, 1.0), PrecisionStep("three", FLOAT, 1.0, 1.0)]
-    found = precisions(PrecisionOverrides.by(steps))
-    assert found == {"one": "int16", "two": "int8", "three": "float"}
+    actual = precisions(PrecisionOverrides.by(steps))
+    assert actual == {"one": "int16", "two": "int8", "three": "float"}
 
 
 def test_an_overridden_operator_says_why_it_is_float() -> None:
-    made = quantize_for_all_shapes(
+    quantized = quantize_for_all_shapes(
         GRAPH, SEEN, overrides=PrecisionOverrides(to_float=("two",)), progress=False
     )
-    assert {n.name: n.reason for n in made.report.nodes}["two"] == OVERRIDDEN
+    assert {n.name: n.reason for n in quantized.report.nodes}["two"] == OVERRIDDEN
 
 
 def test_a_value_that_is_no_integer_any_more_stays_float() -> None:

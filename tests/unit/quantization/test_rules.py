@@ -135,10 +135,10 @@ def test_every_operator_has_a_rule_or_a_reason() -> None:
 def test_tables_hold_the_exact_function_at_every_code(form: Declared) -> None:
     node = form.node("n", image())
     x, element = (activation_element(Range(low, 3.0)) for low in (0.0, -1.0))
-    given = quantization(x)
+    inputs = quantization(x)
     table = tabulate(node.function, x, element)
     codes = np.arange(-128, 128)
-    reals = node.evaluate(((codes - given.zero_point) * given.scale).astype(np.float64))
+    reals = node.evaluate(((codes - inputs.zero_point) * inputs.scale).astype(np.float64))
     near = quantize(np.nan_to_num(reals, posinf=1e30, neginf=-1e30), element)
     assert np.abs(table.astype(int) - near).max() <= 1
 
@@ -151,8 +151,8 @@ def test_a_table_stays_on_the_side_of_the_finite_results_at_a_pole() -> None:
     assert tabulate(reciprocal, above, activation_element(Range(0.0, 5.0)))[0] == 127
     assert tabulate(reciprocal, below, activation_element(Range(-5.0, 0.0)))[-1] == -128
     wide = activation_element(Range(-9.0, 2.0))
-    found = tabulate(log, above, wide)[0]
-    assert found == quantize(np.log(quantization(above).scale / 4), wide)
+    actual = tabulate(log, above, wide)[0]
+    assert actual == quantize(np.log(quantization(above).scale / 4), wide)
 
 
 def test_a_relu_on_a_never_negative_tensor_vanishes() -> None:

@@ -62,7 +62,7 @@ def main_graph() -> Graph:
 
 
 @cache
-def seen() -> Profile:
+def shared_profile() -> Profile:
     shapes = [MAIN, *OTHERS]
     return profile(family(), [{"x": image(s, k)} for s in shapes for k in (1, 2)], progress=False)
 
@@ -82,11 +82,11 @@ def test_graphs_with_another_operator_name_or_kernel_are_not_alike() -> None:
     conv = next(n for n in graph.nodes if isinstance(n, Conv))
 
     def with_conv(**changes: Any) -> Graph:
-        made = {conv: replace(conv, **changes)}
+        built = {conv: replace(conv, **changes)}
         for node in graph.nodes:
-            moved = node.with_operands(tuple(made.get(o, o) for o in node.operands))  # type: ignore[arg-type]
-            made.setdefault(node, moved)  # type: ignore[call-overload]
-        return graph.with_outputs(made[node] for _, node in graph.outputs)  # type: ignore[index]
+            moved = node.with_operands(tuple(built.get(o, o) for o in node.operands))  # type: ignore[arg-type]
+            built.setdefault(node, moved)  # type: ignore[call-overload]
+        return graph.with_outputs(built[node] for _, node in graph.outputs)  # type: ignore[index]
 
     assert are_alike(graph, with_conv(low=-1.0))
     assert not are_alike(graph, with_conv(name="other"))
@@ -101,54 +101,54 @@ def test_graphs_with_another_operator_name_or_kernel_are_not_alike() -> None:
 def test_a_layer_elsewhere_has_the_weights_that_are_decided() -> None:
     conv: Any = next(n for n in main_graph().nodes if isinstance(n, Conv))
     improved = replace(conv, w=replace(conv.w, value=conv.w.value + 1), low=-3.0)
-    found: Any = counterpart(improved, sample(OTHERS[0]))
-    assert found.w is improved.w
-    assert found.low == -3.0
-    assert found.type.shape[1:3] == OTHERS[0][2:]
+    actual: Any = counterpart(improved, sample(OTHERS[0]))
+    assert actual.w is improved.w
+    assert actual.low == -3.0
+    assert actual.type.shape[1:3] == OTHERS[0][2:]
 
 
 def test_a_change_is_made_once_for_each_graph() -> None:
-    made: list[Graph] = []
+    recorded: list[Graph] = []
 
     def change(graph: Graph) -> Graph:
-        made.append(graph)
+        recorded.append(graph)
         return graph.with_outputs(node for _, node in graph.outputs)
 
-    given = [sample(MAIN), sample(OTHERS[0], 1), sample(OTHERS[0], 2), sample(OTHERS[1])]
-    found = at_own_shapes(given, change)
-    assert found[0] is given[0]
-    assert sorted(map(id, made)) == sorted({id(graph_for(s, main_graph())) for s in given[1:]})
-    assert [f["x"] is g["x"] for f, g in zip(found, given, strict=True)] == [True] * 4
+    inputs = [sample(MAIN), sample(OTHERS[0], 1), sample(OTHERS[0], 2), sample(OTHERS[1])]
+    actual = at_own_shapes(inputs, change)
+    assert actual[0] is inputs[0]
+    assert sorted(map(id, recorded)) == sorted({id(graph_for(s, main_graph())) for s in inputs[1:]})
+    assert [f["x"] is g["x"] for f, g in zip(actual, inputs, strict=True)] == [True] * 4
 
 
 def own_values(graph: Graph, feeds: dict[str, Array]) -> dict[str, Array]:
-    found: dict[str, Array] = {}
-    interpret(graph, feeds, [lambda node, value: found.update({node.name: value})])
-    return found
+    actual: dict[str, Array] = {}
+    interpret(graph, feeds, [lambda node, value: actual.update({node.name: value})])
+    return actual
 
 
 def values_of_all(graph: Graph, samples: list[Any]) -> list[dict[str, Array]]:
     """The values of every node that is computed, in one run over all samples."""
-    found = [dict[str, Array]() for _ in samples]
+    actual = [dict[str, Array]() for _ in samples]
     for node, values in Execution(graph, (), SampleEvaluator(graph, samples).values):
         if node.operands:
-            for sample, its in enumerate(found):
+            for sample, its in enumerate(actual):
                 its[node.name] = values.of(sample)
-    return found
+    return actual
 
 
 def test_a_run_over_all_samples_gives_each_the_values_of_its_own_graph() -> None:
     samples = [sample(shape, k) for shape in (MAIN, *OTHERS) for k in (1, 2)]
     int8 = quantized(None)
     integers = at_own_shapes(samples, int8.decisions.apply)
-    for graph, given in ((main_graph(), samples), (int8.graph, integers)):
-        for feeds, found in zip(given, values_of_all(graph, given), strict=True):
-            wanted = own_values(graph_for(feeds, graph), feeds)
-            for name, value in found.items():
+    for graph, item in ((main_graph(), samples), (int8.graph, integers)):
+        for feeds, actual in zip(item, values_of_all(graph, item), strict=True):
+            expected = own_values(graph_for(feeds, graph), feeds)
+            for name, value in actual.items():
                 # BLAS may sum a stack of samples in another order than one of them.
                 tolerance = 1e-6 if value.dtype.kind == "f" else 0.0
                 np.testing.assert_allclose(
-                    value, wanted[name], rtol=tolerance, atol=tolerance, err_msg=name
+                    value, expected[name], rtol=tolerance, atol=tolerance, err_msg=name
                 )
 
 
@@ -156,13 +156,13 @@ def test_a_run_over_all_samples_gives_each_the_values_of_its_own_graph() -> None
 def test_noise_elsewhere_is_that_of_the_same_plan_there(shape: tuple[int, ...]) -> None:
     there = family().at({"x": shape})
     feeds = {"x": image(shape, 3)}
-    plans = [make_plan(graph, seen(), PLAIN) for graph in (main_graph(), there)]
-    wanted = [compared_values(there, feeds)]
-    found = [
-        relative_noise(plan, [given], wanted, exact_weights=False)
-        for plan, given in zip(plans, (sample(shape, 3), feeds), strict=True)
+    plans = [make_plan(graph, shared_profile(), PLAIN) for graph in (main_graph(), there)]
+    expected = [compared_values(there, feeds)]
+    actual = [
+        relative_noise(plan, [value], expected, exact_weights=False)
+        for plan, value in zip(plans, (sample(shape, 3), feeds), strict=True)
     ]
-    assert found[0] == found[1] > 0
+    assert actual[0] == actual[1] > 0
 
 
 @pytest.mark.parametrize("shape", OTHERS)
@@ -170,28 +170,28 @@ def test_sensitivities_at_another_shape_are_those_of_the_same_plan_there(
     shape: tuple[int, ...],
 ) -> None:
     def sensitivities(graph: Graph, feeds: dict[str, Array]) -> dict[str, float]:
-        plan = make_plan(graph, seen(), PLAIN)
-        found = rounding_sensitivities(plan, int16_candidates(plan), [feeds])
-        return {root.name: harm for root, harm in found.items()}
+        plan = make_plan(graph, shared_profile(), PLAIN)
+        actual = rounding_sensitivities(plan, int16_candidates(plan), [feeds])
+        return {root.name: harm for root, harm in actual.items()}
 
     there = family().at({"x": shape})
     assert sensitivities(main_graph(), sample(shape)) == sensitivities(there, {"x": image(shape)})
 
 
 def quantized(data: list[Any] | None) -> QuantizedGraph:
-    return quantize_for_all_shapes(main_graph(), seen(), PLAIN, data, progress=False)
+    return quantize_for_all_shapes(main_graph(), shared_profile(), PLAIN, data, progress=False)
 
 
-def noise_of(made: QuantizedGraph) -> float:
+def noise_of(built: QuantizedGraph) -> float:
     """On samples of several shapes that were not seen before."""
     total = np.zeros(2)
     for shape in (MAIN, *OTHERS):
         graph = family().at({"x": shape})
         for seed in range(20, 26):
             feeds = {"x": image(shape, seed)}
-            int8 = made.decisions.apply(graph)
-            for right, found in zip(interpret(graph, feeds), interpret(int8, feeds), strict=True):
-                total += np.square(found - right).sum(), np.square(right).sum()
+            int8 = built.decisions.apply(graph)
+            for right, value in zip(interpret(graph, feeds), interpret(int8, feeds), strict=True):
+                total += np.square(value - right).sum(), np.square(right).sum()
     return float(total[0] / total[1])
 
 
@@ -244,19 +244,19 @@ def test_a_sample_that_is_too_large_leaves_room_for_smaller_ones(
 def test_weights_are_in_memory_once() -> None:
     data: list[Any] = deciding([image(shape, 1) for shape in (MAIN, *OTHERS)])[1]
     known = {id(n) for n in main_graph().nodes if isinstance(n, Constant)}
-    found = [n for feeds in data[1:] for n in feeds.graph.nodes if isinstance(n, Constant)]
-    layers = [n for n in found if n.type.dtype.is_float]
+    actual = [n for feeds in data[1:] for n in feeds.graph.nodes if isinstance(n, Constant)]
+    layers = [n for n in actual if n.type.dtype.is_float]
     assert layers
     assert {id(n) for n in layers} <= known
     candidate = quantized(data).candidate
     known = {id(n) for n in candidate.graph.nodes if isinstance(n, Constant)}
-    found = [
+    actual = [
         n
         for feeds in candidate.on(data)[1:]
         for n in graph_for(feeds, main_graph()).nodes
         if isinstance(n, Constant)
     ]
-    assert {id(n) for n in found if n.type.dtype.is_float} <= known
+    assert {id(n) for n in actual if n.type.dtype.is_float} <= known
 
 
 def strided(size: int) -> Graph:
@@ -280,9 +280,9 @@ def test_samples_whose_levels_are_framed_otherwise_take_no_part() -> None:
     assert are_alike(main, same)
     assert are_alike(main, even)
     known = profile(main, samples[:4], progress=False)
-    found = quantize_for_all_shapes(main, known, PLAIN, samples, progress=False)
-    assert found.candidate.grids
-    assert found.candidate.fitting(samples)[0] == samples[:6]
+    quantized = quantize_for_all_shapes(main, known, PLAIN, samples, progress=False)
+    assert quantized.candidate.grids
+    assert quantized.candidate.fitting(samples)[0] == samples[:6]
 
 
 def gated(length: int) -> Graph:
@@ -305,7 +305,10 @@ def test_a_gate_is_one_where_its_operand_has_one_value_for_each_channel() -> Non
 def test_two_plans_are_compared_on_the_samples_that_fit_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plans = [make_plan(main_graph(), seen(), replace(PLAIN, preset=preset)) for preset in PRESETS]
+    plans = [
+        make_plan(main_graph(), shared_profile(), replace(PLAIN, preset=preset))
+        for preset in PRESETS
+    ]
     missing = iter(OTHERS)
     judged_on: list[list[list[tuple[int, ...]]]] = []
 
@@ -313,15 +316,15 @@ def test_two_plans_are_compared_on_the_samples_that_fit_both(
         shape = next(missing)
         return [feeds["x"].shape != shape for feeds in samples]
 
-    def noise(graph: Graph, found: list[list[Array]], wanted: list[list[Array]]) -> float:
-        judged_on.append([[value.shape for value in values] for values in found])
-        return noise_to_signal(graph, found, wanted)
+    def noise(graph: Graph, actual: list[list[Array]], expected: list[list[Array]]) -> float:
+        judged_on.append([[value.shape for value in values] for values in actual])
+        return noise_to_signal(graph, actual, expected)
 
     monkeypatch.setattr(quantizer, "fit", fits)
     monkeypatch.setattr(quantizer, "noise_to_signal", noise)
     data = [sample(shape, k) for shape in (MAIN, *OTHERS) for k in (1, 2)]
     ready, config = (
-        prepare(main_graph(), seen(), PLAIN, ()),
+        prepare(main_graph(), shared_profile(), PLAIN, ()),
         replace(PLAIN, int16_activations="auto"),
     )
     both = quantizer.Quantizer(ready, config, data, progress=False)

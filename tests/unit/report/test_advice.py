@@ -37,8 +37,8 @@ def layer(name: str, alone: float | None, use: CodeUse | None = WELL) -> LayerAc
 
 
 def remedies(use: CodeUse, outside: float = 0.0) -> tuple[Remedy, ...]:
-    (found,) = advice([layer("a", 20.0, use)], (), {"a": outside})
-    return found.remedies
+    (actual,) = advice([layer("a", 20.0, use)], (), {"a": outside})
+    return actual.remedies
 
 
 def test_outliers_are_clipped_first() -> None:
@@ -59,13 +59,13 @@ def test_int16_is_no_advice_for_int16() -> None:
 
 
 def test_few_codes_are_named() -> None:
-    (found,) = advice([layer("a", 20.0, replace(WELL, used=9))])
-    assert "9 of 256" in found.finding
+    (actual,) = advice([layer("a", 20.0, replace(WELL, used=9))])
+    assert "9 of 256" in actual.finding
 
 
 def test_good_layers_get_no_advice() -> None:
-    found = advice([layer("a", GOOD_DB), layer("b", math.inf), layer("c", GOOD_DB - 1)])
-    assert [each.layer for each in found] == ["c"]
+    lines = advice([layer("a", GOOD_DB), layer("b", math.inf), layer("c", GOOD_DB - 1)])
+    assert [each.layer for each in lines] == ["c"]
     assert advice([layer("a", GOOD_DB)]) == []
 
 
@@ -76,24 +76,24 @@ def test_without_sensitivity_the_local_error_counts(local: float, count: int) ->
 
 def test_the_worst_layers_come_first_and_few() -> None:
     layers = [layer(str(i), 10 + i / 2) for i in range(20)]
-    assert [found.layer for found in advice(layers)] == [str(i) for i in range(SHOWN)]
+    assert [value.layer for value in advice(layers)] == [str(i) for i in range(SHOWN)]
 
 
 def test_layers_that_add_little_get_no_advice() -> None:
-    found = advice([layer("a", 20.0), layer("b", 19.9 + NEAR_DB), layer("c", 20.0 + NEAR_DB)])
-    assert [each.layer for each in found] == ["a", "b"]
+    lines = advice([layer("a", 20.0), layer("b", 19.9 + NEAR_DB), layer("c", 20.0 + NEAR_DB)])
+    assert [each.layer for each in lines] == ["a", "b"]
 
 
 def test_noise_powers_add() -> None:
     """Two equal errors: without one of them half of the noise is left, 3 dB less."""
-    found = advice([layer("a", 20.0), layer("b", 20.0)])
-    assert "about +3.0 dB" in found[0].remedies[0].text
+    lines = advice([layer("a", 20.0), layer("b", 20.0)])
+    assert "about +3.0 dB" in lines[0].remedies[0].text
 
 
 def test_the_cost_is_a_share_of_the_time_of_all_layers() -> None:
     speeds = [LayerSpeed("a", "Conv", "int8", 1.5, 1.0), LayerSpeed("b", "Conv", "int8", 9.0, 4.0)]
-    (found,) = advice([layer("a", 20.0)], speeds)
-    assert "for +10.0% time" in found.remedies[0].text
+    (actual,) = advice([layer("a", 20.0)], speeds)
+    assert "for +10.0% time" in actual.remedies[0].text
 
 
 @pytest.mark.parametrize("flag", [CLIP, WIDEN])
@@ -117,8 +117,8 @@ def test_flags_have_no_characters_that_a_terminal_obeys() -> None:
 
 
 def test_a_layer_that_moves_values_is_not_kept_in_float() -> None:
-    (found,) = advice([replace(layer("a", 20.0), op="Transpose", moves=True)])
-    assert [remedy.flag for remedy in found.remedies] == ["--int16-activations a"]
+    (actual,) = advice([replace(layer("a", 20.0), op="Transpose", moves=True)])
+    assert [remedy.flag for remedy in actual.remedies] == ["--int16-activations a"]
 
 
 def diagnosis(flags: list[str]) -> qg.Diagnosis:
@@ -137,13 +137,13 @@ def diagnosis(flags: list[str]) -> qg.Diagnosis:
 def test_the_first_remedy_of_each_layer_mends(flags: list[str]) -> None:
     """The SQNR of the worst output rises."""
     before = diagnosis(flags)
-    found = data_of(before.to_html())
-    assert isinstance(found, dict)
-    assert found["advice"]
-    for entry in found["advice"]:
+    actual = data_of(before.to_html())
+    assert isinstance(actual, dict)
+    assert actual["advice"]
+    for entry in actual["advice"]:
         after = diagnosis([*flags, *shlex.split(entry["remedies"][0]["flag"])])
         assert worst_db(after) > worst_db(before), entry
 
 
-def worst_db(found: qg.Diagnosis) -> float:
-    return min(output.sqnr_db for output in found.outputs)
+def worst_db(actual: qg.Diagnosis) -> float:
+    return min(output.sqnr_db for output in actual.outputs)

@@ -27,7 +27,7 @@ LARGE = np.float32([50.0])
 
 
 @pytest.fixture(scope="module")
-def found() -> qg.Diagnosis:
+def diagnosis() -> qg.Diagnosis:
     config = qg.QuantizationConfig(ignored_scope=["scores"])
     return qg.diagnose(qg.import_model(small_model()), small_samples(), config, samples=3)
 
@@ -81,11 +81,11 @@ def test_consequences_are_those_of_running_with_the_value() -> None:
     interpret(graph, {"x": one}, [exact.__setitem__])
     outputs = [node for _, node in graph.outputs]
     changed = consequences(graph, exact, graph.inputs[0], other, outputs)
-    for found, wanted in zip(changed, interpret(graph, {"x": other}), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for value, expected in zip(changed, interpret(graph, {"x": other}), strict=True):
+        np.testing.assert_array_equal(value, expected)
 
 
-def test_outputs_are_those_of_the_int8_graph(found: qg.Diagnosis) -> None:
+def test_outputs_are_those_of_the_int8_graph(diagnosis: qg.Diagnosis) -> None:
     graph = open_float_graph(small_model())
     profile, config = (
         qg.profile(graph, small_samples()),
@@ -94,46 +94,46 @@ def test_outputs_are_those_of_the_int8_graph(found: qg.Diagnosis) -> None:
     int8 = qg.quantize(graph, profile, config, small_samples())
     runs = [(interpret(graph, {"x": x})[1], interpret(int8, {"x": x})[1]) for x in small_samples()]
     exact, values = (np.stack(part) for part in zip(*runs[:3], strict=True))
-    assert found.outputs[1].sqnr_db == pytest.approx(sqnr_db(exact, values), abs=0.01)
+    assert diagnosis.outputs[1].sqnr_db == pytest.approx(sqnr_db(exact, values), abs=0.01)
 
 
-def test_float_layers_say_why(found: qg.Diagnosis) -> None:
-    scores = next(n for n in found.layers if n.name == "scores")
+def test_float_layers_say_why(diagnosis: qg.Diagnosis) -> None:
+    scores = next(n for n in diagnosis.layers if n.name == "scores")
     assert scores.codes is None
-    assert "ignored_scope" in str(found)
+    assert "ignored_scope" in str(diagnosis)
 
 
 def test_layers_that_store_int8_have_code_figures() -> None:
-    found = qg.diagnose(qg.import_model(small_model()), small_samples(), samples=3)
-    conv = next(n for n in found.layers if n.op == "Conv")
+    diagnosis = qg.diagnose(qg.import_model(small_model()), small_samples(), samples=3)
+    conv = next(n for n in diagnosis.layers if n.op == "Conv")
     assert conv.codes is not None
     assert conv.codes.seen == pytest.approx(1, abs=0.01)
     assert 64 < conv.codes.used <= 256
 
 
-def test_json_has_every_layer(found: qg.Diagnosis) -> None:
-    data = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert tuple(LayerAccuracy.from_json(n) for n in data["layers"]) == found.layers
+def test_json_has_every_layer(diagnosis: qg.Diagnosis) -> None:
+    data = json.loads(json.dumps(diagnosis.to_json(), allow_nan=False))
+    assert tuple(LayerAccuracy.from_json(n) for n in data["layers"]) == diagnosis.layers
 
 
-def test_html_escapes_names(found: qg.Diagnosis) -> None:
+def test_html_escapes_names(diagnosis: qg.Diagnosis) -> None:
     use = CodeUse(-1.0, 1.0, 256, 3, 0.0)
     nasty = replace(layer("</script><p>", 3.0), codes=use)
-    page = replace(found, layers=(nasty,)).to_html()
-    assert page.count("</script>") == found.to_html().count("</script>")
+    page = replace(diagnosis, layers=(nasty,)).to_html()
+    assert page.count("</script>") == diagnosis.to_html().count("</script>")
     assert "\\u003cp\\u003e" in page
 
 
-def test_the_table_of_layers_has_what_each_alone_does(found: qg.Diagnosis) -> None:
-    (table,) = (t for t in found.tables() if t.title.startswith("Layers"))
+def test_the_table_of_layers_has_what_each_alone_does(diagnosis: qg.Diagnosis) -> None:
+    (table,) = (t for t in diagnosis.tables() if t.title.startswith("Layers"))
     assert table.columns[3] == "alone dB"
     assert all(row[3] for row in table.rows if row[2] == "int8")
 
 
-def test_times_are_shown_if_they_were_measured(found: qg.Diagnosis) -> None:
-    timed = replace(found, speeds=(LayerSpeed("scores", "Gemm", "float", 1.0, 2.0),))
+def test_times_are_shown_if_they_were_measured(diagnosis: qg.Diagnosis) -> None:
+    timed = replace(diagnosis, speeds=(LayerSpeed("scores", "Gemm", "float", 1.0, 2.0),))
     assert "Speed of layers" in str(timed)
-    assert "Speed of layers" not in str(found)
+    assert "Speed of layers" not in str(diagnosis)
 
 
 def test_a_profile_is_no_sample() -> None:

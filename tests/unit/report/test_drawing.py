@@ -39,12 +39,12 @@ def test_edges_go_to_later_nodes() -> None:
 def test_precision_is_that_of_the_result() -> None:
     graph = qg.import_model(small_model())
     int8 = qg.quantize(graph, qg.profile(graph, small_samples(), progress=False))
-    found = {node.precision for node in DrawnGraph.of(int8).nodes}
-    assert found == {"int8", "float"}
+    actual = {node.precision for node in DrawnGraph.of(int8).nodes}
+    assert actual == {"int8", "float"}
 
 
 @pytest.mark.parametrize(
-    ("names", "wanted"),
+    ("names", "expected"),
     [
         (["/a/b/x", "/a/b/y", "/a/z", "/c/x"], [("a", "b"), ("a", "b"), ("a",), ()]),
         (["a.b.x", "a.b.y", "c.x", "c.y"], [("a",), ("a",), ("c",), ("c",)]),
@@ -56,9 +56,9 @@ def test_precision_is_that_of_the_result() -> None:
     ids=["nested", "alone-in-its-block", "underscores", "numbers", "common-to-all", "empty"],
 )
 def test_blocks_are_the_parts_that_some_names_share(
-    names: list[str], wanted: list[tuple[str, ...]]
+    names: list[str], expected: list[tuple[str, ...]]
 ) -> None:
-    assert blocks(names) == wanted
+    assert blocks(names) == expected
 
 
 def test_a_graph_draws_itself_in_a_notebook() -> None:

@@ -15,17 +15,17 @@ from tests.support.small_network import small_model, small_samples
 @pytest.mark.parametrize("count", [1, 2, 100, 10_000])
 def test_bars_hold_every_value(count: int) -> None:
     values = np.random.default_rng(count).standard_normal(count).astype(np.float32)
-    found = histogram_bars(Histogram.of(values))
-    assert sum(found["counts"]) == count
-    assert len(found["counts"]) <= BARS
-    assert found["low"] <= values.min() <= values.max() <= found["high"]
+    actual = histogram_bars(Histogram.of(values))
+    assert sum(actual["counts"]) == count
+    assert len(actual["counts"]) <= BARS
+    assert actual["low"] <= values.min() <= values.max() <= actual["high"]
 
 
 def test_a_bar_has_the_values_between_its_borders() -> None:
     values = np.linspace(-3, 5, 4000, dtype=np.float32)
-    found = histogram_bars(Histogram.of(values))
-    borders = np.linspace(found["low"], found["high"], len(found["counts"]) + 1)
-    np.testing.assert_array_equal(found["counts"], np.histogram(values, borders)[0])
+    actual = histogram_bars(Histogram.of(values))
+    borders = np.linspace(actual["low"], actual["high"], len(actual["counts"]) + 1)
+    np.testing.assert_array_equal(actual["counts"], np.histogram(values, borders)[0])
 
 
 def test_the_stored_range_is_drawn() -> None:

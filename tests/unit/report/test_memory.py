@@ -19,17 +19,17 @@ TWO = MemoryMap((ArenaBlock("wide", 0, 800, 0, 2), ArenaBlock("tall", 800, 200, 
 
 def planned(name: str) -> MemoryMap:
     """The map of an embedded network's float program."""
-    made = plan_program(qg.import_model(network(name).path, network(name).shapes), None)
-    return MemoryMap.of(made.program, made.plan)
+    built = plan_program(qg.import_model(network(name).path, network(name).shapes), None)
+    return MemoryMap.of(built.program, built.plan)
 
 
 @pytest.mark.parametrize("name", ["mnist", "ppocr_cls"])
 def test_values_share_no_byte(name: str) -> None:
-    found = planned(name)
-    blocks = found.blocks
-    assert max(b.offset + b.nbytes for b in blocks) == found.nbytes
+    planned_program = planned(name)
+    blocks = planned_program.blocks
+    assert max(b.offset + b.nbytes for b in blocks) == planned_program.nbytes
     for at, a in enumerate(blocks):
-        assert 0 <= a.begin <= a.end < found.kernels
+        assert 0 <= a.begin <= a.end < planned_program.kernels
         for b in blocks[at + 1 :]:
             together = max(a.begin, b.begin) <= min(a.end, b.end)
             assert (
@@ -38,9 +38,9 @@ def test_values_share_no_byte(name: str) -> None:
 
 
 def test_letters_are_where_values_are() -> None:
-    high, *rest = grid(TWO, 4)
+    high, *remaining = grid(TWO, 4)
     assert high == FREE + FREE + "BB"
-    assert rest[-1] == "AAA" + FREE
+    assert remaining[-1] == "AAA" + FREE
     assert len([*grid(TWO, 4)]) == ROWS
 
 

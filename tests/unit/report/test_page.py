@@ -18,7 +18,7 @@ from tests.unit.report.test_webpage import data_of
 
 
 @pytest.fixture(scope="module")
-def found() -> qg.Diagnosis:
+def diagnosis() -> qg.Diagnosis:
     graph = qg.import_model(small_model())
     return qg.diagnose(graph, small_samples(), samples=2, measure_speed=True, progress=False)
 
@@ -36,43 +36,43 @@ def sections(text: str) -> dict[str, Any]:
     return data
 
 
-def test_the_page_of_a_diagnosis_has_every_section(found: qg.Diagnosis) -> None:
-    data = sections(found.to_html())
+def test_the_page_of_a_diagnosis_has_every_section(diagnosis: qg.Diagnosis) -> None:
+    data = sections(diagnosis.to_html())
     names = {node["name"] for node in data["graph"]["nodes"]}
     assert {"x", "features", "scores"} <= names
-    assert [row["name"] for row in data["layers"]] == [layer.name for layer in found.layers]
+    assert [row["name"] for row in data["layers"]] == [layer.name for layer in diagnosis.layers]
     assert data["timeline"]["events"] and data["outputs"]["rows"] and data["advice"]
     assert dict(data["facts"]).keys() >= {"date", "quantglow", "preset", "effort", "samples"}
 
 
-def test_columns_are_declared_beside_the_rows(found: qg.Diagnosis) -> None:
-    data = sections(found.to_html())
+def test_columns_are_declared_beside_the_rows(diagnosis: qg.Diagnosis) -> None:
+    data = sections(diagnosis.to_html())
     assert [column["key"] for column in data["columns"]] == list(data["layers"][0])
     titles = {column["title"] for column in data["columns"]}
-    (table,) = (table for table in found.tables() if table.title.startswith("Layers"))
+    (table,) = (table for table in diagnosis.tables() if table.title.startswith("Layers"))
     assert set(table.columns) <= titles
     assert len(data["outputs"]["columns"]) == len(data["outputs"]["rows"][0])
 
 
-def test_layers_have_their_time(found: qg.Diagnosis) -> None:
-    times = {row["name"]: row["ms"] for row in sections(found.to_html())["layers"]}
+def test_layers_have_their_time(diagnosis: qg.Diagnosis) -> None:
+    times = {row["name"]: row["ms"] for row in sections(diagnosis.to_html())["layers"]}
     assert sum(times.values()) == pytest.approx(
-        sum(s.float_ms if s.precision == "float" else s.int8_ms for s in found.speeds)
+        sum(s.float_ms if s.precision == "float" else s.int8_ms for s in diagnosis.speeds)
     )
     assert max(times.values()) > 0
 
 
-def test_the_stored_range_is_that_of_the_type(found: qg.Diagnosis) -> None:
-    assert found.graph is not None
-    histogram = sections(found.to_html())["histograms"]["features"]
-    params = found.graph.by_name("features").type.params
+def test_the_stored_range_is_that_of_the_type(diagnosis: qg.Diagnosis) -> None:
+    assert diagnosis.graph is not None
+    histogram = sections(diagnosis.to_html())["histograms"]["features"]
+    params = diagnosis.graph.by_name("features").type.params
     low, high = ((code - params.zero_point) * params.scale for code in (-128, 127))
     assert histogram["range"] == pytest.approx([low, high])
 
 
-def test_conversions_give_the_range_of_their_value(found: qg.Diagnosis) -> None:
-    assert found.graph is not None
-    assert "x" in quantized_ranges(found.graph)
+def test_conversions_give_the_range_of_their_value(diagnosis: qg.Diagnosis) -> None:
+    assert diagnosis.graph is not None
+    assert "x" in quantized_ranges(diagnosis.graph)
 
 
 def test_the_page_of_a_compiled_model_has_its_graph(compiled: qg.CompiledModel) -> None:
@@ -111,16 +111,16 @@ def test_the_trace_of_a_run_is_shown(compiled: qg.CompiledModel, tmp_path: Any) 
 
 
 def test_reports_are_saved_without_graph_and_source(
-    compiled: qg.CompiledModel, found: qg.Diagnosis
+    compiled: qg.CompiledModel, diagnosis: qg.Diagnosis
 ) -> None:
-    for data in (compiled.report.to_json(), found.to_json()):
+    for data in (compiled.report.to_json(), diagnosis.to_json()):
         assert not {"graph", "source"} & data.keys()
         json.dumps(data, allow_nan=False)
 
 
-def test_no_sample_is_on_the_page(found: qg.Diagnosis) -> None:
+def test_no_sample_is_on_the_page(diagnosis: qg.Diagnosis) -> None:
     """Histograms have the smallest and the largest value, no others."""
-    text = found.to_html()
+    text = diagnosis.to_html()
     for sample in small_samples():
         inner = np.sort(sample, axis=None)[1:-1]
         assert not [value for value in inner.tolist() if f"{value:.7g}" in text]

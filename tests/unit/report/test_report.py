@@ -71,8 +71,8 @@ def test_outputs_are_compared_with_onnxruntime(compiled: Any) -> None:
 def test_output_sqnr_is_that_of_the_model(compiled: Any) -> None:
     graph, samples = qg.import_model(small_model()), small_samples()
     exact = np.stack([interpret(graph, {"x": x})[1] for x in samples])
-    found = np.stack([compiled(x)[1] for x in samples])
-    assert compiled.report.outputs[1].sqnr_db == pytest.approx(sqnr_db(exact, found), abs=0.01)
+    actual = np.stack([compiled(x)[1] for x in samples])
+    assert compiled.report.outputs[1].sqnr_db == pytest.approx(sqnr_db(exact, actual), abs=0.01)
 
 
 def test_class_like_outputs_alone_have_top1_agreement(compiled: Any) -> None:
@@ -85,9 +85,9 @@ def test_an_output_may_be_one_number_without_axes() -> None:
     model.graph.node.append(helper.make_node("ReduceMean", ["scores"], ["mean"], keepdims=0))
     model.graph.output.append(helper.make_tensor_value_info("mean", TensorProto.FLOAT, []))
     compiled = qg.quantize_and_compile(model, small_samples(), num_threads=1, progress=False)
-    found = {output.name: output for output in compiled.report.outputs}["mean"]
-    assert found.sqnr_db > 20
-    assert found.top1_agreement is None
+    actual = {output.name: output for output in compiled.report.outputs}["mean"]
+    assert actual.sqnr_db > 20
+    assert actual.top1_agreement is None
     assert "mean" in str(qg.diagnose(model, small_samples(), progress=False))
 
 

@@ -129,34 +129,34 @@ def test_figures_are_kept_in_json() -> None:
 
 def test_reports_of_former_versions_have_no_such_figures() -> None:
     data = report(45).to_json()
-    found = Report.from_json({k: v for k, v in data.items() if k not in ("weights", "latency")})
-    assert (found.weights, found.latency) == (None, None)
-    assert "Speed: not measured." in str(found)
+    actual = Report.from_json({k: v for k, v in data.items() if k not in ("weights", "latency")})
+    assert (actual.weights, actual.latency) == (None, None)
+    assert "Speed: not measured." in str(actual)
 
 
 def test_the_latency_is_measured_if_asked() -> None:
-    made = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
-    latency = made.report.latency
+    compiled = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
+    latency = compiled.report.latency
     assert latency.seconds > 0 and latency.float_seconds > 0 and latency.num_threads == 1
 
 
 def test_the_latency_is_not_measured_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(peers, "call_isolated")
-    made = qg.quantize_and_compile(small_model(), small_samples(), **FAST)
-    assert made.report.latency is None
+    compiled = qg.quantize_and_compile(small_model(), small_samples(), **FAST)
+    assert compiled.report.latency is None
 
 
 def test_a_runtime_that_crashes_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peers.PLACES, "onnxruntime", "tests.unit.isolated_calls:crash")
-    made = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
-    assert made.report.latency.float_seconds is None
-    assert "SIGSEGV" in made.report.latency.reason
+    compiled = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
+    assert compiled.report.latency.float_seconds is None
+    assert "SIGSEGV" in compiled.report.latency.reason
 
 
 def test_without_samples_there_is_a_note() -> None:
     profile = qg.profile(small_model(), small_samples())
-    made = qg.quantize_and_compile(small_model(), profile, measure_latency=True, **FAST)
-    assert "the latency was not measured: there are no samples" in made.report.notes
+    compiled = qg.quantize_and_compile(small_model(), profile, measure_latency=True, **FAST)
+    assert "the latency was not measured: there are no samples" in compiled.report.notes
 
 
 def test_a_measurement_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,29 +164,29 @@ def test_a_measurement_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError("no space left")
 
     monkeypatch.setattr("quantglow.api.pipeline.compilation.latency_beside_float", full)
-    made = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
-    assert "the latency was not measured: no space left" in made.report.notes
+    compiled = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
+    assert "the latency was not measured: no space left" in compiled.report.notes
 
 
 def test_the_sizes_are_those_of_the_constants() -> None:
     """Members of a file are deflated where that pays."""
-    made = qg.quantize_and_compile(small_model(), small_samples(), **FAST)
-    after = sum(n.value.nbytes for n in made.graph.nodes if isinstance(n, Constant))
-    assert 0.7 * after < made.report.weights.quantized_nbytes <= after
-    assert made.report.weights.ratio > 2
+    compiled = qg.quantize_and_compile(small_model(), small_samples(), **FAST)
+    after = sum(n.value.nbytes for n in compiled.graph.nodes if isinstance(n, Constant))
+    assert 0.7 * after < compiled.report.weights.quantized_nbytes <= after
+    assert compiled.report.weights.ratio > 2
 
 
 def test_packed_weights_have_sizes() -> None:
     model = Path(__file__).parents[3] / "datasets" / "mnist_cnn.onnx"
-    made = qg.quantize_and_compile(model, None, weights="int4", progress=False, num_threads=1)
-    assert made.report.weights.ratio > 6
+    compiled = qg.quantize_and_compile(model, None, weights="int4", progress=False, num_threads=1)
+    assert compiled.report.weights.ratio > 6
 
 
 def test_the_figures_survive_saving(tmp_path: Path) -> None:
-    made = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
-    made.save(tmp_path / "m.qgm")
+    compiled = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
+    compiled.save(tmp_path / "m.qgm")
     again = qg.load(tmp_path / "m.qgm").report
-    assert (again.latency, again.weights) == (made.report.latency, made.report.weights)
+    assert (again.latency, again.weights) == (compiled.report.latency, compiled.report.weights)
 
 
 def test_a_bar_has_at_least_one_character() -> None:
@@ -204,7 +204,7 @@ def test_a_thread_at_work_makes_the_machine_busy() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    found = busy_processors()
+    actual = busy_processors()
     end.set()
     thread.join()
-    assert found is None or found > 0.3
+    assert actual is None or actual > 0.3

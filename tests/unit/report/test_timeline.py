@@ -16,9 +16,9 @@ NAMED = {"ph": "M", "tid": 7, "name": "thread_name", "args": {"name": "worker"}}
 
 
 def test_events_have_the_position_of_their_thread() -> None:
-    found = timeline({"traceEvents": [NAMED, EVENT, {**EVENT, "tid": 3}]})
-    assert found["threads"] == ["worker", "thread 3"]
-    assert found["events"] == [(0, "conv", "kernel", 2.0, 3.0), (1, "conv", "kernel", 2.0, 3.0)]
+    actual = timeline({"traceEvents": [NAMED, EVENT, {**EVENT, "tid": 3}]})
+    assert actual["threads"] == ["worker", "thread 3"]
+    assert actual["events"] == [(0, "conv", "kernel", 2.0, 3.0), (1, "conv", "kernel", 2.0, 3.0)]
 
 
 def test_long_traces_are_cut() -> None:
@@ -55,5 +55,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_trace_that_is_written_can_be_read(tmp_path: Path) -> None:
     path, trace = tmp_path / "trace.json", {"traceEvents": [NAMED, EVENT]}
     path.write_text(json.dumps(trace))
-    found: Any = trace_in(path)
-    assert found == trace
+    actual: Any = trace_in(path)
+    assert actual == trace

@@ -30,8 +30,8 @@ NASTY = (
 
 def data_of(text: str) -> object:
     """The data that the scripts of a page read."""
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
-    return json.loads(found)
+    (actual,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    return json.loads(actual)
 
 
 @pytest.mark.parametrize("name", NASTY)
@@ -61,10 +61,10 @@ def test_a_page_loads_nothing() -> None:
 
 
 def test_a_page_has_the_licence_of_its_library() -> None:
-    licence = read_asset(VENDOR / "dagre.LICENSE")
-    assert "Permission is hereby granted" in licence
-    assert licence in page("model", {"graph": {}})
-    assert licence not in page("model", {})
+    license_text = read_asset(VENDOR / "dagre.LICENSE")
+    assert "Permission is hereby granted" in license_text
+    assert license_text in page("model", {"graph": {}})
+    assert license_text not in page("model", {})
 
 
 def test_every_script_is_in_the_page() -> None:

@@ -67,8 +67,8 @@ def int8_images() -> Graph:
 def cut(graph: Graph, pieces: int, threads: int) -> BatchedExecutable:
     part = split_batch(graph, pieces)
     assert part is not None
-    made = plan_program(part, resolve("native"))
-    piece = compile_program(made.program, made.plan, resolve("native"), threads)
+    planned = plan_program(part, resolve("native"))
+    piece = compile_program(planned.program, planned.plan, resolve("native"), threads)
     inputs = tuple(node.type for node in graph.inputs)
     return BatchedExecutable(piece, pieces, inputs, tuple(node.type for _, node in graph.outputs))
 
@@ -80,8 +80,8 @@ def test_pieces_give_the_same_integers(pieces: int, threads: int) -> None:
     executable = cut(graph, pieces, threads)
     for seed in range(20):
         feeds = feeds_of(graph, seed)
-        found = executable.run(feeds)
-        for got, want in zip(found, interpret(graph, feeds), strict=True):
+        results = executable.run(feeds)
+        for got, want in zip(results, interpret(graph, feeds), strict=True):
             np.testing.assert_array_equal(got, want)
 
 
@@ -98,8 +98,8 @@ def test_a_tiny_batch_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_pieces_than_a_word_has_bits() -> None:
     graph = images(batch=150, size=3)
     feeds = feeds_of(graph)
-    found = cut(graph, 150, 3).run(feeds)
-    for got, want in zip(found, interpret(graph, feeds), strict=True):
+    actual = cut(graph, 150, 3).run(feeds)
+    for got, want in zip(actual, interpret(graph, feeds), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
@@ -128,8 +128,8 @@ def test_pieces_that_do_not_make_up_the_batch_are_refused(
     late = Input(name="late", tensor=f32(BATCH // 2, 4))
     product = ops.Gemm(name="g", x=x, w=constant(8, 4))
     target = resolve("native")
-    made = plan_program(Graph((x, late), (("y", ops.Add(name="y", x=product, y=late)),)), target)
-    piece = compile_program(made.program, made.plan, target)
+    planned = plan_program(Graph((x, late), (("y", ops.Add(name="y", x=product, y=late)),)), target)
+    piece = compile_program(planned.program, planned.plan, target)
     with pytest.raises(qg.BackendError, match=r"2 pieces of .* do not make up"):
         BatchedExecutable(piece, 2, inputs, outputs)
 
@@ -146,8 +146,8 @@ def test_outputs_that_are_no_samples_stay_inside_their_arrays(batch: int, thread
         graph = Graph((x,), (*named, named[0]))
         feeds = feeds_of(graph)
         with harsh():
-            found = qg.compile(graph, num_threads=threads).run(None, feeds)
-        for got, want in zip(found, interpret(graph, feeds), strict=True):
+            compiled = qg.compile(graph, num_threads=threads).run(None, feeds)
+        for got, want in zip(compiled, interpret(graph, feeds), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
@@ -156,7 +156,7 @@ def test_several_callers_do_not_disturb_each_other(threads: int) -> None:
     graph = int8_images()
     executable = cut(graph, 6, threads)
     feeds = [feeds_of(graph, seed) for seed in range(4)]
-    expected = [interpret(graph, own)[0] for own in feeds]
+    expected = [interpret(graph, item)[0] for item in feeds]
     wrong: list[int] = []
 
     def call(index: int) -> None:
@@ -195,8 +195,8 @@ def test_programs_for_all_shapes_compute_batches_in_pieces(threads: int) -> None
             is_in_pieces = isinstance(served.build.executable, BatchedExecutable)
             assert is_in_pieces == (shape[0] > 1)
             for _ in range(2):
-                found = compiled.run(None, feeds)
-                for got, want in zip(found, interpret(served.graph, feeds), strict=True):
+                results = compiled.run(None, feeds)
+                for got, want in zip(results, interpret(served.graph, feeds), strict=True):
                     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         assert all(programs.at({"x": image((n, 64, 9, 9))}).is_general for n in range(2, 9))
 

@@ -23,12 +23,12 @@ SIDES = st.integers(20, 60)
 def detectors(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The float detector with 1, 2 and 3 threads, the last one saved and loaded."""
     path = tmp_path_factory.mktemp("cascade") / "m.qgm"
-    made = [qg.compile(cascade(), num_threads=threads) for threads in (1, 2, 3)]
-    for compiled in made:
+    built = [qg.compile(cascade(), num_threads=threads) for threads in (1, 2, 3)]
+    for compiled in built:
         for side in (24, 33, 50):
             compiled(picture(side, 70 - side, side))
-    made[-1].save(path)
-    return [*made[:2], qg.load(path, num_threads=3)]
+    built[-1].save(path)
+    return [*built[:2], qg.load(path, num_threads=3)]
 
 
 @given(SIDES, SIDES, st.integers(0, 2))
@@ -36,8 +36,8 @@ def test_every_image_gives_what_onnxruntime_gives(
     detectors: Any, height: int, width: int, number: int
 ) -> None:
     x = picture(height, width, height)
-    found, wanted = detectors[number](x), by_onnxruntime(cascade(), {"x": x})
-    for one, other in zip(found, wanted, strict=True):
+    actual, expected = detectors[number](x), by_onnxruntime(cascade(), {"x": x})
+    for one, other in zip(actual, expected, strict=True):
         assert one.shape == other.shape
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
@@ -69,17 +69,17 @@ def test_the_second_stage_has_a_program_for_all_shapes(detectors: Any) -> None:
 
 def test_both_stages_are_int8_and_equal_with_all_threads(tmp_path: Path) -> None:
     samples = [picture(40 + seed, 44, seed) for seed in range(4)]
-    made: list[Any] = [
+    built: list[Any] = [
         qg.quantize_and_compile(
             cascade(), samples, num_threads=threads, verify=False, progress=False
         )
         for threads in (1, 2, 3)
     ]
-    assert made[0].staged.is_int8
-    made[0].save(tmp_path / "m.qgm")
-    made.append(qg.load(tmp_path / "m.qgm", num_threads=2))
+    assert built[0].staged.is_int8
+    built[0].save(tmp_path / "m.qgm")
+    built.append(qg.load(tmp_path / "m.qgm", num_threads=2))
     for side in (24, 41, 57):
-        results = [compiled(picture(side, 63, side)) for compiled in made]
+        results = [compiled(picture(side, 63, side)) for compiled in built]
         for other in results[1:]:
             for one, two in zip(results[0], other, strict=True):
                 np.testing.assert_array_equal(one, two)

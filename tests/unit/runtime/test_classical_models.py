@@ -166,19 +166,19 @@ each_model = pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 def check(compiled: Any, model: onnx.ModelProto, batch: int, tolerance: float) -> None:
     """Check declarations and results against onnxruntime's."""
     x = samples(batch, seed=batch)
-    for found, wanted in zip(
+    for value, expected in zip(
         compiled.run(None, {"x": x}), by_onnxruntime(model, {"x": x}), strict=True
     ):
-        if isinstance(wanted, list):
-            assert [entry.keys() for entry in found] == [entry.keys() for entry in wanted]
-            found, wanted = ([list(e.values()) for e in maps] for maps in (found, wanted))
-            np.testing.assert_allclose(found, wanted, atol=tolerance)
-        elif wanted.dtype == np.float32:
-            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-            np.testing.assert_allclose(found, wanted, atol=tolerance)
+        if isinstance(expected, list):
+            assert [entry.keys() for entry in value] == [entry.keys() for entry in expected]
+            value, expected = ([list(e.values()) for e in maps] for maps in (value, expected))
+            np.testing.assert_allclose(value, expected, atol=tolerance)
+        elif expected.dtype == np.float32:
+            assert (value.shape, value.dtype) == (expected.shape, expected.dtype)
+            np.testing.assert_allclose(value, expected, atol=tolerance)
         else:
-            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-            assert np.mean(found != wanted) <= tolerance
+            assert (value.shape, value.dtype) == (expected.shape, expected.dtype)
+            assert np.mean(value != expected) <= tolerance
 
 
 @each_model
@@ -232,9 +232,9 @@ FALLBACK = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_only_what_is_no_arithmetic_runs_in_onnxruntime(name: str) -> None:
-    found = qg.quantize_and_compile(MODELS[name], [samples(2)], verify=False).report.fallback
-    assert {node.op for node in found} == FALLBACK[name]
-    assert all(node.reason for node in found)
+    compiled = qg.quantize_and_compile(MODELS[name], [samples(2)], verify=False).report.fallback
+    assert {node.op for node in compiled} == FALLBACK[name]
+    assert all(node.reason for node in compiled)
 
 
 @pytest.mark.parametrize("name", ["network", "network-strings-map", "forest-between"])

@@ -24,17 +24,17 @@ def compiled() -> qg.CompiledModel:
 def test_float_outputs_are_those_of_onnxruntime() -> None:
     model, feeds = small_model(), {"x": small_samples()[0]}
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    for found, expected in zip(
+    for value, expected in zip(
         qg.compile(model).run(None, feeds), session.run(None, feeds), strict=True
     ):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["llvm", "reference"])
 def test_int8_outputs_are_those_of_the_interpreter(compiled: Any, backend: str) -> None:
     feeds = {"x": small_samples()[0]}
-    found = Compiler.of(backend=backend).compile(compiled.graph).executable.run(feeds)
-    for value, expected in zip(found, qg.interpret(compiled.graph, feeds), strict=True):
+    actual = Compiler.of(backend=backend).compile(compiled.graph).executable.run(feeds)
+    for value, expected in zip(actual, qg.interpret(compiled.graph, feeds), strict=True):
         np.testing.assert_array_equal(value, expected)
 
 
@@ -48,9 +48,9 @@ def test_inputs_and_outputs_are_described_as_in_onnxruntime(compiled: Any) -> No
 def test_outputs_come_in_the_order_asked_for(compiled: Any) -> None:
     feeds = {"x": small_samples()[0]}
     scores, features = compiled.run(None, feeds)
-    found = compiled.run(["features", "scores"], feeds)
-    assert found[0].tolist() == features.tolist()
-    assert found[1].tolist() == scores.tolist()
+    results = compiled.run(["features", "scores"], feeds)
+    assert results[0].tolist() == features.tolist()
+    assert results[1].tolist() == scores.tolist()
 
 
 def test_arrays_pass_by_position_and_by_name(compiled: Any) -> None:
@@ -105,8 +105,8 @@ def test_many_threads_get_their_own_results(compiled: Any) -> None:
     inputs = small_samples(32, seed=5)
     expected = [compiled(x)[0].tolist() for x in inputs]
     with ThreadPoolExecutor(8) as pool:
-        found = [outputs[0].tolist() for outputs in pool.map(compiled, inputs * 8)]
-    assert found == expected * 8
+        actual = [outputs[0].tolist() for outputs in pool.map(compiled, inputs * 8)]
+    assert actual == expected * 8
 
 
 def test_results_stay_when_the_model_runs_again(compiled: Any) -> None:

@@ -16,11 +16,11 @@ SAMPLES = [np.random.default_rng(n).random((1, 3, 6, 6), np.float32) for n in ra
 
 @pytest.fixture(scope="module")
 def compiled() -> qg.CompiledModel:
-    found = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         free_model(), SAMPLES, num_threads=1, effort="fast", progress=False
     )
-    assert isinstance(found, qg.CompiledModel)
-    return found
+    assert isinstance(compiled, qg.CompiledModel)
+    return compiled
 
 
 def test_models_and_queues_say_that_they_cannot_be_copied(compiled: qg.CompiledModel) -> None:

@@ -36,8 +36,8 @@ def cut_model(output: str, element: int, shape: list[int]) -> onnx.ModelProto:
     return model
 
 
-def same(found: Any, wanted: Any) -> bool:
-    return bool(np.array_equal(np.asarray(found), np.asarray(wanted)))
+def same(actual: Any, expected: Any) -> bool:
+    return bool(np.array_equal(np.asarray(actual), np.asarray(expected)))
 
 
 @pytest.mark.parametrize(
@@ -54,23 +54,23 @@ def test_an_output_that_no_node_makes_is_no_reason_to_run_all_in_onnxruntime(
     output: str, element: int, shape: list[int], tmp_path: Path
 ) -> None:
     model, feeds = cut_model(output, element, shape), {"x": floats(2, 3)}
-    wanted = by_onnxruntime(model, feeds)
-    made = [qg.compile(model), qg.quantize_and_compile(model, [feeds] * 2, progress=False)]
-    made[0].save(tmp_path / "m.qgm")
-    for compiled in (*made, qg.load(tmp_path / "m.qgm")):
+    expected = by_onnxruntime(model, feeds)
+    built = [qg.compile(model), qg.quantize_and_compile(model, [feeds] * 2, progress=False)]
+    built[0].save(tmp_path / "m.qgm")
+    for compiled in (*built, qg.load(tmp_path / "m.qgm")):
         assert isinstance(compiled, PartlyCompiledModel)
         assert [info.name for info in compiled.get_outputs()] == ["y", output, "positions"]
-        found = compiled.run(None, feeds)
-        assert all(same(one, other) for one, other in zip(found[1:], wanted[1:], strict=True))
+        results = compiled.run(None, feeds)
+        assert all(same(one, other) for one, other in zip(results[1:], expected[1:], strict=True))
 
 
 def test_an_input_of_strings_may_be_an_output() -> None:
     model = cut_model("name", TensorProto.STRING, [1])
     model.graph.input.append(helper.make_tensor_value_info("name", TensorProto.STRING, [1]))
     feeds = {"x": floats(2, 3), "name": np.array(["one"], object)}
-    wanted = by_onnxruntime(model, feeds)
-    found = qg.compile(model).run(None, feeds)
-    assert all(same(one, other) for one, other in zip(found, wanted, strict=True))
+    results = by_onnxruntime(model, feeds)
+    compiled = qg.compile(model).run(None, feeds)
+    assert all(same(one, other) for one, other in zip(compiled, results, strict=True))
 
 
 def test_an_empty_output_that_is_known_is_no_reason_either(tmp_path: Path) -> None:
@@ -82,13 +82,13 @@ def test_an_empty_output_that_is_known_is_no_reason_either(tmp_path: Path) -> No
     size = numpy_helper.from_array(np.array([15], np.int64), "size")
     model, feeds = model_of(nodes, {"x": floats(2, 3)}, ["y"], [size]), {"x": floats(2, 3)}
     model.graph.output.append(helper.make_tensor_value_info("none", TensorProto.INT64, [1, None]))
-    made = qg.compile(model)
-    made.save(tmp_path / "m.qgm")
-    for compiled in (made, qg.load(tmp_path / "m.qgm")):
+    built = qg.compile(model)
+    built.save(tmp_path / "m.qgm")
+    for compiled in (built, qg.load(tmp_path / "m.qgm")):
         assert isinstance(compiled, PartlyCompiledModel)
-        found = compiled.run(None, feeds)
-        assert all(map(same, found, by_onnxruntime(model, feeds)))
-        assert found[1].shape == (1, 0)
+        results = compiled.run(None, feeds)
+        assert all(map(same, results, by_onnxruntime(model, feeds)))
+        assert results[1].shape == (1, 0)
 
 
 def test_a_known_output_is_one_value_for_all_that_reads_it() -> None:
@@ -113,10 +113,12 @@ def test_a_known_output_is_one_value_for_all_that_reads_it() -> None:
     assert isinstance(compiled, PartlyCompiledModel)
     tail = onnx.load_from_string(compiled.tail).graph
     assert "scores" in {value.name for value in tail.input}
-    wanted = by_onnxruntime(model, {"x": floats(2, 3)})
-    found = compiled.run(None, {"x": floats(2, 3)})
-    assert list(found[2]) == list(wanted[2])
-    assert [[float(word) for word in row] for row in found[3]] == pytest.approx(found[1], rel=1e-5)
+    expected = by_onnxruntime(model, {"x": floats(2, 3)})
+    results = compiled.run(None, {"x": floats(2, 3)})
+    assert list(results[2]) == list(expected[2])
+    assert [[float(word) for word in row] for row in results[3]] == pytest.approx(
+        results[1], rel=1e-5
+    )
 
 
 def test_a_known_output_beside_an_empty_one_comes_from_the_tail() -> None:

@@ -34,9 +34,9 @@ def samples(kind: str, count: int = 12) -> list[Array]:
 
 
 def quantized(model: onnx.ModelProto, data: list[Array], **options: Any) -> qg.CompiledModel:
-    made = qg.quantize_and_compile(model, data, num_threads=1, progress=False, **options)
-    assert isinstance(made, qg.CompiledModel)
-    return made
+    compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False, **options)
+    assert isinstance(compiled, qg.CompiledModel)
+    return compiled
 
 
 def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -45,9 +45,9 @@ def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def assert_same(found: list[Array], wanted: list[Array]) -> None:
-    assert [a.dtype for a in found] == [a.dtype for a in wanted]
-    for a, b in zip(found, wanted, strict=True):
+def assert_same(actual: list[Array], expected: list[Array]) -> None:
+    assert [a.dtype for a in actual] == [a.dtype for a in expected]
+    for a, b in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -63,18 +63,18 @@ def test_types_are_those_of_the_model(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_are_those_of_the_float32_model_rounded(kind: str) -> None:
     x = samples(kind)[0]
-    found = qg.compile(network(kind), num_threads=1).run(None, {"x": x})
+    compiled = qg.compile(network(kind), num_threads=1).run(None, {"x": x})
     exact = qg.compile(small_model(), num_threads=1).run(None, {"x": x.astype(np.float32)})
-    for a, b in zip(found, exact, strict=True):
+    for a, b in zip(compiled, exact, strict=True):
         assert a.dtype == numpy_type(kind)
         np.testing.assert_allclose(a.astype(np.float32), b, atol=STEP[kind] * np.abs(b).max() * 4)
 
 
 def test_float16_is_as_exact_as_onnxruntime() -> None:
     x = samples("float16")[0]
-    found = qg.compile(network("float16")).run(None, {"x": x})
+    compiled = qg.compile(network("float16")).run(None, {"x": x})
     session = ort.InferenceSession(network("float16").SerializeToString())
-    for a, b in zip(found, session.run(None, {"x": x}), strict=True):
+    for a, b in zip(compiled, session.run(None, {"x": x}), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), rtol=2e-3, atol=1e-2)
 
@@ -96,16 +96,16 @@ def test_float64_where_float32_is_declared_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "kind"), covering(["float16", "float64", "bfloat16"], ["float32", *KINDS])
+    ("inputs", "kind"), covering(["float16", "float64", "bfloat16"], ["float32", *KINDS])
 )
-def test_calibration_samples_of_any_float_type_give_the_same_model(given: str, kind: str) -> None:
+def test_calibration_samples_of_any_float_type_give_the_same_model(inputs: str, kind: str) -> None:
     model = small_model() if kind == "float32" else network(kind)
     coarse = [x.astype(numpy_type("bfloat16")).astype(np.float32) for x in small_samples(12)]
     coarse = [np.clip(x.astype(np.float16).astype(np.float32), -8, 8) for x in coarse]
     feeds = {"x": coarse[0].astype(numpy_type(kind))}
-    wanted = quantized(model, coarse).run(None, feeds)
-    data = [x.astype(numpy_type(given)) for x in coarse]
-    assert_same(quantized(model, data).run(None, feeds), wanted)
+    quantized_model = quantized(model, coarse).run(None, feeds)
+    data = [x.astype(numpy_type(inputs)) for x in coarse]
+    assert_same(quantized(model, data).run(None, feeds), quantized_model)
 
 
 @pytest.mark.parametrize(
@@ -141,31 +141,31 @@ def test_a_run_refuses_values_that_float32_cannot_hold() -> None:
 
 @pytest.mark.parametrize(("free", "kind"), covering([False, True], KINDS))
 def test_saved_and_loaded(kind: str, free: bool, tmp_path: Path) -> None:
-    made = quantized(free_batch(network(kind)) if free else network(kind), samples(kind))
-    made.save(tmp_path / "model.qgm")
+    quantized_model = quantized(free_batch(network(kind)) if free else network(kind), samples(kind))
+    quantized_model.save(tmp_path / "model.qgm")
     again = qg.load(tmp_path / "model.qgm", num_threads=1)
-    assert again.get_inputs() == made.get_inputs()
-    assert again.get_outputs() == made.get_outputs()
-    assert again.report.notes == made.report.notes
+    assert again.get_inputs() == quantized_model.get_inputs()
+    assert again.get_outputs() == quantized_model.get_outputs()
+    assert again.report.notes == quantized_model.report.notes
     for count in (1, 3) if free else (1,):
         x = np.concatenate(samples(kind)[:count])
-        assert_same(again.run(None, {"x": x}), made.run(None, {"x": x}))
-    text = str(made.graph)
+        assert_same(again.run(None, {"x": x}), quantized_model.run(None, {"x": x}))
+    text = str(quantized_model.graph)
     assert f"declared 'x': {kind}\n" in text
 
 
 @pytest.mark.parametrize(("free", "kind"), covering([False, True], KINDS))
 def test_exported_models_declare_the_same_types(kind: str, free: bool, tmp_path: Path) -> None:
-    made = quantized(free_batch(network(kind)) if free else network(kind), samples(kind))
+    quantized_model = quantized(free_batch(network(kind)) if free else network(kind), samples(kind))
     target = tmp_path / "model.onnx"
-    made.export_onnx(target)
+    quantized_model.export_onnx(target)
     again = qg.compile(str(target), num_threads=1)
     x = samples(kind)[0]
-    assert again.get_inputs() == made.get_inputs()
-    assert_same(again.run(None, {"x": x}), made.run(None, {"x": x}))
+    assert again.get_inputs() == quantized_model.get_inputs()
+    assert_same(again.run(None, {"x": x}), quantized_model.run(None, {"x": x}))
     if kind != "bfloat16":  # onnxruntime takes no arrays of it
-        found = ort.InferenceSession(str(target)).run(None, {"x": x})
-        for a, b in zip(found, made.run(None, {"x": x}), strict=True):
+        session = ort.InferenceSession(str(target)).run(None, {"x": x})
+        for a, b in zip(session, quantized_model.run(None, {"x": x}), strict=True):
             assert a.dtype == b.dtype
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=np.abs(b).max() / 50)
 
@@ -180,23 +180,23 @@ def test_int8_is_what_the_interpreter_gives(kind: str, threads: int) -> None:
 
 
 def test_the_check_compares_with_onnxruntime_in_the_declared_types() -> None:
-    given = samples("float16")
-    made = quantized(network("float16"), given, validation_data=given)
-    assert made.report.compared_with == "onnxruntime (float)"
-    assert made.report.outputs[0].sqnr_db > 30
+    inputs = samples("float16")
+    quantized_model = quantized(network("float16"), inputs, validation_data=inputs)
+    assert quantized_model.report.compared_with == "onnxruntime (float)"
+    assert quantized_model.report.outputs[0].sqnr_db > 30
 
 
 def test_a_validation_function_gets_a_model_of_the_declared_types() -> None:
-    seen = []
+    observed = []
 
     def figure(model: qg.CompiledModel) -> float:
-        seen.append(model.run(None, {"x": samples("float16")[0]})[0].dtype)
+        observed.append(model.run(None, {"x": samples("float16")[0]})[0].dtype)
         return 1.0
 
     data = samples("float16")
     qg.quantize_and_compile(network("float16"), data, max_drop=0.1, validation_fn=figure)
     qg.quantize_and_compile(network("float16"), data, max_drop=0.5, progress=False)
-    assert set(seen) == {np.dtype("float16")}
+    assert set(observed) == {np.dtype("float16")}
 
 
 def mixed(kind: str, outer: int) -> onnx.ModelProto:
@@ -222,9 +222,9 @@ def test_types_inside_are_computed_in_float32(kind: str) -> None:
     compiled = qg.compile(model)
     assert f"computed in float32: {kind} inside" in compiled.report.notes
     x = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
-    found = compiled.run(None, {"x": x})[0]
-    wanted = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
-    np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-2)
+    results = compiled.run(None, {"x": x})[0]
+    session = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(results, session, rtol=1e-2, atol=1e-2)
 
 
 def detector(kind: str) -> onnx.ModelProto:
@@ -254,10 +254,10 @@ def detector(kind: str) -> onnx.ModelProto:
 def test_partly_compiled_models_keep_the_types(kind: str, tmp_path: Path) -> None:
     rng, model = np.random.default_rng(2), detector(kind)
     x = rng.standard_normal((4, 16)).astype(kind)
-    wanted = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    session = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     compiled = qg.compile(model)
     assert isinstance(compiled, qg.PartlyCompiledModel)
-    for a, b in zip(compiled.run(None, {"x": x}), wanted, strict=True):
+    for a, b in zip(compiled.run(None, {"x": x}), session, strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-2)
     int8 = qg.quantize_and_compile(model, [rng.standard_normal((4, 16)) for _ in range(8)])
@@ -269,9 +269,9 @@ def test_partly_compiled_models_keep_the_types(kind: str, tmp_path: Path) -> Non
 def test_cases_that_onnxruntime_runs_keep_the_types(kind: str) -> None:
     """A batch of nothing is not compiled."""
     compiled = qg.compile(free_batch(all_of(small_model(last_op="Gemm"), "float16")))
-    found = compiled.run(None, {"x": np.zeros((0, *SHAPE[1:]), np.float16)})
-    assert [a.dtype for a in found] == [np.float16] * 2
-    assert [len(a) for a in found] == [0, 0]
+    results = compiled.run(None, {"x": np.zeros((0, *SHAPE[1:]), np.float16)})
+    assert [a.dtype for a in results] == [np.float16] * 2
+    assert [len(a) for a in results] == [0, 0]
 
 
 @pytest.mark.parametrize("kind", ["float16", "float64"])

@@ -55,9 +55,9 @@ def int8() -> Any:
 
 
 def test_a_compiled_model_gives_what_onnxruntime_gives() -> None:
-    found = qg.compile(mixed_model(), num_threads=1)(floats(*SHAPE))
+    compiled = qg.compile(mixed_model(), num_threads=1)(floats(*SHAPE))
     (expected,) = by_onnxruntime(mixed_model(), {"x": floats(*SHAPE)})
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(compiled, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_rest_around_a_node_of_the_fallback_is_int8(int8: Any) -> None:
@@ -78,18 +78,18 @@ def test_a_contract_holds_around_a_node_of_the_fallback() -> None:
         return float(compiled.report.outputs[0].sqnr_db)
 
     loose = qg.quantize_and_compile(mixed_model(), samples(), num_threads=1)
-    wanted = sqnr(loose) + 10
+    expected = sqnr(loose) + 10
     strict = qg.quantize_and_compile(
-        mixed_model(), samples(), max_drop=10 ** (-wanted / 20), num_threads=1
+        mixed_model(), samples(), max_drop=10 ** (-expected / 20), num_threads=1
     )
-    assert sqnr(strict) >= wanted - 0.1
+    assert sqnr(strict) >= expected - 0.1
     assert [n.op for n in strict.report.fallback] == ["Hardmax"]
 
 
 def test_the_report_says_what_the_fallback_runs_and_why(int8: Any) -> None:
-    (found,) = int8.report.fallback
-    assert (found.name, found.op, found.backend) == ("h", "Hardmax", "onnxruntime")
-    assert found.reason in str(int8.report)
+    (actual,) = int8.report.fallback
+    assert (actual.name, actual.op, actual.backend) == ("h", "Hardmax", "onnxruntime")
+    assert actual.reason in str(int8.report)
 
 
 def test_reports_of_older_files_name_the_fallback(int8: Any) -> None:
@@ -109,18 +109,18 @@ def test_a_saved_model_runs_again(int8: Any, tmp_path: Path) -> None:
 def test_threads_may_share_a_partitioned_model(int8: Any) -> None:
     inputs = samples(8)
     expected = [int8(x) for x in inputs]
-    found: dict[int, np.ndarray] = {}
+    actual: dict[int, np.ndarray] = {}
 
     def run(first: int) -> None:
         for i in range(first, len(inputs), 4):
-            found[i] = int8(inputs[i])
+            actual[i] = int8(inputs[i])
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all((found[i] == e).all() for i, e in enumerate(expected))
+    assert all((actual[i] == e).all() for i, e in enumerate(expected))
 
 
 def test_a_model_we_compile_whole_is_not_cut() -> None:
@@ -151,8 +151,8 @@ def test_a_network_with_a_node_without_operands_is_quantized() -> None:
     weights = [numpy_helper.from_array(floats(32, 32, seed=1) / 5, "w")]
     model = model_of(nodes, {"x": floats(*SHAPE)}, ["y"], weights)
     compiled = qg.quantize_and_compile(model, samples(), verify=False, progress=False)
-    found, again = (compiled(floats(*SHAPE)) for _ in range(2))
-    assert np.abs(found - again).max() < 0.1 * np.abs(found).max()
+    actual, again = (compiled(floats(*SHAPE)) for _ in range(2))
+    assert np.abs(actual - again).max() < 0.1 * np.abs(actual).max()
 
 
 # -- models that run whole
@@ -194,8 +194,8 @@ def test_sequences_come_back_as_lists() -> None:
     model = model_of([node("SplitToSequence", ["x"], ["s"])], {"x": floats(2, 3)}, [])
     info = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
     model.graph.output.append(info)
-    found = qg.compile(model)(floats(2, 3))
-    np.testing.assert_array_equal(np.concatenate(found), floats(2, 3))
+    compiled = qg.compile(model)(floats(2, 3))
+    np.testing.assert_array_equal(np.concatenate(compiled), floats(2, 3))
 
 
 def test_wrong_feeds_of_a_whole_model_are_typed_errors() -> None:
@@ -224,8 +224,8 @@ def test_free_dimensions_of_types_that_we_do_not_have_are_no_obstacle() -> None:
     match = node("RegexFullMatch", ["x"], ["y"], pattern="a+")
     graph = helper.make_graph([match], "g", [info], [result])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    found = qg.compile(model)(np.array([["aa", "b"]], object))
-    np.testing.assert_array_equal(found, [[True, False]])
+    compiled = qg.compile(model)(np.array([["aa", "b"]], object))
+    np.testing.assert_array_equal(compiled, [[True, False]])
 
 
 def test_a_model_too_large_for_one_message_is_a_typed_error() -> None:
@@ -234,7 +234,7 @@ def test_a_model_too_large_for_one_message_is_a_typed_error() -> None:
             raise ValueError("Message exceeds maximum size")
 
     with pytest.raises(qg.ModelError, match="2 GiB"):
-        Source(Huge()).serialized()  # type: ignore[arg-type]
+        Source(Huge()).serialize()  # type: ignore[arg-type]
 
 
 def test_a_rank_that_does_not_fit_is_an_input_error() -> None:
@@ -247,8 +247,8 @@ def test_a_rank_that_does_not_fit_is_an_input_error() -> None:
     compiled = qg.compile(model, num_threads=1)
     with pytest.raises(InputError, match="do not fit"):
         compiled.run(None, {"x": np.zeros((), np.uint8)})
-    (found,) = compiled.run(None, {"x": np.ones((1, 7, 2, 2), np.uint8)})
-    assert found.tolist() == np.full((1, 5, 1, 1), 28).tolist()
+    (actual,) = compiled.run(None, {"x": np.ones((1, 7, 2, 2), np.uint8)})
+    assert actual.tolist() == np.full((1, 5, 1, 1), 28).tolist()
 
 
 def test_an_operator_without_inference_does_not_make_a_rank_wrong() -> None:
@@ -264,5 +264,5 @@ def test_an_operator_without_inference_does_not_make_a_rank_wrong() -> None:
     opsets = [helper.make_opsetid("", 13), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     compiled = qg.compile(model, num_threads=1)
-    (found,) = compiled.run(None, {"x": np.array([[1, 5, np.nan]], np.float32)})
-    assert found.tolist() == [[1, 2]]
+    (actual,) = compiled.run(None, {"x": np.array([[1, 5, np.nan]], np.float32)})
+    assert actual.tolist() == [[1, 2]]

@@ -114,8 +114,8 @@ def test_both_take_tensors_by_their_own_way(
 
 
 def test_both_take_arrays_by_position(runner: Runner) -> None:
-    found = runner.item(*runner.cache.values(), X)
-    assert len(found) == 2 + len(runner.cache)
+    actual = runner.item(*runner.cache.values(), X)
+    assert len(actual) == 2 + len(runner.cache)
 
 
 def test_both_refuse_too_many_arrays(runner: Runner) -> None:
@@ -125,8 +125,8 @@ def test_both_refuse_too_many_arrays(runner: Runner) -> None:
 
 @pytest.mark.parametrize("names", [[], ()])
 def test_no_name_stands_for_all_outputs_of_both(runner: Runner, names: Any) -> None:
-    found, wanted = runner.run(names, {"x": X}), runner.run(None, {"x": X})
-    assert len(found) == len(wanted) == 2 + len(runner.cache)
+    actual, expected = runner.run(names, {"x": X}), runner.run(None, {"x": X})
+    assert len(actual) == len(expected) == 2 + len(runner.cache)
 
 
 def test_both_take_numbers_and_a_mapping(runner: Runner) -> None:

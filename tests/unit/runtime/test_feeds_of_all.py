@@ -99,17 +99,17 @@ def joinable() -> Any:
     """A model whose calls may be joined, which ran."""
     proto = model(free=True)
     del proto.graph.node[2], proto.graph.input[1], proto.graph.output[1]
-    made = qg.compile(proto, num_threads=1)
-    made.run(None, {"x": X})
-    return made
+    compiled = qg.compile(proto, num_threads=1)
+    compiled.run(None, {"x": X})
+    return compiled
 
 
 @pytest.fixture(scope="module", params=DOORS)
 def door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    made = DOORS[request.param](tmp_path_factory.mktemp("doors"))
-    yield made
-    if isinstance(made, qg.InferQueue):
-        made.close()
+    folder = DOORS[request.param](tmp_path_factory.mktemp("doors"))
+    yield folder
+    if isinstance(folder, qg.InferQueue):
+        folder.close()
 
 
 def feeds_of(door: Any) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def feeds_of(door: Any) -> dict[str, Any]:
     return {"x": X} if is_joining else {"x": X, "n": N}
 
 
-def assert_all(found: Any, wanted: Any) -> None:
-    assert len(found) == len(wanted) > 0
-    for one, other in zip(found, wanted, strict=True):
+def assert_all(actual: Any, expected: Any) -> None:
+    assert len(actual) == len(expected) > 0
+    for one, other in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(one, other, strict=True)
 
 
@@ -133,9 +133,9 @@ def test_lists_of_numbers_are_arrays_of_the_declared_types(door: Any) -> None:
     feeds = feeds_of(door)
     lists = {name: array.tolist() for name, array in feeds.items()}
     whole = {**lists, "x": [[1, -2], [3, 0]]}
-    wanted = door.run(None, feeds)
-    assert_all(door.run(None, lists), wanted)
-    assert_all(door.run(None, whole), wanted)
+    results = door.run(None, feeds)
+    assert_all(door.run(None, lists), results)
+    assert_all(door.run(None, whole), results)
 
 
 def test_numbers_that_a_type_cannot_hold_are_refused(door: Any) -> None:

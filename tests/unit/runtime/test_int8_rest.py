@@ -85,18 +85,18 @@ def test_all_threads_and_counts_give_the_integers_of_the_interpreter(
     shapes = {name: array.shape for name, array in feeds.items()}
     graph = tail.suffix.specialisations.graph_for(shapes)
     names = [name for name, _ in graph.outputs]
-    wanted = dict(zip(names, qg.interpret(graph, feeds), strict=True))
-    np.testing.assert_array_equal(results[0][0], wanted["y"])
+    expected = dict(zip(names, qg.interpret(graph, feeds), strict=True))
+    np.testing.assert_array_equal(results[0][0], expected["y"])
 
 
 def test_the_results_are_near_those_of_float() -> None:
     for seed in range(20, 24):
         x = rows_of(50, seed)
-        found, _, chosen = models(False)[0](x)
-        wanted, _, positions = by_onnxruntime(choosing_rows("N"), {"x": x})
+        actual, _, chosen = models(False)[0](x)
+        expected, _, positions = by_onnxruntime(choosing_rows("N"), {"x": x})
         both = sorted({*chosen} & {*positions})  # rounding may change who is chosen
         assert len(both) > 0.8 * len(positions)
-        pairs = ((found, chosen), (wanted, positions))
+        pairs = ((actual, chosen), (expected, positions))
         one, two = (array[np.isin(numbers, both)] for array, numbers in pairs)
         assert np.linalg.norm(one - two) < 0.1 * np.linalg.norm(two)
 
@@ -137,18 +137,18 @@ def test_a_profile_has_no_samples_for_the_rest() -> None:
 
 
 def test_the_rest_has_the_minutes_that_accuracy_control_left() -> None:
-    given: list[float | None] = []
+    collected: list[float | None] = []
 
     def noted(cut: Any, samples: Any, request: Any, *others: Any) -> Any:
-        given.append(request.max_minutes)
+        collected.append(request.max_minutes)
         return int8_tail(cut, samples, request, *others)
 
     with patch("quantglow.api.quantize_and_compile.int8_tail", noted):
         quantized(max_drop=0.5, validation_fn=lambda model: 1.0, max_minutes=30.0)
         quantized(max_drop=0.5, validation_fn=lambda model: 1.0)
-    assert given[0] == 30.0
-    assert given[1] is not None and 0 < given[1] < 30.0
-    assert given[2:] == [None, None]
+    assert collected[0] == 30.0
+    assert collected[1] is not None and 0 < collected[1] < 30.0
+    assert collected[2:] == [None, None]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

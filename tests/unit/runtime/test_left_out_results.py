@@ -55,9 +55,9 @@ def test_a_loop_at_other_sizes(threads: int) -> None:
     x = np.array([1, 0, 2], np.float32)
     place = f"{__name__}:run_at_other_sizes"
     results = call_isolated(place, [x], {"threads": threads}, seconds=120)
-    for resize, states, found in zip(RESIZES, results[::2], results[1::2], strict=True):
+    for resize, states, value in zip(RESIZES, results[::2], results[1::2], strict=True):
         (places,) = np.nonzero(resized(x, resize))
-        np.testing.assert_array_equal(found, [places])
+        np.testing.assert_array_equal(value, [places])
         np.testing.assert_array_equal(states, [[places]] * 2)
 
 
@@ -68,6 +68,6 @@ def run_cut(arrays: list[Array]) -> list[Array]:
 
 def test_a_loop_behind_the_cut() -> None:
     x = np.array([1, 0, 2], np.float32)
-    states, found = call_isolated(f"{__name__}:run_cut", [x], seconds=120)
-    np.testing.assert_array_equal(found, [[0, 2]])
+    states, actual = call_isolated(f"{__name__}:run_cut", [x], seconds=120)
+    np.testing.assert_array_equal(actual, [[0, 2]])
     np.testing.assert_array_equal(states, [[[0.0, 2.0]]] * 2)

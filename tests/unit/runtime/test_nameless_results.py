@@ -46,8 +46,8 @@ def values(*names: str) -> list[onnx.ValueInfoProto]:
 
 def body_of(nodes: Sequence[onnx.NodeProto], *ends: str) -> onnx.GraphProto:
     """The body of a Loop with two states ``s`` and ``t``."""
-    given = [info("trip", INTEGER, []), info("on", CONDITION, []), *values("s", "t")]
-    return helper.make_graph(nodes, "body", given, [info("on", CONDITION, []), *values(*ends)])
+    inputs = [info("trip", INTEGER, []), info("on", CONDITION, []), *values("s", "t")]
+    return helper.make_graph(nodes, "body", inputs, [info("on", CONDITION, []), *values(*ends)])
 
 
 def loop(names: Sequence[str], body: onnx.GraphProto | None = None) -> list[onnx.NodeProto]:
@@ -81,11 +81,11 @@ def nested_loop(names: Sequence[str]) -> list[onnx.NodeProto]:
     inner.attribute[0].g.input[0].name = "inner trip"
     chosen = next(filter(None, names))
     ends = ["s", "t", chosen]
-    given = [info("outer trip", INTEGER, []), info("go", CONDITION, []), *values("s", "t")]
-    body = helper.make_graph([inner], "outer", given, [info("go", CONDITION, []), *values(*ends)])
+    inputs = [info("outer trip", INTEGER, []), info("go", CONDITION, []), *values("s", "t")]
+    body = helper.make_graph([inner], "outer", inputs, [info("go", CONDITION, []), *values(*ends)])
     results = [f"{name} of all" if name == chosen else "" for name in ("", "", chosen)]
-    made = node("Loop", ["trips", "yes", "y", "y"], results, body=body)
-    return [made, *(node("Identity", [f"{chosen} of all"], [name]) for name in names if name)]
+    built = node("Loop", ["trips", "yes", "y", "y"], results, body=body)
+    return [built, *(node("Identity", [f"{chosen} of all"], [name]) for name in names if name)]
 
 
 def scan(names: Sequence[str], body: onnx.GraphProto | None = None) -> list[onnx.NodeProto]:
@@ -160,9 +160,9 @@ def compare(arrays: list[Array], families: list[str]) -> list[Array]:
         named = onnx.ModelProto()
         named.CopyFrom(model)
         name_left_out_results(named)
-        wanted = ReferenceEvaluator(named).run(None, {"x": arrays[0]})
-        found = qg.compile(model, num_threads=1).run(None, {"x": arrays[0]})
-        for ours, theirs in zip(found, wanted, strict=True):
+        results = ReferenceEvaluator(named).run(None, {"x": arrays[0]})
+        compiled = qg.compile(model, num_threads=1).run(None, {"x": arrays[0]})
+        for ours, theirs in zip(compiled, results, strict=True):
             # The reference stacks rows without a new axis.
             same = theirs.reshape(ours.shape)
             np.testing.assert_allclose(ours, same, rtol=1e-5, atol=1e-6, err_msg=family)
@@ -181,14 +181,14 @@ def test_models_with_nameless_results_agree_with_the_reference(families: list[st
 def test_new_names_are_unique() -> None:
     model = model_of([*EARLY, *split(["", "r", "left out 0"]), *loop(["", "", "s"])], ["r"])
     assert name_left_out_results(model)
-    made = [name for node in model.graph.node for name in node.output]
-    assert all(made)
-    assert len(made) == len(set(made))
+    built = [name for node in model.graph.node for name in node.output]
+    assert all(built)
+    assert len(built) == len(set(built))
 
 
 def test_a_normalization_that_does_not_train_has_one_result() -> None:
-    made = node("BatchNormalization", ["x", *STATISTICS], ["y", "", "", "", ""])
-    model = model_of([made], ["y"])
+    built = node("BatchNormalization", ["x", *STATISTICS], ["y", "", "", "", ""])
+    model = model_of([built], ["y"])
     assert name_left_out_results(model)
     assert list(model.graph.node[0].output) == ["y"]
 
@@ -204,14 +204,14 @@ def empty_values(place: str, before: Sequence[onnx.NodeProto]) -> onnx.ModelProt
         new = ["y"] if place == "SequenceInsert" else []
         joined = node("ConcatFromSequence", ["more"], ["r"], axis=0)
         return model_of([*sequence, node(place, ["all", *new, "no"], ["more"]), joined], ["r"])
-    (made,) = loop(["r", "", ""])
+    (built,) = loop(["r", "", ""])
     if place == "trips":
-        made.input[0] = "no"
+        built.input[0] = "no"
     else:
-        body = made.attribute[0].g
+        body = built.attribute[0].g
         body.node.append(node("Cast", ["no"], ["next"], to=CONDITION))
         body.output[0].CopyFrom(info("next", CONDITION, None))
-    return model_of([*before, *none, made], ["r"])
+    return model_of([*before, *none, built], ["r"])
 
 
 PLACES = ("trips", "condition", "SequenceAt", "SequenceErase", "SequenceInsert")

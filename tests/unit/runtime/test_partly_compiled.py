@@ -86,7 +86,7 @@ def test_the_tail_reads_known_outputs_of_the_head() -> None:
     parts = split(open_model(model))
     assert parts is not None
     assert [info.name for info in parts.tail.graph.input] == ["y"]
-    assert [made.op_type for made in parts.tail.graph.node] == ["ZipMap"]
+    assert [item.op_type for item in parts.tail.graph.node] == ["ZipMap"]
 
 
 def test_a_known_output_of_strings_is_beside_a_compiled_head() -> None:
@@ -99,18 +99,18 @@ def test_a_known_output_of_strings_is_beside_a_compiled_head() -> None:
     words = helper.make_tensor_value_info("words", TensorProto.STRING, [2])
     model.graph.output.append(words)
     for compiled in (qg.compile(model), qg.quantize_and_compile(model, [x] * 2, verify=False)):
-        y, found = compiled.run(None, {"x": x})
+        y, actual = compiled.run(None, {"x": x})
         np.testing.assert_allclose(y, x / (1 + np.exp(-x)), rtol=1e-5)
-        assert list(found) == ["yes", "no"]
+        assert list(actual) == ["yes", "no"]
 
 
 def test_the_parts_give_what_onnxruntime_gives() -> None:
     compiled = qg.compile(detector())
     for seed in range(3):
         x = floats(*SHAPE, seed=seed)
-        for found, expected in zip(compiled(x), by_onnxruntime(detector(), {"x": x}), strict=True):
-            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        for value, expected in zip(compiled(x), by_onnxruntime(detector(), {"x": x}), strict=True):
+            assert (value.shape, value.dtype) == (expected.shape, expected.dtype)
+            np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_all_that_can_be_compiled_is() -> None:
@@ -142,16 +142,21 @@ def test_the_part_before_the_cut_is_quantized() -> None:
 
 def test_the_tail_runs_on_the_quantized_head() -> None:
     compiled = qg.quantize_and_compile(detector(), [floats(*SHAPE, seed=i) for i in range(3)])
-    found, (early, *_) = compiled(floats(*SHAPE)), by_onnxruntime(detector(), {"x": floats(*SHAPE)})
-    assert np.abs(found[0] - early).max() < 0.05 * np.abs(early).max()
-    assert found[1].shape[1] == 3
+    actual, (early, *_) = (
+        compiled(floats(*SHAPE)),
+        by_onnxruntime(detector(), {"x": floats(*SHAPE)}),
+    )
+    assert np.abs(actual[0] - early).max() < 0.05 * np.abs(early).max()
+    assert actual[1].shape[1] == 3
 
 
 def quantized_under(max_drop: float, **options: Any) -> qg.PartlyCompiledModel:
     samples = [floats(*SHAPE, seed=i) for i in range(3)]
-    made = qg.quantize_and_compile(detector(), samples, max_drop=max_drop, verify=False, **options)
-    assert isinstance(made, qg.PartlyCompiledModel)
-    return made
+    compiled = qg.quantize_and_compile(
+        detector(), samples, max_drop=max_drop, verify=False, **options
+    )
+    assert isinstance(compiled, qg.PartlyCompiledModel)
+    return compiled
 
 
 def test_without_validation_the_contract_is_about_the_compiled_part() -> None:
@@ -184,11 +189,11 @@ def test_the_best_model_of_a_broken_contract_is_whole() -> None:
 def test_a_model_without_a_part_to_compile_is_not_refused(options: Any) -> None:
     model = model_of([node("NonZero", ["x"], ["i"])], {"x": floats(2, 3)}, ["i"])
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
-    made = qg.quantize_and_compile(model, [floats(2, 3)], **options)
-    assert type(made) is qg.FallbackModel
-    np.testing.assert_array_equal(made(floats(2, 3)), np.nonzero(floats(2, 3)))
-    assert "nothing of this model is compiled" in str(made.report)
-    assert "NonZero" in str(made.report)
+    compiled = qg.quantize_and_compile(model, [floats(2, 3)], **options)
+    assert type(compiled) is qg.FallbackModel
+    np.testing.assert_array_equal(compiled(floats(2, 3)), np.nonzero(floats(2, 3)))
+    assert "nothing of this model is compiled" in str(compiled.report)
+    assert "NonZero" in str(compiled.report)
 
 
 def test_a_tail_that_onnxruntime_refuses_is_found_before_the_work() -> None:
@@ -235,8 +240,8 @@ def test_a_saved_model_runs_again(tmp_path: Path) -> None:
     compiled = qg.quantize_and_compile(detector(), [floats(*SHAPE, seed=i) for i in range(3)])
     compiled.save(tmp_path / "m.qgm")
     loaded = qg.load(tmp_path / "m.qgm")
-    for found, expected in zip(loaded(floats(*SHAPE)), compiled(floats(*SHAPE)), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for value, expected in zip(loaded(floats(*SHAPE)), compiled(floats(*SHAPE)), strict=True):
+        np.testing.assert_array_equal(value, expected)
     assert (loaded.reasons, loaded.report.fallback) == (
         compiled.reasons,
         compiled.report.fallback,
@@ -295,18 +300,18 @@ def free_detector() -> onnx.ModelProto:
 
 def outputs_agree(compiled: Any, shape: tuple[int, ...], tolerance: float = 1e-4) -> None:
     x = floats(*shape)
-    for found, expected in zip(compiled(x), by_onnxruntime(free_detector(), {"x": x}), strict=True):
-        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    for value, expected in zip(compiled(x), by_onnxruntime(free_detector(), {"x": x}), strict=True):
+        assert (value.shape, value.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_allclose(value, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_every_free_shape_is_compiled_up_to_where_shapes_stop_being_known() -> None:
     compiled = qg.compile(free_detector(), num_threads=1)
     for shape in SIZES:
         outputs_agree(compiled, shape)
-        found = compiled.specialisations.at({"x": floats(*shape)})
-        assert found.is_general or len(found.build.programs) == 1
-        assert any(node.op == "Conv" for node in found.graph.nodes)
+        actual = compiled.specialisations.at({"x": floats(*shape)})
+        assert actual.is_general or len(actual.build.programs) == 1
+        assert any(node.op == "Conv" for node in actual.graph.nodes)
 
 
 def test_a_saved_model_of_free_shapes_is_cut_again(tmp_path: Path) -> None:
@@ -316,8 +321,8 @@ def test_a_saved_model_of_free_shapes_is_cut_again(tmp_path: Path) -> None:
     loaded = qg.load(tmp_path / "free.qgm", num_threads=1)
     for shape in SIZES:
         outputs_agree(loaded, shape)
-        found = loaded.specialisations.at({"x": floats(*shape)})
-        assert found.is_general or len(found.build.programs) == 1
+        actual = loaded.specialisations.at({"x": floats(*shape)})
+        assert actual.is_general or len(actual.build.programs) == 1
 
 
 def test_nothing_worth_compiling_runs_whole() -> None:
@@ -343,9 +348,9 @@ def test_the_part_before_the_cut_is_int8_at_every_shape(wrap: Any, tmp_path: Pat
         kinds = {n.name: n for n in compiled.head.specialisations.at({"x": x}).graph.nodes}
         assert kinds["f"].operands[0].type.quant is not None
         (expected, *_) = by_onnxruntime(free_detector(), {"x": x})
-        found, again = compiled(x), loaded(x)
-        assert np.abs(found[0] - expected).max() < 0.05 * np.abs(expected).max()
-        for one, other in zip(found, again, strict=True):
+        actual, again = compiled(x), loaded(x)
+        assert np.abs(actual[0] - expected).max() < 0.05 * np.abs(expected).max()
+        for one, other in zip(actual, again, strict=True):
             np.testing.assert_array_equal(one, other)
 
 
@@ -360,15 +365,15 @@ def test_the_report_names_the_tail_of_a_model_that_is_cut_on_first_use(tmp_path:
     compiled = qg.compile(free_detector(), num_threads=1)
     assert compiled.report.fallback == ()
     compiled(floats(*SIZES[0]))
-    found = {node.name: node.reason for node in compiled.report.fallback}
-    assert set(found) >= LATE
-    assert "NonMaxSuppression" in found["sel"] and "tiled" in str(compiled.report)
+    actual = {node.name: node.reason for node in compiled.report.fallback}
+    assert set(actual) >= LATE
+    assert "NonMaxSuppression" in actual["sel"] and "tiled" in str(compiled.report)
     assert compiled.report.memory.peak_nbytes > 0
     compiled.save(tmp_path / "free.qgm")
     loaded = qg.load(tmp_path / "free.qgm", num_threads=1)
     assert loaded.report.fallback == compiled.report.fallback
     loaded(floats(*SIZES[1]))
-    assert {node.name for node in loaded.report.fallback} == set(found)
+    assert {node.name for node in loaded.report.fallback} == set(actual)
 
 
 def test_the_report_says_why_a_shape_runs_whole() -> None:
@@ -377,9 +382,9 @@ def test_the_report_says_why_a_shape_runs_whole() -> None:
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
     compiled = qg.compile(model, num_threads=1)
     compiled(floats(2, 3))
-    (found,) = compiled.report.fallback
-    assert (found.name, found.backend) == ("(all)", "onnxruntime")
-    assert "NonZero" in found.reason
+    (actual,) = compiled.report.fallback
+    assert (actual.name, actual.backend) == ("(all)", "onnxruntime")
+    assert "NonZero" in actual.reason
 
 
 def test_a_free_tail_is_in_the_report_once() -> None:

@@ -40,10 +40,10 @@ def test_all_outputs_are_compared_with_onnxruntime(heavy: bool) -> None:
     assert (report.compared_with, report.samples) == ("onnxruntime (float)", len(UNSEEN))
     error, signal = 0.0, 0.0
     for x in UNSEEN:
-        found, wanted = compiled(x)[0], by_onnxruntime(choosing_rows(40, heavy), {"x": x})[0]
-        if found.shape == wanted.shape:
-            error += float(np.square(found - wanted, dtype=np.float64).sum())
-            signal += float(np.square(wanted, dtype=np.float64).sum())
+        actual, expected = compiled(x)[0], by_onnxruntime(choosing_rows(40, heavy), {"x": x})[0]
+        if actual.shape == expected.shape:
+            error += float(np.square(actual - expected, dtype=np.float64).sum())
+            signal += float(np.square(expected, dtype=np.float64).sum())
     assert report.outputs[0].sqnr_db == pytest.approx(10 * np.log10(signal / error), abs=1e-2)
 
 
@@ -58,8 +58,8 @@ def test_a_saved_model_keeps_the_figures(tmp_path: Path) -> None:
 
 
 def test_samples_of_other_shapes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shorter(self: Any, wanted: list[str], feeds: dict[str, Array]) -> Sequence[Array]:
-        first, *others = results(self, wanted, feeds)
+    def shorter(self: Any, expected: list[str], feeds: dict[str, Array]) -> Sequence[Array]:
+        first, *others = results(self, expected, feeds)
         return [first[:-1] if (feeds["x"] == UNSEEN[1]).all() else first, *others]
 
     results = PartlyCompiledModel.results
@@ -82,14 +82,14 @@ def test_a_check_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_labels_are_those_of_the_last_part() -> None:
     x = UNSEEN[0]
-    found, wanted = quantized()(x)[0], by_onnxruntime(choosing_rows(40), {"x": x})[0]
-    assert found.shape == wanted.shape
-    labels = wanted.argmax(1)
-    labels[0] = (labels[0] + 1) % wanted.shape[1]
+    actual, expected = quantized()(x)[0], by_onnxruntime(choosing_rows(40), {"x": x})[0]
+    assert actual.shape == expected.shape
+    labels = expected.argmax(1)
+    labels[0] = (labels[0] + 1) % expected.shape[1]
     right = quantized(data={"x": x, "labels": labels}).report.right
     assert right is not None and right.labels == len(labels)
     assert right.float_share == pytest.approx((len(labels) - 1) / len(labels))
-    assert right.int8_share == pytest.approx(np.mean(found.argmax(1) == labels))
+    assert right.int8_share == pytest.approx(np.mean(actual.argmax(1) == labels))
 
 
 def test_labels_that_fit_no_output_are_noted() -> None:

@@ -15,9 +15,9 @@ from quantglow.support.files import read_arrays
 
 def test_arrays_are_read_by_name(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", x=np.arange(3), y=np.eye(2))
-    found = read_arrays(tmp_path / "a.npz")
-    assert sorted(found) == ["x", "y"]
-    np.testing.assert_array_equal(found["x"], np.arange(3))
+    actual = read_arrays(tmp_path / "a.npz")
+    assert sorted(actual) == ["x", "y"]
+    np.testing.assert_array_equal(actual["x"], np.arange(3))
 
 
 def test_no_array_is_no_error(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ def transforms(draw: st.DrawFn) -> Transform:
 def test_the_matrix_of_a_transform_is_made_anew(transform: Transform, is_kernel: bool) -> None:
     dense = transform.dense().astype(np.float32)
     shape = (1, *dense.shape[:2], -1) if is_kernel else (dense.shape[0] * dense.shape[1], -1)
-    found = recognize(dense.reshape(shape))
-    assert found is not None
-    windowed, table = found
+    actual = recognize(dense.reshape(shape))
+    assert actual is not None
+    windowed, table = actual
     assert windowed.elements(table).tobytes() == dense.tobytes()
 
 
@@ -51,9 +51,9 @@ def test_the_matrices_of_two_stages_are_made_anew(
     first, second = transform.first_stage(a), transform.second_stage(a)
     stages = (first.reshape(a * parts[0], -1), second.reshape(a, n // a * 2, -1))
     for stage in stages:
-        made = recognize(stage.astype(np.float32))
-        assert made is not None
-        assert made[0].elements(made[1]).tobytes() == stage.astype(np.float32).tobytes()
+        built = recognize(stage.astype(np.float32))
+        assert built is not None
+        assert built[0].elements(built[1]).tobytes() == stage.astype(np.float32).tobytes()
 
 
 @pytest.mark.parametrize("change", [np.nextafter(np.float32(0.5), np.float32(1)), 0.0, 2.0])

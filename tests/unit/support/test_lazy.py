@@ -43,15 +43,15 @@ def test_another_object_does_not_wait() -> None:
 
 def test_threads_that_compute_at_once_get_the_same_value() -> None:
     square = Square(2, proceed=threading.Event())
-    found: list[list[int]] = []
-    threads = [threading.Thread(target=lambda: found.append(square.area)) for _ in range(4)]
+    collected: list[list[int]] = []
+    threads = [threading.Thread(target=lambda: collected.append(square.area)) for _ in range(4)]
     for thread in threads:
         thread.start()
     assert square.proceed is not None
     square.proceed.set()
     for thread in threads:
         thread.join()
-    assert len({id(value) for value in found}) == 1
+    assert len({id(value) for value in collected}) == 1
 
 
 def test_the_class_has_the_description() -> None:

@@ -52,23 +52,23 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arrays_come_back_from_their_file() -> None:
-    found = pages.page(iter(ARRAYS))
-    assert found is not None
+    html = pages.page(iter(ARRAYS))
+    assert html is not None
     pages.release_pages()
-    for array, copy in zip(ARRAYS, found, strict=True):
+    for array, copy in zip(ARRAYS, html, strict=True):
         assert copy.dtype == array.dtype
         np.testing.assert_array_equal(copy, array)
 
 
 def test_arrays_in_a_file_are_read_only() -> None:
-    (found,) = pages.page(ARRAYS[:1]) or []
-    assert not found.flags.writeable
+    (actual,) = pages.page(ARRAYS[:1]) or []
+    assert not actual.flags.writeable
 
 
 def test_a_file_is_gone_with_its_last_array() -> None:
-    found = pages.page(ARRAYS) or []
-    part, file = found[0][3:], weakref.ref(pages.mapped_file(found[0]))
-    del found
+    html = pages.page(ARRAYS) or []
+    part, file = html[0][3:], weakref.ref(pages.mapped_file(html[0]))
+    del html
     gc.collect()
     assert file() is pages.mapped_file(part)
     del part
@@ -96,9 +96,9 @@ def test_a_light_model_is_whole_again() -> None:
 
 @pytest.mark.usefixtures("always")
 def test_the_callers_model_stays_whole() -> None:
-    given = model()
-    open_model(given)
-    assert given == model()
+    network = model()
+    open_model(network)
+    assert network == model()
 
 
 @pytest.mark.usefixtures("always")
@@ -119,12 +119,12 @@ def test_a_light_model_is_written_as_the_model() -> None:
 
 @pytest.mark.parametrize("name", ["w", "other"])
 def test_ambiguous_and_malformed_tensors_stay(name: str) -> None:
-    made = model()
-    extra: Any = made.graph.initializer.add()
-    extra.CopyFrom(made.graph.initializer[0])
+    network = model()
+    extra: Any = network.graph.initializer.add()
+    extra.CopyFrom(network.graph.initializer[0])
     extra.name = name
     extra.raw_data = extra.raw_data[:-4]
-    assert name not in large_initializers(made)
+    assert name not in large_initializers(network)
 
 
 def test_without_room_a_model_keeps_its_weights(

@@ -45,13 +45,13 @@ def test_an_exception_fails_the_case() -> None:
 
 
 def test_a_crash_is_the_failure_of_one_case() -> None:
-    found = isolated(Case(lambda: os.kill(os.getpid(), signal.SIGKILL)), "fake", 1)
-    assert found == Outcome("case", "crashed", f"exit code {-signal.SIGKILL}")
+    reply = isolated(Case(lambda: os.kill(os.getpid(), signal.SIGKILL)), "fake", 1)
+    assert reply == Outcome("case", "crashed", f"exit code {-signal.SIGKILL}")
 
 
 def test_a_hang_is_the_failure_of_one_case() -> None:
-    found = isolated(Case(lambda: time.sleep(60)), "fake", 1, seconds=0.2)
-    assert found == Outcome("case", "crashed", "no result within 0.2 s")
+    reply = isolated(Case(lambda: time.sleep(60)), "fake", 1, seconds=0.2)
+    assert reply == Outcome("case", "crashed", "no result within 0.2 s")
 
 
 def test_every_number_of_threads_must_reach_the_floors(

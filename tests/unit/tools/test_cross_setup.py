@@ -35,13 +35,13 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    found = Machine()
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: found.run(*a, **k))
+    machine = Machine()
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: machine.run(*a, **k))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(cross_setup, "WAIT_SECONDS", 0)
     monkeypatch.setenv("DEBIAN_FRONTEND", "")
-    return found
+    return machine
 
 
 def test_all_missing_packages_are_installed(machine: Machine) -> None:
@@ -97,18 +97,18 @@ def test_another_system_is_told_the_packages(
 def test_a_userland_of_another_recipe_is_made_anew(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made: list[Path] = []
+    recorded: list[Path] = []
 
     def make_userland(root: Path) -> None:
         (root / "usr" / "bin").mkdir(parents=True, exist_ok=True)
-        made.append(root)
+        recorded.append(root)
 
     monkeypatch.setenv("QUANTGLOW_CROSS_DIR", str(tmp_path))
     monkeypatch.setattr(cross_setup, "install_packages", lambda: None)
     monkeypatch.setattr(cross_setup, "make_userland", make_userland)
     cross_setup.main()
     cross_setup.main()
-    assert len(made) == 1
+    assert len(recorded) == 1
     monkeypatch.setattr(cross_setup, "WHEELS", ("numpy",))
     cross_setup.main()
-    assert len(made) == 2
+    assert len(recorded) == 2

@@ -17,12 +17,12 @@ KNOWN = {"deploy.md", "how_to/speed.md", "benchmarks/RESULTS.md", "CHANGELOG.md"
 
 
 def test_every_public_name_is_in_the_api_once() -> None:
-    found = re.findall(r"^::: quantglow\.(\w+)$", (DOCS / "reference/api.md").read_text(), re.M)
-    assert sorted(found) == sorted(set(quantglow.__all__) - {"__version__"})
+    actual = re.findall(r"^::: quantglow\.(\w+)$", (DOCS / "reference/api.md").read_text(), re.M)
+    assert sorted(actual) == sorted(set(quantglow.__all__) - {"__version__"})
 
 
 @pytest.mark.parametrize(
-    ("text", "source", "wanted"),
+    ("text", "source", "expected"),
     [
         ("[a](../benchmarks/RESULTS.md#x)", "deploy.md", "[a](benchmarks/RESULTS.md#x)"),
         ("[a](docs/deploy.md)", "CHANGELOG.md", "[a](deploy.md)"),
@@ -33,8 +33,8 @@ def test_every_public_name_is_in_the_api_once() -> None:
         ("![a](pictures/b.svg)", "deploy.md", "![a](pictures/b.svg)"),
     ],
 )
-def test_links_lead_to_pages_only(text: str, source: str, wanted: str) -> None:
-    assert docs_site.relinked(text, source, KNOWN) == wanted
+def test_links_lead_to_pages_only(text: str, source: str, expected: str) -> None:
+    assert docs_site.relinked(text, source, KNOWN) == expected
 
 
 def test_public_names_lead_to_the_api() -> None:
@@ -47,18 +47,18 @@ def test_public_names_lead_to_the_api() -> None:
 
 def test_lists_of_parameters_become_definitions() -> None:
     text = "Do it.\n\nmodel    a path\ndata, n  samples\n         and more\n\nRaises  nothing."
-    made = with_definitions(text)
-    assert "`model`\n:   a path" in made
-    assert "`data`, `n`\n:   samples\n    and more" in made
+    built = with_definitions(text)
+    assert "`model`\n:   a path" in built
+    assert "`data`, `n`\n:   samples\n    and more" in built
     assert with_definitions("Plain  text\nstays.") != ""
     assert with_definitions("A line.\nan  other") == "A line.\nan  other"
 
 
 def test_the_picture_shows_the_results() -> None:
-    found = pictures.ratios(pictures.RESULTS.read_text())
-    assert len(found) == 7
+    actual = pictures.ratios(pictures.RESULTS.read_text())
+    assert len(actual) == 7
     shown = pictures.PICTURE.read_text()
-    for name, ratios in found.items():
+    for name, ratios in actual.items():
         assert name in shown
         assert all(f">{ratio:.1f}<" in shown for ratio in ratios.values())
 

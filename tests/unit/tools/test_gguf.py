@@ -37,10 +37,10 @@ def written(path: Path, version: int = 3) -> dict[str, np.ndarray]:
 
 
 def test_tensors_are_what_was_written(tmp_path: Path) -> None:
-    wanted = written(tmp_path / "a.gguf")
+    expected = written(tmp_path / "a.gguf")
     file = Gguf(tmp_path / "a.gguf")
     assert file.metadata == {"count": 7, "names": ["a", "b"]}
-    for name, array in wanted.items():
+    for name, array in expected.items():
         assert file[name].dtype == np.float32
         np.testing.assert_array_equal(file[name], array)
 

@@ -20,8 +20,8 @@ LEVEL = "avx2"
 
 
 def entries(graph: Graph, level: str = LEVEL, texts: Texts | None = None) -> dict[str, Any]:
-    found = graph_entries("g", graph, [level], [1, 2], texts or Texts(None))
-    return {name.removeprefix(f"g {level} "): entry for name, entry in found}
+    actual = graph_entries("g", graph, [level], [1, 2], texts or Texts(None))
+    return {name.removeprefix(f"g {level} "): entry for name, entry in actual}
 
 
 def with_another_weight(graph: Graph) -> Graph:
@@ -47,9 +47,9 @@ def test_a_weight_changes_the_table_but_no_kernel() -> None:
 
 
 def test_threads_change_the_table_but_no_kernel() -> None:
-    found = entries(pinned("residual"))
-    assert found["1"]["texts"] == found["2"]["texts"]
-    assert found["1"]["table"] != found["2"]["table"]
+    actual = entries(pinned("residual"))
+    assert actual["1"]["texts"] == actual["2"]["texts"]
+    assert actual["1"]["table"] != actual["2"]["table"]
 
 
 def test_texts_that_differ_are_written(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_texts_that_differ_are_written(tmp_path: Path) -> None:
 
 def test_the_run_time_system_of_a_level_is_hashed() -> None:
     texts = Texts(None)
-    found = runtime_entry("x86-64", texts)
-    assert "cmpxchg" in "".join(map(texts.get, found))
+    actual = runtime_entry("x86-64", texts)
+    assert "cmpxchg" in "".join(map(texts.get, actual))
 
 
 @pytest.mark.parametrize(

@@ -36,5 +36,5 @@ def imported_folders(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_go_one_way(path: Path) -> None:
-    own = path.parent.relative_to(ROOT).as_posix()
-    assert set(imported_folders(path)) - {own} <= MAY_IMPORT[own]
+    ours = path.parent.relative_to(ROOT).as_posix()
+    assert set(imported_folders(path)) - {ours} <= MAY_IMPORT[ours]

@@ -23,10 +23,10 @@ HERE = [level for level in LEVELS if runs_here(level)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MNIST, calibrated as on every x86-64."""
-    made = tmp_path_factory.mktemp("networks")
-    command = ["-m", "tools.integer_hashes", "write", str(made), "mnist"]
+    folder = tmp_path_factory.mktemp("networks")
+    command = ["-m", "tools.integer_hashes", "write", str(folder), "mnist"]
     subprocess.run([sys.executable, *command], check=True)
-    return made
+    return folder
 
 
 def test_ten_networks_have_a_hash() -> None:
@@ -46,8 +46,8 @@ def test_another_integer_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_integers_of_the_file_are_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = one_hash.compare(folder, "mnist", [])
-    known = {"mnist": one_hash.Hashes(found.graph, "other")}
+    actual, _ = one_hash.compare(folder, "mnist", [])
+    known = {"mnist": one_hash.Hashes(actual.graph, "other")}
     monkeypatch.setattr(one_hash, "expected", lambda: known)
     assert not one_hash.compare(folder, "mnist", [])[1]
 

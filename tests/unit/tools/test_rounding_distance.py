@@ -25,20 +25,20 @@ def graph() -> Graph:
 
 
 def test_only_what_follows_a_float_function_counts() -> None:
-    found, made = inexact_roundings(graph()), graph()
-    assert [node.name for node in found] == [made.outputs[1][1].name]
+    actual, built = inexact_roundings(graph()), graph()
+    assert [node.name for node in actual] == [built.outputs[1][1].name]
 
 
 def test_distance_is_that_of_the_nearest_value() -> None:
-    made = graph()
+    built = graph()
     x = np.array([[0.0, 100.0, -100.0]], np.float32)  # 64, 128 and 0 steps
-    assert distance(made, {made.inputs[0].name: x}) == pytest.approx(0.5)
+    assert distance(built, {built.inputs[0].name: x}) == pytest.approx(0.5)
     near = np.log(np.float32(64.6) / np.float32(63.4))  # 64.6 of 128 steps
-    assert distance(made, {made.inputs[0].name: x + near}) == pytest.approx(0.1, abs=1e-3)
+    assert distance(built, {built.inputs[0].name: x + near}) == pytest.approx(0.1, abs=1e-3)
 
 
 def test_graphs_of_exact_operators_are_as_far_as_can_be() -> None:
     b = Builder()
-    made = b.graph(b.make(Quantize, x=b.input(1, 1), out=STEPS))
+    built = b.graph(b.make(Quantize, x=b.input(1, 1), out=STEPS))
     tie = np.array([[0.5 / 128]], np.float32)
-    assert distance(made, {made.inputs[0].name: tie}) == 0.5
+    assert distance(built, {built.inputs[0].name: tie}) == 0.5

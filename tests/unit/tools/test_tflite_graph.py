@@ -78,12 +78,12 @@ def one_convolution(
 def expected(x: Array, weights: Array, bias: Array) -> Array:
     """The convolution with 3 x 3 windows: one row above, one below, one column on the right."""
     padded = np.pad(x, ((0, 0), (1, 1), (0, 1), (0, 0)))
-    made = np.zeros((1, 3, 2, len(weights)))
+    array = np.zeros((1, 3, 2, len(weights)))
     for row in range(3):
         for column in range(2):
             window = padded[0, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
-            made[0, row, column] = np.tensordot(weights, window, 3) + bias
-    return np.maximum(made, 0)
+            array[0, row, column] = np.tensordot(weights, window, 3) + bias
+    return np.maximum(array, 0)
 
 
 def result(data: bytes, x: Array) -> Array:
@@ -101,17 +101,17 @@ def draw(seed: int) -> tuple[Array, Array, Array]:
 
 def test_convolutions_are_padded_as_tflite_pads_them() -> None:
     x, weights, bias = draw(1)
-    found = result(one_convolution(weights, bias), x)
-    np.testing.assert_allclose(found, expected(x, weights, bias), atol=1e-5)
+    actual = result(one_convolution(weights, bias), x)
+    np.testing.assert_allclose(actual, expected(x, weights, bias), atol=1e-5)
 
 
 def test_int8_weights_become_the_numbers_they_stand_for() -> None:
     x, weights, bias = draw(2)
     scale = np.array([0.02, 0.03, 0.04], np.float32)
     steps = np.rint(weights / scale[:, None, None, None]).clip(-127, 127).astype(np.int8)
-    found = result(one_convolution(steps, bias, scale=scale.tolist()), x)
+    actual = result(one_convolution(steps, bias, scale=scale.tolist()), x)
     real = steps * scale[:, None, None, None]
-    np.testing.assert_allclose(found, expected(x, real, bias), atol=1e-5)
+    np.testing.assert_allclose(actual, expected(x, real, bias), atol=1e-5)
 
 
 def test_operators_without_a_rule_are_named() -> None:

@@ -85,8 +85,8 @@ def most_changes(graph: Graph) -> int:
     """The most changes of backend on a path."""
     changes: dict[Node, int] = {}
     for node in graph.compute_nodes():
-        own = LEFT.supports(node)
-        steps = [changes[o] + (LEFT.supports(o) != own) for o in node.operands if o in changes]
+        ours = LEFT.supports(node)
+        steps = [changes[o] + (LEFT.supports(o) != ours) for o in node.operands if o in changes]
         changes[node] = max(steps, default=0)
     return max(changes.values(), default=0)
 
@@ -95,8 +95,8 @@ def most_changes(graph: Graph) -> int:
 @given(graphs)
 def test_segments_together_give_what_the_graph_gives(graph: Graph) -> None:
     feeds = feeds_of(graph)
-    found = Compiler.of(backends=[LEFT, RIGHT]).compile(graph).executable.run(feeds)
-    for mine, expected in zip(found, interpret(graph, feeds), strict=True):
+    actual = Compiler.of(backends=[LEFT, RIGHT]).compile(graph).executable.run(feeds)
+    for mine, expected in zip(actual, interpret(graph, feeds), strict=True):
         np.testing.assert_array_equal(mine, expected)
 
 
@@ -105,8 +105,8 @@ def test_segments_together_give_what_the_graph_gives(graph: Graph) -> None:
 def test_quantglow_computes_what_no_backend_takes(graph: Graph) -> None:
     feeds = feeds_of(graph)
     build = Compiler.of(num_threads=1, backends=[LEFT]).compile(graph)
-    found = build.executable.run(feeds)
-    for mine, expected in zip(found, interpret(graph, feeds), strict=True):
+    results = build.executable.run(feeds)
+    for mine, expected in zip(results, interpret(graph, feeds), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -179,9 +179,9 @@ def test_integers_cross_borders_unchanged(kind: str) -> None:
     profile = qg.profile(qg.import_model(small_model()), samples)
     int8 = qg.quantize(qg.import_model(small_model()), profile)
     assert kind in {node.op for node in int8.nodes}
-    taken = Interpreted((OPS[kind],), "taken")
-    build = Compiler.of(num_threads=1, backends=[taken]).compile(int8)
+    interpreted = Interpreted((OPS[kind],), "taken")
+    build = Compiler.of(num_threads=1, backends=[interpreted]).compile(int8)
     for x in samples:
-        found = build.executable.run({"x": x})
-        for mine, expected in zip(found, interpret(int8, {"x": x}), strict=True):
+        results = build.executable.run({"x": x})
+        for mine, expected in zip(results, interpret(int8, {"x": x}), strict=True):
             np.testing.assert_array_equal(mine, expected)

@@ -66,8 +66,8 @@ def client(folder: Path) -> Iterator[distributed.Client]:
             dashboard_address=None,
             silence_logs=50,
             env={FOLDER: str(folder)},
-        ) as made,
-        distributed.Client(made) as client,
+        ) as built,
+        distributed.Client(built) as client,
     ):
         yield client
 
@@ -91,9 +91,9 @@ def tuner(deadline: Deadline = NEVER, say: Say = quiet) -> Tuner:
 
 
 def outcomes(client: Any, deadline: Deadline = NEVER, host: str | None = None) -> list[Any]:
-    with open_cluster(client, tuner()) as found:
+    with open_cluster(client, tuner()) as actual:
         name = this_host() if host is None else host
-        return ClusterMeasurer(found, name, 3, deadline).run(JOBS)
+        return ClusterMeasurer(actual, name, 3, deadline).run(JOBS)
 
 
 def test_workers_of_one_machine_measure_one_after_the_other(
@@ -101,9 +101,9 @@ def test_workers_of_one_machine_measure_one_after_the_other(
 ) -> None:
     workers_do(monkeypatch, "alone")
     monkeypatch.setattr(cluster, "BATCH", 1)
-    found = outcomes(client)
-    assert [m.job for m in found] == JOBS
-    assert all(m.seconds == (0.5,) * 3 for m in found)
+    actual = outcomes(client)
+    assert [m.job for m in actual] == JOBS
+    assert all(m.seconds == (0.5,) * 3 for m in actual)
 
 
 def test_machines_measure_side_by_side(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,10 +117,10 @@ def test_a_worker_that_dies_costs_only_its_choice(
 ) -> None:
     workers_do(monkeypatch, "deadly", "machine_of_each")
     monkeypatch.setattr(cluster, "BATCH", 2)
-    found = outcomes(client)
-    assert [m.job for m in found] == JOBS
-    assert [m.failure for m in found] == ["", DIED, "", "", ""]
-    assert [len(m.seconds) for m in found] == [3, 0, 3, 3, 3]
+    actual = outcomes(client)
+    assert [m.job for m in actual] == JOBS
+    assert [m.failure for m in actual] == ["", DIED, "", "", ""]
+    assert [len(m.seconds) for m in actual] == [3, 0, 3, 3, 3]
 
 
 def test_a_worker_that_is_ended_costs_nothing(
@@ -135,9 +135,9 @@ def test_a_worker_that_is_ended_costs_nothing(
 
     thread = threading.Thread(target=end)
     thread.start()
-    found = outcomes(client)
+    actual = outcomes(client)
     thread.join()
-    assert [m.job for m in found] == JOBS and all(m.seconds for m in found)
+    assert [m.job for m in actual] == JOBS and all(m.seconds for m in actual)
 
 
 def test_records_name_the_kind_of_machine_that_measured(
@@ -148,12 +148,12 @@ def test_records_name_the_kind_of_machine_that_measured(
     monkeypatch.setattr(tuning, "MOST_TRIED", 8)
     monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.1)
     client.wait_for_workers(2)
-    found = tune_on_cluster(client, tuner(), [])
-    kinds = {record.host for record in found}
-    assert len(kinds) == 2 and len(found) == 4
-    assert all(record.tried >= 8 for record in found)
-    own = [record for record in found if record.host == min(kinds)]
-    assert {record.host for record in tune_on_cluster(client, tuner(), own)} == {max(kinds)}
+    actual = tune_on_cluster(client, tuner(), [])
+    kinds = {record.host for record in actual}
+    assert len(kinds) == 2 and len(actual) == 4
+    assert all(record.tried >= 8 for record in actual)
+    ours = [record for record in actual if record.host == min(kinds)]
+    assert {record.host for record in tune_on_cluster(client, tuner(), ours)} == {max(kinds)}
 
 
 def test_nothing_is_begun_after_the_deadline(client: Any) -> None:
@@ -215,8 +215,8 @@ def test_the_command_line_tunes_on_a_cluster(
     onnx.save(small_model(), tmp_path / "net.onnx")
     line = ["tune", str(tmp_path / "net.onnx"), "--num-threads", "1", "--json"]
     assert main([*line, "--scheduler", client.scheduler.address]) == 0
-    found = json.loads(capsys.readouterr().out)["records"]
-    assert len({record["host"] for record in found}) == 2
+    data = json.loads(capsys.readouterr().out)["records"]
+    assert len({record["host"] for record in data}) == 2
     monkeypatch.setattr(tune, "CONNECT_SECONDS", 0.2)
     assert main([*line, "--scheduler", "tcp://127.0.0.1:9"]) == 1
     assert "scheduler: cannot reach" in capsys.readouterr().err
@@ -239,10 +239,10 @@ def test_a_client_is_for_measuring(client: Any) -> None:
 def test_children_run_on_one_processor() -> None:
     before = os.sched_getaffinity(0)
     with pin():
-        own = os.sched_getaffinity(0)
+        ours = os.sched_getaffinity(0)
         words = [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"]
         shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert len(own) == 1 and own <= before and set(map(int, shown.split())) == own
+    assert len(ours) == 1 and ours <= before and set(map(int, shown.split())) == ours
     assert os.sched_getaffinity(0) == before
 
 

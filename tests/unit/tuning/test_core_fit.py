@@ -30,24 +30,24 @@ def timed(core: Core, work: tuple[int, int, int, int]) -> Timed:
 
 @pytest.mark.parametrize("core", [Core(), ICE_LAKE], ids=["zen", "ice-lake"])
 def test_the_fit_chooses_the_tiles_of_the_machine_that_was_timed(core: Core) -> None:
-    found = [timed(core, work) for work in WORKS]
+    actual = [timed(core, work) for work in WORKS]
     other = ICE_LAKE if core == Core() else Core()
-    assert core_fit.loss(found, core) < core_fit.loss(found, other)
-    fitted = core_fit.fit(found, (Core(), ICE_LAKE))
-    assert max(each.regret(fitted) for each in found) <= max(each.regret(core) for each in found)
+    assert core_fit.loss(actual, core) < core_fit.loss(actual, other)
+    fitted = core_fit.fit(actual, (Core(), ICE_LAKE))
+    assert max(each.regret(fitted) for each in actual) <= max(each.regret(core) for each in actual)
 
 
 def test_the_search_begins_at_every_known_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_fit, "ROUNDS", 1)
-    found = [timed(Core(issue=3.3, latency=8.0), WORKS[0])]
-    assert core_fit.loss(found, core_fit.fit(found, (Core(), ICE_LAKE))) <= min(
-        core_fit.loss(found, core) for core in (Core(issue=8.0), ICE_LAKE)
+    actual = [timed(Core(issue=3.3, latency=8.0), WORKS[0])]
+    assert core_fit.loss(actual, core_fit.fit(actual, (Core(), ICE_LAKE))) <= min(
+        core_fit.loss(actual, core) for core in (Core(issue=8.0), ICE_LAKE)
     )
 
 
 def fitted(listed_loss: float, fitted_loss: float) -> CoreFit:
-    listed, found = Core(latency=3.0), Core(latency=4.0, even_prefetch=True)
-    return CoreFit(resolve("native"), listed, found, listed_loss, fitted_loss, 1)
+    listed, actual = Core(latency=3.0), Core(latency=4.0, even_prefetch=True)
+    return CoreFit(resolve("native"), listed, actual, listed_loss, fitted_loss, 1)
 
 
 def test_costs_that_choose_worse_tiles_are_not_kept() -> None:
@@ -57,11 +57,11 @@ def test_costs_that_choose_worse_tiles_are_not_kept() -> None:
 
 def test_a_fit_is_stored_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
-    found = core_fit.store(fitted(0.02, 0.01))
+    actual = core_fit.store(fitted(0.02, 0.01))
     used = resolve("native").core
     resolve.cache_clear()
-    assert found.path is not None and found.path.parent == tmp_path / "machines"
-    assert used == found.core
+    assert actual.path is not None and actual.path.parent == tmp_path / "machines"
+    assert used == actual.core
 
 
 def test_without_a_cache_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,19 +39,19 @@ def outcomes(jobs: Sequence[Job], child: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_crash_costs_only_the_choice_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = outcomes(FAULTY, "crashing", monkeypatch)
-    assert [m.job for m in found] == FAULTY
-    assert [m.seconds for m in found] == [(1.0, 1.0), (), (1.0, 1.0), (), (1.0, 1.0)]
-    assert "SIGSEGV" in found[1].failure and "no such instruction" in found[3].failure
-    assert (found[0].ratio, found[1].ratio) == (0.5, float("inf"))
+    actual = outcomes(FAULTY, "crashing", monkeypatch)
+    assert [m.job for m in actual] == FAULTY
+    assert [m.seconds for m in actual] == [(1.0, 1.0), (), (1.0, 1.0), (), (1.0, 1.0)]
+    assert "SIGSEGV" in actual[1].failure and "no such instruction" in actual[3].failure
+    assert (actual[0].ratio, actual[1].ratio) == (0.5, float("inf"))
 
 
 @pytest.mark.slow
 def test_a_choice_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "START_SECONDS", 1.5)
     monkeypatch.setattr(measuring, "CHOICE_SECONDS", 0.1)
-    found = outcomes(FAULTY[:2], "hanging", monkeypatch)
-    assert found[0].seconds and "took longer" in found[1].failure
+    actual = outcomes(FAULTY[:2], "hanging", monkeypatch)
+    assert actual[0].seconds and "took longer" in actual[1].failure
 
 
 def test_nothing_is_begun_after_the_deadline() -> None:
@@ -63,9 +63,9 @@ def test_choices_that_the_time_does_not_reach_are_missing(monkeypatch: pytest.Mo
     """The first are measured whatever the deadline, others are not begun after it."""
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 20.0)  # a busy machine starts children slowly
     jobs = [Job(task.key, choice, 0) for task in TASKS for choice in task.choices]
-    found = Measurer(WORK, deadline=Deadline.after(0.001)).run(jobs)
-    assert 0 < len(found) <= measuring.TOGETHER < len(jobs)
-    assert all(measured.seconds for measured in found)
+    measurer = Measurer(WORK, deadline=Deadline.after(0.001)).run(jobs)
+    assert 0 < len(measurer) <= measuring.TOGETHER < len(jobs)
+    assert all(measured.seconds for measured in measurer)
 
 
 def test_a_child_ends_soon_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,9 @@ def test_a_child_ends_soon_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -
 def test_every_choice_is_timed_with_the_default_beside_it() -> None:
     jobs = [Job(task.key, c, 0) for task in TASKS for c in task.choices[:: len(task.choices) // 3]]
     told: list[int] = []
-    found = Measurer(WORK, samples=3).run(jobs, told.append)
-    assert [m.job for m in found] == jobs and told == [len(jobs)]
-    for measured in found:
+    measurer = Measurer(WORK, samples=3).run(jobs, told.append)
+    assert [m.job for m in measurer] == jobs and told == [len(jobs)]
+    for measured in measurer:
         assert not measured.failure
         assert min(*measured.seconds, *measured.default_seconds) > 0
         assert len(measured.seconds) == len(measured.default_seconds) == 3
@@ -89,12 +89,12 @@ def test_every_choice_is_timed_with_the_default_beside_it() -> None:
 
 def states(jobs: Sequence[Job]) -> list[int]:
     """The states of choices, measured in this process."""
-    found = measuring.measure_here(
+    actual = measuring.measure_here(
         samples=1,
         jobs=[(job.task, job.choice.to_json(), job.weights_nbytes) for job in jobs],
         **vars(WORK),
     )
-    return [int(state) for state in found[2]]
+    return [int(state) for state in actual[2]]
 
 
 def test_choices_and_tasks_that_do_not_exist_are_told() -> None:
@@ -112,9 +112,9 @@ def test_a_choice_with_other_results_is_not_timed(monkeypatch: pytest.MonkeyPatc
 
     def wrong(self: LoadedKernel) -> bytes:
         kernels.append(self)
-        found = bytearray(results(self))
-        found[0] ^= 1 if len(kernels) == 3 else 0
-        return bytes(found)
+        actual = bytearray(results(self))
+        actual[0] ^= 1 if len(kernels) == 3 else 0
+        return bytes(actual)
 
     monkeypatch.setattr(LoadedKernel, "results", wrong)
     jobs = [Job(TASKS[0].key, choice, 0) for choice in TASKS[0].choices[:3]]

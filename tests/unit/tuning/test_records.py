@@ -74,9 +74,9 @@ def test_entries_of_any_kind_cost_no_more_than_their_line(folder: Path, entry: s
         keep_records([RECORD])
         with (folder / records.NAME).open("ab") as file:
             file.write(line)
-        found = read_records()
-        assert found[0] == RECORD
-        tune_target(resolve("native"), found)
+        actual = read_records()
+        assert actual[0] == RECORD
+        tune_target(resolve("native"), actual)
 
 
 def test_a_file_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +110,8 @@ def test_a_default_that_stays_needs_no_choice() -> None:
 
 def test_a_machine_without_a_name_uses_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "machine_identity", lambda: None)
-    own = replace(RECORD, host=records.this_host())
-    assert tune_target(resolve("native"), [own]).choices.by_task == {"a": CHOICE}
+    ours = replace(RECORD, host=records.this_host())
+    assert tune_target(resolve("native"), [ours]).choices.by_task == {"a": CHOICE}
 
 
 def test_records_of_other_machines_are_hints() -> None:

@@ -51,14 +51,14 @@ def bowl(space: Space) -> np.ndarray:
 
 def visited(maker: Maker, space: Space, seed: int, asked: int, budget: int = 10**6) -> list[int]:
     """The states in the order in which a searcher asks for them."""
-    searcher, times, found = maker(space, seed), bowl(space), list[int]()
-    while len(found) < budget and (states := searcher.ask(asked)):
+    searcher, times, actual = maker(space, seed), bowl(space), list[int]()
+    while len(actual) < budget and (states := searcher.ask(asked)):
         assert len(states) <= asked
         for state in states:
             failed = state % 11 == 10
             searcher.tell(state, math.inf if failed else float(times[state]))
-        found += states
-    return found
+        actual += states
+    return actual
 
 
 @moderate
@@ -84,7 +84,7 @@ def test_a_new_state_is_one_of_the_others(asked: set[int], seed: int) -> None:
 @given(space=spaces, seed=st.integers(0, 9))
 def test_moves_change_one_coordinate_by_one(space: Space, seed: int) -> None:
     state = seed % len(space)
-    for end in space.neighbours(state):
+    for end in space.neighbors(state):
         assert end != NOWHERE
         different = space.coordinates[state] != space.coordinates[end]
         assert different[0] or different.sum() == 1
@@ -107,12 +107,12 @@ def test_times_of_states_that_were_not_asked_for_are_taken() -> None:
     for maker in OWN.values():
         searcher = maker(space_of((1, 3, 3)), 0)
         searcher.tell(4, 0.5)
-        rest: list[int] = []
+        collected: list[int] = []
         while states := searcher.ask(2):
             for state in states:
                 searcher.tell(state, 1.0)
-            rest += states
-        assert sorted(rest) == [0, 1, 2, 3, 5, 6, 7, 8]
+            collected += states
+        assert sorted(collected) == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
 def test_the_network_learns_which_move_is_good() -> None:

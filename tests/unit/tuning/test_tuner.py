@@ -28,6 +28,7 @@ from quantglow.tuning.measuring import Job, Measurement, Measurer, plan_tasks
 from quantglow.tuning.networks import tune_network
 from quantglow.tuning.records import Record, keep_records, read_records
 from quantglow.tuning.tuner import FINAL_SAMPLES, Tuner, is_faster
+from tests.support.combinations import mark_slow
 from tests.support.free_network import free_model
 from tests.support.small_network import small_model, small_samples
 
@@ -60,15 +61,18 @@ def tuner(searcher: str = "model", deadline: Deadline = NEVER, lines: Any = None
     return Tuner(GRAPH, resolve("native"), 1, deadline, searcher, say=told)
 
 
-@pytest.mark.parametrize("searcher", ["model", "random", "annealing", "g-bfs", "n-a2c"])
+@pytest.mark.parametrize(
+    "searcher",
+    mark_slow(["model", "random", "annealing", "g-bfs", "n-a2c"], {"model", "g-bfs"}),
+)
 def test_every_searcher_finds_what_is_faster(
     searcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Measurer, "run", quick)
     lines: list[str] = []
-    found = tuner(searcher, lines=lines).run({}, {})
-    assert len(found) == 2
-    for record in found:
+    actual = tuner(searcher, lines=lines).run({}, {})
+    assert len(actual) == 2
+    for record in actual:
         assert record.choice is not None and record.choice.tile and record.choice.tile[1] == 1
         assert record.choice.unroll != 2
         assert set(record.seconds) == {0.5} and set(record.default_seconds) == {1.0}
@@ -92,8 +96,8 @@ def test_hints_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
     (task, _), _ = plan_tasks(GRAPH, resolve("native"))
     hint, unknown = task.choices[-1], Choice("plain", (1, 900, 1))
     tuner().run({}, {task.key: [unknown, hint]})
-    own = [job.choice for job in asked if job.task == task.key]
-    assert own[:2] == [task.default, hint] and unknown not in own
+    ours = [job.choice for job in asked if job.task == task.key]
+    assert ours[:2] == [task.default, hint] and unknown not in ours
 
 
 def test_a_choice_counts_if_it_is_faster_in_most_rounds() -> None:
@@ -158,10 +162,10 @@ def chosen(path: Path) -> dict[str, Choice]:
     compiled = qg.load(path, num_threads=1)
     assert isinstance(compiled, qg.CompiledModel)
     tasks, _ = plan_tasks(compiled.graph, resolve("native"))
-    found = {task.key: task.choices[-1] for task in tasks}
+    actual = {task.key: task.choices[-1] for task in tasks}
     host = machine_identity() or ""
-    keep_records([Record(task, host, choice) for task, choice in found.items()])
-    return found
+    keep_records([Record(task, host, choice) for task, choice in actual.items()])
+    return actual
 
 
 def test_records_are_used_by_load_and_compile(cache: Path) -> None:
@@ -169,9 +173,9 @@ def test_records_are_used_by_load_and_compile(cache: Path) -> None:
     qg.quantize_and_compile(small_model(), small_samples(), verify=False).save(path)
     expected = chosen(path)
     assert expected
-    for made in (qg.load(path, tune="records"), qg.compile(small_model(), tune="records")):
-        assert isinstance(made, qg.CompiledModel)
-        target = made.specialisations.compiler.target
+    for item in (qg.load(path, tune="records"), qg.compile(small_model(), tune="records")):
+        assert isinstance(item, qg.CompiledModel)
+        target = item.specialisations.compiler.target
         assert target is not None and target.choices.by_task == expected
     plain, tuned = qg.load(path), qg.load(path, tune="records")
     for one, other in zip(plain(small_samples()[0]), tuned(small_samples()[0]), strict=True):

@@ -54,10 +54,10 @@ def padded(target: Target, element: str) -> str:
         is_there = b.compare("ult", b.index, line, own_height)
         stop = b.add(left, b.select(b.index, is_there, count, "0"))
         source = b.at(b.at(x, b.mul(image, pitch)), b.mul(b.mul(line, count), nbytes))
-        own = b.at(result, b.mul(b.mul(item, width), FLOAT_NBYTES))
+        row = b.at(result, b.mul(b.mul(item, width), FLOAT_NBYTES))
 
         def clear(index: Value, piece: Piece) -> None:
-            store(b, "float", piece, "zeroinitializer", b.at(own, b.mul(index, FLOAT_NBYTES)))
+            store(b, "float", piece, "zeroinitializer", b.at(row, b.mul(index, FLOAT_NBYTES)))
 
         def copy(index: Value, piece: Piece) -> None:
             place = b.at(source, b.mul(b.op("sub", b.index, index, left), nbytes))
@@ -65,7 +65,7 @@ def padded(target: Target, element: str) -> str:
             if element != "f32":
                 value = _real(vectors, value, element)
                 value = b.op("fsub", vectors.kind, value, zero_point)
-            store(b, "float", piece, value, b.at(own, b.mul(index, FLOAT_NBYTES)))
+            store(b, "float", piece, value, b.at(row, b.mul(index, FLOAT_NBYTES)))
 
         vectors.each("0", left, clear)
         vectors.each(left, stop, copy)
@@ -97,9 +97,9 @@ class _Tiles:
         x, w, bias, bounds, result, offsets, taps, sizes = self.pointers[:8]
         self.x, self.w, self.bias, self.result = x, w, bias, result
         self.offsets, self.taps = offsets, taps
-        found = indices(b, sizes, WINDOW_SIZES)
-        self.tap_count, self.inputs, self.w_pitch, self.pitch = found[:4]
-        self.outputs, self.end = found[4:]
+        geometry = indices(b, sizes, WINDOW_SIZES)
+        self.tap_count, self.inputs, self.w_pitch, self.pitch = geometry[:4]
+        self.outputs, self.end = geometry[4:]
         self.low = self.vectors.number(bounds)
         self.high = self.vectors.number(b.at(bounds, FLOAT_NBYTES))
 
@@ -148,8 +148,8 @@ def dense(target: Target) -> str:
         with b.loop("0", depth) as row:
             source = b.at(b.at(tiles.w, at), b.mul(row, tiles.w_pitch))
             for part, place in zip(parts, places, strict=True):
-                taken = load(b, "float", part, b.at(source, place))
-                b.store(kind, taken, b.at(b.at(panel, b.mul(row, nbytes)), place))
+                column = load(b, "float", part, b.at(source, place))
+                b.store(kind, column, b.at(b.at(panel, b.mul(row, nbytes)), place))
         source = b.at(tiles.bias, at)
         biases = [load(b, "float", p, b.at(source, o)) for p, o in zip(parts, places, strict=True)]
         with b.loop("0", tiles.end, tiles.pixels) as start:
@@ -178,15 +178,15 @@ def _dense_sums(
     row = b.at(weights, b.mul(inputs.index, nbytes))
     w = [b.load(kind, b.at(row, place)) for place in places]
     place = b.mul(inputs.index, FLOAT_NBYTES)
-    found = []
+    totals = []
     for pixel, value in enumerate(values):
         x = vectors.number(b.at(value, place))
         for number in range(VECTORS):
             total = inputs.carried[pixel * VECTORS + number]
-            found.append(vectors.multiply_add(x, w[number], total))
-    found = b.end_while(inputs, found)
+            totals.append(vectors.multiply_add(x, w[number], total))
+    totals = b.end_while(inputs, totals)
     following = b.at(weights, b.mul(tiles.inputs, nbytes))
-    return b.end_while(taps, [*found, following])[:-1]
+    return b.end_while(taps, [*totals, following])[:-1]
 
 
 def depthwise(target: Target) -> str:
@@ -202,13 +202,13 @@ def depthwise(target: Target) -> str:
         def compute(channel: Value, part: Piece) -> None:
             at = b.mul(channel, FLOAT_NBYTES)
             zeros = [(vectors.kind, "zeroinitializer")] * tiles.pixels
-            own = [b.at(window, at) for window in windows]
+            channels = [b.at(window, at) for window in windows]
             taps = b.begin_while(tiles.tap_count, zeros)
             w = load(b, "float", part, b.at(b.at(tiles.w, at), b.mul(taps.index, tiles.w_pitch)))
             tap = tiles.tap(taps.index)
             sums = [
                 vectors.multiply_add(load(b, "float", part, b.at(window, tap)), w, total)
-                for window, total in zip(own, taps.carried, strict=True)
+                for window, total in zip(channels, taps.carried, strict=True)
             ]
             sums = b.end_while(taps, sums)
             bias = load(b, "float", part, b.at(tiles.bias, at))

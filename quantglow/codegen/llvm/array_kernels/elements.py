@@ -57,13 +57,13 @@ def missing_sums(target: Target) -> str:
     The sums become what is missing; 0 where both are at or beyond the same bound."""
     b = Builder(index=target.isa.index)
     vectors = Vectors(b, target)
-    wanted, sums, bounds = b.kernel(3)
+    targets, sums, bounds = b.kernel(3)
     kind, mask = vectors.kind, f"<{vectors.lanes} x i1>"
     low, high = (vectors.number(b.at(bounds, FLOAT_NBYTES * place)) for place in range(2))
 
     def subtract(index: Value, piece: Piece) -> None:
         at = b.mul(index, FLOAT_NBYTES)
-        pair = [load(b, "float", piece, b.at(pointer, at)) for pointer in (wanted, sums)]
+        pair = [load(b, "float", piece, b.at(pointer, at)) for pointer in (targets, sums)]
         sides = []
         for predicate, bound in (("ole", low), ("oge", high)):
             one, other = (b.compare(predicate, kind, value, bound) for value in pair)
@@ -131,26 +131,26 @@ def _integers(target: Target, has_residual: bool) -> str:
 
         def end_some(channel: Value, piece: Piece) -> None:
             place = b.add(b.mul(row, channels), channel)
-            at, own = b.mul(channel, FLOAT_NBYTES), b.mul(place, FLOAT_NBYTES)
-            total = b.cast("fptosi", kind, load(b, "float", piece, b.at(sums, own)), whole)
+            at, float_place = b.mul(channel, FLOAT_NBYTES), b.mul(place, FLOAT_NBYTES)
+            total = b.cast("fptosi", kind, load(b, "float", piece, b.at(sums, float_place)), whole)
             total = b.op("add", whole, total, load(b, "i32", piece, b.at(bias, at)))
             scale = load(b, "float", piece, b.at(scales, at))
             value = b.op("fmul", kind, b.cast("sitofp", whole, total, kind), scale)
             if has_residual:
                 residual, turn, less_and_ratio = pointers[6:]
-                taken = load(b, "i8", piece, b.at(residual, place))
+                addend = load(b, "i8", piece, b.at(residual, place))
                 turned = b.broadcast(lanes, "i8", b.load("i8", turn, align=1))
-                taken = b.op("xor", vector(lanes, "i8"), taken, turned)
-                longer = b.cast("zext", vector(lanes, "i8"), taken, whole)
+                addend = b.op("xor", vector(lanes, "i8"), addend, turned)
+                longer = b.cast("zext", vector(lanes, "i8"), addend, whole)
                 steps = b.cast("uitofp", whole, longer, kind)
                 steps = b.op("fsub", kind, steps, vectors.number(less_and_ratio))
                 ratio = vectors.number(b.at(less_and_ratio, FLOAT_NBYTES))
                 value = b.op("fadd", kind, value, b.op("fmul", kind, steps, ratio))
             value = b.op("fadd", kind, _clipped(vectors, value, low, high), zero_point)
-            found = b.cast(
+            quantized = b.cast(
                 "trunc", whole, b.cast("fptosi", kind, value, whole), vector(lanes, "i8")
             )
-            store(b, "i8", piece, found, b.at(result, place))
+            store(b, "i8", piece, quantized, b.at(result, place))
 
         vectors.each("0", channels, end_some)
     return b.finish()
@@ -167,14 +167,14 @@ def rounding_errors(target: Target) -> str:
     with b.loop("%begin", "%end") as grid:
         bounds = b.at(grids, b.mul(grid, 3 * FLOAT_NBYTES))
         scale, low, high = (vectors.number(b.at(bounds, FLOAT_NBYTES * i)) for i in range(3))
-        own = b.at(errors, b.mul(b.mul(grid, size), FLOAT_NBYTES))
+        grid_errors = b.at(errors, b.mul(b.mul(grid, size), FLOAT_NBYTES))
         total = b.at(squares, b.mul(grid, 2 * vectors.nbytes))
 
         def measure(index: Value, piece: Piece) -> None:
             at = b.mul(index, FLOAT_NBYTES)
             value = load(b, "float", piece, b.at(x, at))
             error = b.op("fsub", vectors.kind, rounded(vectors, value, scale, low, high), value)
-            store(b, "float", piece, error, b.at(own, at))
+            store(b, "float", piece, error, b.at(grid_errors, at))
             # Lanes beyond the end hold 0, and so do their errors.
             known = b.load(wide, total, align=8)
             b.store(wide, b.op("fadd", wide, known, _square(vectors, error)), total, align=8)
@@ -192,11 +192,11 @@ def energies(target: Target) -> str:
     rows, columns = indices(b, sizes, 2)
     wide, pitch = vector(vectors.lanes, "double"), b.mul(columns, FLOAT_NBYTES)
     with b.loop("%begin", "%end") as item:
-        own = b.at(x, b.mul(b.mul(item, rows), pitch))
+        matrix = b.at(x, b.mul(b.mul(item, rows), pitch))
         total = b.at(results, b.mul(item, 4 * vectors.nbytes))
 
         def add(column: Value, piece: Piece) -> None:
-            start = b.at(own, b.mul(column, FLOAT_NBYTES))
+            start = b.at(matrix, b.mul(column, FLOAT_NBYTES))
             zero = (wide, "zeroinitializer")
             loop = b.begin_while(rows, [zero, zero])
             value = load(b, "float", piece, b.at(start, b.mul(loop.index, pitch)))
@@ -204,10 +204,10 @@ def energies(target: Target) -> str:
             longer = b.cast("fpext", vectors.kind, value, wide)
             squares = b.op("fadd", wide, squares, b.op("fmul", wide, longer, longer))
             squares, sums = b.end_while(loop, [squares, b.op("fadd", wide, sums, longer)])
-            for place, found in enumerate((squares, b.op("fmul", wide, sums, sums))):
+            for place, terms in enumerate((squares, b.op("fmul", wide, sums, sums))):
                 entry = b.at(total, place * 2 * vectors.nbytes)
                 known = b.load(wide, entry, align=8)
-                b.store(wide, b.op("fadd", wide, known, found), entry, align=8)
+                b.store(wide, b.op("fadd", wide, known, terms), entry, align=8)
 
         vectors.each("0", columns, add)
     return b.finish()

@@ -63,12 +63,12 @@ class Vectors:
         """
         b = self.b
         count = b.op("sub", b.index, end, begin)
-        whole, rest = b.divide(count, self.lanes)
+        whole, remainder = b.divide(count, self.lanes)
         last = b.add(begin, b.mul(whole, self.lanes))
         with b.loop(begin, last, self.lanes) as index:
             body(index, Piece(0, self.lanes, self.lanes))
-        with b.when(b.compare("ne", b.index, rest, "0")):
-            body(last, self.within(rest))
+        with b.when(b.compare("ne", b.index, remainder, "0")):
+            body(last, self.within(remainder))
 
 
 def indices(b: Builder, pointer: Value, count: int) -> list[Value]:

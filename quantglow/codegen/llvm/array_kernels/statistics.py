@@ -51,12 +51,14 @@ def extremes(target: Target) -> str:
     low, high, magnitude = loop.carried
     low = b.select(kind, b.compare("olt", kind, value, low), value, low)
     high = b.select(kind, b.compare("ogt", kind, value, high), value, high)
-    own = b.op("and", whole, bits(b, vectors.lanes, value), splat(whole, str(MAGNITUDE)))
-    magnitude = b.select(whole, b.compare("sgt", whole, own, magnitude), own, magnitude)
-    for place, (found, (of, _)) in enumerate(
+    magnitudes = b.op("and", whole, bits(b, vectors.lanes, value), splat(whole, str(MAGNITUDE)))
+    magnitude = b.select(
+        whole, b.compare("sgt", whole, magnitudes, magnitude), magnitudes, magnitude
+    )
+    for place, (extreme, (of, _)) in enumerate(
         zip(b.end_while(loop, [low, high, magnitude]), start, strict=True)
     ):
-        b.store(of, found, b.at(result, place * vectors.nbytes))
+        b.store(of, extreme, b.at(result, place * vectors.nbytes))
     return b.finish()
 
 
@@ -94,7 +96,7 @@ def counts(target: Target) -> str:
     none = splat(kind, f32(0.0))
     (bins,) = indices(b, sizes, 1)
     apart = b.mul(bins, FLOAT_NBYTES)
-    own = [b.at(tables, b.mul(apart, table)) for table in range(TABLES)]
+    counters = [b.at(tables, b.mul(apart, table)) for table in range(TABLES)]
     loop = b.begin_while("%end", [(whole, b.load(whole, zeros))])
     value = b.load(kind, b.at(x, b.mul(loop.index, vectors.nbytes)))
     place = floor(b, target, vectors.lanes, b.op("fmul", kind, value, factor))
@@ -105,12 +107,12 @@ def counts(target: Target) -> str:
     place = b.cast("fptosi", kind, place, whole)
     for lane in range(vectors.lanes):
         index = b.as_index("i32", b.emit(f"extractelement {whole} {place}, i32 {lane}"))
-        entry = b.at(own[lane % TABLES], b.mul(index, FLOAT_NBYTES))
+        entry = b.at(counters[lane % TABLES], b.mul(index, FLOAT_NBYTES))
         b.store("i32", b.op("add", "i32", b.load("i32", entry, align=4), "1"), entry, align=4)
     is_zero = b.compare("oeq", kind, value, none)
     ones = b.cast("zext", f"<{vectors.lanes} x i1>", is_zero, whole)
-    (found,) = b.end_while(loop, [b.op("add", whole, loop.carried[0], ones)])
-    b.store(whole, found, zeros)
+    (zero_counts,) = b.end_while(loop, [b.op("add", whole, loop.carried[0], ones)])
+    b.store(whole, zero_counts, zeros)
     return b.finish()
 
 
@@ -135,13 +137,13 @@ def depthwise_moments(target: Target) -> str:
                 window = b.at(
                     b.at(x, at), b.load_index(b.at(offsets, b.mul(place, POINTER_NBYTES)))
                 )
-                own = b.at(room, b.mul(pixel, row))
+                pixel_terms = b.at(room, b.mul(pixel, row))
                 with b.loop("0", tap_count) as tap:
                     offset = b.load_index(b.at(taps, b.mul(tap, POINTER_NBYTES)))
-                    taken = load(b, "float", piece, b.at(window, offset))
-                    b.store(kind, taken, b.at(own, b.mul(tap, nbytes)))
+                    pixel_values = load(b, "float", piece, b.at(window, offset))
+                    b.store(kind, pixel_values, b.at(pixel_terms, b.mul(tap, nbytes)))
                 value = b.at(b.at(beside, at), b.mul(place, b.mul(channels, FLOAT_NBYTES)))
-                last = b.at(own, b.mul(tap_count, nbytes))
+                last = b.at(pixel_terms, b.mul(tap_count, nbytes))
                 b.store(kind, load(b, "float", piece, value), last)
                 b.store(kind, splat(kind, f32(1.0)), b.at(last, nbytes))
             with b.loop("0", terms, SIDE) as left, b.loop(left, terms, SIDE) as right:

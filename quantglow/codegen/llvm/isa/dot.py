@@ -53,7 +53,7 @@ class DotProduct(ABC):
         return False
 
     @property
-    def widened(self) -> bool:
+    def widen(self) -> bool:
         """Whether bytes are multiplied as words: an operand is two vectors of words."""
         return False
 
@@ -80,7 +80,7 @@ class DotProduct(ABC):
     @property
     def mixes_pixels(self) -> bool:
         """Whether an operand is one vector, each lane of which may belong to another pixel."""
-        return not self.widened and self.steps_at_once == 1
+        return not self.widen and self.steps_at_once == 1
 
     @property
     def weights_dtype(self) -> np.dtype[Any]:
@@ -199,7 +199,7 @@ class WidenedDot(DotProduct):
     signed: bool
 
     @property
-    def widened(self) -> bool:
+    def widen(self) -> bool:
         return True
 
     @property

@@ -156,9 +156,9 @@ class Scalars(Portable):
         byte of a pixel, and one for each weight."""
         lanes = self.vector_nbytes // 4
         finish = (8.0 * lanes,) * 3
-        own = replace(core, weights=4.0 * lanes, far_weights=4.0 * lanes, finish=finish)
-        own = replace(own, latency=0.0, overlap=0.0)
-        return StepCost(self.registers, 8.0 * lanes, 4.0, operands=0, core=own)
+        scalar_core = replace(core, weights=4.0 * lanes, far_weights=4.0 * lanes, finish=finish)
+        scalar_core = replace(scalar_core, latency=0.0, overlap=0.0)
+        return StepCost(self.registers, 8.0 * lanes, 4.0, operands=0, core=scalar_core)
 
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         """``fmax`` takes the number of two operands, so NaN becomes the least integer."""
@@ -189,9 +189,11 @@ class Scalars(Portable):
         """A function of single lanes, whose values are of type ``element``."""
         lanes, result = int(kind[1:].split()[0]), "poison"
         for lane in range(lanes):
-            own = function(b, b.emit(f"extractelement {kind} {value}, i32 {lane}"))
-            made = f"insertelement {vector(lanes, element)} {result}, {element} {own}, i32 {lane}"
-            result = b.emit(made)
+            scalar = function(b, b.emit(f"extractelement {kind} {value}, i32 {lane}"))
+            insertion = (
+                f"insertelement {vector(lanes, element)} {result}, {element} {scalar}, i32 {lane}"
+            )
+            result = b.emit(insertion)
         return result
 
 

@@ -35,11 +35,11 @@ class Detection:
 
     def masks(self, features: Iterable[str]) -> dict[str, int]:
         """The bits of each word that a set of features needs."""
-        found: dict[str, int] = {}
+        masks: dict[str, int] = {}
         for feature in features:
             for word, mask in self.bits[feature]:
-                found[word] = found.get(word, 0) | mask
-        return found
+                masks[word] = masks.get(word, 0) | mask
+        return masks
 
 
 @dataclass(frozen=True)
@@ -148,13 +148,13 @@ class Target(Concise):
     @property
     def object_format(self) -> ObjectFormat:
         """The format of its objects."""
-        for part, found in (
+        for part, object_format in (
             ("wasm", ObjectFormat.WASM),
             ("apple", ObjectFormat.MACH_O),
             ("windows", ObjectFormat.COFF),
         ):
             if part in self.triple:
-                return found
+                return object_format
         return ObjectFormat.ELF
 
     @property

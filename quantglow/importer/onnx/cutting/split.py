@@ -212,7 +212,7 @@ class _Cut:
             number = waiting.pop()
             if number not in numbers:
                 numbers.add(number)
-                waiting.extend(self.known_operands(self.nodes[number]))
+                waiting.extend(self.operand_positions(self.nodes[number]))
         return [self.without_head_results(self.nodes[number]) for number in sorted(numbers)]
 
     def without_head_results(self, node: onnx.NodeProto) -> onnx.NodeProto:
@@ -231,7 +231,7 @@ class _Cut:
             copy.output[number] = f"{node.output[number]} again"
         return copy
 
-    def known_operands(self, node: onnx.NodeProto) -> Iterator[int]:
+    def operand_positions(self, node: onnx.NodeProto) -> Iterator[int]:
         """Numbers of the nodes that compute known operands which the head does not give."""
         for name in read_names(node):
             value = self.scope.values.get(name)

@@ -128,7 +128,7 @@ class ImportScope:
             yield
             return
         outer, self.current = self.current, node_origin(proto, self.current)
-        asked = self.guards.asked_by(operator_key(proto)) if self.guards else nullcontext()
+        asked = self.guards.ask(operator_key(proto)) if self.guards else nullcontext()
         try:
             with asked:
                 yield
@@ -387,7 +387,7 @@ class Call:
 
     def constant(self, tag: str, array: Array) -> Constant:
         """A float32 constant that only this node needs."""
-        return Constant(name=self.derived(tag), value=as_float32(array))
+        return Constant(name=self.derive(tag), value=as_float32(array))
 
     @cached_property
     def result(self) -> str:
@@ -397,7 +397,7 @@ class Call:
     def result_name(self, position: int) -> str:
         return self.scope.claim(str(self.proto.output[position]))
 
-    def derived(self, tag: str) -> str:
+    def derive(self, tag: str) -> str:
         """A unique name for a helper node: ``output:tag``."""
         return self.scope.claim(f"{self.proto.output[0]}:{tag}", derived=True)
 

@@ -199,7 +199,7 @@ def q_attention(call: Call) -> list[Node]:
         raise Unsupported("it has a buffer for its cache, or rotates its operands")
     steps, weights = FusedNodes(call), center_weights(call, 1, 7)
     x, point = whole(call, 0), ZeroPoint.of(call, 6)
-    sums = rows_times_weights(call, call.derived("sums"), x, point, weights)
+    sums = rows_times_weights(call, call.derive("sums"), x, point, weights)
     scales = steps.mul(steps.reshape(call.node(3), 1), call.node(4))
     real = steps.apply(fn("mul", fn("float", arg(0)), arg(1)), [sums, scales], DType.F32)
     product = steps.add(real, call.node(2))

@@ -85,7 +85,7 @@ def mat_mul_n_bits(call: Call) -> Node:
         return omit(call, shape)
     blocks = parse_blocks(call, depth, columns)
     x = gather_rows(call, (math.prod(batch), k))
-    output = product(call, x, blocks, call.derived("product") if len(batch) != 1 else call.result)
+    output = product(call, x, blocks, call.derive("product") if len(batch) != 1 else call.result)
     return output if len(batch) == 1 else Reshape(name=call.result, x=output, shape=shape)
 
 
@@ -100,7 +100,7 @@ def gather_rows(call: Call, shape: tuple[int, int]) -> Node:
     x = call.node(0)
     if x.type.rank == 2:
         return x
-    return call.scope.share(x, "rows", lambda: Reshape(name=call.derived("rows"), x=x, shape=shape))
+    return call.scope.share(x, "rows", lambda: Reshape(name=call.derive("rows"), x=x, shape=shape))
 
 
 def parse_blocks(call: Call, depth: int, columns: int) -> PackedOperands:
@@ -141,7 +141,7 @@ def quantized_rows(call: Call, x: Node, group: int) -> Node:
     """int8 rows of x, the same for all products that read them."""
 
     def quantize() -> Node:
-        return QuantizeRows(name=call.derived("quantized"), x=x, group=group)
+        return QuantizeRows(name=call.derive("quantized"), x=x, group=group)
 
     return call.scope.share(x, f"rows of int8, {group}", quantize)
 
@@ -152,11 +152,11 @@ def group(call: Call, x: Node, packed: PackedWeights, bias: Node | None, name: s
     return GroupedMatMul(
         name=name,
         x=x,
-        w=Constant(name=call.derived("codes"), value=np.ascontiguousarray(packed.codes)),
+        w=Constant(name=call.derive("codes"), value=np.ascontiguousarray(packed.codes)),
         scales=call.constant("scales", packed.scales),
         zero_points=None
         if points is None
-        else Constant(name=call.derived("zero_points"), value=points),
+        else Constant(name=call.derive("zero_points"), value=points),
         b=bias,
         bits=packed.bits,
     )
@@ -186,9 +186,9 @@ def looked_up_rows(call: Call, blocks: PackedOperands, indices: Node) -> Node:
     count, groups = indices.type.size, blocks.scales.shape[1]
 
     def look_up(tag: str, array: Array, shape: tuple[int, ...]) -> Node:
-        table = Constant(name=call.derived(tag), value=np.ascontiguousarray(array))
-        rows = Gather(name=call.derived(f"{tag}-rows"), x=table, indices=indices, axis=0)
-        return Reshape(name=call.derived(f"{tag}-blocks"), x=rows, shape=(count, groups, *shape))
+        table = Constant(name=call.derive(tag), value=np.ascontiguousarray(array))
+        rows = Gather(name=call.derive(f"{tag}-rows"), x=table, indices=indices, axis=0)
+        return Reshape(name=call.derive(f"{tag}-blocks"), x=rows, shape=(count, groups, *shape))
 
     flat = blocks.codes.reshape(len(blocks.codes), -1)
     args: list[Node] = [
@@ -204,16 +204,16 @@ def looked_up_rows(call: Call, blocks: PackedOperands, indices: Node) -> Node:
     higher = fn("floor", fn("mul", shifted, const(0.5**blocks.bits)))
     code = fn("sub", shifted, fn("mul", higher, const(2**blocks.bits)))
     reals = Elementwise(
-        name=call.derived("reals"),
+        name=call.derive("reals"),
         args=tuple(args),
         expression=fn("mul", fn("sub", code, point), arg(1)),
         out=ElementType(DType.F32),
     )
     whole = (count, groups * blocks.block)
-    rows: Node = Reshape(name=call.derived("rows"), x=reals, shape=whole)
+    rows: Node = Reshape(name=call.derive("rows"), x=reals, shape=whole)
     if blocks.depth < whole[1]:
         sizes = (count, blocks.depth)
-        rows = Slice(name=call.derived("cut"), x=rows, starts=(0, 0), sizes=sizes, steps=(1, 1))
+        rows = Slice(name=call.derive("cut"), x=rows, starts=(0, 0), sizes=sizes, steps=(1, 1))
     return Reshape(name=call.result, x=rows, shape=(*indices.type.shape, blocks.depth))
 
 

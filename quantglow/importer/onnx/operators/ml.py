@@ -48,14 +48,14 @@ def normalizer(call: Call) -> Node:
     """Each row over its maximum, the sum of its magnitudes, or its length, where that is not 0."""
     x, axes, kind = features(call, 0), (-1 % rank_of_rows(call),), call.text("norm", "MAX")
     if kind == "MAX":
-        norm: Node = ReduceMax(name=call.derived("norm"), x=x, axes=axes)
+        norm: Node = ReduceMax(name=call.derive("norm"), x=x, axes=axes)
     elif kind == "L1":
-        magnitude = Abs(name=call.derived("abs"), x=x)
-        norm = ReduceSum(name=call.derived("norm"), x=magnitude, axes=axes)
+        magnitude = Abs(name=call.derive("abs"), x=x)
+        norm = ReduceSum(name=call.derive("norm"), x=magnitude, axes=axes)
     elif kind == "L2":
-        squares = Mul(name=call.derived("squares"), x=x, y=x)
-        total = ReduceSum(name=call.derived("sum"), x=squares, axes=axes)
-        norm = Sqrt(name=call.derived("norm"), x=total)
+        squares = Mul(name=call.derive("squares"), x=x, y=x)
+        total = ReduceSum(name=call.derive("sum"), x=squares, axes=axes)
+        norm = Sqrt(name=call.derive("norm"), x=total)
     else:
         raise Unsupported(f"norm {kind!r}")
     quotient = fn("div", arg(0), arg(1))
@@ -120,7 +120,7 @@ def array_feature_extractor(call: Call) -> Node:
         raise Unsupported(f"an index is outside the {x.type.shape[axis]} features")
     if (slices := few_slices(call, call.result, x, axis, chosen)) is not None:
         return slices
-    indices = Constant(name=call.derived("indices"), value=np.array(chosen, np.int64))
+    indices = Constant(name=call.derive("indices"), value=np.array(chosen, np.int64))
     return Gather(name=call.result, x=x, indices=indices, axis=axis)
 
 
@@ -133,7 +133,7 @@ def one_hot_encoder(call: Call) -> Node:
     if not call.integer("zeros", 1):
         raise Unsupported("an unknown category ends the run (zeros = 0)")
     x = call.tensor(0)
-    kinds = Constant(name=call.derived("categories"), value=np.array(categories, np.int64))
+    kinds = Constant(name=call.derive("categories"), value=np.array(categories, np.int64))
     same = fn("eq", convert(arg(0), x.type.dtype, DType.I64), arg(1))
     value = fn("select", same, const(1), const(0))
     return map_elements(call, value, [reshape(call, x, (*x.type.shape, 1)), kinds], DType.F32)
@@ -145,7 +145,7 @@ def linear_regressor(call: Call) -> Node:
     targets, kind = call.integer("targets", 1), post_transform(call)
     if kind != "NONE" and targets == 1:
         raise Unsupported(f"post_transform {kind} of one target")
-    names = [call.result if kind == "NONE" else call.derived("scores")]
+    names = [call.result if kind == "NONE" else call.derive("scores")]
     return transform(linear(call, targets, *names), kind, call.result)
 
 
@@ -161,7 +161,7 @@ def linear_classifier(call: Call) -> list[Node]:
     if count == 1 and (kind == "SOFTMAX" or len(labels) != 2):
         raise Unsupported(f"post_transform {kind} of one score for {len(labels)} labels")
     is_plain = kind == "NONE" and count > 1
-    scores = linear(call, count, call.result_name(1) if is_plain else call.derived("scores"))
+    scores = linear(call, count, call.result_name(1) if is_plain else call.derive("scores"))
     label = choose_label(call, scores, np.array(labels, np.int64))
     if count == 1:
         return [label, two_classes(call, scores, kind)]
@@ -178,24 +178,24 @@ def integer_labels(call: Call) -> tuple[int, ...]:
 
 def choose_label(call: Call, scores: Node, labels: Array) -> Node:
     """The label of the largest score, the first one of equal ones."""
-    table = Constant(name=call.derived("labels"), value=labels)
+    table = Constant(name=call.derive("labels"), value=labels)
     rows = scores.type.shape[0]
     if scores.type.shape[1] == 1:
         above = fn("gt", arg(0), const(0))
         place = fn("select", above, lconst(1), lconst(0))
         best: Node = Elementwise(
-            name=call.derived("best"), args=(scores,), expression=place, out=INT64
+            name=call.derive("best"), args=(scores,), expression=place, out=INT64
         )
     else:
-        best = TopK(name=call.derived("best"), x=scores, k=1)
+        best = TopK(name=call.derive("best"), x=scores, k=1)
     return Gather(name=call.result, x=table, indices=reshape(call, best, (rows,)), axis=0)
 
 
 def two_classes(call: Call, score: Node, kind: str) -> Node:
     """``[1 - p, p]`` of one score."""
     if kind == "LOGISTIC":
-        score = Sigmoid(name=call.derived("probability"), x=score)
-    other = Sub(name=call.derived("other"), x=call.constant("one", np.ones((1, 1))), y=score)
+        score = Sigmoid(name=call.derive("probability"), x=score)
+    other = Sub(name=call.derive("other"), x=call.constant("one", np.ones((1, 1))), y=score)
     return Concat(name=call.result_name(1), parts=(other, score), axis=1)
 
 
@@ -234,7 +234,7 @@ def features(call: Call, position: int) -> Node:
     if x.type.dtype is DType.F32:
         return x
     value = convert(arg(0), x.type.dtype, DType.F32)
-    return Elementwise(name=call.derived("float"), args=(x,), expression=value, out=FLOAT)
+    return Elementwise(name=call.derive("float"), args=(x,), expression=value, out=FLOAT)
 
 
 def rank_of_rows(call: Call) -> int:
@@ -250,4 +250,4 @@ def per_feature(call: Call, x: Node, name: str, dtype: DType) -> Node:
     values: Sequence[float] = call.attributes.get(name, ())
     if len(values) != 1 and len(values) != x.type.shape[-1 % rank_of_rows(call)]:
         raise Unsupported(f"{name} has {len(values)} values for inputs of shape {x.type.shape}")
-    return Constant(name=call.derived(name), value=np.asarray(values, dtype.numpy))
+    return Constant(name=call.derive(name), value=np.asarray(values, dtype.numpy))

@@ -71,13 +71,13 @@ class Cell:
         return self.constants[tag]
 
     def product(self, tag: str, x: Node, w: Constant, b: Constant | None = None) -> Node:
-        return Gemm(name=self.call.derived(tag), x=x, w=w, b=b)
+        return Gemm(name=self.call.derive(tag), x=x, w=w, b=b)
 
     def add(self, x: Node, y: Node) -> Node:
-        return Add(name=self.call.derived("sum"), x=x, y=y)
+        return Add(name=self.call.derive("sum"), x=x, y=y)
 
     def mul(self, x: Node, y: Node) -> Node:
-        return Mul(name=self.call.derived("product"), x=x, y=y)
+        return Mul(name=self.call.derive("product"), x=x, y=y)
 
     def from_input(self, x: Node) -> Node:
         """x W + input bias."""
@@ -101,18 +101,18 @@ class Cell:
     def gate(self, gates: Node, position: int) -> Node:
         """One of the gates that lie side by side."""
         start = position * self.hidden
-        return along(self.call.derived("gate"), gates, 1, range(start, start + self.hidden))
+        return along(self.call.derive("gate"), gates, 1, range(start, start + self.hidden))
 
     def activate(self, number: int, gate: Node) -> Node:
         """Activation ``number`` of a gate, which is clipped before if the model says so."""
         clip = self.call.number("clip", 0.0)
         if clip > 0:
-            gate = Clip(name=self.call.derived("clip"), x=gate, low=-clip, high=clip)
+            gate = Clip(name=self.call.derive("clip"), x=gate, low=-clip, high=clip)
         return self.function(number, gate)
 
     def function(self, number: int, x: Node) -> Node:
         operator = FUNCTIONS[self.functions[number]]
-        return operator(name=self.call.derived(self.functions[number]), x=x)
+        return operator(name=self.call.derive(self.functions[number]), x=x)
 
 
 Step = Callable[[Cell, Node, State], State]
@@ -135,14 +135,14 @@ def sequence_lengths(call: Call, steps: int, batch: int) -> Node | None:
     checked = positions(call, "length", wide, [operand], [Bound(wide, wide, steps, closed=True)])
     # A Gather checks its indices: each length is looked up in a table of all.
     every = iota(call, (steps + 1,), 0)
-    looked_up = Gather(name=call.derived("lengths"), x=every, indices=checked, axis=0)
-    return Reshape(name=call.derived("column"), x=looked_up, shape=(batch, 1))
+    looked_up = Gather(name=call.derive("lengths"), x=every, indices=checked, axis=0)
+    return Reshape(name=call.derive("column"), x=looked_up, shape=(batch, 1))
 
 
 def project(cell: Cell, x: Node) -> Node:
     """x W + input bias of all steps, [T * B, gates * H]."""
     call, (steps, batch, width) = cell.call, x.type.shape
-    flat = Reshape(name=call.derived("inputs"), x=x, shape=(steps * batch, width))
+    flat = Reshape(name=call.derive("inputs"), x=x, shape=(steps * batch, width))
     return cell.from_input(flat)
 
 
@@ -161,11 +161,11 @@ def unroll(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> tu
     rows = project(cell, x)
     results: dict[int, Node] = {}
     for t in reversed(range(steps)) if backwards else range(steps):
-        now = along_span(call.derived("step"), rows, 0, SliceRange(t * batch, batch))
+        now = along_span(call.derive("step"), rows, 0, SliceRange(t * batch, batch))
         state = step(cell, now, state)
         results[t] = state[0]
     parts = tuple(results[t] for t in range(steps))
-    return Concat(name=call.derived("steps"), parts=parts, axis=0), state
+    return Concat(name=call.derive("steps"), parts=parts, axis=0), state
 
 
 def loop(
@@ -174,19 +174,19 @@ def loop(
     """``ran`` as a loop; the hidden states are [T, B, H]."""
     call, (steps, batch, _) = cell.call, x.type.shape
     shape = (steps, batch, cell.w.shape[1])
-    rows: Node = Reshape(name=call.derived("steps"), x=project(cell, x), shape=shape)
+    rows: Node = Reshape(name=call.derive("steps"), x=project(cell, x), shape=shape)
     if backwards:
         rows = reversed_steps(call, rows, "backwards")
     clock = None if lengths is None else SequenceClock(call, lengths, steps, backwards)
     carried = state if clock is None else (*state, clock.start)
     operands = LoopOperands(call, carried, (rows,), steps)
-    inputs = operands.inputs([call.derived("before")] * len(carried) + [call.derived("step")])
+    inputs = operands.inputs([call.derive("before")] * len(carried) + [call.derive("step")])
     before, now = inputs[: len(state)], inputs[-1]
     after = step(cell, now, before)
     ends = [*after, after[0]] if clock is None else clock.hold(after, before, inputs[len(state)])
     loop = operands.loop(inputs, ends)
-    every: Node = loop.result(call.derived("every"), len(carried))
-    last: State = tuple(loop.result(call.derived("last"), i) for i in range(len(state)))
+    every: Node = loop.result(call.derive("every"), len(carried))
+    last: State = tuple(loop.result(call.derive("last"), i) for i in range(len(state)))
     if clock is not None:
         last = clock.end(last)
     return (reversed_steps(call, every, "forwards") if backwards else every), last
@@ -205,7 +205,7 @@ class SequenceClock:
     def start(self) -> Node:
         """The number of the step that comes first."""
         first = lconst(self.steps - 1 if self.backwards else 0)
-        zero = Constant(name=self.call.derived("zero"), value=np.zeros(1, np.int64))
+        zero = Constant(name=self.call.derive("zero"), value=np.zeros(1, np.int64))
         return self._compute("start", fn("iadd", arg(0), first), DType.I64, zero)
 
     def hold(self, after: State, before: State, now: Node) -> list[Node]:
@@ -224,10 +224,10 @@ class SequenceClock:
         return tuple(self._where("ended", some, state, zero) for state in last)
 
     def _where(self, tag: str, condition: Node, x: Node, y: Node) -> Node:
-        return Where(name=self.call.derived(tag), condition=condition, x=x, y=y)
+        return Where(name=self.call.derive(tag), condition=condition, x=x, y=y)
 
     def _compute(self, tag: str, expression: Expr, out: DType, *args: Node) -> Node:
-        name = self.call.derived(tag)
+        name = self.call.derive(tag)
         return Elementwise(name=name, args=args, expression=expression, out=ElementType(out))
 
 
@@ -284,7 +284,7 @@ def gru_step(cell: Cell, x: Node, state: State) -> State:
         inner = cell.product("reset", cell.mul(reset, h), weights, bias)
     new = cell.activate(1, cell.add(cell.gate(x, 2), inner))
     # (1 - z) new + z h
-    change = Sub(name=cell.call.derived("change"), x=h, y=new)
+    change = Sub(name=cell.call.derive("change"), x=h, y=new)
     return (cell.add(new, cell.mul(z, change)),)
 
 
@@ -303,7 +303,7 @@ def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) ->
     """Y [T, D, B, H], then the last state of each kind [D, B, H]; ``layout`` 1 puts B first."""
     x, batch_first = call.node(0), call.integer("layout", 0)
     if batch_first:
-        x = Transpose(name=call.derived("time-first"), x=x, perm=(1, 0, 2))
+        x = Transpose(name=call.derive("time-first"), x=x, perm=(1, 0, 2))
     steps, batch, _ = x.type.shape
     lengths = sequence_lengths(call, steps, batch)
     rows: list[Node] = []
@@ -313,12 +313,12 @@ def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) ->
         first = tuple(initial(call, 5 + s, number, batch, cell.hidden) for s in range(states))
         joined, final = ran(cell, step, x, first, backwards, lengths)
         shape = (steps, 1, batch, cell.hidden)
-        rows.append(Reshape(name=call.derived("rows"), x=joined, shape=shape))
+        rows.append(Reshape(name=call.derive("rows"), x=joined, shape=shape))
         last.append(final)
     outputs = [stack(call, 0, rows, axis=1, perm=(2, 0, 1, 3) if batch_first else None)]
     for position in range(states):
         parts = [
-            Reshape(name=call.derived("last"), x=final[position], shape=(1, batch, cell.hidden))
+            Reshape(name=call.derive("last"), x=final[position], shape=(1, batch, cell.hidden))
             for cell, final in zip(cells, last, strict=True)
         ]
         perm = (1, 0, 2) if batch_first else None
@@ -364,12 +364,12 @@ def initial(call: Call, position: int, direction: int, batch: int, hidden: int) 
         zeros = call.constant("zeros", np.zeros((1 if is_free(batch) else batch, hidden)))
         if not is_free(batch):
             return zeros
-        return Expand(name=call.derived("zeros"), x=zeros, shape=(batch, hidden))
+        return Expand(name=call.derive("zeros"), x=zeros, shape=(batch, hidden))
     states = call.node(position)
     if call.integer("layout", 0):
-        states = Transpose(name=call.derived("state-first"), x=states, perm=(1, 0, 2))
-    state = along(call.derived("initial"), states, 0, range(direction, direction + 1))
-    return Reshape(name=call.derived("initial"), x=state, shape=(batch, hidden))
+        states = Transpose(name=call.derive("state-first"), x=states, perm=(1, 0, 2))
+    state = along(call.derive("initial"), states, 0, range(direction, direction + 1))
+    return Reshape(name=call.derive("initial"), x=state, shape=(batch, hidden))
 
 
 def stack(
@@ -377,7 +377,7 @@ def stack(
 ) -> Node:
     """Output ``position``: the directions side by side, in the layout that the model wants."""
     named = position < len(call.proto.output) and call.proto.output[position]
-    name = call.result_name(position) if named else call.derived("unused")
-    inner = call.derived("time-first") if perm else name
+    name = call.result_name(position) if named else call.derive("unused")
+    inner = call.derive("time-first") if perm else name
     joined: Node = Concat(name=inner, parts=tuple(parts), axis=axis)
     return Transpose(name=name, x=joined, perm=perm) if perm else joined

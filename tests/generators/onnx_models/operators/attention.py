@@ -42,9 +42,9 @@ def mask(d: Drawing, steps: int, keys: int) -> Value | None:
         return None
     if d.chance(0.5):
         return d.normal(steps, keys)
-    seen = d.rng.random((steps, keys)) < 0.7
-    seen[:, 0] = True
-    return d.constant(seen)
+    observed = d.rng.random((steps, keys)) < 0.7
+    observed[:, 0] = True
+    return d.constant(observed)
 
 
 def options(d: Drawing) -> dict[str, Any]:
@@ -56,19 +56,19 @@ def rotary(d: Drawing) -> object:
     x = d.floats(3, 4)
     if x.shape[-1] % 2:
         x = d.inner("Concat", x, x, axis=-1)
-    given: dict[str, Any] = d.some({"interleaved": (0, 1)})
+    inputs: dict[str, Any] = d.some({"interleaved": (0, 1)})
     if x.rank == 4:
         batch, _, steps, width = x.shape
     else:
         batch, steps, hidden = x.shape
-        given["num_heads"] = d.choose([h for h in range(1, hidden) if hidden % (2 * h) == 0])
-        width = hidden // given["num_heads"]
+        inputs["num_heads"] = d.choose([h for h in range(1, hidden) if hidden % (2 * h) == 0])
+        width = hidden // inputs["num_heads"]
     turned = d.choose(range(2, width + 1, 2))
     if turned != width:
-        given["rotary_embedding_dim"] = turned
+        inputs["rotary_embedding_dim"] = turned
     angles, positions = turning(d, (batch, steps), turned // 2)
     tables = [d.constant(f(angles).astype(np.float32)) for f in (np.cos, np.sin)]
-    return d.node("RotaryEmbedding", x, *tables, *positions, **given)
+    return d.node("RotaryEmbedding", x, *tables, *positions, **inputs)
 
 
 def turning(d: Drawing, places: tuple[int, int], half: int) -> tuple[Any, tuple[Value, ...]]:

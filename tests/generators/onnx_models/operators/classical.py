@@ -51,10 +51,10 @@ def imputing(d: Drawing) -> object:
     count = one_or_each(d, x)
     if x.element == INTEGER:
         values = [d.integer(-9, 9) for _ in range(count)]
-        given: dict[str, Any] = {"imputed_value_int64s": values, "replaced_value_int64": 2}
+        inputs: dict[str, Any] = {"imputed_value_int64s": values, "replaced_value_int64": 2}
     else:
-        given = {"imputed_value_floats": numbers(d, count), "replaced_value_float": float("nan")}
-    return d.classical("Imputer", [x], (x.element, x.shape), **given)
+        inputs = {"imputed_value_floats": numbers(d, count), "replaced_value_float": float("nan")}
+    return d.classical("Imputer", [x], (x.element, x.shape), **inputs)
 
 
 @draws("FeatureVectorizer")
@@ -85,10 +85,10 @@ def encoding(d: Drawing) -> object:
 def regression(d: Drawing) -> object:
     x, targets = rows(d), d.integer(1, 4)
     kinds = ("NONE", "NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO") if targets > 1 else ("NONE",)
-    given: dict[str, Any] = {"intercepts": numbers(d, targets)} if d.chance(0.7) else {}
-    given |= {"coefficients": numbers(d, targets * x.shape[1]), "targets": targets}
+    inputs: dict[str, Any] = {"intercepts": numbers(d, targets)} if d.chance(0.7) else {}
+    inputs |= {"coefficients": numbers(d, targets * x.shape[1]), "targets": targets}
     result = (FLOAT, (x.shape[0], targets))
-    return d.classical("LinearRegressor", [x], result, post_transform=d.choose(kinds), **given)
+    return d.classical("LinearRegressor", [x], result, post_transform=d.choose(kinds), **inputs)
 
 
 @draws("LinearClassifier")
@@ -129,19 +129,19 @@ def stumps(d: Drawing, x: Value, leaves: str) -> dict[str, Any]:
 @draws("TreeEnsembleRegressor")
 def trees(d: Drawing) -> object:
     x, targets = rows(d), d.integer(1, 3)
-    given = stumps(d, x, "target")
-    ids = [d.integer(0, targets - 1) for _ in given["target_treeids"]]
+    inputs = stumps(d, x, "target")
+    ids = [d.integer(0, targets - 1) for _ in inputs["target_treeids"]]
     result = (FLOAT, (x.shape[0], targets))
     return d.classical(
-        "TreeEnsembleRegressor", [x], result, target_ids=ids, n_targets=targets, **given
+        "TreeEnsembleRegressor", [x], result, target_ids=ids, n_targets=targets, **inputs
     )
 
 
 @draws("TreeEnsembleClassifier")
 def voting_trees(d: Drawing) -> object:
     x, classes = rows(d), d.integer(2, MOST_CLASSES)
-    given = stumps(d, x, "class")
-    ids = [d.integer(0, classes - 1) for _ in given["class_treeids"]]
+    inputs = stumps(d, x, "class")
+    ids = [d.integer(0, classes - 1) for _ in inputs["class_treeids"]]
     return d.classical(
         "TreeEnsembleClassifier",
         [x],
@@ -149,7 +149,7 @@ def voting_trees(d: Drawing) -> object:
         (FLOAT, (x.shape[0], classes)),
         class_ids=ids,
         classlabels_int64s=list(range(classes)),
-        **given,
+        **inputs,
     )
 
 

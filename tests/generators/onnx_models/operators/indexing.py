@@ -116,5 +116,5 @@ def compress(d: Drawing) -> object:
     chosen = d.rng.random(d.integer(1, length)) < 0.6
     shape = list(x.shape) if axis is not None else [0]
     shape[axis or 0] = int(chosen.sum())
-    given = {} if axis is None else {"axis": axis}
-    return d.shaped(shape, "Compress", x, d.constant(chosen), **given)
+    inputs = {} if axis is None else {"axis": axis}
+    return d.shaped(shape, "Compress", x, d.constant(chosen), **inputs)

@@ -33,8 +33,8 @@ def scan(d: Drawing) -> object:
     )
     ways = {f"scan_{end}put_directions": ([0], [1]) for end in ("in", "out")}
     outputs = d.choose(([True, True], [True, False], [False, True]))
-    given = {"body": body, "num_scan_inputs": 1, **d.some(ways)}
-    return d.node("Scan", state, x, outputs=outputs, **given)
+    inputs = {"body": body, "num_scan_inputs": 1, **d.some(ways)}
+    return d.node("Scan", state, x, outputs=outputs, **inputs)
 
 
 @draws("Loop", often=3)
@@ -63,9 +63,9 @@ def loop(d: Drawing) -> object:
     count = d.integer(1, MOST_TRIPS - 1)
     trips = d.constant(np.asarray(count, np.int64))
     is_listed = not ended and d.chance(0.5)
-    wanted = [False, True] if is_listed else [True, *(False for _ in ends[1:])]
-    made = (count, *shape) if is_listed else shape
-    return d.node("Loop", trips, None, state, outputs=wanted, of_shape=made, body=body)
+    expected = [False, True] if is_listed else [True, *(False for _ in ends[1:])]
+    built = (count, *shape) if is_listed else shape
+    return d.node("Loop", trips, None, state, outputs=expected, of_shape=built, body=body)
 
 
 @draws("Loop")
@@ -114,11 +114,11 @@ def growing(d: Drawing) -> object:
     inputs += [typed("state", FLOAT, shape), typed("list", FLOAT, None)]
     results = [typed("on", CONDITION, ()), *(typed(n, FLOAT, None) for n in ("next", "longer"))]
     body = helper.make_graph(nodes, "body", inputs, results)
-    first, made = list(shape), list(shape)
-    first[axis], made[axis] = rows, rows + trips * shape[axis]
-    count, given = d.constant(np.asarray(trips, np.int64)), d.normal(*first)
-    operands = [count, d.constant(np.bool_(True)), state, given]
-    types, left_out = ((FLOAT, shape), (FLOAT, made)), d.choose(((), (), (0,)))
+    first, built = list(shape), list(shape)
+    first[axis], built[axis] = rows, rows + trips * shape[axis]
+    count, arguments = d.constant(np.asarray(trips, np.int64)), d.normal(*first)
+    operands = [count, d.constant(np.bool_(True)), state, arguments]
+    types, left_out = ((FLOAT, shape), (FLOAT, built)), d.choose(((), (), (0,)))
     return d.classical("Loop", operands, *types, domain="", left_out=left_out, body=body)
 
 
@@ -145,8 +145,8 @@ def reading_all(d: Drawing) -> object:
         helper.make_node("Add", ["half", "other"], ["next"]),
     ]
     is_ended = d.opset >= 9 and d.chance(0.3)
-    made = d.integer(1, trips) if is_ended else trips
-    last = d.constant(np.asarray(made - 1, np.int64)).name
+    built = d.integer(1, trips) if is_ended else trips
+    last = d.constant(np.asarray(built - 1, np.int64)).name
     on = ("Less", ["trip", last]) if is_ended else ("Identity", ["holds"])
     nodes.append(helper.make_node(*on, ["on"]))
     inputs = [typed("trip", INTEGER, ()), typed("holds", CONDITION, ())]
@@ -154,7 +154,7 @@ def reading_all(d: Drawing) -> object:
     results = [typed("on", CONDITION, ()), *(typed(n, FLOAT, None) for n in ("next", "longer"))]
     body = helper.make_graph(nodes, "body", inputs, results)
     first, grown = list(shape), list(shape)
-    first[axis], grown[axis] = rows, rows + made * shape[axis]
+    first[axis], grown[axis] = rows, rows + built * shape[axis]
     count = d.constant(np.asarray(trips, np.int64))
     operands = [count, d.constant(np.bool_(True)), state, d.normal(*first)]
     return d.classical("Loop", operands, (FLOAT, shape), (FLOAT, grown), domain="", body=body)
@@ -190,20 +190,20 @@ def assignment(d: Drawing, row: str, listed: Sequence[int]) -> list[onnx.NodePro
     }
     known = {name: d.constant(np.array(value)).name for name, value in sizes.items()}
     step = d.constant(np.asarray(1, np.int64)).name
-    made = {name: f"{prefix}_{name}" for name in ("at", "next", "behind", "end", "to", "i", "w")}
+    built = {name: f"{prefix}_{name}" for name in ("at", "next", "behind", "end", "to", "i", "w")}
     return [
-        node("Reshape", ["trip", known["one"]], [made["at"]]),
-        node("Add", ["trip", step], [made["next"]]),
-        node("Reshape", [made["next"], known["one"]], [made["behind"]]),
-        node("Min", [made["behind"], known["length"]], [made["end"]]),
-        node("Squeeze", [made["end"]], [made["to"]]),
-        node("Range", ["trip", made["to"], step], [f"{prefix}_n"]),
+        node("Reshape", ["trip", known["one"]], [built["at"]]),
+        node("Add", ["trip", step], [built["next"]]),
+        node("Reshape", [built["next"], known["one"]], [built["behind"]]),
+        node("Min", [built["behind"], known["length"]], [built["end"]]),
+        node("Squeeze", [built["end"]], [built["to"]]),
+        node("Range", ["trip", built["to"], step], [f"{prefix}_n"]),
         node("Reshape", [f"{prefix}_n", known["ones"]], [f"{prefix}_r"]),
-        node("Expand", [f"{prefix}_r", known["places"]], [made["i"]]),
-        node("Slice", ["list", made["at"], made["end"], known["zero"]], [f"{prefix}_old"]),
-        node("Unsqueeze", [row, known["zero"]], [made["w"]]),
-        node("Add", [made["w"], f"{prefix}_old"], [f"{prefix}_new"]),
-        node("ScatterElements", ["list", made["i"], f"{prefix}_new"], ["assigned"], axis=0),
+        node("Expand", [f"{prefix}_r", known["places"]], [built["i"]]),
+        node("Slice", ["list", built["at"], built["end"], known["zero"]], [f"{prefix}_old"]),
+        node("Unsqueeze", [row, known["zero"]], [built["w"]]),
+        node("Add", [built["w"], f"{prefix}_old"], [f"{prefix}_new"]),
+        node("ScatterElements", ["list", built["i"], f"{prefix}_new"], ["assigned"], axis=0),
     ]
 
 
@@ -217,8 +217,8 @@ def short(d: Drawing) -> Value:
 
 def captured(d: Drawing, shape: tuple[int, ...]) -> list[str]:
     """Values from outside that a body may read."""
-    found = [v.name for v in d.values if v.element == FLOAT and v.shape == shape]
-    return [*found[-1:], d.normal(*shape).name]
+    actual = [v.name for v in d.values if v.element == FLOAT and v.shape == shape]
+    return [*actual[-1:], d.normal(*shape).name]
 
 
 def steps(d: Drawing, names: list[str]) -> tuple[list[onnx.NodeProto], list[str]]:
@@ -226,11 +226,11 @@ def steps(d: Drawing, names: list[str]) -> tuple[list[onnx.NodeProto], list[str]
     prefix, names = f"b{len(d.nodes)}", list(names)
     nodes = []
     for number in range(d.integer(2, 5)):
-        made = f"{prefix}_{number}"
+        built = f"{prefix}_{number}"
         read = [names[0] if number == 0 else d.choose(names), d.choose(names)]
         op = d.choose((*FUNCTIONS, *PAIRS))
-        nodes.append(helper.make_node(op, read if op in PAIRS else read[:1], [made]))
-        names.append(made)
+        nodes.append(helper.make_node(op, read if op in PAIRS else read[:1], [built]))
+        names.append(built)
     nodes.append(helper.make_node("Tanh", [names[-1]], [f"{prefix}_state"]))
     nodes.append(helper.make_node("Identity", [names[-2]], [f"{prefix}_result"]))
     return nodes, [f"{prefix}_state", f"{prefix}_result"]
@@ -249,5 +249,5 @@ def linear_attention(d: Drawing) -> object:
     decay = d.uniform(-1, 0, batch, length, heads) if "gated" in rule else None
     beta = d.uniform(0, 1, batch, length, heads) if "delta" in rule else None
     key = d.uniform(-0.3, 0.3, batch, length, width)
-    given = {"q_num_heads": heads, "kv_num_heads": heads, "update_rule": rule}
-    return d.node("LinearAttention", x, key, x, None, decay, beta, outputs=2, **given)
+    inputs = {"q_num_heads": heads, "kv_num_heads": heads, "update_rule": rule}
+    return d.node("LinearAttention", x, key, x, None, decay, beta, outputs=2, **inputs)

@@ -40,10 +40,10 @@ def coded(d: Drawing, element: int, *shape: int, channels: int = 1) -> tuple[Val
 
 def ended(d: Drawing, op: str, operands: list[Value | None], *results: Any, **more: Any) -> Value:
     """The last result of an operator, all of whose results are outputs that no node reads."""
-    made = d.classical(op, operands, *results, domain=MICROSOFT, **more)
+    built = d.classical(op, operands, *results, domain=MICROSOFT, **more)
     d.ends.extend(d.values[-len(results) :])
     del d.values[-len(results) :]
-    return made
+    return built
 
 
 @draws("DynamicQuantizeMatMul", often=2, is_quantized=True)
@@ -129,13 +129,13 @@ def quantized_lstm(d: Drawing) -> object:
 @draws("EmbedLayerNormalization", "QEmbedLayerNormalization", often=1.5)
 def embeddings(d: Drawing) -> object:
     words, places, kinds, width = d.choose((1, 4, 9)), 17, 2, d.choose((1, 4, 16))
-    given = d.of((INT32,), 2)
-    if given.shape[1] > places:
+    inputs = d.of((INT32,), 2)
+    if inputs.shape[1] > places:
         raise Rejected("too many steps")
-    shape = given.shape
+    shape = inputs.shape
     has_kinds = d.chance(0.6)
     mask = numbers(d, INT32, shape, 0, 1) if d.chance(0.5) else None
-    ids = [below(d, given, words), below(d, given, kinds) if has_kinds else None]
+    ids = [below(d, inputs, words), below(d, inputs, kinds) if has_kinds else None]
     sizes = [(words, width), (places, width), (kinds, width), (width,), (width,)]
     op = d.choose(("EmbedLayerNormalization", "QEmbedLayerNormalization"))
     results = [(FLOAT, (*shape, width)), (INT32, shape[:1])]

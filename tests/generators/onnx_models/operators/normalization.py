@@ -39,8 +39,8 @@ def of_channels(d: Drawing) -> object:
     if d.chance(0.5):
         return d.node("InstanceNormalization", x, scale, bias, epsilon=EPSILON)
     groups = d.choose([g for g in range(1, n + 1) if n % g == 0])
-    given = {"num_groups": groups, "epsilon": EPSILON}
-    return d.shaped(x.shape, "GroupNormalization", x, scale, bias, **given)
+    inputs = {"num_groups": groups, "epsilon": EPSILON}
+    return d.shaped(x.shape, "GroupNormalization", x, scale, bias, **inputs)
 
 
 @draws("LRN")

@@ -41,9 +41,9 @@ def dequantize(d: Drawing) -> object:
 @draws("DynamicQuantizeLinear", often=4, is_quantized=True)
 def dynamic_quantize(d: Drawing) -> object:
     x = d.floats()
-    made = d.add("DynamicQuantizeLinear", (x,), 3, {})
-    d.ends.extend(made)
-    return made
+    built = d.add("DynamicQuantizeLinear", (x,), 3, {})
+    d.ends.extend(built)
+    return built
 
 
 @draws("MatMulInteger", often=4, is_quantized=True)

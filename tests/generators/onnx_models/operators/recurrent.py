@@ -29,13 +29,13 @@ def recurrent(d: Drawing) -> object:
     outputs = [[True, True], [True], [False, True]][d.integer(0, 2)]
     if op == "LSTM" and d.chance(0.4):
         outputs = [True, True, True]
-    given: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
+    inputs: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
     if d.chance(0.3):
-        given["activations"] = d.choose(ACTIVATIONS[op]) * directions
+        inputs["activations"] = d.choose(ACTIVATIONS[op]) * directions
     if op == "GRU":
-        given |= d.some({"linear_before_reset": (0, 1)})
+        inputs |= d.some({"linear_before_reset": (0, 1)})
     tensors = operands(d, op, x, hidden, directions)
-    return d.node(op, *tensors, outputs=outputs, **given)
+    return d.node(op, *tensors, outputs=outputs, **inputs)
 
 
 def operands(d: Drawing, op: str, x: Value, hidden: int, directions: int) -> list[Value | None]:

@@ -26,12 +26,12 @@ def reduction(d: Drawing) -> object:
 
 def reduced(d: Drawing, op: str, x: Value) -> object:
     axes = axes_of(d, x)
-    given: dict[str, Any] = {"axes": axes} if axes or d.chance(0.5) else {}
-    if not axes and "axes" in given and d.opset < 18:
-        del given["axes"]
+    inputs: dict[str, Any] = {"axes": axes} if axes or d.chance(0.5) else {}
+    if not axes and "axes" in inputs and d.opset < 18:
+        del inputs["axes"]
     if not axes and d.chance(0.3):
-        given |= {"noop_with_empty_axes": 1}
-    return d.node(op, x, keepdims=d.integer(0, 1), **given)
+        inputs |= {"noop_with_empty_axes": 1}
+    return d.node(op, x, keepdims=d.integer(0, 1), **inputs)
 
 
 @draws("ArgMax", "ArgMin")

@@ -19,27 +19,27 @@ ROUNDINGS = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 def resizing(d: Drawing) -> object:
     x = d.floats(4)
     mode = d.choose(("nearest", "linear", "linear", "cubic") if d.opset > 10 else OLD_MODES)
-    given: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "mode": mode,
         "coordinate_transformation_mode": d.choose(COORDINATES),
     }
     if mode == "nearest":
-        given["nearest_mode"] = d.choose(ROUNDINGS)
+        inputs["nearest_mode"] = d.choose(ROUNDINGS)
     if mode == "cubic":
-        given |= d.some({"cubic_coeff_a": (-0.5, -0.75), "exclude_outside": (0, 1)})
+        inputs |= d.some({"cubic_coeff_a": (-0.5, -0.75), "exclude_outside": (0, 1)})
     if mode == "linear" and d.opset >= 18:
-        given |= d.some({"antialias": (0, 1), "exclude_outside": (0, 1)})
+        inputs |= d.some({"antialias": (0, 1), "exclude_outside": (0, 1)})
     if d.chance(0.3):
-        given["sizes"] = [*x.shape[:2], *(d.integer(1, 9) for _ in range(2))]
+        inputs["sizes"] = [*x.shape[:2], *(d.integer(1, 9) for _ in range(2))]
     else:
         factors = (d.choose((0.5, 1.5, 2.0, 3.0)), d.choose((1.0, 2.0)))
-        given["scales"] = np.array([1.0, 1.0, *factors], np.float32)
+        inputs["scales"] = np.array([1.0, 1.0, *factors], np.float32)
     if d.opset < 11:
-        return d.node("Upsample", x, mode=given["mode"], scales=old_factors(d))
+        return d.node("Upsample", x, mode=inputs["mode"], scales=old_factors(d))
     if d.opset == 11:
-        given["roi"] = np.zeros(0, np.float32)
-        given.setdefault("scales", np.zeros(0, np.float32))
-    return d.node("Resize", x, **given)
+        inputs["roi"] = np.zeros(0, np.float32)
+        inputs.setdefault("scales", np.zeros(0, np.float32))
+    return d.node("Resize", x, **inputs)
 
 
 def old_factors(d: Drawing) -> NDArray[np.float32]:

@@ -14,12 +14,12 @@ from tests.generators.onnx_models.operators.operands import axis_of, counts_from
 @draws("Reshape", often=3)
 def reshape(d: Drawing) -> object:
     x = d.any()
-    sizes, rest = [], x.size
+    sizes, remaining = [], x.size
     for _ in range(d.integer(0, 3)):
-        size = d.choose([n for n in range(1, rest + 1) if rest % n == 0])
+        size = d.choose([n for n in range(1, remaining + 1) if remaining % n == 0])
         sizes.append(size)
-        rest //= size
-    sizes.insert(d.integer(0, len(sizes)), -1 if d.chance(0.4) else rest)
+        remaining //= size
+    sizes.insert(d.integer(0, len(sizes)), -1 if d.chance(0.4) else remaining)
     if sizes[0] == (x.shape or (0,))[0] and d.chance(0.3):
         sizes[0] = 0
     return d.node("Reshape", x, shape=sizes)
@@ -51,9 +51,9 @@ def concatenation(d: Drawing) -> object:
     axis = d.integer(0, x.rank - 1)
 
     def joins(v: Value) -> bool:
-        rest = v.shape[:axis] + v.shape[axis + 1 :]
+        remaining = v.shape[:axis] + v.shape[axis + 1 :]
         same = v.element == x.element and v.rank == x.rank
-        return same and rest == x.shape[:axis] + x.shape[axis + 1 :]
+        return same and remaining == x.shape[:axis] + x.shape[axis + 1 :]
 
     parts = [d.pick(joins) for _ in range(d.integer(1, 3))]
     return d.node(
@@ -80,8 +80,8 @@ def slicing(d: Drawing) -> object:
     axes = [int(a) for a in d.rng.permutation(x.rank)[: d.integer(1, min(2, x.rank))]]
     sizes = [x.shape[a] for a in axes]
     starts, ends, steps = zip(*(bounds(d, n) for n in sizes), strict=True)
-    given = {"steps": steps} if d.opset > 9 else {}
-    return d.node("Slice", x, starts=starts, ends=ends, axes=axes, **given)
+    inputs = {"steps": steps} if d.opset > 9 else {}
+    return d.node("Slice", x, starts=starts, ends=ends, axes=axes, **inputs)
 
 
 def bounds(d: Drawing, size: int) -> tuple[int, int, int]:

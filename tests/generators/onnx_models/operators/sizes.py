@@ -18,8 +18,8 @@ def size_as_value(d: Drawing) -> object:
         place = d.constant(np.int64(axis))
         size, value = d.inner("Gather", d.inner("Shape", x), place), x.shape[axis]
     if d.chance(0.3):
-        wanted = d.constant(np.int64(d.choose((1, value, value + 1))))
-        return d.node("Where", d.inner("Equal", size, wanted), x, d.inner("Neg", x))
+        expected = d.constant(np.int64(d.choose((1, value, value + 1))))
+        return d.node("Where", d.inner("Equal", size, expected), x, d.inner("Neg", x))
     if d.chance(0.3):
         operator = d.choose(("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min"))
         operands = size, d.constant(np.int64(2))

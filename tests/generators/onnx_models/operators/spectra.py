@@ -25,16 +25,16 @@ def transform(d: Drawing) -> object:
     x = numbers(d, 1, 2, 3, complex_=is_back if onesided else d.chance(0.5))
     axis = d.integer(0, x.rank - 2)
     size = x.shape[axis]
-    given: dict[str, Any] = {"inverse": int(is_back), "onesided": int(onesided)}
-    given["axis"] = axis - x.rank if d.chance(0.3) else axis
+    inputs: dict[str, Any] = {"inverse": int(is_back), "onesided": int(onesided)}
+    inputs["axis"] = axis - x.rank if d.chance(0.3) else axis
     if is_back and onesided:
         if size < 2:
             raise Rejected("no sample")
         # onnxruntime interprets more bins than half of them differently.
-        given["dft_length"] = 2 * (size - 1) + d.integer(0, 1)
+        inputs["dft_length"] = 2 * (size - 1) + d.integer(0, 1)
     elif d.chance(0.5):
-        given["dft_length"] = d.integer(1, size + 3)
-    return d.node("DFT", x, **given)
+        inputs["dft_length"] = d.integer(1, size + 3)
+    return d.node("DFT", x, **inputs)
 
 
 @draws("STFT")
@@ -43,19 +43,19 @@ def short_time(d: Drawing) -> object:
     x = numbers(d, 2, complex_=complex_)
     n = d.integer(1, x.shape[1])
     # ONNX's inference forgets the default of ``onesided``.
-    given: dict[str, Any] = {"onesided": 0 if complex_ else d.integer(0, 1)}
+    inputs: dict[str, Any] = {"onesided": 0 if complex_ else d.integer(0, 1)}
     operands = [x, d.constant(np.int64(d.integer(1, 5)))]
     if d.chance(0.6):
         operands.append(d.normal(n))
     if len(operands) == 2 or d.chance(0.3):
-        given["frame_length"] = n
-    return d.node("STFT", *operands, **given)
+        inputs["frame_length"] = n
+    return d.node("STFT", *operands, **inputs)
 
 
 @draws("HannWindow", "HammingWindow", "BlackmanWindow", often=0.3)
 def window(d: Drawing) -> object:
     op = d.choose(("HannWindow", "HammingWindow", "BlackmanWindow"))
     size = d.constant(np.int64(d.integer(2, 17)))
-    made = d.inner(op, size, **d.some({"periodic": (0, 1)}))
+    built = d.inner(op, size, **d.some({"periodic": (0, 1)}))
     # A window ends in 0 up to rounding: Ceil and Sign would show the difference.
-    return d.node("Add", made, d.normal(1))
+    return d.node("Add", built, d.normal(1))

@@ -44,10 +44,10 @@ def filter_bank(d: Drawing) -> object:
     half = d.choose((0, channels // 2, channels))
     w = np.concatenate([np.cos(phases[:, :half]), np.sin(phases[:, half:])], axis=1)
     weights = d.constant(np.ascontiguousarray(w.T[:, None], dtype=np.float32))
-    found = d.inner("Conv", long, weights, strides=[d.choose((8, 16, 32))])
+    actual = d.inner("Conv", long, weights, strides=[d.choose((8, 16, 32))])
     first = d.integer(0, 1)
-    ends = [d.constant(np.array([value])) for value in (first, found.shape[2], 2)]
-    return d.node("Slice", found, *ends)
+    ends = [d.constant(np.array([value])) for value in (first, actual.shape[2], 2)]
+    return d.node("Slice", actual, *ends)
 
 
 def wide_filter(d: Drawing) -> object:
@@ -115,16 +115,16 @@ def pool(d: Drawing) -> object:
     return d.node(op, x, kernel_shape=kernel, **attributes)
 
 
-def rounds_up_clearly(kernel: Sequence[int], sizes: Sequence[int], given: dict[str, Any]) -> bool:
+def rounds_up_clearly(kernel: Sequence[int], sizes: Sequence[int], inputs: dict[str, Any]) -> bool:
     """Whether every window of a rounded-up pool begins inside the input.
 
     ONNX's shape inference counts windows that begin in the padding behind it; runtimes do not.
     """
-    if given.get("auto_pad", "VALID") != "VALID":
+    if inputs.get("auto_pad", "VALID") != "VALID":
         return False
-    pads = given.get("pads", [0] * 2 * len(kernel))
-    dilations = given.get("dilations", [1] * len(kernel))
-    for i, (k, size, stride) in enumerate(zip(kernel, sizes, given["strides"], strict=True)):
+    pads = inputs.get("pads", [0] * 2 * len(kernel))
+    dilations = inputs.get("dilations", [1] * len(kernel))
+    for i, (k, size, stride) in enumerate(zip(kernel, sizes, inputs["strides"], strict=True)):
         begin, end = pads[i], pads[i + len(kernel)]
         span = (k - 1) * dilations[i] + 1
         last = -(-(size + begin + end - span) // stride)

@@ -30,22 +30,22 @@ def plain() -> Any:
 @pytest.fixture(scope="module")
 def better(plain: Any) -> Any:
     """The network under a contract of 3 dB more."""
-    wanted = 10 ** (-(figure(plain) + 3) / 20)
-    return qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=wanted, **PLAIN)
+    expected = 10 ** (-(figure(plain) + 3) / 20)
+    return qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=expected, **PLAIN)
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
     """The report under a contract without any drop."""
-    found = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN).report
-    assert isinstance(found, Report)
-    return found
+    compiled = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN).report
+    assert isinstance(compiled, Report)
+    return compiled
 
 
 def figure(compiled: Any) -> float:
     """SQNR in dB over all samples."""
     pairs = [(qg.interpret(GRAPH, f)[0], compiled.run(None, f)[0]) for f in SAMPLES]
-    return min(sqnr_db(wanted, found) for wanted, found in pairs)
+    return min(sqnr_db(expected, value) for expected, value in pairs)
 
 
 def precisions(compiled: qg.CompiledModel) -> dict[str, str]:
@@ -53,9 +53,9 @@ def precisions(compiled: qg.CompiledModel) -> dict[str, str]:
 
 
 def test_int16_comes_before_float(plain: Any, better: Any) -> None:
-    found = precisions(better)
-    assert found["thin"] == "int16"
-    assert "float" not in found.values()
+    precision = precisions(better)
+    assert precision["thin"] == "int16"
+    assert "float" not in precision.values()
     assert figure(better) > figure(plain) + 2.5
 
 
@@ -75,11 +75,11 @@ def test_the_validation_function_decides() -> None:
 
 def test_a_single_operator_of_float_does_not_make_the_rest_float() -> None:
     names = ["thin", "first", "second", "third", "last"]
-    found = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         GRAPH, SAMPLES, max_drop=0.0, validation_fn=lambda m: float(is_float(m, "last")), **PLAIN
     )
-    assert precisions(found)["last"] == "float"
-    assert [precisions(found)[name] for name in names].count("float") < len(names)
+    assert precisions(compiled)["last"] == "float"
+    assert [precisions(compiled)[name] for name in names].count("float") < len(names)
 
 
 def is_float(compiled: Any, name: str) -> bool:
@@ -130,8 +130,8 @@ def test_a_ranking_that_is_cut_short_leaves_time_for_trials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Deadline, "halfway", Deadline(0.0))
-    found = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, max_minutes=9, **PLAIN)
-    assert set(precisions(found).values()) == {"float"}
+    compiled = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, max_minutes=9, **PLAIN)
+    assert set(precisions(compiled).values()) == {"float"}
 
 
 def test_the_report_says_that_the_time_was_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,10 @@ def bytes_of(profile: qg.Profile, path: Path) -> bytes:
 
 
 def test_the_profile_equals_that_of_one_process(client: Any, tmp_path: Path) -> None:
-    found = qg.profile(MNIST, iter(SAMPLES), subset_size=30, client=client)
-    wanted = qg.profile(MNIST, SAMPLES, subset_size=30)
-    assert found == wanted
-    assert bytes_of(found, tmp_path / "a") == bytes_of(wanted, tmp_path / "b")
+    profiled = qg.profile(MNIST, iter(SAMPLES), subset_size=30, client=client)
+    expected = qg.profile(MNIST, SAMPLES, subset_size=30)
+    assert profiled == expected
+    assert bytes_of(profiled, tmp_path / "a") == bytes_of(expected, tmp_path / "b")
 
 
 def test_a_worker_that_loaded_another_blas_is_like_the_others(client: Any) -> None:
@@ -83,6 +83,7 @@ def test_an_array_may_be_filled_again_for_each_sample(client: Any) -> None:
     assert qg.profile(MNIST, refilled(), client=client) == qg.profile(MNIST, SAMPLES)
 
 
+@pytest.mark.slow
 def test_workers_that_die_lose_nothing(client: Any) -> None:
     done = threading.Event()
     deaths: list[int] = []
@@ -94,10 +95,10 @@ def test_workers_that_die_lose_nothing(client: Any) -> None:
             yield sample
         done.set()
 
-    found = qg.profile(MNIST, samples(), client=client)
+    profiled = qg.profile(MNIST, samples(), client=client)
     assert done.is_set()
     assert len(set(deaths)) == 4
-    assert found == qg.profile(MNIST, SAMPLES * 4)
+    assert profiled == qg.profile(MNIST, SAMPLES * 4)
 
 
 def kill_one(client: Any) -> int:

@@ -47,8 +47,8 @@ class Shards:
         self.runs = [SampleRuns(task, samples[p], int8[p], count, p.start) for p in parts]
 
     def statistics(self, name: str) -> tuple[Moments, ...]:
-        found = [runs.statistics(name) for runs in self.runs]
-        return tuple(reduce(add, moments) for moments in zip(*found, strict=True))
+        actual = [runs.statistics(name) for runs in self.runs]
+        return tuple(reduce(add, moments) for moments in zip(*actual, strict=True))
 
     def prefetch(self) -> None:
         for runs in self.runs:
@@ -60,8 +60,8 @@ class Shards:
 
     def ends(self) -> tuple[Ends, Ends]:
         pairs = [runs.ends() for runs in self.runs]
-        found = [own for part, _ in pairs for own in part]
-        return found, [own for _, part in pairs for own in part]
+        actual = [item for part, _ in pairs for item in part]
+        return actual, [item for _, part in pairs for item in part]
 
     def end(self) -> None:
         pass
@@ -72,10 +72,10 @@ def constants_of(graph: Graph) -> dict[str, Array]:
 
 
 def assert_equal(one: Graph, other: Graph) -> None:
-    found, wanted = constants_of(one), constants_of(other)
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    actual, expected = constants_of(one), constants_of(other)
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 def by_shards(config: qg.QuantizationConfig) -> Graph:
@@ -84,25 +84,25 @@ def by_shards(config: qg.QuantizationConfig) -> Graph:
 
 
 @pytest.fixture(scope="module")
-def wanted() -> Graph:
+def expected_graph() -> Graph:
     """The graph from shards in this process."""
     return by_shards(PLAIN)
 
 
-def test_workers_give_the_graph_of_one_process(client: Any, wanted: Graph) -> None:
-    assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), wanted)
+def test_workers_give_the_graph_of_one_process(client: Any, expected_graph: Graph) -> None:
+    assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), expected_graph)
 
 
 def test_one_shard_gives_the_graph_without_a_cluster(client: Any) -> None:
     data = SAMPLES[:SHARD]
-    found = qg.quantize(GRAPH, PROFILE, PLAIN, data, client=client)
-    assert_equal(found, qg.quantize(GRAPH, PROFILE, PLAIN, data))
+    quantized = qg.quantize(GRAPH, PROFILE, PLAIN, data, client=client)
+    assert_equal(quantized, qg.quantize(GRAPH, PROFILE, PLAIN, data))
 
 
-def test_shards_are_those_of_all_samples(wanted: Graph) -> None:
+def test_shards_are_those_of_all_samples(expected_graph: Graph) -> None:
     """Sums of other parts differ in their last bits only: few weights round to another integer."""
     whole = constants_of(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES))
-    for name, value in constants_of(wanted).items():
+    for name, value in constants_of(expected_graph).items():
         apart = np.abs(value.astype(np.float64) - whole[name])
         assert (apart > 0).mean() <= 0.01, name
 
@@ -111,8 +111,8 @@ def test_int16_is_chosen_by_the_same_ends(client: Any) -> None:
     config = qg.QuantizationConfig(
         equalization=(), calibrate_method="minmax", int16_activations="auto"
     )
-    found = qg.quantize(GRAPH, PROFILE, config, SAMPLES, client=client)
-    assert_equal(found, by_shards(config))
+    quantized = qg.quantize(GRAPH, PROFILE, config, SAMPLES, client=client)
+    assert_equal(quantized, by_shards(config))
 
 
 class Deadly(ClusterRuns):
@@ -125,15 +125,16 @@ class Deadly(ClusterRuns):
         return super().statistics(name)
 
 
+@pytest.mark.slow
 def test_workers_that_die_lose_nothing(
-    client: Any, wanted: Graph, monkeypatch: pytest.MonkeyPatch
+    client: Any, expected_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from quantglow.api import stages
 
     monkeypatch.setattr(stages, "ClusterRuns", Deadly)
-    found = qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client)
+    quantized = qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client)
     assert len(set(Deadly.deaths)) >= 2
-    assert_equal(found, wanted)
+    assert_equal(quantized, expected_graph)
 
 
 class Wandering(ClusterRuns):
@@ -150,12 +151,12 @@ class Wandering(ClusterRuns):
 
 
 def test_runs_that_missed_a_layer_begin_again(
-    client: Any, wanted: Graph, monkeypatch: pytest.MonkeyPatch
+    client: Any, expected_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from quantglow.api import stages
 
     monkeypatch.setattr(stages, "ClusterRuns", Wandering)
-    assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), wanted)
+    assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), expected_graph)
 
 
 def test_nothing_is_left_in_the_workers(client: Any) -> None:
@@ -168,11 +169,11 @@ def runs_left() -> int:
 
 
 def test_runs_that_a_worker_has_dropped_begin_again(
-    client: Any, wanted: Graph, monkeypatch: pytest.MonkeyPatch
+    client: Any, expected_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.run(keep_one)
     try:
-        assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), wanted)
+        assert_equal(qg.quantize(GRAPH, PROFILE, PLAIN, SAMPLES, client=client), expected_graph)
     finally:
         client.run(keep_many)
 
@@ -185,6 +186,7 @@ def keep_many() -> None:
     distributed_rounding.KEPT = 256
 
 
+@pytest.mark.slow
 def test_samples_that_kill_every_worker_are_named(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,9 +32,9 @@ def split(
     held, samples = HeldOut(capacity), iter(located(values))
     used = Counter[int]()
     for feeds in [next(samples) for _ in range(min(subset, len(values)))]:
-        used.update(int(own["x"][0]) for own in held.offer(feeds))
-    used.update(int(own["x"][0]) for own in held.end(list(samples)[:capacity]))
-    return used, {int(own["x"][0]) for own in held.samples}
+        used.update(int(item["x"][0]) for item in held.offer(feeds))
+    used.update(int(item["x"][0]) for item in held.end(list(samples)[:capacity]))
+    return used, {int(item["x"][0]) for item in held.samples}
 
 
 @given(st.lists(st.integers(0, 60), max_size=80), st.randoms(), st.integers(1, 60))
@@ -47,8 +47,8 @@ def test_the_split_depends_on_the_contents_alone(
     assert split(mixed, capacity=capacity) == (used, held)
     assert not used.keys() & held
     distinct = len(set(values))
-    wanted = distinct // EVERY if distinct >= FEWEST_SAMPLES else 0
-    assert len(held) == min(wanted, capacity)
+    expected = distinct // EVERY if distinct >= FEWEST_SAMPLES else 0
+    assert len(held) == min(expected, capacity)
     assert used == Counter(value for value in values if value not in held)
 
 
@@ -68,11 +68,11 @@ def forms() -> dict[str, Any]:
 
     class Reader:
         def __init__(self) -> None:
-            self.rest: Iterator[Any] = iter(data)
+            self.remaining: Iterator[Any] = iter(data)
 
         def get_next(self) -> Any:
-            found = next(self.rest, None)
-            return None if found is None else {"x": found}
+            first = next(self.remaining, None)
+            return None if first is None else {"x": first}
 
     return {
         "list": data,
@@ -85,9 +85,9 @@ def forms() -> dict[str, Any]:
 
 
 def test_every_form_and_order_gives_the_same_model() -> None:
-    made = {name: qg.quantize_and_compile(small_model(), d, **FAST) for name, d in forms().items()}
-    graphs = {str(model.profile.histograms["x"]) for model in made.values()}
-    checks = {(m.report.samples, m.report.origin, m.report.outputs) for m in made.values()}
+    built = {name: qg.quantize_and_compile(small_model(), d, **FAST) for name, d in forms().items()}
+    graphs = {str(model.profile.histograms["x"]) for model in built.values()}
+    checks = {(m.report.samples, m.report.origin, m.report.outputs) for m in built.values()}
     assert len(graphs) == 1
     assert len({(samples, origin) for samples, origin, _ in checks}) == 1
     assert next(iter(checks))[:2] == (4, UNSEEN)
@@ -100,16 +100,22 @@ def test_every_form_and_order_gives_the_same_model() -> None:
 def test_the_report_says_what_was_checked_on(
     count: int, subset: int, calibrated: int, checked: int, origin: str
 ) -> None:
-    made = qg.quantize_and_compile(small_model(), small_samples(count), subset_size=subset, **FAST)
-    report = made.report
-    assert (made.profile.samples, report.samples, report.origin) == (calibrated, checked, origin)
+    compiled = qg.quantize_and_compile(
+        small_model(), small_samples(count), subset_size=subset, **FAST
+    )
+    report = compiled.report
+    assert (compiled.profile.samples, report.samples, report.origin) == (
+        calibrated,
+        checked,
+        origin,
+    )
     assert origin in report.headline
     assert f"sample(s) {origin}" in next(report.tables()).title
 
 
 def test_without_a_check_all_samples_are_calibrated_on() -> None:
-    made = qg.quantize_and_compile(small_model(), small_samples(20), verify=False, **FAST)
-    assert made.profile.samples == 20
+    compiled = qg.quantize_and_compile(small_model(), small_samples(20), verify=False, **FAST)
+    assert compiled.profile.samples == 20
 
 
 def test_a_stream_is_read_as_far_as_the_check_needs() -> None:
@@ -122,17 +128,17 @@ def test_samples_of_other_shapes_are_not_checked_on() -> None:
     rng = np.random.default_rng(0)
     shapes = [(1, 3, 8, 8)] * 30 + [(1, 3, 8, 16)] * 2
     data = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    made = qg.quantize_and_compile(free_model(), data, **FAST)
-    assert made.report.origin == UNSEEN
-    assert 4 <= made.report.samples <= 6
+    compiled = qg.quantize_and_compile(free_model(), data, **FAST)
+    assert compiled.report.origin == UNSEEN
+    assert 4 <= compiled.report.samples <= 6
 
 
 def test_repeated_samples_are_held_out_with_their_copies() -> None:
     held = HeldOut(60)
     twice = located([*range(20)]) + located([*range(20)])
-    used = [own for feeds in twice for own in held.offer(feeds)]
+    used = [item for feeds in twice for item in held.offer(feeds)]
     used += held.end([])
-    assert not {hash_feeds(own) for own in used} & {hash_feeds(own) for own in held.samples}
+    assert not {hash_feeds(item) for item in used} & {hash_feeds(item) for item in held.samples}
 
 
 LABELS = np.arange(12) % 3
@@ -143,16 +149,16 @@ def validation(**arrays: Any) -> dict[str, Any]:
 
 
 def test_labels_give_the_right_answers_of_both() -> None:
-    made = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         small_model(), small_samples(), validation_data=validation(labels=LABELS), **FAST
     )
-    found = [made.run(None, {"x": x})[0].argmax() for x in small_samples(12, seed=5)]
-    right = made.report.right
+    results = [compiled.run(None, {"x": x})[0].argmax() for x in small_samples(12, seed=5)]
+    right = compiled.report.right
     assert right.labels == 12
-    assert right.int8_share == np.mean(np.array(found) == LABELS)
-    assert f"int8 {right.int8_share:.2%}" in str(made.report)
-    assert made.report.origin == VALIDATION
-    assert qg.Report.from_json(made.report.to_json()) == made.report
+    assert right.int8_share == np.mean(np.array(results) == LABELS)
+    assert f"int8 {right.int8_share:.2%}" in str(compiled.report)
+    assert compiled.report.origin == VALIDATION
+    assert qg.Report.from_json(compiled.report.to_json()) == compiled.report
 
 
 def test_labels_may_come_with_each_sample() -> None:
@@ -169,17 +175,17 @@ def test_labels_may_come_with_each_sample() -> None:
 
 
 def test_validation_data_without_labels_is_checked_on() -> None:
-    made = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         small_model(), small_samples(20), validation_data=small_samples(5, seed=9), **FAST
     )
-    assert (made.profile.samples, made.report.samples) == (20, 5)
-    assert made.report.right is None
+    assert (compiled.profile.samples, compiled.report.samples) == (20, 5)
+    assert compiled.report.right is None
 
 
 def test_validation_data_serves_a_profile() -> None:
     profile = qg.profile(small_model(), small_samples())
-    made = qg.quantize_and_compile(small_model(), profile, validation_data=validation(), **FAST)
-    assert made.report.samples == 12
+    compiled = qg.quantize_and_compile(small_model(), profile, validation_data=validation(), **FAST)
+    assert compiled.report.samples == 12
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def rows(count: int = 5, seed: int = 1, dtype: Any = np.float32) -> np.ndarray:
 SAMPLES = [{"x": rows(seed=seed)} for seed in range(20)]
 
 
-def sqnr(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(10 * np.log10(np.square(wanted).sum() / np.square(found - wanted).sum()))
+def sqnr(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(10 * np.log10(np.square(expected).sum() / np.square(actual - expected).sum()))
 
 
 @pytest.mark.parametrize("data", [None, SAMPLES], ids=["nearest", "samples"])
@@ -79,8 +79,8 @@ def test_outputs_are_near_float_at_all_shapes(options: dict, least: float, data:
 
 def test_the_report_names_products_and_what_they_compute_with() -> None:
     report: Any = qg.quantize_and_compile(model(), SAMPLES, weights="int4", **OPTIONS).report
-    found = {layer.name: layer.precision for layer in report.layers}
-    assert found == dict.fromkeys(PRODUCTS, "int4 weights, dynamic int8 activations")
+    actual = {layer.name: layer.precision for layer in report.layers}
+    assert actual == dict.fromkeys(PRODUCTS, "int4 weights, dynamic int8 activations")
     assert report.headline.startswith("the model with int4 weights is ")
     assert report.compared_with == "onnxruntime (float)"
     again = type(report).from_json(report.to_json())
@@ -142,17 +142,17 @@ def embedding(width: int = DEPTH) -> onnx.ModelProto:
 def test_tables_are_quantized_too(weights: str, least: float, size: float, tmp_path: Path) -> None:
     ids = np.arange(40)
     compiled: Any = qg.quantize_and_compile(embedding(), None, weights=weights, **OPTIONS)
-    (found,), (wanted,) = (
-        made.run(None, {"ids": ids}) for made in (compiled, qg.compile(embedding(), num_threads=1))
+    (actual,), (expected,) = (
+        item.run(None, {"ids": ids}) for item in (compiled, qg.compile(embedding(), num_threads=1))
     )
-    assert sqnr(found, wanted) > least
+    assert sqnr(actual, expected) > least
     kinds = {layer.name: layer.precision for layer in compiled.report.layers}
     assert kinds["rows"] == f"{weights} weights"
     compiled.save(tmp_path / "m.qgm")
     elements = 2 * 1100 * DEPTH
     assert (tmp_path / "m.qgm").stat().st_size < size * elements + 10_000
     loaded = qg.load(tmp_path / "m.qgm", num_threads=1)
-    np.testing.assert_array_equal(loaded.run(None, {"ids": ids})[0], found)
+    np.testing.assert_array_equal(loaded.run(None, {"ids": ids})[0], actual)
 
 
 def test_tables_of_rows_that_are_no_whole_groups_stay_float() -> None:
@@ -197,10 +197,10 @@ def test_weights_that_old_models_list_as_inputs() -> None:
 def test_weights_of_float16(tmp_path: Path) -> None:
     compiled = qg.quantize_and_compile(model(np.float16), None, weights="int8", **OPTIONS)
     x = rows(dtype=np.float16)
-    (found,) = compiled.run(None, {"x": x})
-    (wanted,) = qg.compile(model(np.float16), num_threads=1).run(None, {"x": x})
-    assert found.dtype == np.float16
-    assert sqnr(found.astype(np.float32), wanted.astype(np.float32)) > 30
+    (actual,) = compiled.run(None, {"x": x})
+    (expected,) = qg.compile(model(np.float16), num_threads=1).run(None, {"x": x})
+    assert actual.dtype == np.float16
+    assert sqnr(actual.astype(np.float32), expected.astype(np.float32)) > 30
 
 
 def test_products_are_found_with_their_factors() -> None:
@@ -223,11 +223,11 @@ def test_weights_that_are_not_finite_stay_float() -> None:
 @pytest.mark.parametrize("data", [None, SAMPLES], ids=["nearest", "samples"])
 def test_quantize_gives_a_graph_with_packed_weights(data: Any) -> None:
     graph = qg.import_model(model(), {"x": (5, DEPTH)})
-    found = qg.quantize(graph, None, qg.QuantizationConfig(weights="int8"), data)
-    assert sum(node.op == "GroupedMatMul" for node in found.nodes) == 3
-    (mine,), (exact,) = (qg.interpret(g, {"x": rows()}) for g in (found, graph))
+    quantized = qg.quantize(graph, None, qg.QuantizationConfig(weights="int8"), data)
+    assert sum(node.op == "GroupedMatMul" for node in quantized.nodes) == 3
+    (mine,), (exact,) = (qg.interpret(g, {"x": rows()}) for g in (quantized, graph))
     assert sqnr(mine, exact) > 30
-    np.testing.assert_array_equal(qg.compile(found, num_threads=1)(rows()), mine)
+    np.testing.assert_array_equal(qg.compile(quantized, num_threads=1)(rows()), mine)
 
 
 def test_diagnose_has_nothing_to_say_of_weights_in_groups() -> None:
@@ -237,34 +237,34 @@ def test_diagnose_has_nothing_to_say_of_weights_in_groups() -> None:
 
 def test_a_graph_is_quantized_as_a_model_is() -> None:
     graph = qg.import_model(model(), {"x": (5, DEPTH)})
-    found = qg.quantize_and_compile(graph, None, weights="int4", **OPTIONS)(rows())
-    wanted = qg.quantize_and_compile(model(), None, weights="int4", **OPTIONS)(rows())
-    np.testing.assert_array_equal(found, wanted)
+    compiled = qg.quantize_and_compile(graph, None, weights="int4", **OPTIONS)(rows())
+    expected = qg.quantize_and_compile(model(), None, weights="int4", **OPTIONS)(rows())
+    np.testing.assert_array_equal(compiled, expected)
 
 
 def test_the_rest_of_a_model_stays() -> None:
     """Metadata, local functions and weights that only a branch reads."""
-    given = model()
-    given.metadata_props.add(key="author", value="me")
-    given.doc_string = "text"
+    network = model()
+    network.metadata_props.add(key="author", value="me")
+    network.doc_string = "text"
     outer = numpy_helper.from_array(np.float32(3), "outer")
-    given.graph.initializer.append(outer)
+    network.graph.initializer.append(outer)
     value = helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None)
     branches = [
         helper.make_graph([helper.make_node(op, ["y", "outer"], ["z"])], op, [], [value])
         for op in ("Mul", "Add")
     ]
-    given.graph.initializer.append(numpy_helper.from_array(np.array(True), "condition"))
+    network.graph.initializer.append(numpy_helper.from_array(np.array(True), "condition"))
     node = helper.make_node("If", ["condition"], ["w"])
     node.attribute.append(helper.make_attribute("then_branch", branches[0]))
     node.attribute.append(helper.make_attribute("else_branch", branches[1]))
-    given.graph.node.append(node)
-    given.graph.output.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, None))
-    source = canonical_source(given)
+    network.graph.node.append(node)
+    network.graph.output.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, None))
+    source = canonical_source(network)
     config = qg.QuantizationConfig(weights="int8")
-    made = with_packed_weights(source, float_family(source), (), config).source.whole
-    assert (made.metadata_props[0].key, made.doc_string) == ("author", "text")
-    assert {"outer", "condition"} < {tensor.name for tensor in made.graph.initializer}
-    assert not {"w1", "w2", "table"} & {tensor.name for tensor in made.graph.initializer}
-    y, w = by_onnxruntime(made, {"x": rows()}, True)
+    built = with_packed_weights(source, float_family(source), (), config).source.whole
+    assert (built.metadata_props[0].key, built.doc_string) == ("author", "text")
+    assert {"outer", "condition"} < {tensor.name for tensor in built.graph.initializer}
+    assert not {"w1", "w2", "table"} & {tensor.name for tensor in built.graph.initializer}
+    y, w = by_onnxruntime(built, {"x": rows()}, True)
     np.testing.assert_array_equal(w, 3 * y)

@@ -17,6 +17,7 @@ from quantglow.export.bundle import linking as flash
 from quantglow.export.bundle.constants import Placement
 from tests.support.bundled import MAIN as PROGRAM
 from tests.support.bundled import each_compiler
+from tests.support.combinations import mark_slow
 from tests.support.small_network import small_model, small_samples
 
 WARNINGS = ("-Wall", "-Wextra", "-pedantic", "-Werror")
@@ -190,7 +191,7 @@ def flash_of(folder: Path) -> tuple[int, str]:
 
 
 @pytest.mark.skipif(not shutil.which("ld"), reason="no linker")
-@pytest.mark.parametrize("target", ["x86-64", "x86-64:all"])
+@pytest.mark.parametrize("target", mark_slow(["x86-64", "x86-64:all"], {"x86-64"}))
 def test_flash_is_counted_as_it_is_linked(
     compiled: Any, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,12 +59,12 @@ NUMBERS = {"float": 1, "uint8_t": 2, "int8_t": 3}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two bundles, one of them with constants in a C file."""
-    made = tmp_path_factory.mktemp("facts")
+    folder = tmp_path_factory.mktemp("facts")
     compiled: Any = qg.quantize_and_compile(small_model(), small_samples(), progress=False)
-    compiled.export_bundle(made, name="net")
-    qg.compile(small_model()).export_bundle(made, name="other", weights="c")
-    (made / "main.c").write_text(MAIN)
-    return made
+    compiled.export_bundle(folder, name="net")
+    qg.compile(small_model()).export_bundle(folder, name="other", weights="c")
+    (folder / "main.c").write_text(MAIN)
+    return folder
 
 
 def expected(facts: dict[str, Any]) -> list[Any]:
@@ -91,9 +91,9 @@ def test_one_program_reads_the_facts_of_two_models(folder: Path, compiler: str, 
     command = [compiler, *STRICT, kind, place, *sources, "-o", "show", "-lm"]
     subprocess.run(command, cwd=folder, check=True)
     ran = subprocess.run([folder / "show"], capture_output=True, text=True, check=True)
-    wanted = [json.loads((folder / f"{name}.json").read_text()) for name in ("net", "other")]
-    assert list(map(json.loads, ran.stdout.splitlines())) == list(map(expected, wanted))
-    assert len(wanted[0]["source_hash"]) == 64
+    data = [json.loads((folder / f"{name}.json").read_text()) for name in ("net", "other")]
+    assert list(map(json.loads, ran.stdout.splitlines())) == list(map(expected, data))
+    assert len(data[0]["source_hash"]) == 64
 
 
 def test_facts_leave_a_program_that_does_not_read_them(folder: Path) -> None:

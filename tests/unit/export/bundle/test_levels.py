@@ -20,6 +20,7 @@ from quantglow.export.bundle.exporter import emit
 from quantglow.runtime.native.buffers import aligned_bytes
 from quantglow.support.errors import BackendError
 from tests.support.bundled import built, each_compiler, interpreted, written
+from tests.support.combinations import mark_slow
 from tests.support.small_network import small_model, small_samples
 
 
@@ -42,9 +43,9 @@ def compiled() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("levels")
-    compiled.export_bundle(made, name="net", target="x86-64:all", library="shared")
-    return made
+    folder = tmp_path_factory.mktemp("levels")
+    compiled.export_bundle(folder, name="net", target="x86-64:all", library="shared")
+    return folder
 
 
 def pointers(arrays: list[np.ndarray]) -> Any:
@@ -59,9 +60,9 @@ def outputs_of(compiled: Any, folder: Path, function: Any, *more: Any) -> list[n
     return outputs
 
 
-def assert_interpreted(compiled: Any, found: list[np.ndarray]) -> None:
-    wanted = qg.interpret(compiled.graph, {"x": small_samples()[1]})
-    for one, other in zip(found, wanted, strict=True):
+def assert_interpreted(compiled: Any, actual: list[np.ndarray]) -> None:
+    results = qg.interpret(compiled.graph, {"x": small_samples()[1]})
+    for one, other in zip(actual, results, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -104,14 +105,14 @@ def test_a_level_can_be_given(compiled: Any, folder: Path, level: int) -> None:
 @is_x86
 @pytest.mark.parametrize("level", [i for i, n in enumerate(NAMES) if runs_here(n)])
 def test_the_kernels_of_a_given_level_are_observed(compiled: Any, folder: Path, level: int) -> None:
-    seen: list[tuple[int, int]] = []
+    observed: list[tuple[int, int]] = []
     observer = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)(
-        lambda user, kernel, phase: seen.append((kernel, phase))
+        lambda user, kernel, phase: observed.append((kernel, phase))
     )
     library = ctypes.CDLL(str(folder / "libnet.so"))
     at_level = functools.partial(library.net_run_observed_at, level)
     assert_interpreted(compiled, outputs_of(compiled, folder, at_level, observer, None))
-    assert seen[:2] == [(0, 0), (0, 1)]
+    assert observed[:2] == [(0, 0), (0, 1)]
 
 
 @pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="qemu-x86_64 is not installed")
@@ -147,7 +148,7 @@ def test_aarch64_asks_linux(compiled: Any, tmp_path: Path) -> None:
 
 @is_x86
 @each_compiler
-@pytest.mark.parametrize("weights", ["object", "c", "bin"])
+@pytest.mark.parametrize("weights", mark_slow(["object", "c", "bin"], {"bin"}))
 def test_all_levels_share_their_weights_wherever_they_lie(
     compiled: Any, tmp_path: Path, weights: str, compiler: str
 ) -> None:

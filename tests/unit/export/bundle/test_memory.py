@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from quantglow.export.bundle.program_object import program_object
 from quantglow.ir.graph.graph import Graph
 from quantglow.quantization.converter import with_integer_inputs
 from tests.support.bundled import COMPILERS, built, interpreted, written
+from tests.support.combinations import covering
 from tests.support.embedded import MAKERS, network
 from tests.support.pinned import NAMES, feeds_of, hashes, pinned
 from tests.support.small_network import small_model, small_samples
@@ -37,6 +39,15 @@ graphs = pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 )
 levels = pytest.mark.parametrize("level", HERE)
+IN_TURN = {(QUICK[place % len(QUICK)], level) for place, level in enumerate(HERE)}
+graphs_on_levels = pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        pytest.param(*case, marks=() if case in IN_TURN else pytest.mark.slow)
+        for case in itertools.product(NAMES, HERE)
+    ],
+)
+"""Every graph on every level; one of the quick graphs for each level by default."""
 
 
 def program_of(graph: Graph, level: str, folder: Path, weights: str = "bin") -> Path:
@@ -54,8 +65,7 @@ def small_graph() -> Graph:
 
 @needs_compiler
 @needs_valgrind
-@pytest.mark.parametrize("level", KNOWN_TO_VALGRIND)
-@graphs
+@pytest.mark.parametrize(("name", "level"), covering([*QUICK], KNOWN_TO_VALGRIND))
 def test_outputs_depend_on_written_bytes_only(name: str, level: str, tmp_path: Path) -> None:
     """Valgrind follows each bit that nobody wrote to branches, addresses and outputs."""
     graph = pinned(name)
@@ -76,8 +86,8 @@ def test_outputs_of_networks_depend_on_written_bytes_only(
     feeds = chosen.feeds(4)
     compiled: Any = qg.quantize_and_compile(chosen.path, feeds, progress=False)
     program = program_of(compiled.graph, level, tmp_path, "object")
-    found = written(program, compiled.graph, feeds[:1], "heap", runner=VALGRIND)
-    assert found == interpreted(compiled.graph, feeds[:1])
+    actual = written(program, compiled.graph, feeds[:1], "heap", runner=VALGRIND)
+    assert actual == interpreted(compiled.graph, feeds[:1])
 
 
 @needs_compiler
@@ -93,8 +103,7 @@ def test_valgrind_sees_what_is_not_cleared(tmp_path: Path, monkeypatch: pytest.M
 
 
 @needs_compiler
-@levels
-@graphs
+@graphs_on_levels
 def test_arrays_may_lie_between_guard_pages(name: str, level: str, tmp_path: Path) -> None:
     graph = pinned(name)
     feeds = feeds_of(graph, hashes()[name][0])
@@ -115,8 +124,7 @@ def test_integer_inputs_may_lie_between_guard_pages(level: str, tmp_path: Path) 
 
 
 @needs_compiler
-@levels
-@graphs
+@graphs_on_levels
 def test_no_output_depends_on_the_contents_of_the_arena(
     name: str, level: str, tmp_path: Path
 ) -> None:
@@ -136,9 +144,9 @@ def test_guard_pages_end_the_program_one_byte_too_far(tmp_path: Path) -> None:
     """An arena that is smaller than the header says."""
     graph, feeds = small_graph(), [{"x": small_samples()[0]}]
     program_of(graph, HERE[-1], tmp_path)
-    made: EmittedProgram = emit(graph, HERE[-1])
+    produced: EmittedProgram = emit(graph, HERE[-1])
     header = tmp_path / "net.h"
-    nbytes = program_object("net", made).arena_nbytes
+    nbytes = program_object("net", produced).arena_nbytes
     text = header.read_text().replace(f"ARENA_NBYTES {nbytes}", f"ARENA_NBYTES {nbytes - 128}")
     header.write_text(text)
     program = built(tmp_path, COMPILERS[0])

@@ -45,14 +45,14 @@ def target(triple: str) -> Target:
 
 @pytest.mark.parametrize("triple", TRIPLES)
 def test_undefined_symbols_are_those_of_libraries(triple: str) -> None:
-    made = target(triple)
-    code = object_file(made, [TEXT], ["sine", "rest_of_a_division"]).code
-    found = object_facts(code, made.object_format)
-    assert found.undefined == ("fmodf", "sinf")
-    assert 1000 < found.loaded_nbytes < 1400
+    built = target(triple)
+    code = object_file(built, [TEXT], ["sine", "rest_of_a_division"]).code
+    actual = object_facts(code, built.object_format)
+    assert actual.undefined == ("fmodf", "sinf")
+    assert 1000 < actual.loaded_nbytes < 1400
 
 
 def test_windows_asks_for_its_float_marker() -> None:
-    made = target("x86_64-pc-windows-msvc")
-    found = object_facts(object_file(made, [TEXT], ["sine"]).code, made.object_format)
-    assert "_fltused" in found.undefined
+    built = target("x86_64-pc-windows-msvc")
+    actual = object_facts(object_file(built, [TEXT], ["sine"]).code, built.object_format)
+    assert "_fltused" in actual.undefined

@@ -82,8 +82,8 @@ def program_of(graph: Graph, folder: Path, target: str, *options: str) -> Path:
     export_bundle(graph, folder, BundleOptions(name="net", target=target))
     source, program = folder / "parts.c", folder / "parts"
     source.write_text(MAIN)
-    own = (f"-I{folder}", "-pthread", *options)
-    command = [COMPILERS[0], *STRICT, "-g", "-O1", *own, source, *sorted(folder.glob("*.o"))]
+    ours = (f"-I{folder}", "-pthread", *options)
+    command = [COMPILERS[0], *STRICT, "-g", "-O1", *ours, source, *sorted(folder.glob("*.o"))]
     subprocess.run([*command, "-o", program], check=True)
     return program
 
@@ -106,6 +106,7 @@ def test_any_number_of_threads_computes_the_same(name: str, tmp_path: Path) -> N
 
 @is_x86
 @pytest.mark.usefixtures("shared")
+@pytest.mark.slow
 def test_thread_sanitizer_finds_nothing(tmp_path: Path) -> None:
     graph = pinned("residual")
     feeds = feeds_of(graph, hashes()["residual"][0])[:1]

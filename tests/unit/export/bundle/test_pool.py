@@ -13,6 +13,7 @@ from quantglow.export.bundle import run_functions as part_function
 from quantglow.export.bundle.exporter import BundleOptions, export_bundle
 from quantglow.ir.graph.graph import Graph
 from tests.support.bundled import STRICT, each_compiler, interpreted, tools, written
+from tests.support.combinations import covering
 from tests.support.pinned import feeds_of, hashes, pinned
 from tests.unit.export.bundle.test_parts import graphs, is_x86
 
@@ -90,9 +91,9 @@ def program_of(graph: Graph, folder: Path, compiler: str, target: str, *options:
     export_bundle(graph, folder, BundleOptions(name="net", target=target, threads=True))
     source = folder / "main_pool.c"
     source.write_text(MAIN)
-    own = (f"-I{folder}", "-pthread", "-g", "-O1", *options)
+    ours = (f"-I{folder}", "-pthread", "-g", "-O1", *options)
     files = [source, folder / "net_pool.c", *sorted(folder.glob("*.o"))]
-    command = [compiler, *STRICT, *own, *files]
+    command = [compiler, *STRICT, *ours, *files]
     subprocess.run([*command, "-o", folder / "pool"], check=True)
     return folder / "pool"
 
@@ -127,8 +128,9 @@ def test_valgrind_finds_nothing(compiler: str, tool: str, tmp_path: Path) -> Non
     assert written(program, graph, feeds, runner=runner) == interpreted(graph, feeds)
 
 
-@pytest.mark.parametrize("target", ["native", "x86-64:all", "neon"])
-@pytest.mark.parametrize("weights", ["object", "bin"])
+@pytest.mark.parametrize(
+    ("target", "weights"), covering(["x86-64:all", "native", "neon"], ["object", "bin"])
+)
 def test_the_header_is_c_and_cpp(target: str, weights: str, tmp_path: Path) -> None:
     graph = pinned("residual")
     options = BundleOptions(name="net", target=target, weights=weights, threads=True)

@@ -155,6 +155,6 @@ def test_a_run_takes_no_more_stack_than_is_said(tmp_path: Path, target: str, com
     sources = [str(tmp_path / name) for name in ("stack.c", "net.o")]
     command = [compiler, "-O1", "-I", str(tmp_path), *sources, "-o", str(tmp_path / "stack")]
     subprocess.run(command, check=True)
-    found = subprocess.run([str(tmp_path / "stack")], capture_output=True, text=True, check=True)
-    used, said = np.array(found.stdout.split(), int)
+    results = subprocess.run([str(tmp_path / "stack")], capture_output=True, text=True, check=True)
+    used, said = np.array(results.stdout.split(), int)
     assert 0 < used <= said, (used, said)

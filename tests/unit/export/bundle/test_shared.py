@@ -47,9 +47,9 @@ def pointers(arrays: list[np.ndarray]) -> Any:
 def test_every_linker_makes_a_library_that_runs(
     compiled: Any, tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = lambda name: shutil.which(name) if name == tool else None  # noqa: E731
-    monkeypatch.setattr(shared, "which", found)
-    monkeypatch.setattr(linkers, "which", found)
+    actual = lambda name: shutil.which(name) if name == tool else None  # noqa: E731
+    monkeypatch.setattr(shared, "which", actual)
+    monkeypatch.setattr(linkers, "which", actual)
     compiled.export_bundle(tmp_path, name="net", library="shared")
     library = ctypes.CDLL(str(tmp_path / "libnet.so"))
     facts = Facts.in_dll(library, "net_facts")
@@ -59,8 +59,8 @@ def test_every_linker_makes_a_library_that_runs(
     outputs = [np.empty(node.type.shape, np.float32) for _, node in compiled.graph.outputs]
     address = ctypes.c_void_p(arena.ctypes.data)
     assert library.net_run(address, pointers([x]), pointers(outputs)) == 0
-    for one, wanted in zip(outputs, qg.interpret(compiled.graph, {"x": x}), strict=True):
-        np.testing.assert_array_equal(one, wanted)
+    for one, expected in zip(outputs, qg.interpret(compiled.graph, {"x": x}), strict=True):
+        np.testing.assert_array_equal(one, expected)
 
 
 @pytest.mark.skipif(not any(linkers.programs("ld.lld")), reason="lld is not installed")

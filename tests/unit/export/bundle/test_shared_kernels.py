@@ -20,6 +20,7 @@ from quantglow.export.bundle.shared_kernels import group, literals, with_shared_
 from quantglow.ir.graph.graph import Graph
 from quantglow.memory.planning import plan_program
 from quantglow.runtime.native.buffers import aligned_bytes
+from tests.support.combinations import covering
 from tools.pinned_graphs import quantized
 from tools.small_networks import NETWORKS, samples
 
@@ -71,11 +72,11 @@ def emitted(graph: Graph, sharing: Sharing) -> EmittedProgram:
 
 def test_numbers_outside_of_inner_addresses_are_shared() -> None:
     texts = [kernel(), kernel(outer=12, count=3, scale="0x3FC0000000000000", room=128)]
-    ((made, own),) = group(texts, Sharing.OUTER)
-    assert own == texts
+    ((built, ours),) = group(texts, Sharing.OUTER)
+    assert ours == texts
     half = int(np.float32(0.125).view(np.int32))
-    assert made.passed() == [[4, int(np.float32(0.1).view(np.int32)), 7], [12, half, 3]]
-    assert "alloca [128 x i8]" in made.shared(1)
+    assert built.passed() == [[4, int(np.float32(0.1).view(np.int32)), 7], [12, half, 3]]
+    assert "alloca [128 x i8]" in built.shared(1)
 
 
 def test_addresses_of_inner_loops_are_shared_where_code_counts_most() -> None:
@@ -85,14 +86,14 @@ def test_addresses_of_inner_loops_are_shared_where_code_counts_most() -> None:
 
 
 def test_equal_numbers_are_one_operand() -> None:
-    ((made, _),) = group([kernel(outer=7), kernel(outer=9, count=9)], Sharing.OUTER)
-    assert made.passed() == [[7], [9]]
+    ((built, _),) = group([kernel(outer=7), kernel(outer=9, count=9)], Sharing.OUTER)
+    assert built.passed() == [[7], [9]]
 
 
 def test_many_different_numbers_keep_kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quantglow.export.bundle.shared_kernels.MOST_OPERANDS", 1)
     texts = [kernel(), kernel(outer=12), kernel(outer=12, count=3)]
-    assert [own for _, own in group(texts, Sharing.OUTER)] == [texts[:2], texts[2:]]
+    assert [item for _, item in group(texts, Sharing.OUTER)] == [texts[:2], texts[2:]]
 
 
 def test_other_numbers_stay() -> None:
@@ -108,23 +109,25 @@ def test_floats_are_passed_by_their_bits(text: str) -> None:
     assert word("float", text) == int(np.float32(value).view(np.uint32))
 
 
-@pytest.mark.parametrize("sharing", [Sharing.OUTER, Sharing.ALL])
-@pytest.mark.parametrize("name", ["depthwise", "residual", "squeeze_excite"])
+@pytest.mark.parametrize(
+    ("name", "sharing"),
+    covering(["depthwise", "residual", "squeeze_excite"], [Sharing.OUTER, Sharing.ALL]),
+)
 def test_shared_kernels_compute_the_interpreters_integers(name: str, sharing: Sharing) -> None:
     graph = quantized(name)
     program = emitted(graph, sharing)
     assert len(with_shared_kernels(program).texts) < len(program.texts)
     feeds = samples(NETWORKS[name](), 1, seed=3)[0]
     expected = qg.interpret(graph, feeds)
-    made = program_object("net", program)
+    object_file = program_object("net", program)
     outputs = [np.empty(value.shape, value.dtype) for value in expected]
-    arena = aligned_bytes(made.arena_nbytes)
+    arena = aligned_bytes(object_file.arena_nbytes)
     ends = [
         (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
         for arrays in (list(feeds.values()), outputs)
     ]
-    addresses = linked_by_llvm(level_target("portable"), {"net_run": made.code})
+    addresses = linked_by_llvm(level_target("portable"), {"net_run": object_file.code})
     run = ctypes.CFUNCTYPE(ctypes.c_int)(addresses["net_run"])
     assert run(ctypes.c_void_p(arena.ctypes.data), *ends) == 0
-    for found, wanted in zip(outputs, expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for value, reference in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(value, reference)

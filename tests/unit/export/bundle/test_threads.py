@@ -53,11 +53,11 @@ int main(void) {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("threads")
+    folder = tmp_path_factory.mktemp("threads")
     compiled: Any = qg.quantize_and_compile(small_model(), small_samples(), progress=False)
-    compiled.export_bundle(made, name="net", target="x86-64")
-    (made / "threads.c").write_text(MAIN)
-    return made
+    compiled.export_bundle(folder, name="net", target="x86-64")
+    (folder / "threads.c").write_text(MAIN)
+    return folder
 
 
 @pytest.mark.slow

@@ -65,15 +65,15 @@ def compiled() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("wasm")
-    compiled.export_bundle(made, name="net", target="wasm32", library="shared")
-    return made
+    folder = tmp_path_factory.mktemp("wasm")
+    compiled.export_bundle(folder, name="net", target="wasm32", library="shared")
+    return folder
 
 
 def expected(compiled: Any, samples: list[Array]) -> list[list[list[float]]]:
     """The values of each output of each sample."""
-    found = [qg.interpret(compiled.graph, {"x": x}) for x in samples]
-    return [[y.ravel().tolist() for y in row] for row in found]
+    results = [qg.interpret(compiled.graph, {"x": x}) for x in samples]
+    return [[y.ravel().tolist() for y in row] for row in results]
 
 
 def in_node(folder: Path, text: str, *arguments: str) -> str:
@@ -86,9 +86,9 @@ def in_node(folder: Path, text: str, *arguments: str) -> str:
 @needs_node
 def test_instances_in_node_have_memory_of_their_own(compiled: Any, folder: Path) -> None:
     samples = small_samples()[:2]
-    given = json.dumps([x.ravel().tolist() for x in samples])
-    wanted = expected(compiled, samples)
-    assert json.loads(in_node(folder, SEVERAL, given)) == [*wanted, wanted[1]]
+    text = json.dumps([x.ravel().tolist() for x in samples])
+    reference = expected(compiled, samples)
+    assert json.loads(in_node(folder, SEVERAL, text)) == [*reference, reference[1]]
 
 
 @needs_linker
@@ -115,9 +115,9 @@ def test_wasmtime_runs_the_module_without_imports(compiled: Any, folder: Path) -
         places.append(-(-end // 64) * 64)
         end = places[-1] + nbytes
     memory.grow(store, -(-end // 65536))
-    arena, given, *outputs, pointers = places
-    memory.write(store, np.array([given, *outputs], "<u4").tobytes(), pointers)
-    memory.write(store, x.tobytes(), given)
+    arena, inputs, *outputs, pointers = places
+    memory.write(store, np.array([inputs, *outputs], "<u4").tobytes(), pointers)
+    memory.write(store, x.tobytes(), inputs)
     assert exports["net_run"](store, arena, pointers, pointers + 4) == 0
     for y, at in zip(qg.interpret(compiled.graph, {"x": x}), outputs, strict=True):
         assert memory.read(store, at, at + y.nbytes) == y.tobytes()

@@ -44,9 +44,9 @@ class Kit:
         return f"v{self.count}"
 
     def input(self, *shape: int) -> Input:
-        made = Input(name=self.name(), tensor=f32(*shape))
-        self.inputs.append(made)
-        return made
+        input = Input(name=self.name(), tensor=f32(*shape))
+        self.inputs.append(input)
+        return input
 
     def stored(self, x: Node, element: ElementType | None = None) -> Node:
         """x in int8 if this kit is about int8."""

@@ -25,7 +25,7 @@ def conv(k: Kit) -> Node:
     c = k.x.type.shape[3]
     group = k.choice(1, c)
     out = k.choice(k.out, None)
-    made = dict(
+    built = dict(
         x=k.x,
         w=k.weights(kh, kw, c // group, channels * group),
         b=k.bias(channels * group),
@@ -37,11 +37,11 @@ def conv(k: Kit) -> Node:
         activation=k.activation(),
         **k.bounds(),
     )
-    plain = ops.Conv(name=k.name(), **made)
+    plain = ops.Conv(name=k.name(), **built)
     residual: Node = k.input(*plain.type.shape)
     if out is not None:
         residual = k.stored(residual)
-    return ops.Conv(name=k.name(), residual=k.choice(None, residual), **made)
+    return ops.Conv(name=k.name(), residual=k.choice(None, residual), **built)
 
 
 def conv_transpose(k: Kit) -> Node:
@@ -345,8 +345,8 @@ def external(kit: Kit) -> Node:
     with patch.dict(IMPORTERS):
         del IMPORTERS["Hardmax"]
         graph = import_model(model, fallback=True)
-    found = next(n for n in graph.nodes if isinstance(n, ops.External))
-    return replace(found, name=kit.name(), args=(kit.y,))
+    first = next(n for n in graph.nodes if isinstance(n, ops.External))
+    return replace(first, name=kit.name(), args=(kit.y,))
 
 
 def loop(k: Kit) -> Node:

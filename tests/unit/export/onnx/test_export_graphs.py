@@ -71,18 +71,18 @@ def producer(model: onnx.ModelProto, value: str) -> onnx.NodeProto | None:
 @given(networks())
 def test_drawn_networks_agree_with_onnxruntime(graph: Graph) -> None:
     feeds = feeds_of(graph)
-    for made in (graph, optimize(graph)):
-        found = by_onnxruntime(export_onnx(made), feeds, optimized=True)
-        for a, b in zip(interpret(made, feeds), found, strict=True):
+    for item in (graph, optimize(graph)):
+        results = by_onnxruntime(export_onnx(item), feeds, optimized=True)
+        for a, b in zip(interpret(item, feeds), results, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-4 * max(1.0, np.abs(a).max()))
 
 
 @moderate
 @given(networks())
 def test_importing_an_exported_network_keeps_its_function(graph: Graph) -> None:
-    feeds, made = feeds_of(graph), optimize(graph)
-    again = import_model(export_onnx(made))
-    for a, b in zip(interpret(made, feeds), interpret(again, feeds), strict=True):
+    feeds, built = feeds_of(graph), optimize(graph)
+    again = import_model(export_onnx(built))
+    for a, b in zip(interpret(built, feeds), interpret(again, feeds), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-4 * max(1.0, np.abs(a).max()))
 
 
@@ -143,16 +143,16 @@ def test_integer_outputs_are_the_integers_of_the_interpreter() -> None:
     graph = int8_network()
     stored = graph.with_outputs([graph.by_name("second")])
     feeds = feeds_of(stored)
-    (found,) = by_onnxruntime(export_onnx(stored), feeds, optimized=True)
-    np.testing.assert_array_equal(found, interpret(stored, feeds)[0])
+    (actual,) = by_onnxruntime(export_onnx(stored), feeds, optimized=True)
+    np.testing.assert_array_equal(actual, interpret(stored, feeds)[0])
 
 
 def test_integer_inputs_are_fed_as_they_are() -> None:
     x = Input(name="x", tensor=f32(1, 4, 5, 3).with_element(int8(0.02, 0)))
     graph = Graph(inputs=(x,), outputs=(("y", quantized_conv("y", x, int8())),))
     feeds = {"x": np.random.default_rng(0).integers(-128, 128, x.type.shape).astype(np.int8)}
-    (found,) = by_onnxruntime(export_onnx(graph), feeds, optimized=True)
-    np.testing.assert_array_equal(found, interpret(graph, feeds)[0])
+    (actual,) = by_onnxruntime(export_onnx(graph), feeds, optimized=True)
+    np.testing.assert_array_equal(actual, interpret(graph, feeds)[0])
 
 
 def test_int16_values_raise_the_opset() -> None:
@@ -172,8 +172,8 @@ def test_two_roundings_in_a_row_stay_two() -> None:
     fine = Rescale(name="fine", x=coarse, out=int8(0.083, 5))
     graph = Graph(inputs=(x,), outputs=(("y", Dequantize(name="y", x=fine)),))
     feeds = feeds_of(graph)
-    (found,) = by_onnxruntime(export_onnx(graph), feeds, optimized=True)
-    np.testing.assert_array_equal(found, interpret(graph, feeds)[0])
+    (actual,) = by_onnxruntime(export_onnx(graph), feeds, optimized=True)
+    np.testing.assert_array_equal(actual, interpret(graph, feeds)[0])
 
 
 def test_an_image_mean_needs_no_transpose_behind_it() -> None:
@@ -196,12 +196,12 @@ def test_outputs_that_are_inputs_constants_or_each_other_get_values_of_their_own
     ends = (("x", x), ("a", x), ("b", c), ("first", y), ("second", y))
     graph = Graph(inputs=(x,), outputs=(*ends, *ends))
     feeds = feeds_of(graph)
-    for found, expected in zip(
+    for value, expected in zip(
         by_onnxruntime(export_onnx(graph), feeds, optimized=True),
         interpret(graph, feeds),
         strict=True,
     ):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(value, expected)
 
 
 def test_values_keep_their_names_where_these_are_free() -> None:
@@ -221,10 +221,10 @@ def test_expressions_of_lowered_graphs_compute_with_codes() -> None:
     quantized = Quantize(name="q", x=x, out=int8)
     graph = lower(Graph((x,), (("q", quantized), ("y", Dequantize(name="y", x=quantized)))))
     feeds = feeds_of(graph)
-    for found, wanted in zip(
+    for value, expected in zip(
         by_onnxruntime(export_onnx(graph), feeds), interpret(graph, feeds), strict=True
     ):
-        np.testing.assert_array_equal(found, wanted, strict=True)
+        np.testing.assert_array_equal(value, expected, strict=True)
 
 
 def test_the_file_holds_the_returned_model(tmp_path: Path) -> None:
@@ -250,6 +250,6 @@ def test_tables_of_plain_integers(dtype: DType, out: DType) -> None:
     node = Table(name="y", x=x, table=results, out=ElementType(out))
     graph = Graph(inputs=(x,), outputs=(("y", node),))
     feeds = {"x": np.arange(256, dtype=np.uint8).view(dtype.numpy).reshape(16, 16)}
-    (wanted,) = interpret(graph, feeds)
-    (found,) = by_onnxruntime(export_onnx(graph), feeds)
-    np.testing.assert_array_equal(found, wanted, strict=True)
+    (expected,) = interpret(graph, feeds)
+    (actual,) = by_onnxruntime(export_onnx(graph), feeds)
+    np.testing.assert_array_equal(actual, expected, strict=True)

@@ -26,13 +26,13 @@ from tests.unit.importer.onnx.onnx_models import by_onnxruntime
 seeds = st.integers(0, 2**32 - 1)
 
 
-def assert_floats_close(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    for mine, theirs in zip(expected, found, strict=True):
+def assert_floats_close(actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for mine, theirs in zip(expected, actual, strict=True):
         assert mine.shape == theirs.shape
         np.testing.assert_allclose(theirs, mine, rtol=1e-4, atol=1e-4)
 
 
-def assert_steps_close(graph: Graph, found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+def assert_steps_close(graph: Graph, actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
     """Check that at most one integer, or one in a hundred, is off by one step; floats are close.
 
     Linear interpolation hits ties: one integer in four may be off.
@@ -40,8 +40,8 @@ def assert_steps_close(graph: Graph, found: list[np.ndarray], expected: list[np.
     real = graph.outputs[0][1]
     scale = real.operands[0].type.params.scale if real.op == "Dequantize" else None
     if scale is None:
-        return assert_floats_close(found, expected)
-    for mine, theirs in zip(expected, found, strict=True):
+        return assert_floats_close(actual, expected)
+    for mine, theirs in zip(expected, actual, strict=True):
         steps = np.abs(np.rint(mine / scale) - np.rint(theirs / scale))
         assert steps.shape == mine.shape
         assert steps.max(initial=0) <= 1
@@ -58,8 +58,8 @@ def test_float_operator_agrees_with_onnxruntime(case: str, optimized: bool, seed
     kit = Kit(seed, int8=False)
     graph = kit.graph(FLOAT[case](kit))
     feeds = kit.feeds(graph)
-    found = by_onnxruntime(export_onnx(graph), feeds, optimized)
-    assert_floats_close(found, interpret(graph, feeds))
+    results = by_onnxruntime(export_onnx(graph), feeds, optimized)
+    assert_floats_close(results, interpret(graph, feeds))
 
 
 @pytest.mark.parametrize("optimized", [True, False])
@@ -70,8 +70,8 @@ def test_int8_operator_agrees_with_onnxruntime(case: str, optimized: bool, seed:
     kit = Kit(seed, int8=True)
     graph = kit.graph(INT8[case](kit))
     feeds = kit.feeds(graph)
-    found = by_onnxruntime(export_onnx(graph), feeds, optimized)
-    assert_steps_close(graph, found, interpret(graph, feeds))
+    results = by_onnxruntime(export_onnx(graph), feeds, optimized)
+    assert_steps_close(graph, results, interpret(graph, feeds))
 
 
 @pytest.mark.parametrize("case", sorted(FLOAT.keys() - {"Quantize"}))
@@ -102,13 +102,13 @@ def test_every_operator_has_a_rule() -> None:
 
 
 def test_every_rule_is_tested() -> None:
-    made = {
+    built = {
         kind
         for case, cases in ((False, FLOAT), (True, INT8))
         for node in nodes(case, cases)
         for kind in type(node).__mro__
     }
-    assert export_rules.keys() <= made
+    assert export_rules.keys() <= built
 
 
 def nodes(int8: bool, cases: dict) -> list:
@@ -165,7 +165,7 @@ def test_every_function_of_expressions_has_an_onnx_form(name: str, kinds: str) -
     if name == "expneg":
         feeds["x0"] = -np.abs(feeds["x0"])
     with np.errstate(all="ignore"):
-        (wanted,) = interpret(graph, feeds)
-    (found,) = by_onnxruntime(export_onnx(graph), feeds)
-    assert found.dtype == wanted.dtype
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        (expected,) = interpret(graph, feeds)
+    (actual,) = by_onnxruntime(export_onnx(graph), feeds)
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)

@@ -22,8 +22,8 @@ DOMAIN = "local"
 def added(*nodes: onnx.NodeProto, **constants: object) -> onnx.ModelProto:
     """``y = x + ReduceMax(c)``; the nodes compute ``c`` of the constants."""
     initializers = [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()]
-    rest = [node("ReduceMax", ["c"], ["m"]), node("Add", ["x", "m"], ["y"])]
-    return model_of([*nodes, *rest], {"x": floats(1, 4)}, ["y"], initializers)
+    remaining = [node("ReduceMax", ["c"], ["m"]), node("Add", ["x", "m"], ["y"])]
+    return model_of([*nodes, *remaining], {"x": floats(1, 4)}, ["y"], initializers)
 
 
 def matrix_product(size: int) -> onnx.ModelProto:
@@ -44,10 +44,10 @@ def doubling(levels: int) -> onnx.ModelProto:
         calls = [node(f"F{level}", [a], [b], domain=DOMAIN) for a, b in ("ac", "cb")]
         functions.append(helper.make_function(DOMAIN, f"F{level + 1}", ["a"], ["b"], calls, opsets))
     top = node(f"F{levels}", ["x"], ["y"], name="top", domain=DOMAIN)
-    made = model_of([top], {"x": floats(1, 4)}, ["y"])
-    made.opset_import.append(opsets[1])
-    made.functions.extend(functions)
-    return made
+    model = model_of([top], {"x": floats(1, 4)}, ["y"])
+    model.opset_import.append(opsets[1])
+    model.functions.extend(functions)
+    return model
 
 
 def endless_range(kind: type) -> onnx.ModelProto:
@@ -117,8 +117,8 @@ def test_hostile_models_are_refused(entry: Callable[[onnx.ModelProto], object], 
 
 @pytest.mark.parametrize("model", [stacking(3), stacking(2**48, ends=True)])
 def test_loops_that_end_are_run(model: onnx.ModelProto) -> None:
-    (found,) = qg.compile(model).run(None, {"x": floats(1, 4)})
-    np.testing.assert_array_equal(found, floats(1, 4) + 1)
+    (actual,) = qg.compile(model).run(None, {"x": floats(1, 4)})
+    np.testing.assert_array_equal(actual, floats(1, 4) + 1)
 
 
 def test_a_loop_that_stacks_nothing_may_be_long() -> None:
@@ -150,8 +150,8 @@ def test_large_weights_allow_large_constants(monkeypatch: pytest.MonkeyPatch) ->
         node("Add", ["f", "f"], ["c"]),
     ]
     graph = import_model(added(*nodes, w=w, s=np.float32(0.5)))
-    (found,) = interpret(graph, {"x": floats(1, 4)})
-    np.testing.assert_array_equal(found, floats(1, 4) + 1)
+    (actual,) = interpret(graph, {"x": floats(1, 4)})
+    np.testing.assert_array_equal(actual, floats(1, 4) + 1)
 
 
 def test_an_attention_mask_of_4096_tokens_is_imported() -> None:
@@ -160,13 +160,13 @@ def test_an_attention_mask_of_4096_tokens_is_imported() -> None:
         node("Trilu", ["ones"], ["c"], upper=0),
     ]
     graph = import_model(added(*nodes, n=np.array([4096, 4096])))
-    (found,) = interpret(graph, {"x": floats(1, 4)})
-    np.testing.assert_array_equal(found, floats(1, 4) + 1)
+    (actual,) = interpret(graph, {"x": floats(1, 4)})
+    np.testing.assert_array_equal(actual, floats(1, 4) + 1)
 
 
 def test_functions_within_the_limit_are_inlined() -> None:
-    (found,) = interpret(import_model(doubling(6)), {"x": floats(1, 4)})
-    np.testing.assert_array_equal(found, np.maximum(floats(1, 4), 0))
+    (actual,) = interpret(import_model(doubling(6)), {"x": floats(1, 4)})
+    np.testing.assert_array_equal(actual, np.maximum(floats(1, 4), 0))
 
 
 @pytest.mark.parametrize(("name", "value"), [("NODES", "1"), ("SECONDS", "1e-9")])
@@ -197,15 +197,15 @@ def test_limits_that_are_no_numbers_are_refused(
 
 def test_integers_of_a_long_input_are_not_listed() -> None:
     """ONNX's data propagation lists the elements of one-dimensional integers, known or not."""
-    made, _ = single("Cast", np.broadcast_to(np.int64(0), 2**30), to=onnx.TensorProto.UINT64)
+    built, _ = single("Cast", np.broadcast_to(np.int64(0), 2**30), to=onnx.TensorProto.UINT64)
     with pytest.raises(ModelError):
-        import_model(made, fallback=True)
+        import_model(built, fallback=True)
 
 
 def test_a_value_is_computed_in_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTGLOW_IMPORT_NBYTES", "1e5")
-    made, feeds = single("Add", floats(4), Const(floats(4)))
-    import_model(made)
+    built, feeds = single("Add", floats(4), Const(floats(4)))
+    import_model(built)
     assert feeds
     with pytest.raises(ImportBudgetError):
         import_model(single("Tile", Const(floats(4)), ints(10**5))[0])

@@ -65,8 +65,8 @@ def test_a_mask_of_keys_with_a_cache_is_read_whole() -> None:
             name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
             for name, shape in shapes.items()
         }
-        (found,) = compiled.run(None, feeds)
-        np.testing.assert_array_equal(found, feeds["x"][:, None, None, : past + new])
+        (actual,) = compiled.run(None, feeds)
+        np.testing.assert_array_equal(actual, feeds["x"][:, None, None, : past + new])
     assert not any(isinstance(node, Gather) for node in compiled.graph.nodes)
 
 
@@ -94,8 +94,8 @@ def test_samples_of_a_grid_are_independent() -> None:
     compiled.run(None, {"x": x})
     with qg.InferQueue(compiled, 1, max_batch=8, max_delay=0.05) as queue:
         futures = [queue.submit({"x": x[i : i + 1]}) for i in range(6)]
-        found = np.concatenate([future.result()[0] for future in futures])
-    np.testing.assert_array_equal(found, x[:, None, None])
+        actual = np.concatenate([future.result()[0] for future in futures])
+    np.testing.assert_array_equal(actual, x[:, None, None])
 
 
 @st.composite
@@ -128,5 +128,5 @@ def test_known_indices_give_what_onnxruntime_gives(case: tuple[np.ndarray, np.nd
     graph = helper.make_graph([node], "grid", ends, results, known)
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-    (found,) = qg.interpret(qg.import_model(model), {"x": x})
-    np.testing.assert_array_equal(found, expected)
+    (actual,) = qg.interpret(qg.import_model(model), {"x": x})
+    np.testing.assert_array_equal(actual, expected)

@@ -31,15 +31,15 @@ def operands(equation: str) -> list[np.ndarray]:
 def test_an_equation_means_what_numpy_says(equation: str) -> None:
     arrays = operands(equation)
     model, feeds = single("Einsum", *arrays, equation=equation)
-    (found,) = interpret(import_model(model), feeds)
-    np.testing.assert_allclose(found, np.einsum(equation, *arrays), rtol=1e-4, atol=1e-5)
+    (actual,) = interpret(import_model(model), feeds)
+    np.testing.assert_allclose(actual, np.einsum(equation, *arrays), rtol=1e-4, atol=1e-5)
 
 
 def test_an_ellipsis_broadcasts() -> None:
     x, y = floats(1, 3, 2), floats(4, 2, 5)
     model, feeds = single("Einsum", x, y, equation="...ij,...jk->...ik")
-    (found,) = interpret(import_model(model), feeds)
-    np.testing.assert_allclose(found, x @ y, rtol=1e-4, atol=1e-5)
+    (actual,) = interpret(import_model(model), feeds)
+    np.testing.assert_allclose(actual, x @ y, rtol=1e-4, atol=1e-5)
 
 
 def test_attention_becomes_one_product() -> None:

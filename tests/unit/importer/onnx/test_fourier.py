@@ -47,14 +47,16 @@ def scalar(value: int) -> Const:
 def in_float64(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
     """The result of ONNX's reference."""
     wide = {name: array.astype(np.float64) for name, array in feeds.items()}
-    (found,) = ReferenceEvaluator(model).run(None, wide)
-    return np.asarray(found)
+    (actual,) = ReferenceEvaluator(model).run(None, wide)
+    return np.asarray(actual)
 
 
-def assert_close(found: Array, wanted: Array, tolerance: float = 1e-6) -> None:
+def assert_close(actual: Array, expected: Array, tolerance: float = 1e-6) -> None:
     """Check errors relative to the largest bin: float32 sums have some hundred terms."""
-    assert found.shape == wanted.shape
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * (1 + np.abs(wanted).max()))
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(
+        actual, expected, rtol=0, atol=tolerance * (1 + np.abs(expected).max())
+    )
 
 
 def transform_model(
@@ -64,12 +66,12 @@ def transform_model(
     is_back = "inverse" in kind
     is_real = kind in ("forward", "real", "inverse of real")
     x = floats(*shape, 1 if is_real else 2)
-    given: dict[str, Any] = {"inverse": int(is_back)}
-    given["onesided"] = int(kind in ("real", "real inverse"))
+    inputs: dict[str, Any] = {"inverse": int(is_back)}
+    inputs["onesided"] = int(kind in ("real", "real inverse"))
     n = None if length is None else scalar(length)
     if opset < 20:
-        return single("DFT", x, *([] if n is None else [n]), opset=opset, axis=axis, **given)
-    return single("DFT", x, n, scalar(axis), opset=opset, **given)
+        return single("DFT", x, *([] if n is None else [n]), opset=opset, axis=axis, **inputs)
+    return single("DFT", x, n, scalar(axis), opset=opset, **inputs)
 
 
 @given(st.data(), st.sampled_from(KINDS), LENGTHS)
@@ -113,11 +115,11 @@ def windowed_model(
     length = n + data.draw(st.integers(0, 50))
     signal = floats(batch, length, *([parts] if rank == 3 else []))
     step = scalar(data.draw(st.integers(1, 20)))
-    given = {} if parts == 1 and data.draw(st.booleans()) else {"onesided": 0}
+    inputs = {} if parts == 1 and data.draw(st.booleans()) else {"onesided": 0}
     window = None if not is_computed and data.draw(st.booleans()) else floats(n, seed=3)
     frame_length = scalar(n) if window is None or data.draw(st.booleans()) else None
     shown = window if is_computed or window is None else Const(window)
-    return single("STFT", signal, step, shown, frame_length, **given)
+    return single("STFT", signal, step, shown, frame_length, **inputs)
 
 
 @given(st.data(), st.integers(1, 2), st.sampled_from([1, 2, 5, 8, 16, 30, 64, 100]), st.booleans())
@@ -127,16 +129,16 @@ def test_stft_is_that_of_onnxruntime(
     """Rank 2 and 3, real and complex, with all forms of window and frame length."""
     model, feeds = windowed_model(data, batch, n, is_computed)
     tolerance = INEXACT if n & (n - 1) else 1e-6
-    found, expected = interpret(import_model(model), feeds)[0], by_onnxruntime(model, feeds)[0]
-    assert_close(found, expected, tolerance)
+    actual, expected = interpret(import_model(model), feeds)[0], by_onnxruntime(model, feeds)[0]
+    assert_close(actual, expected, tolerance)
 
 
 def test_without_window_and_frame_length_the_signal_is_one_frame() -> None:
     """onnxruntime refuses what ONNX defines."""
     model, feeds = single("STFT", floats(2, 12, 1), scalar(4), onesided=1)
     expected = np.fft.rfft(feeds["x0"][:, :, 0].astype(np.float64))[:, None]
-    found = interpret(import_model(model), feeds)[0]
-    assert_close(found, np.stack([expected.real, expected.imag], axis=-1))
+    results = interpret(import_model(model), feeds)[0]
+    assert_close(results, np.stack([expected.real, expected.imag], axis=-1))
 
 
 @pytest.mark.parametrize("n", [800, 1024])
@@ -154,18 +156,18 @@ def test_long_frames_take_two_stages(n: int) -> None:
 def test_a_constant_signal_has_the_first_bin_only(n: int) -> None:
     model, feeds = transform_model("forward", (1, n), 1, None)
     feeds = {"x0": np.ones_like(feeds["x0"])}
-    (found,) = interpret(import_model(model), feeds)
-    assert found[0, 0, 0] == n
-    assert np.abs(found[0, 1:]).max() < 1e-6 * n
+    (actual,) = interpret(import_model(model), feeds)
+    assert actual[0, 0, 0] == n
+    assert np.abs(actual[0, 1:]).max() < 1e-6 * n
 
 
 @given(st.integers(1, 3000))
 def test_turns_are_exact_at_quarters(n: int) -> None:
-    found = turns(n)
+    actual = turns(n)
     for quarter, exact in enumerate((1, 1j, -1, -1j)):
         if quarter * n % 4 == 0:
-            assert found[quarter * n // 4] == exact
-    np.testing.assert_allclose(found, np.exp(2j * np.pi * np.arange(n) / n), rtol=0, atol=4e-15)
+            assert actual[quarter * n // 4] == exact
+    np.testing.assert_allclose(actual, np.exp(2j * np.pi * np.arange(n) / n), rtol=0, atol=4e-15)
 
 
 def test_two_stages_make_fewer_products() -> None:
@@ -210,5 +212,5 @@ def test_signals_of_any_length(n: int) -> None:
     compiled = qg.compile(model, num_threads=1)
     for length in (n, 2 * n + 3):
         feeds = {"x": floats(1, length)}
-        (found,), (expected,) = compiled.run(None, feeds), by_onnxruntime(model, feeds)
-        assert_close(found, expected, INEXACT)
+        (actual,), (expected,) = compiled.run(None, feeds), by_onnxruntime(model, feeds)
+        assert_close(actual, expected, INEXACT)

@@ -23,15 +23,15 @@ POSITIVE = st.sampled_from([H, W, number(2), number(3), H + W])
 @st.composite
 def expressions(draw: st.DrawFn) -> Expression:
     """Sums, products, quotients of numbers of both signs, and maxima."""
-    found = draw(st.sampled_from([H, W, number(3), -W]))
+    actual = draw(st.sampled_from([H, W, number(3), -W]))
     for _ in range(draw(st.integers(1, 4))):
         other = draw(st.sampled_from([H, W, number(5), number(-2)]))
-        found = draw(
-            st.sampled_from([found + other, found - other, found * other, found.maximum(other)])
+        actual = draw(
+            st.sampled_from([actual + other, actual - other, actual * other, actual.maximum(other)])
         )
         if draw(st.booleans()):
-            found = found // draw(POSITIVE)
-    return found
+            actual = actual // draw(POSITIVE)
+    return actual
 
 
 @moderate
@@ -40,13 +40,13 @@ def test_every_expression_is_computed(expression: Expression, h: int, w: int) ->
     sizes, guards = symbols({"h": 8, "w": 9})
     x = Input(name="x", tensor=f32(sizes["h"], sizes["w"]))
     # A size is at least 1, so the exporter is given a power of it that is.
-    wanted = (expression * expression + number(1)) // number(50) + number(1)
+    expected = (expression * expression + number(1)) // number(50) + number(1)
     one = Constant(name="one", value=np.ones(1, np.float32))
-    rows = Expand(name="y", x=one, shape=(size(wanted.maximum(-wanted), guards),))
+    rows = Expand(name="y", x=one, shape=(size(expected.maximum(-expected), guards),))
     graph = Graph((x,), (("y", rows),))
-    count = wanted.at({"h": h, "w": w})
+    count = expected.at({"h": h, "w": w})
     if count > 10**6:
         return
     model = export_onnx(graph, dimensions={"h": ("x", 0), "w": ("x", 1)})
-    (found,) = by_onnxruntime(model, {"x": np.zeros((h, w), np.float32)})
-    assert found.shape == (count,)
+    (actual,) = by_onnxruntime(model, {"x": np.zeros((h, w), np.float32)})
+    assert actual.shape == (count,)

@@ -61,7 +61,7 @@ def growing(
     """A loop with a state ``now``, and a ``list`` of rows that is an input, or begins as a
     constant."""
     shapes = {"state": [batch, 1, WIDTH], "start": [batch, 4, WIDTH]}
-    given = ["state"] if start is not None else ["state", "start"]
+    arguments = ["state"] if start is not None else ["state", "start"]
     constants = {
         "w": np.linalg.qr(floats(WIDTH, WIDTH, seed=2))[0],
         "half": np.array(0.5, np.float32),
@@ -86,7 +86,7 @@ def growing(
         + [value(name, FLOAT, None) for name in ("now", "list")],
         [value("on", CONDITION, []), value("next", FLOAT, None), value("longer", FLOAT, None)],
     )
-    inputs = [value(name, FLOAT, shapes[name]) for name in given]
+    inputs = [value(name, FLOAT, shapes[name]) for name in arguments]
     inputs += [value("limit", INTEGER, [])] if limit == "limit" else []
     graph = helper.make_graph(
         [node("Loop", [limit, "", "state", "start"], ["final", "all"], body=body, name="grows")],
@@ -102,8 +102,8 @@ def fed(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {i.name: FEEDS[i.name] for i in model.graph.input}
 
 
-def assert_close(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
-    for one, other in zip(found, expected, strict=True):
+def assert_close(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    for one, other in zip(actual, expected, strict=True):
         assert one.shape == other.shape
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
@@ -166,15 +166,15 @@ def test_int8_is_equal_bit_for_bit(
     )
     compiled.save(tmp_path / "m.qgm")
     loaded = qg.load(tmp_path / "m.qgm", num_threads=threads)
-    found, again = compiled.run(None, FEEDS), loaded.run(None, FEEDS)
-    assert_equal(again, found)
-    assert_equal(found, interpret(compiled.graph, FEEDS))
+    actual, again = compiled.run(None, FEEDS), loaded.run(None, FEEDS)
+    assert_equal(again, actual)
+    assert_equal(actual, interpret(compiled.graph, FEEDS))
     (body,) = {x.body for x in compiled.graph.nodes if isinstance(x, Loop)}
     assert any(x.type.dtype is DType.I8 for x in body.compute_nodes())
 
 
-def assert_equal(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
-    for one, other in zip(found, expected, strict=True):
+def assert_equal(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    for one, other in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from quantglow.importer.onnx.operators.nn import attention
 from quantglow.runtime.compiled import CompiledModel
+from tests.support.combinations import mark_slow
 from tests.support.effort import moderate
 
 Array = np.ndarray
@@ -36,7 +37,7 @@ def blocks_of(rows: int) -> Iterator[None]:
         yield
 
 
-each_block = pytest.mark.parametrize("rows", [0, 2])
+each_block = pytest.mark.parametrize("rows", mark_slow([0, 2], {2}))
 
 
 def floats(*shape: int, seed: int = 0) -> Array:
@@ -52,18 +53,20 @@ def node_model(
     **attributes: Any,
 ) -> onnx.ModelProto:
     """A model of one node; operands are inputs unless they are ``constants``."""
-    given = {name: array for name, array in operands.items() if array is not None}
-    kinds = {name: helper.np_dtype_to_tensor_dtype(a.dtype) for name, a in given.items()}
+    arguments = {name: array for name, array in operands.items() if array is not None}
+    kinds = {name: helper.np_dtype_to_tensor_dtype(a.dtype) for name, a in arguments.items()}
     inputs = [
         helper.make_tensor_value_info(name, kinds[name], array.shape)
-        for name, array in given.items()
+        for name, array in arguments.items()
         if name not in constants
     ]
     names = [name if operands[name] is not None else "" for name in operands]
     outputs = [f"y{i}" for i in range(results)]
     node = helper.make_node(op, names, outputs, "node", domain=domain, **attributes)
     ends = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs]
-    held = [numpy_helper.from_array(given[name], name) for name in constants if name in given]
+    held = [
+        numpy_helper.from_array(arguments[name], name) for name in constants if name in arguments
+    ]
     graph = helper.make_graph([node], "g", inputs, ends, held)
     opset = {"Attention": 23, "RotaryEmbedding": 23, "RMSNormalization": 23}.get(op, 17)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
@@ -238,8 +241,8 @@ def test_packed_operands_are_the_operands(count: int) -> None:
     joined = np.stack(list(parts[3 - count :]), axis=3)
     packed = {"query": joined} if count == 3 else {"query": apart["query"], "key": joined}
     model = node_model("MultiHeadAttention", {**packed}, 1, num_heads=heads)
-    (found,) = qg.compile(model, num_threads=1).run(None, packed)
-    np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    (actual,) = qg.compile(model, num_threads=1).run(None, packed)
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @st.composite
@@ -341,10 +344,10 @@ def test_grouped_queries(rows: int, case: Any) -> None:
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, fed)
     with blocks_of(rows):
         compiled = qg.compile(model, num_threads=1)
-        found = compiled.run(None, fed)
+        results = compiled.run(None, fed)
     assert not compiled.build.fallback
-    np.testing.assert_allclose(found[0], expected[0], rtol=TOLERANCE, atol=TOLERANCE)
-    for mine, its in zip(found[1:], expected[1:], strict=True):
+    np.testing.assert_allclose(results[0], expected[0], rtol=TOLERANCE, atol=TOLERANCE)
+    for mine, its in zip(results[1:], expected[1:], strict=True):
         for sample, last in enumerate(operands["lasts"]):
             used = np.s_[sample, :, : last + 1]
             np.testing.assert_allclose(mine[used], its[used], rtol=TOLERANCE, atol=TOLERANCE)

@@ -17,9 +17,9 @@ def model(opset: int, text: str) -> ModelProto:
     return parser.parse_model(f"<ir_version: 8, {OWN % opset}> g {text}")
 
 
-def assert_agrees(made: ModelProto, **feeds: Array) -> None:
-    found = qg.compile(made, num_threads=1).run(None, feeds)
-    for one, other in zip(found, by_onnxruntime(made, feeds), strict=True):
+def assert_agrees(built: ModelProto, **feeds: Array) -> None:
+    compiled = qg.compile(built, num_threads=1).run(None, feeds)
+    for one, other in zip(compiled, by_onnxruntime(built, feeds), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, strict=True)
 
 
@@ -88,6 +88,6 @@ def test_integers_of_onnxruntime_that_are_constant() -> None:
             d=DequantizeLinear(c,s,z)
             y=Add(x,d)
         }"""
-    made = model(17, text)
-    assert isinstance(qg.compile(made, num_threads=1), qg.CompiledModel)
-    assert_agrees(made, x=floats(2, 4))
+    network = model(17, text)
+    assert isinstance(qg.compile(network, num_threads=1), qg.CompiledModel)
+    assert_agrees(network, x=floats(2, 4))

@@ -118,7 +118,7 @@ def test_a_decoder_that_assigns_rows_is_compiled(limit: float) -> None:
 
 
 def test_weights_that_a_loop_carries_are_constants_of_its_body() -> None:
-    (loop, *_) = [found for found in import_model(decoder()).nodes if isinstance(found, Loop)]
+    (loop, *_) = [value for value in import_model(decoder()).nodes if isinstance(value, Loop)]
     assert (WIDTH, WIDTH) not in [x.type.shape for x in (*loop.carried, *loop.captured)]
 
 
@@ -127,17 +127,20 @@ def test_an_assignment_out_of_range_is_an_error() -> None:
         qg.compile(decoder(last=LENGTH + 2)).run(None, FEEDS)
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_branches_of_other_ranks_outside_of_loops_keep_them(taken: bool) -> None:
-    feeds = {"x": floats(1, WIDTH), "over": np.array(False), "passed": np.array(taken)}
+@pytest.mark.parametrize("selected", [False, True])
+def test_branches_of_other_ranks_outside_of_loops_keep_them(selected: bool) -> None:
+    feeds = {"x": floats(1, WIDTH), "over": np.array(False), "passed": np.array(selected)}
     nodes = [
         node("If", ["passed"], ["now"], then_branch=always(), else_branch=kept()),
         node("Cast", ["now"], ["y"], to=FLOAT),
         node("Neg", ["x"], ["z"]),
     ]
-    made = model(nodes, feeds, ["y", "z"], zero=np.array([0], np.int64))
-    (found, _), (expected, _) = qg.compile(made).run(None, feeds), by_onnxruntime(made, feeds)
-    assert np.shape(found) == np.shape(expected)
+    network = model(nodes, feeds, ["y", "z"], zero=np.array([0], np.int64))
+    (actual, _), (expected, _) = (
+        qg.compile(network).run(None, feeds),
+        by_onnxruntime(network, feeds),
+    )
+    assert np.shape(actual) == np.shape(expected)
 
 
 def spans(kind: str, first: int = 0) -> onnx.ModelProto:
@@ -190,6 +193,6 @@ def test_spans_outside_of_loops_may_be_shorter(start: int, end: str) -> None:
         node("Slice", ["x", "i", "behind", "axis"], ["y"]),
     ]
     constants = {"two": np.array([2], np.int64), "axis": np.array([1], np.int64)}
-    made = model(nodes, feeds, ["y"], **constants)
-    (found,) = qg.compile(made).run(None, feeds)
-    np.testing.assert_array_equal(found, by_onnxruntime(made, feeds)[0])
+    network = model(nodes, feeds, ["y"], **constants)
+    (actual,) = qg.compile(network).run(None, feeds)
+    np.testing.assert_array_equal(actual, by_onnxruntime(network, feeds)[0])

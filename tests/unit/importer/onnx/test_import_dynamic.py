@@ -52,8 +52,8 @@ def dynamic(m: QdqModel, x: str) -> tuple[str, str, str]:
 @pytest.mark.parametrize("is_known", [False, True])
 def test_dynamic_quantize_linear(x: np.ndarray, is_known: bool) -> None:
     m, x = QdqModel(), x.reshape(6, 10).astype(np.float32)
-    given = m.tensor(x) if is_known else m.input(6, 10)
-    assert_equal(m, *dynamic(m, given), feeds=None if is_known else {given: x})
+    inputs = m.tensor(x) if is_known else m.input(6, 10)
+    assert_equal(m, *dynamic(m, inputs), feeds=None if is_known else {inputs: x})
 
 
 @pytest.mark.parametrize("dtype", [INT8, UINT8])
@@ -91,8 +91,8 @@ def test_integer_products_of_integers_that_the_caller_feeds() -> None:
     model = m.model(m.op("MatMulInteger", "a", m.tensor(m.weight_codes((8, 3)))))
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
     feeds = {"a": m.codes((5, 8), UINT8)}
-    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
-    assert np.array_equal(found, by_onnxruntime(model, feeds)[0])
+    (actual,) = qg.compile(model, num_threads=1).run(None, feeds)
+    assert np.array_equal(actual, by_onnxruntime(model, feeds)[0])
 
 
 @moderate
@@ -139,8 +139,8 @@ def test_products_that_onnxruntime_fused(quantized_first: bool, dtype: type) -> 
         y = m.microsoft("DynamicQuantizeMatMul", x, w, scales, points, bias, dtype=np.float32)
     model, feeds = m.model(y), m.feeds()
     assert "External" not in {n.op for n in qg.import_model(model).nodes}
-    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
-    np.testing.assert_allclose(found, by_onnxruntime(model, feeds)[0], rtol=1e-5, atol=1e-4)
+    (actual,) = qg.compile(model, num_threads=1).run(None, feeds)
+    np.testing.assert_allclose(actual, by_onnxruntime(model, feeds)[0], rtol=1e-5, atol=1e-4)
 
 
 def test_weights_computed_at_run_time_are_left_to_the_fallback() -> None:
@@ -148,8 +148,8 @@ def test_weights_computed_at_run_time_are_left_to_the_fallback() -> None:
     x, _, point = dynamic(m, m.input(3, 8))
     y, _, other = dynamic(m, m.input(8, 3))
     model, feeds = m.model(m.op("MatMulInteger", x, y, point, other)), m.feeds()
-    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
-    assert np.array_equal(found, by_onnxruntime(model, feeds)[0])
+    (actual,) = qg.compile(model, num_threads=1).run(None, feeds)
+    assert np.array_equal(actual, by_onnxruntime(model, feeds)[0])
 
 
 @pytest.mark.parametrize("columns", [15, 17, 40])

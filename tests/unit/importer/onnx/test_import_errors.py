@@ -31,10 +31,10 @@ node = helper.make_node
 
 
 def test_importing_leaves_the_model_alone() -> None:
-    made = small_model()
-    before = made.SerializeToString(deterministic=True)
-    import_model(made)
-    assert made.SerializeToString(deterministic=True) == before
+    model = small_model()
+    before = model.SerializeToString(deterministic=True)
+    import_model(model)
+    assert model.SerializeToString(deterministic=True) == before
 
 
 def test_a_second_importer_of_one_operator_is_refused() -> None:
@@ -68,20 +68,20 @@ def test_altered_bytes_give_a_sound_graph_or_a_typed_error(data: st.DataObject) 
 
 @pytest.mark.parametrize(("opset", "remedy"), [(6, "version_converter"), (9999, "upgrade onnx")])
 def test_opsets_out_of_range_are_refused(opset: int, remedy: str) -> None:
-    made = small_model()
-    made.opset_import[0].version = opset
+    model = small_model()
+    model.opset_import[0].version = opset
     with pytest.raises(ModelError, match=remedy):
-        import_model(made)
+        import_model(model)
 
 
 def test_functions_that_call_themselves_are_refused() -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     body = [node("Loopy", ["a"], ["b"], domain="local")]
-    made = model_of([node("Loopy", ["x"], ["y"], domain="local")], {"x": floats(2)}, ["y"])
-    made.functions.append(helper.make_function("local", "Loopy", ["a"], ["b"], body, opsets))
-    made.opset_import.append(opsets[1])
+    model = model_of([node("Loopy", ["x"], ["y"], domain="local")], {"x": floats(2)}, ["y"])
+    model.functions.append(helper.make_function("local", "Loopy", ["a"], ["b"], body, opsets))
+    model.opset_import.append(opsets[1])
     with pytest.raises(ModelError, match=r"local\.Loopy.* call themselves"):
-        import_model(made)
+        import_model(model)
 
 
 def test_all_unsupported_nodes_are_reported_at_once() -> None:
@@ -94,13 +94,13 @@ def test_all_unsupported_nodes_are_reported_at_once() -> None:
         node("Relu", ["f"], ["y"]),
         node("Upsample", ["x"], ["z"], name="fifth", scales=[1.0, 2.0]),
     ]
-    made = model_of(nodes, {"x": floats(3, 3)}, ["y", "floats", "z"], opset=9)
-    made.graph.node[6].op_type = "Relu"
-    del made.graph.node[6].attribute[:]
-    made.opset_import.append(helper.make_opsetid("com.example", 1))
-    made.opset_import[0].version = 13
+    model = model_of(nodes, {"x": floats(3, 3)}, ["y", "floats", "z"], opset=9)
+    model.graph.node[6].op_type = "Relu"
+    del model.graph.node[6].attribute[:]
+    model.opset_import.append(helper.make_opsetid("com.example", 1))
+    model.opset_import[0].version = 13
     with pytest.raises(UnsupportedOpError) as caught:
-        import_model(made)
+        import_model(model)
     assert [line.split(":")[0] for line in caught.value.problems] == [
         "node 'first' (NonZero)",
         "node 'second' (Det)",
@@ -113,7 +113,7 @@ LONGS = np.arange(3)
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"),
+    ("built", "reason"),
     [
         (single("Conv", floats(1, 2, 5, 5), floats(2, 2, 3, 3)), "'x1' is computed at run time"),
         (single("Conv", floats(1, 2, *(3,) * 4), weights(2, 2, *(1,) * 4)), "4 spatial axes"),
@@ -133,23 +133,23 @@ LONGS = np.arange(3)
         ),
     ],
 )
-def test_nodes_that_cannot_be_compiled_have_a_reason(made: tuple, reason: str) -> None:
+def test_nodes_that_cannot_be_compiled_have_a_reason(built: tuple, reason: str) -> None:
     with pytest.raises(UnsupportedOpError, match=reason):
-        import_model(made[0])
+        import_model(built[0])
 
 
 def test_an_embedding_is_looked_up_at_run_time() -> None:
-    made = model_of(
+    model = model_of(
         [node("Gather", ["k", "ids"], ["y"], name="embed")], {"ids": np.arange(3)}, ["y"]
     )
     table = floats(4, 2)
-    made.graph.initializer.append(numpy_helper.from_array(table, "k"))
-    (found,) = interpret(import_model(made), {"ids": np.array([2, -1, 0])})
-    np.testing.assert_array_equal(found, table[[2, 3, 0]])
+    model.graph.initializer.append(numpy_helper.from_array(table, "k"))
+    (actual,) = interpret(import_model(model), {"ids": np.array([2, -1, 0])})
+    np.testing.assert_array_equal(actual, table[[2, 3, 0]])
 
 
 @pytest.mark.parametrize(
-    "made",
+    "built",
     [
         single("Conv", floats(1, 2, 5, 5), weights(2, 3, 3, 3)),
         single("Conv", floats(1, 2, 5, 5), weights(2, 2, 3, 3), strides=[0, 1]),
@@ -170,9 +170,9 @@ def test_an_embedding_is_looked_up_at_run_time() -> None:
         single("Softmax", floats(2), axis=5),
     ],
 )
-def test_ill_typed_nodes_are_named(made: tuple) -> None:
+def test_ill_typed_nodes_are_named(built: tuple) -> None:
     with pytest.raises(ModelError, match="the_node"):
-        import_model(made[0])
+        import_model(built[0])
 
 
 def with_added_constant(model: onnx.ModelProto, constant: onnx.TensorProto) -> onnx.ModelProto:
@@ -187,24 +187,24 @@ def with_added_constant(model: onnx.ModelProto, constant: onnx.TensorProto) -> o
 def test_a_tensor_of_an_attribute_that_lacks_data_is_refused() -> None:
     constant = helper.make_tensor("short", TensorProto.FLOAT, (1,), [0.5])
     constant.dims[0] = 9
-    made = with_added_constant(small_model(), constant)
+    built = with_added_constant(small_model(), constant)
     with pytest.raises(ModelError, match="'short' is malformed"):
-        source_hash(made, {})
+        source_hash(built, {})
 
 
 @pytest.mark.parametrize("element", [-1, 2147483647])
 def test_an_input_of_a_type_that_onnx_does_not_have_is_refused(element: int) -> None:
-    made = small_model()
-    made.graph.input[0].type.tensor_type.elem_type = element
+    model = small_model()
+    model.graph.input[0].type.tensor_type.elem_type = element
     with pytest.raises(ModelError, match="ONNX does not have"):
-        import_model(made)
+        import_model(model)
 
 
 def test_an_input_that_no_memory_holds_is_refused() -> None:
-    made = single("Abs", floats(2, 3))[0]
-    made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2**62
+    single_model = single("Abs", floats(2, 3))[0]
+    single_model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2**62
     with pytest.raises(ModelError, match=r"input 'x0' of shape .* elements. Remedy"):
-        import_model(made)
+        import_model(single_model)
 
 
 def test_lrn_of_a_scalar_is_refused() -> None:
@@ -273,12 +273,12 @@ def test_a_split_into_more_parts_than_memory_holds_is_refused() -> None:
         qg.compile(model)
 
 
-@pytest.mark.parametrize("given", [-1, -5, -(2**31), 2**62])
-def test_batch_dimensions_that_shapes_do_not_have_are_refused(given: int) -> None:
+@pytest.mark.parametrize("inputs", [-1, -5, -(2**31), 2**62])
+def test_batch_dimensions_that_shapes_do_not_have_are_refused(inputs: int) -> None:
     """Shape inference, also that of onnxruntime, reads beyond the shape."""
     x, at = floats(4, 4), np.zeros((4, 4), np.int64)
-    model, _ = single("GatherND", x, at, opset=13, batch_dims=given)
-    with pytest.raises(ModelError, match=rf"'the_node' \(GatherND\): batch_dims is {given}"):
+    model, _ = single("GatherND", x, at, opset=13, batch_dims=inputs)
+    with pytest.raises(ModelError, match=rf"'the_node' \(GatherND\): batch_dims is {inputs}"):
         qg.compile(model)
 
 
@@ -292,10 +292,10 @@ def test_numbers_of_columns_that_nothing_has_are_refused(widths: list[int]) -> N
         qg.compile(model)
 
 
-@pytest.mark.parametrize("given", [0, 1, -1])
-def test_a_split_into_fewer_parts_than_outputs_is_refused(given: int) -> None:
+@pytest.mark.parametrize("inputs", [0, 1, -1])
+def test_a_split_into_fewer_parts_than_outputs_is_refused(inputs: int) -> None:
     """onnx's inference reads a size for each output."""
-    model, _ = single("Split", floats(6), opset=18, num_outputs=given)
+    model, _ = single("Split", floats(6), opset=18, num_outputs=inputs)
     model.graph.node[0].output.append("more")
-    with pytest.raises(ModelError, match=rf"'the_node' \(Split\): num_outputs is {given}"):
+    with pytest.raises(ModelError, match=rf"'the_node' \(Split\): num_outputs is {inputs}"):
         qg.compile(model)

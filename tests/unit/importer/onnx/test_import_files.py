@@ -25,19 +25,19 @@ def saved_with_external_data(folder: Path) -> Path:
 
 def relocated(path: Path, **entries: str) -> Path:
     """The model with other external data entries."""
-    made = onnx.load(path, load_external_data=False)
-    for tensor in made.graph.initializer:
+    loaded = onnx.load(path, load_external_data=False)
+    for tensor in loaded.graph.initializer:
         for entry in tensor.external_data:
             entry.value = entries.get(entry.key, entry.value)
-    path.write_bytes(made.SerializeToString())
+    path.write_bytes(loaded.SerializeToString())
     return path
 
 
 def test_path_bytes_and_proto_give_the_same_graph(tmp_path: Path) -> None:
-    made = small_model()
+    model = small_model()
     path = tmp_path / "m.onnx"
-    onnx.save(made, path)
-    sources = (path, str(path), made, made.SerializeToString())
+    onnx.save(model, path)
+    sources = (path, str(path), model, model.SerializeToString())
     hashes = {import_model(source).source_hash for source in sources}
     assert len(hashes) == 1
 
@@ -79,10 +79,10 @@ def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: s
 
 def test_external_data_without_an_end_is_refused_unread(tmp_path: Path) -> None:
     path = saved_with_external_data(tmp_path)
-    made = onnx.load(path, load_external_data=False)
-    for tensor in made.graph.initializer:
+    loaded = onnx.load(path, load_external_data=False)
+    for tensor in loaded.graph.initializer:
         del tensor.external_data[1:]  # no offset and no length: the whole file
-    path.write_bytes(made.SerializeToString())
+    path.write_bytes(loaded.SerializeToString())
     os.truncate(tmp_path / "w.bin", 1 << 40)
     with pytest.raises(ModelError, match="larger than 2 GiB"):
         import_model(path)

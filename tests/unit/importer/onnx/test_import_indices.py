@@ -113,7 +113,7 @@ def test_indices_are_refused_where_onnxruntime_refuses_them(
     case: tuple[onnx.ModelProto, Arrays], threads: int
 ) -> None:
     model, feeds = case
-    wanted = by_onnxruntime(model, feeds)
+    results = by_onnxruntime(model, feeds)
     graph = qg.import_model(model)
     compiled = [
         qg.compile(graph, num_threads=threads),
@@ -122,11 +122,11 @@ def test_indices_are_refused_where_onnxruntime_refuses_them(
     ]
     runs = [lambda: qg.interpret(graph, feeds), *(lambda m=m: m.run(None, feeds) for m in compiled)]
     for run in runs:
-        if wanted is None:
+        if results is None:
             with pytest.raises(OutOfRangeError, match=r"'y': index .* axis of length"):
                 run()
         else:
-            np.testing.assert_array_equal(run()[0], wanted[0])
+            np.testing.assert_array_equal(run()[0], results[0])
 
 
 @pytest.mark.parametrize("op", sorted(OPERATORS.keys() - {"OneHot"}))
@@ -152,19 +152,19 @@ def test_more_indices_than_elements_along_another_axis_are_refused(op: str, is_f
     """Without a check, they would be elements of the next row."""
     values = (np.zeros((3, 4), np.int64), *([floats(3, 4)] if op == "ScatterElements" else []))
     model, _ = single(op, floats(3, 4), *map(Const, values), axis=0, opset=18)
-    (given,), (result,) = model.graph.input, model.graph.output
-    given.type.tensor_type.shape.dim[1].dim_param = "N"
+    (inputs,), (result,) = model.graph.input, model.graph.output
+    inputs.type.tensor_type.shape.dim[1].dim_param = "N"
     result.type.tensor_type.ClearField("shape")
     compiled: Any = qg.compile(model, num_threads=1)
     for columns in (3, 4, 5, 3) if is_first else (4, 5, 3):
-        feeds = {given.name: floats(3, columns)}
-        wanted = by_onnxruntime(model, feeds)
-        if wanted is None:
+        feeds = {inputs.name: floats(3, columns)}
+        results = by_onnxruntime(model, feeds)
+        if results is None:
             assert columns == 3
             with pytest.raises(qg.QuantglowError):
                 compiled.run(None, feeds)
         else:
-            np.testing.assert_array_equal(compiled.run(None, feeds)[0], wanted[0])
+            np.testing.assert_array_equal(compiled.run(None, feeds)[0], results[0])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -218,10 +218,10 @@ def test_a_branch_that_is_not_taken_may_have_any_indices(op: str) -> None:
     model, x = branched(op), floats(3, 4)
     graph, compiled = qg.import_model(model), qg.compile(model)
     feeds = {"x": x, "i": np.array([0, 9, -9]), "condition": np.array(False)}
-    (wanted,) = by_onnxruntime(model, feeds) or [None]
-    for (found,) in (qg.interpret(graph, feeds), compiled.run(None, feeds)):
-        np.testing.assert_array_equal(found, wanted)
-    taken = {**feeds, "condition": np.array(True)}
-    for run in (lambda: qg.interpret(graph, taken), lambda: compiled.run(None, taken)):
+    (expected,) = by_onnxruntime(model, feeds) or [None]
+    for (value,) in (qg.interpret(graph, feeds), compiled.run(None, feeds)):
+        np.testing.assert_array_equal(value, expected)
+    selected = {**feeds, "condition": np.array(True)}
+    for run in (lambda: qg.interpret(graph, selected), lambda: compiled.run(None, selected)):
         with pytest.raises(OutOfRangeError, match=r"index -?9 .* length 3"):
             run()

@@ -37,10 +37,10 @@ def spread(bounds: np.ndarray) -> onnx.ModelProto:
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
 def test_ranges_are_as_in_onnxruntime(bounds: np.ndarray) -> None:
     model = spread(bounds)
-    (found,) = qg.compile(model, num_threads=1).run(None, {})
-    (wanted,) = by_onnxruntime(model, {})
-    assert found.dtype == wanted.dtype
-    np.testing.assert_allclose(found, wanted, rtol=1e-6 if bounds.dtype == np.float32 else 0)
+    (actual,) = qg.compile(model, num_threads=1).run(None, {})
+    (expected,) = by_onnxruntime(model, {})
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol=1e-6 if bounds.dtype == np.float32 else 0)
 
 
 def test_a_range_without_steps_is_an_error() -> None:
@@ -50,26 +50,27 @@ def test_a_range_without_steps_is_an_error() -> None:
 
 @pytest.mark.parametrize("value", [None, np.array([7], np.int64), np.array([1.5], np.float32)])
 def test_a_filled_shape_that_an_input_decides_is_compiled(value: np.ndarray | None) -> None:
-    given = {} if value is None else {"value": onnx.numpy_helper.from_array(value)}
+    inputs = {} if value is None else {"value": onnx.numpy_helper.from_array(value)}
     dtype = np.dtype(np.float32) if value is None else value.dtype
     shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [2])
     y = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(dtype), [None, None])
-    node = helper.make_node("ConstantOfShape", ["shape"], ["y"], **given)
+    node = helper.make_node("ConstantOfShape", ["shape"], ["y"], **inputs)
     graph = helper.make_graph([node], "g", [shape], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     compiled = qg.compile(model, num_threads=1)
     for sizes in ([2, 3], [1, 4]):
-        (found,) = compiled.run(None, {"shape": np.array(sizes)})
-        np.testing.assert_array_equal(found, np.full(sizes, 0 if value is None else value[0]))
-        assert found.dtype == dtype
+        (actual,) = compiled.run(None, {"shape": np.array(sizes)})
+        np.testing.assert_array_equal(actual, np.full(sizes, 0 if value is None else value[0]))
+        assert actual.dtype == dtype
 
 
 @pytest.mark.parametrize(
-    ("op_type", "given"), [("InstanceNormalization", {}), ("GroupNormalization", {"num_groups": 2})]
+    ("op_type", "inputs"),
+    [("InstanceNormalization", {}), ("GroupNormalization", {"num_groups": 2})],
 )
-def test_norms_scale_by_what_is_computed(op_type: str, given: dict[str, int]) -> None:
+def test_norms_scale_by_what_is_computed(op_type: str, inputs: dict[str, int]) -> None:
     scale, bias = floats(4, seed=1), floats(4, seed=2)
-    model = single(op_type, floats(2, 4, 3, 5), scale, bias, opset=21, **given)
+    model = single(op_type, floats(2, 4, 3, 5), scale, bias, opset=21, **inputs)
     assert_agrees(*model, tolerance=1e-5)
 
 
@@ -88,5 +89,5 @@ def test_known_scalars_pass_through_float_arithmetic() -> None:
     stored = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "g", [x], [y], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
-    (found,) = qg.compile(model, num_threads=1).run(None, {"x": np.array([2.0, 3.0], np.float32)})
-    np.testing.assert_array_equal(found, [2.0, 3.0])
+    (actual,) = qg.compile(model, num_threads=1).run(None, {"x": np.array([2.0, 3.0], np.float32)})
+    np.testing.assert_array_equal(actual, [2.0, 3.0])

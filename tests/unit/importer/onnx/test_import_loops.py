@@ -36,14 +36,16 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def assert_compiled(made: onnx.ModelProto, *feeds: dict[str, np.ndarray]) -> None:
+def assert_compiled(built: onnx.ModelProto, *feeds: dict[str, np.ndarray]) -> None:
     """No operator is left to onnxruntime, which gives the same results."""
-    assert not any(n.op == "External" for n in import_model(made).nodes)
-    compiled = qg.compile(made)
+    assert not any(n.op == "External" for n in import_model(built).nodes)
+    compiled = qg.compile(built)
     for fed in feeds:
-        for found, expected in zip(compiled.run(None, fed), by_onnxruntime(made, fed), strict=True):
-            assert found.shape == expected.shape
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        for value, expected in zip(
+            compiled.run(None, fed), by_onnxruntime(built, fed), strict=True
+        ):
+            assert value.shape == expected.shape
+            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
 
 
 def scan(**attributes: object) -> onnx.ModelProto:
@@ -127,13 +129,13 @@ def test_a_loop_whose_trips_and_condition_are_inputs() -> None:
 
 
 def test_an_unknown_number_of_rows_is_left_to_onnxruntime() -> None:
-    made = loop("five", "", "computed", START)
+    built = loop("five", "", "computed", START)
     with pytest.raises(qg.UnsupportedOpError, match="number of trips that it computes"):
-        import_model(made)
-    for found, expected in zip(
-        qg.compile(made).run(None, START), by_onnxruntime(made, START), strict=True
+        import_model(built)
+    for value, expected in zip(
+        qg.compile(built).run(None, START), by_onnxruntime(built, START), strict=True
     ):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
 def growing(trips: int, ended: bool = False) -> onnx.ModelProto:

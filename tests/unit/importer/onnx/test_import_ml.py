@@ -52,10 +52,10 @@ def assert_compiled(model: onnx.ModelProto, x: np.ndarray) -> None:
     """The model computes what onnxruntime does, in the same types, with no help of it."""
     graph = qg.import_model(model)
     assert external(graph) == []
-    wanted = by_onnxruntime(model, {"x": x})
-    for found, expected in zip(qg.compile(graph).run(None, {"x": x}), wanted, strict=True):
-        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    results = by_onnxruntime(model, {"x": x})
+    for value, expected in zip(qg.compile(graph).run(None, {"x": x}), results, strict=True):
+        assert (value.dtype, value.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_array_feature_extractor(x: np.ndarray, indices: Any, is_known: bool) ->
         model.graph.initializer.append(onnx.numpy_helper.from_array(chosen, "i"))
     else:
         model.graph.input.append(helper.make_tensor_value_info("i", INTEGER, chosen.shape))
-    (wanted,), graph = by_onnxruntime(model, feeds), qg.import_model(model)
+    (expected,), graph = by_onnxruntime(model, feeds), qg.import_model(model)
     assert external(graph) == []
-    (found,) = qg.compile(graph).run(None, feeds)
-    assert found.dtype == wanted.dtype
-    np.testing.assert_array_equal(found, wanted)
+    (actual,) = qg.compile(graph).run(None, feeds)
+    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("kind", ["NONE", "LOGISTIC", "SOFTMAX"])
@@ -179,9 +179,9 @@ def test_other_forms_run_in_onnxruntime_and_say_why(model: onnx.ModelProto, reas
     graph = qg.import_model(model)
     assert external(graph) and all(reason in why for why in external(graph))
     x = X if graph.inputs[0].type.dtype.is_float else np.abs(WHOLE) % 2
-    wanted = by_onnxruntime(model, {"x": x})
-    for found, expected in zip(qg.compile(graph).run(None, {"x": x}), wanted, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    results = by_onnxruntime(model, {"x": x})
+    for value, expected in zip(qg.compile(graph).run(None, {"x": x}), results, strict=True):
+        np.testing.assert_array_equal(value, expected)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -191,10 +191,10 @@ def test_labels_of_strings_are_a_table_of_numbers(version: int, scores: int) -> 
     model.opset_import[1].version = version
     coded = with_label_codes(model)
     assert [n.op_type for n in coded.graph.node] == ["LinearClassifier", "LabelEncoder"]
-    for found, wanted in zip(
+    for value, expected in zip(
         by_onnxruntime(coded, {"x": X}), by_onnxruntime(model, {"x": X}), strict=True
     ):
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(value, expected)
 
 
 def test_a_model_without_such_labels_is_itself() -> None:
@@ -207,9 +207,9 @@ def test_known_values_are_what_onnxruntime_makes_of_them() -> None:
     model = ml_model("Scaler", WHOLE, FLOAT, offset=[0.5], scale=[2.0])
     model.graph.initializer.append(onnx.numpy_helper.from_array(WHOLE, "x"))
     del model.graph.input[:]
-    (found,), (wanted,) = qg.compile(model).run(None, {}), by_onnxruntime(model, {})
-    assert found.dtype == wanted.dtype
-    np.testing.assert_array_equal(found, wanted)
+    (actual,), (expected,) = qg.compile(model).run(None, {}), by_onnxruntime(model, {})
+    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_an_operator_of_the_fallback_on_a_constant_has_a_type() -> None:
@@ -218,8 +218,8 @@ def test_an_operator_of_the_fallback_on_a_constant_has_a_type() -> None:
     model = ml_model("SVMRegressor", X, FLOAT, **kernel, **attributes)
     model.graph.initializer.append(onnx.numpy_helper.from_array(X, "x"))
     del model.graph.input[:]
-    (found,), (wanted,) = qg.compile(model).run(None, {}), by_onnxruntime(model, {})
-    np.testing.assert_array_equal(found, wanted)
+    (actual,), (expected,) = qg.compile(model).run(None, {}), by_onnxruntime(model, {})
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_model_need_not_state_an_opset_that_it_does_not_use() -> None:

@@ -75,13 +75,13 @@ def test_split_takes_sizes_of_all_forms(
 
 
 def test_slice_takes_attributes() -> None:
-    made = single("Slice", IMAGE, opset=9, starts=[1, -4], ends=[3, 9999], axes=[1, 3])
-    assert_agrees(*made)
+    single_model = single("Slice", IMAGE, opset=9, starts=[1, -4], ends=[3, 9999], axes=[1, 3])
+    assert_agrees(*single_model)
 
 
 def test_pad_takes_attributes() -> None:
-    made = single("Pad", IMAGE, opset=10, pads=[0, 1, 2, 0, 0, 0, 1, 3], value=1.5)
-    assert_agrees(*made)
+    single_model = single("Pad", IMAGE, opset=10, pads=[0, 1, 2, 0, 0, 0, 1, 3], value=1.5)
+    assert_agrees(*single_model)
 
 
 def test_pad_takes_axes() -> None:

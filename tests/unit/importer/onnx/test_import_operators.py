@@ -211,15 +211,15 @@ def test_matmul_takes_a_constant_left_side() -> None:
 def test_weights_of_other_float_types_become_float32(dtype: type) -> None:
     x = floats(2, 3)
     w = floats(3, 4).astype(dtype)
-    made = single("MatMul", x, Const(w.astype(np.float32)))
+    single_model = single("MatMul", x, Const(w.astype(np.float32)))
     nodes = [
         helper.make_node("Cast", ["x1"], ["w"], to=TensorProto.FLOAT),
         helper.make_node("MatMul", ["x0", "w"], ["y"]),
     ]
-    del made[0].graph.node[:]
-    made[0].graph.node.extend(nodes)
-    made[0].graph.initializer[0].CopyFrom(_tensor(w, "x1"))
-    assert_agrees(*made)
+    del single_model[0].graph.node[:]
+    single_model[0].graph.node.extend(nodes)
+    single_model[0].graph.initializer[0].CopyFrom(_tensor(w, "x1"))
+    assert_agrees(*single_model)
 
 
 def _tensor(array: np.ndarray, name: str) -> TensorProto:
@@ -237,18 +237,18 @@ def test_layer_normalization_agrees_with_onnxruntime(axis: int, operands: int) -
 
 @pytest.mark.parametrize("axes", [None, [0, 2, 3], [-1], [1, 2]])
 def test_mean_variance_normalization(axes: list[int] | None) -> None:
-    given = {} if axes is None else {"axes": axes}
-    assert_agrees(*single("MeanVarianceNormalization", IMAGE, opset=13, **given))
+    inputs = {} if axes is None else {"axes": axes}
+    assert_agrees(*single("MeanVarianceNormalization", IMAGE, opset=13, **inputs))
 
 
 def test_a_small_deviation_beside_a_large_mean_is_exact() -> None:
     """A difference of the squares' means would lose all digits."""
     model, feeds = single("MeanVarianceNormalization", 1000 + IMAGE / 10, opset=13)
-    (found,) = interpret(import_model(model), feeds)
+    (actual,) = interpret(import_model(model), feeds)
     x = feeds["x0"].astype(np.float64)
-    centred = x - x.mean((0, 2, 3), keepdims=True)
-    deviation = np.sqrt((centred**2).mean((0, 2, 3), keepdims=True))
-    np.testing.assert_allclose(found, centred / deviation, atol=2e-3)
+    centered = x - x.mean((0, 2, 3), keepdims=True)
+    deviation = np.sqrt((centered**2).mean((0, 2, 3), keepdims=True))
+    np.testing.assert_allclose(actual, centered / deviation, atol=2e-3)
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 5, 6), (1, 4, 3), (3, 4, 2, 2, 2)])
@@ -267,9 +267,9 @@ def test_group_normalization_agrees_with_onnxruntime() -> None:
 def test_extremes_of_integers_agree_with_numpy(op_type: str, dtype: type) -> None:
     x = np.random.default_rng(1).integers(0, 100, (2, 5, 3)).astype(dtype)
     model, feeds = single(op_type, x, Const(np.array([1], np.int64)), opset=20)
-    (found,) = interpret(import_model(model), feeds)
+    (actual,) = interpret(import_model(model), feeds)
     expected = x.max(axis=1, keepdims=True) if op_type == "ReduceMax" else x.min(1, keepdims=True)
-    np.testing.assert_array_equal(found, expected, strict=True)
+    np.testing.assert_array_equal(actual, expected, strict=True)
 
 
 @pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceProd", "ReduceMean", "ReduceSumSquare"])
@@ -279,5 +279,5 @@ def test_sums_of_integers_agree_with_onnxruntime(op_type: str) -> None:
     operands = (x,) if axes else (x, Const(np.array([0, 1], np.int64)))
     model, feeds = single(op_type, *operands, opset=13, keepdims=0, **axes)
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT32
-    (found,), (expected,) = interpret(import_model(model), feeds), by_onnxruntime(model, feeds)
-    np.testing.assert_array_equal(found, expected, strict=True)
+    (actual,), (expected,) = interpret(import_model(model), feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_array_equal(actual, expected, strict=True)

@@ -29,8 +29,8 @@ def assert_integers_agree(m: QdqModel, *outputs: str, ties: float = 0.01) -> Gra
     graph = qg.import_model(model)
     graph.verify()
     compiled = qg.compile(model, num_threads=1).run(None, feeds)
-    found, expected = qg.interpret(graph, feeds), by_onnxruntime(model, feeds)
-    for mine, theirs, same in zip(found, expected, compiled, strict=True):
+    actual, expected = qg.interpret(graph, feeds), by_onnxruntime(model, feeds)
+    for mine, theirs, same in zip(actual, expected, compiled, strict=True):
         assert np.array_equal(mine, same)
         assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
         steps = np.abs(mine.astype(int) - theirs.astype(int))
@@ -75,8 +75,8 @@ def test_qlinear_conv_on_channels_last_images() -> None:
     model = m.model(
         m.microsoft("QLinearConv", *x, *w, *result(m, UINT8), dtype=UINT8, channels_last=1)
     )
-    (found,) = qg.interpret(qg.import_model(model), m.feeds())
-    assert found.shape == (1, 5, 3, 4)
+    (actual,) = qg.interpret(qg.import_model(model), m.feeds())
+    assert actual.shape == (1, 5, 3, 4)
 
 
 @pytest.mark.parametrize("dtype", [UINT8, SIGNED])
@@ -186,9 +186,9 @@ def test_models_may_take_and_give_integers(kind: int) -> None:
     model.graph.input[0].type.tensor_type.elem_type = kind
     feeds = {"x": m.codes((2, 30), dtype)}
     (expected,) = by_onnxruntime(model, feeds)
-    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
-    assert found.dtype == expected.dtype == dtype
-    assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+    (actual,) = qg.compile(model, num_threads=1).run(None, feeds)
+    assert actual.dtype == expected.dtype == dtype
+    assert np.abs(actual.astype(int) - expected.astype(int)).max() <= 1
 
 
 @pytest.mark.parametrize("case", INT8)
@@ -199,8 +199,8 @@ def test_an_exported_int8_operator_is_imported_with_its_integers(case: str, seed
     graph = kit.graph(INT8[case](kit))
     feeds = kit.feeds(graph)
     again = qg.import_model(export_onnx(graph))
-    for found, expected in zip(qg.interpret(again, feeds), qg.interpret(graph, feeds), strict=True):
-        assert np.array_equal(found, expected)
+    for value, expected in zip(qg.interpret(again, feeds), qg.interpret(graph, feeds), strict=True):
+        assert np.array_equal(value, expected)
 
 
 def has_one_number(node: Node) -> bool:
@@ -218,8 +218,8 @@ def test_an_exported_graph_is_imported_with_its_integers(graph: Graph) -> None:
     feeds = feeds_of(graph, spread=2.0)
     expected = qg.interpret(graph, feeds)
     read = {node.name for node in again.inputs}
-    found = qg.interpret(again, {name: a for name, a in feeds.items() if name in read})
-    for (_, node), mine, theirs in zip(graph.outputs, found, expected, strict=True):
+    results = qg.interpret(again, {name: a for name, a in feeds.items() if name in read})
+    for (_, node), mine, theirs in zip(graph.outputs, results, expected, strict=True):
         assert mine.dtype == theirs.dtype
         if is_integer(node.type):
             assert np.array_equal(mine, theirs)

@@ -39,16 +39,16 @@ def one_node(
     **attributes: Any,
 ) -> onnx.ModelProto:
     """A model of one node; operands are constants unless they are ``fed``."""
-    given = {name: array for name, array in operands.items() if array is not None}
-    names = [name if name in given else "" for name in operands]
+    inputs = {name: array for name, array in operands.items() if array is not None}
+    names = [name if name in inputs else "" for name in operands]
     node = helper.make_node(op, names, list(results), "node", domain=domain, **attributes)
-    kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in given.items()}
+    kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in inputs.items()}
     graph = helper.make_graph(
         [node],
         "g",
-        [helper.make_tensor_value_info(name, kinds[name], given[name].shape) for name in fed],
+        [helper.make_tensor_value_info(name, kinds[name], inputs[name].shape) for name in fed],
         [helper.make_tensor_value_info(n, kind, None) for n, kind in results.items() if n],
-        [numpy_helper.from_array(a, name) for name, a in given.items() if name not in fed],
+        [numpy_helper.from_array(a, name) for name, a in inputs.items() if name not in fed],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -66,11 +66,11 @@ def results(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[tuple[Array
     compiled = qg.compile(model, num_threads=1)
     assert isinstance(compiled, CompiledModel)
     assert not compiled.build.fallback
-    found = compiled.run(None, feeds)
+    results = compiled.run(None, feeds)
     interpreted = qg.interpret(qg.import_model(model), feeds)
-    for mine, same in zip(found, interpreted, strict=True):
+    for mine, same in zip(results, interpreted, strict=True):
         np.testing.assert_allclose(mine, same, rtol=1e-5, atol=1e-5)
-    return list(zip(found, by_onnxruntime(model, feeds, optimized=True), strict=True))
+    return list(zip(results, by_onnxruntime(model, feeds, optimized=True), strict=True))
 
 
 def assert_agrees(model: onnx.ModelProto, feeds: dict[str, Array], op: str) -> None:
@@ -111,8 +111,8 @@ def embedding(segments: bool, mask: bool, outputs: int, **more: Any) -> onnx.Mod
     names = ("ids", "segments", "mask", "numbers")
     fed = tuple(name for name in names if operands.get(name) is not None)
     kinds = {"y": TensorProto.FLOAT, "lengths": TensorProto.INT32, "sum": TensorProto.FLOAT}
-    made = dict(list(kinds.items())[:outputs])
-    return one_node("EmbedLayerNormalization", operands, fed, made, **more)
+    pairs = dict(list(kinds.items())[:outputs])
+    return one_node("EmbedLayerNormalization", operands, fed, pairs, **more)
 
 
 def embedding_feeds(model: onnx.ModelProto) -> dict[str, Array]:
@@ -179,8 +179,8 @@ def attention(heads: int, past: int, mask: Array | None, **attributes: Any) -> o
         "past": floats(2, 2, heads, past, 24 // heads) if past else None,
     }
     fed = tuple(n for n in ("x", "mask", "past") if operands[n] is not None)
-    made = {"y": TensorProto.FLOAT, "present": TensorProto.FLOAT}
-    return one_node("Attention", operands, fed, made, num_heads=heads, **attributes)
+    built = {"y": TensorProto.FLOAT, "present": TensorProto.FLOAT}
+    return one_node("Attention", operands, fed, built, num_heads=heads, **attributes)
 
 
 def attention_feeds(model: onnx.ModelProto, heads: int, past: int) -> dict[str, Array]:
@@ -245,24 +245,24 @@ def test_attention_of_any_length(tmp_path: Path) -> None:
 
 
 def lstm(
-    steps: int, batch: int, direction: str, given: bool = True, **attributes: Any
+    steps: int, batch: int, direction: str, inputs: bool = True, **attributes: Any
 ) -> onnx.ModelProto:
-    """3 inputs, 5 hidden values; ``given``: with bias, states and peepholes."""
+    """3 inputs, 5 hidden values; ``inputs``: with bias, states and peepholes."""
     count = 2 if direction == "bidirectional" else 1
     operands: dict[str, Array | None] = {
         "x": floats(steps, batch, 3),
         "w": floats(count, 20, 3, seed=1, spread=0.3),
         "r": floats(count, 20, 5, seed=2, spread=0.3),
-        "b": floats(count, 40) if given else None,
+        "b": floats(count, 40) if inputs else None,
         "lengths": attributes.pop("lengths", None),
-        "h": floats(count, batch, 5, seed=3) if given else None,
-        "c": floats(count, batch, 5, seed=4) if given else None,
-        "p": floats(count, 15) if given else None,
+        "h": floats(count, batch, 5, seed=3) if inputs else None,
+        "c": floats(count, batch, 5, seed=4) if inputs else None,
+        "p": floats(count, 15) if inputs else None,
     }
-    made = dict.fromkeys(("y", "last", "cell"), TensorProto.FLOAT)
+    built = dict.fromkeys(("y", "last", "cell"), TensorProto.FLOAT)
     fed = tuple(name for name in ("x", "lengths", "h", "c") if operands[name] is not None)
     more = {"hidden_size": 5, "direction": direction, **attributes}
-    return one_node("LSTM", operands, fed, made, domain="", **more)
+    return one_node("LSTM", operands, fed, built, domain="", **more)
 
 
 def lstm_feeds(model: onnx.ModelProto, seed: int = 7) -> dict[str, Array]:

@@ -33,16 +33,16 @@ def fading(*shape: int) -> Const:
 
 
 def recurrent(
-    op: str, steps: int = 4, batch: int = 2, given: bool = True, **attributes: Any
+    op: str, steps: int = 4, batch: int = 2, inputs: bool = True, **attributes: Any
 ) -> tuple[Any, dict[str, np.ndarray]]:
-    """A network of 3 inputs and 5 hidden values; ``given``: with bias and states.  Its weights are
+    """A network of 3 inputs and 5 hidden values; ``inputs``: with bias and states.  Its weights are
     so small that differences fade from step to step.
     """
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
     rows = GATES[op] * 5
     x = floats(steps, batch, 3)
     operands: list[Any] = [x, fading(directions, rows, 3), fading(directions, rows, 5)]
-    if given:
+    if inputs:
         states = [floats(directions, batch, 5, seed=s) for s in range(1 + (op == "LSTM"))]
         operands += [weights(directions, 2 * rows), None, *states]
         if op == "LSTM":
@@ -78,10 +78,10 @@ def test_compiled_int8_equals_the_interpreter(op: str, steps: int) -> None:
     model, feeds = recurrent(op, steps)
     graph = import_model(model)
     int8 = qg.quantize(graph, qg.profile(graph, [feeds], progress=False))
-    for wanted, found in zip(
+    for expected, value in zip(
         qg.interpret(int8, feeds), qg.compile(int8).run(None, feeds), strict=True
     ):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
     assert any(node.type.quant for node in int8.every_node())
 
 
@@ -95,10 +95,10 @@ def test_compiled_int8_equals_the_interpreter(op: str, steps: int) -> None:
 def test_recurrences_that_are_not_unrolled_run_in_onnxruntime(
     operands: dict[int, Any], attributes: dict[str, Any]
 ) -> None:
-    given: list[Any] = [floats(4, 2, 3), weights(1, 20, 3), weights(1, 20, 5), None, None]
+    inputs: list[Any] = [floats(4, 2, 3), weights(1, 20, 3), weights(1, 20, 5), None, None]
     for position, operand in operands.items():
-        given[position] = operand
-    model, _ = single("LSTM", *given, opset=14, hidden_size=5, **attributes)
+        inputs[position] = operand
+    model, _ = single("LSTM", *inputs, opset=14, hidden_size=5, **attributes)
     with pytest.raises(qg.UnsupportedOpError, match="LSTM"):
         import_model(model)
     assert [n.op for n in qg.import_model(model).compute_nodes()] == ["External"]
@@ -187,8 +187,8 @@ def test_compiled_networks_agree_with_onnxruntime(
     op: str, steps: int, batch: int, direction: str, given_: bool
 ) -> None:
     model, feeds = recurrent(op, steps, batch, given_, direction=direction)
-    found = qg.compile(model).run(None, feeds)
-    for mine, expected in zip(found, by_onnxruntime(model, feeds), strict=True):
+    compiled = qg.compile(model).run(None, feeds)
+    for mine, expected in zip(compiled, by_onnxruntime(model, feeds), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -55,11 +55,11 @@ def torch_padded_conv(dims: tuple[int | str, ...] = (1, 2, 7, 9)) -> onnx.ModelP
         node("Conv", ["padded", "w"], ["y"]),
     ]
     feeds = {"x": floats(1, 2, 7, 9)}
-    made = model_of(nodes, feeds, ["y"], [initializer("w", weights(3, 2, 3, 3).array)])
-    for dim, size in zip(made.graph.input[0].type.tensor_type.shape.dim, dims, strict=True):
+    model = model_of(nodes, feeds, ["y"], [initializer("w", weights(3, 2, 3, 3).array)])
+    for dim, size in zip(model.graph.input[0].type.tensor_type.shape.dim, dims, strict=True):
         if isinstance(size, str):
             dim.dim_param = size
-    return made
+    return model
 
 
 def test_pads_computed_from_the_shape_become_attributes() -> None:
@@ -154,7 +154,7 @@ def test_input_shapes_fix_free_dimensions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("inputs", "message"),
     [
         ({"images": (1, 2, 7, 9)}, r"names \['images'\].*inputs are \['x'\]"),
         ({"x": (1, 3, 7, 9)}, r"declares \(N, 2, H, 9\)"),
@@ -163,16 +163,18 @@ def test_input_shapes_fix_free_dimensions() -> None:
         ({"x": (1, 2, "7", 9)}, "integers of at least 0"),
     ],
 )
-def test_wrong_input_shapes_are_refused(given: dict, message: str) -> None:
+def test_wrong_input_shapes_are_refused(inputs: dict, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        import_model(torch_padded_conv(("N", 2, "H", 9)), given)
+        import_model(torch_padded_conv(("N", 2, "H", 9)), inputs)
 
 
 def test_a_symbol_has_one_size_in_all_inputs() -> None:
-    made = model_of([node("Add", ["a", "b"], ["y"])], {"a": floats(2, 3), "b": floats(2, 3)}, ["y"])
-    for value in made.graph.input:
+    model = model_of(
+        [node("Add", ["a", "b"], ["y"])], {"a": floats(2, 3), "b": floats(2, 3)}, ["y"]
+    )
+    for value in model.graph.input:
         value.type.tensor_type.shape.dim[0].dim_param = "N"
-    graph = import_model(made, {"a": (5, 3)})
+    graph = import_model(model, {"a": (5, 3)})
     assert [i.type.shape for i in graph.inputs] == [(5, 3), (5, 3)]
 
 
@@ -196,22 +198,22 @@ def test_gemm_weights_are_columns_last() -> None:
     nodes = [node("Gemm", ["x", "w"], ["y"], transB=1)]
     known = [initializer("w", weights(5, 3).array)]
     graph = import_model(model_of(nodes, {"x": floats(2, 3)}, ["y"], known))
-    made = graph.by_name("y")
-    assert isinstance(made, Gemm)
-    np.testing.assert_array_equal(made.w.evaluate(), weights(5, 3).array.T)
+    built = graph.by_name("y")
+    assert isinstance(built, Gemm)
+    np.testing.assert_array_equal(built.w.evaluate(), weights(5, 3).array.T)
 
 
 def test_an_initializer_may_be_listed_as_input() -> None:
-    made = torch_padded_conv()
-    made.ir_version = 3
-    made.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, (3, 2, 3, 3)))
-    assert [i.name for i in import_model(made).inputs] == ["x"]
+    built = torch_padded_conv()
+    built.ir_version = 3
+    built.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, (3, 2, 3, 3)))
+    assert [i.name for i in import_model(built).inputs] == ["x"]
 
 
 def test_an_initializer_need_not_be_listed_in_old_models() -> None:
-    made = torch_padded_conv()
-    made.ir_version = 3
-    assert_agrees(made, {"x": floats(1, 2, 7, 9)})
+    built = torch_padded_conv()
+    built.ir_version = 3
+    assert_agrees(built, {"x": floats(1, 2, 7, 9)})
 
 
 def test_local_functions_are_inlined() -> None:
@@ -220,21 +222,21 @@ def test_local_functions_are_inlined() -> None:
         "local", "Twist", ["a"], ["c"], body, [helper.make_opsetid("", 17)]
     )
     feeds = {"x": floats(2, 3)}
-    made = model_of([node("Twist", ["x"], ["y"], domain="local")], feeds, ["y"])
-    made.functions.append(function)
-    made.opset_import.append(helper.make_opsetid("local", 1))
-    made.ir_version = 8
-    assert_agrees(made, feeds)
+    model = model_of([node("Twist", ["x"], ["y"], domain="local")], feeds, ["y"])
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    model.ir_version = 8
+    assert_agrees(model, feeds)
 
 
 def test_outputs_may_be_inputs_and_constants() -> None:
-    made = model_of(
+    model = model_of(
         [node("Relu", ["x"], ["y"]), node("Identity", ["k"], ["z"])],
         {"x": floats(2, 3)},
         ["y", "z"],
         [initializer("k", floats(4))],
     )
-    assert_agrees(made, {"x": floats(2, 3)})
+    assert_agrees(model, {"x": floats(2, 3)})
 
 
 def test_dequantized_weights_fold_to_floats() -> None:
@@ -261,10 +263,10 @@ def test_softmax_of_a_constant_keeps_the_meaning_of_its_opset() -> None:
 def test_half_precision_models_run_in_float32() -> None:
     known = [initializer("w", floats(3, 4).astype(np.float16))]
     feeds = {"x": floats(2, 3).astype(np.float16)}
-    made = model_of([node("MatMul", ["x", "w"], ["y"])], feeds, ["y"], known)
-    made.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
-    graph = import_model(made)
-    expected = by_onnxruntime(made, feeds)[0]
+    model = model_of([node("MatMul", ["x", "w"], ["y"])], feeds, ["y"], known)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    graph = import_model(model)
+    expected = by_onnxruntime(model, feeds)[0]
     ours = graph.by_name("y").evaluate(feeds["x"].astype(np.float32), known_weights(known))
     np.testing.assert_allclose(ours, expected, rtol=1e-2, atol=1e-2)
 

@@ -30,14 +30,14 @@ def model_of(feeds: Arrays, **attributes: object) -> onnx.ModelProto:
 
 def written(feeds: Arrays, axis: int, circular: bool) -> np.ndarray:
     """The definition, step by step."""
-    found, update = feeds["cache"].copy(), feeds["update"]
-    size = found.shape[axis]
-    starts = feeds.get("start", np.zeros(len(found), np.int64))
+    actual, update = feeds["cache"].copy(), feeds["update"]
+    size = actual.shape[axis]
+    starts = feeds.get("start", np.zeros(len(actual), np.int64))
     for sample, start in enumerate(starts):
-        into, out_of = (np.moveaxis(a[sample], axis - 1, 0) for a in (found, update))
+        into, out_of = (np.moveaxis(a[sample], axis - 1, 0) for a in (actual, update))
         for step in range(len(out_of)):
             into[(start + step) % size if circular else start + step] = out_of[step]
-    return found
+    return actual
 
 
 @st.composite
@@ -67,8 +67,8 @@ def test_it_is_the_definition(case: tuple[Arrays, int, bool], from_the_end: bool
     mode = "circular" if circular else "linear"
     graph = qg.import_model(model_of(feeds, axis=counted, mode=mode), fallback=False)
     expected = written(feeds, axis, circular)
-    for (found,) in (qg.interpret(graph, feeds), on_llvm(graph, feeds, "native")):
-        np.testing.assert_array_equal(found, expected)
+    for (value,) in (qg.interpret(graph, feeds), on_llvm(graph, feeds, "native")):
+        np.testing.assert_array_equal(value, expected)
 
 
 def test_the_axis_is_the_second_last_and_the_mode_linear() -> None:
@@ -77,8 +77,8 @@ def test_the_axis_is_the_second_last_and_the_mode_linear() -> None:
         "update": np.ones((2, 1, 2, 3), np.float32),
         "start": np.array([1, 2]),
     }
-    (found,) = qg.interpret(qg.import_model(model_of(feeds)), feeds)
-    np.testing.assert_array_equal(found, written(feeds, 2, circular=False))
+    (actual,) = qg.interpret(qg.import_model(model_of(feeds)), feeds)
+    np.testing.assert_array_equal(actual, written(feeds, 2, circular=False))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_start_outside_of_the_cache_is_refused(start: int, mode: str) -> None:
     feeds = {"cache": cache, "update": np.ones((1, 1, 3), np.float32), "start": np.array([start])}
     graph = qg.import_model(model_of(feeds, axis=1, mode=mode))
     reported = max(min(start, MOST_INDEX), -MOST_INDEX)
-    for run in (qg.interpret, lambda *given: on_llvm(*given, "native")):
+    for run in (qg.interpret, lambda *value: on_llvm(*value, "native")):
         with pytest.raises(OutOfRangeError, match=f"'y': index {reported} .* axis of length 4"):
             run(graph, feeds)
 
@@ -109,5 +109,5 @@ def test_a_quantized_model_writes_its_updates() -> None:
     compiled = qg.quantize_and_compile(
         model_of(feeds, axis=1), [feeds] * 4, num_threads=1, progress=False
     )
-    (found,) = compiled.run(None, feeds)
-    np.testing.assert_allclose(found, written(feeds, 1, circular=False), atol=0.05)
+    (actual,) = compiled.run(None, feeds)
+    np.testing.assert_allclose(actual, written(feeds, 1, circular=False), atol=0.05)

@@ -42,16 +42,16 @@ def n_bits(
     w = m.random.integers(0, 256, (columns, groups, block * bits // 8)).astype(np.uint8)
     scales = m.random.uniform(0.001, 0.1, (columns, groups)).astype(np.float32)
     codes = m.random.integers(0, 2**bits, (columns, groups)).astype(np.uint8)
-    given = {
+    inputs = {
         "none": None,
         "packed": packed_points(codes, bits),
         "floats": codes.astype(np.float32),
         "fractions": codes + np.float32(0.25),
     }[points]
     if flat:
-        scales, given = scales.reshape(-1), None if given is None else given.reshape(-1)
+        scales, inputs = scales.reshape(-1), None if inputs is None else inputs.reshape(-1)
     vector = m.random.normal(0, 1, columns).astype(np.float32) if bias else None
-    operands = [None if a is None else m.tensor(a) for a in (given, order, vector)]
+    operands = [None if a is None else m.tensor(a) for a in (inputs, order, vector)]
     return m.microsoft(
         "MatMulNBits",
         *(x, m.tensor(w), m.tensor(scales)),
@@ -166,8 +166,8 @@ def test_weights_that_are_left_out(bias: bool) -> None:
     attributes = {"K": 64, "N": 8, "bits": 4, "block_size": 32}
     y = m.microsoft("MatMulNBits", x, none, scales, "", "", vector, dtype=np.float32, **attributes)
     model, feeds = m.model(y), m.feeds()
-    (found,) = qg.interpret(qg.import_model(model), feeds)
-    np.testing.assert_array_equal(found, by_onnxruntime(model, feeds)[0])
+    (actual,) = qg.interpret(qg.import_model(model), feeds)
+    np.testing.assert_array_equal(actual, by_onnxruntime(model, feeds)[0])
 
 
 TABLES = [("uint8", 4), ("uint8", 8), ("int4", 4), ("uint4", 4)]
@@ -180,16 +180,16 @@ def table_rows(m: QdqModel, indices: str, kind: str, bits: int, depth: int, poin
     if kind == "uint8":
         data = m.tensor(m.random.integers(0, 256, (20, depth * bits // 8)).astype(np.uint8))
         codes = m.random.integers(0, 2**bits, (20, groups)).astype(np.uint8)
-        given = m.tensor(packed_points(codes, bits)) if points else ""
+        inputs = m.tensor(packed_points(codes, bits)) if points else ""
     else:
         low = -8 if kind == "int4" else 0
         onnx_type = TensorProto.INT4 if low else TensorProto.UINT4
         data = m.tensor(m.random.integers(low, low + 16, (20, depth)), onnx_type)
         codes = m.random.integers(low, low + 16, (20, groups))
-        given = m.tensor(codes, onnx_type) if points else ""
+        inputs = m.tensor(codes, onnx_type) if points else ""
     return m.microsoft(
         "GatherBlockQuantized",
-        *(data, indices, scales, given),
+        *(data, indices, scales, inputs),
         dtype=np.float32,
         bits=bits,
         block_size=16,
@@ -233,8 +233,8 @@ def blocks_of(m: QdqModel, shape: tuple[int, int], axis: int, kind: int, points:
     sizes[axis] = -(-sizes[axis] // 32)
     codes = m.tensor(m.random.integers(low, low + 2**bits, shape), kind)
     scales = m.tensor(m.random.uniform(0.01, 0.1, sizes).astype(np.float32))
-    given = [m.tensor(m.random.integers(low, low + 2**bits, sizes), kind)] if points else []
-    return m.op("DequantizeLinear", codes, scales, *given, axis=axis, block_size=32)
+    inputs = [m.tensor(m.random.integers(low, low + 2**bits, sizes), kind)] if points else []
+    return m.op("DequantizeLinear", codes, scales, *inputs, axis=axis, block_size=32)
 
 
 @pytest.mark.parametrize("points", [False, True])

@@ -66,8 +66,10 @@ def test_conv_agrees_with_onnxruntime(
 
 
 def test_depthwise_conv_agrees_with_onnxruntime() -> None:
-    made = single("Conv", floats(1, 6, 7, 7), weights(6, 1, 3, 3), group=6, pads=[1, 1, 1, 1])
-    assert_agrees(*made)
+    single_model = single(
+        "Conv", floats(1, 6, 7, 7), weights(6, 1, 3, 3), group=6, pads=[1, 1, 1, 1]
+    )
+    assert_agrees(*single_model)
 
 
 @given(st.data(), st.sampled_from([1, 2, 3]), st.integers(1, 2))
@@ -81,14 +83,14 @@ def test_conv_transpose_agrees_with_onnxruntime(data: st.DataObject, rank: int, 
         ]
     x = image(data.draw, 2 * group, rank)
     w = weights(2 * group, 3, *attributes["kernel_shape"])
-    made = single("ConvTranspose", x, w, weights(3 * group), group=group, **attributes)
-    assert_agrees(*made, tolerance=1e-4)
+    single_model = single("ConvTranspose", x, w, weights(3 * group), group=group, **attributes)
+    assert_agrees(*single_model, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("output_shape", [(8, 8), (9, 10), (10, 9)])
 def test_conv_transpose_reaches_its_output_shape(auto_pad: str, output_shape: tuple) -> None:
-    made = single(
+    single_model = single(
         "ConvTranspose",
         floats(1, 2, 4, 4),
         weights(2, 3, 4, 4),
@@ -96,7 +98,7 @@ def test_conv_transpose_reaches_its_output_shape(auto_pad: str, output_shape: tu
         output_shape=output_shape,
         auto_pad=auto_pad,
     )
-    assert_agrees(*made)
+    assert_agrees(*single_model)
 
 
 @given(st.data(), st.sampled_from([1, 2, 3]), st.booleans())
@@ -129,7 +131,7 @@ def test_resize_by_scales_agrees_with_onnxruntime(
     data: st.DataObject, mode: str, opset: int
 ) -> None:
     scales = np.array([1, 1, data.draw(scale), data.draw(scale)], np.float32)
-    made = single(
+    single_model = single(
         "Resize",
         image(data.draw, 2, 2, smallest=2),
         Const(np.zeros(0, np.float32)),
@@ -137,7 +139,7 @@ def test_resize_by_scales_agrees_with_onnxruntime(
         opset=opset,
         **resize_attributes(data.draw, mode, opset),
     )
-    assert_agrees(*made, tolerance=1e-4)
+    assert_agrees(*single_model, tolerance=1e-4)
 
 
 @given(st.data(), st.sampled_from(["nearest", "linear"]), st.sampled_from([13, 18]))
@@ -147,26 +149,26 @@ def test_resize_to_sizes_agrees_with_onnxruntime(
     x = image(data.draw, 2, 2, smallest=2)
     h, w = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
     sizes, attributes = ints(*x.shape[:2], h, w), resize_attributes(data.draw, mode, opset)
-    made = single("Resize", x, None, None, sizes, opset=opset, **attributes)
+    single_model = single("Resize", x, None, None, sizes, opset=opset, **attributes)
     rounding = attributes.get("nearest_mode", "")
     if attributes["coordinate_transformation_mode"] == "asymmetric" and "round" in rounding:
-        assert_takes_neighbours(*made)
+        assert_takes_neighbors(*single_model)
     else:
-        assert_agrees(*made, 1e-4)
+        assert_agrees(*single_model, 1e-4)
 
 
-def assert_takes_neighbours(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
+def assert_takes_neighbors(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
     """Each element is the nearest; in the middle between two elements it is one of these.
 
     Whether i * 7 / 2 is 3.5 or one ulp less is up to how onnxruntime was compiled.
     """
-    (found,), (wanted,) = interpret(import_model(model), feeds), by_onnxruntime(model, feeds)
+    (actual,), (expected,) = interpret(import_model(model), feeds), by_onnxruntime(model, feeds)
     x = feeds["x0"]
-    rows, columns = (list(nearest(x.shape[a], wanted.shape[a])) for a in (2, 3))
-    for i, j in np.ndindex(*wanted.shape[2:]):
+    rows, columns = (list(nearest(x.shape[a], expected.shape[a])) for a in (2, 3))
+    for i, j in np.ndindex(*expected.shape[2:]):
         near = [x[:, :, a, b] for a in rows[i] for b in columns[j]]
-        for made in (found, wanted):
-            assert any(np.array_equal(made[:, :, i, j], value) for value in near)
+        for item in (actual, expected):
+            assert any(np.array_equal(item[:, :, i, j], value) for value in near)
 
 
 def nearest(length: int, size: int) -> Iterator[set[int]]:
@@ -203,8 +205,8 @@ def test_resize_takes_signals(mode: str) -> None:
 
 def test_antialiasing_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights of an axis are its pixels times its results."""
-    given: dict[str, Any] = {"opset": 18, "mode": "linear", "antialias": 1}
-    model, _ = single("Resize", floats(1, 2, 3, 4), None, None, ints(1, 2, 6, 8), **given)
+    inputs: dict[str, Any] = {"opset": 18, "mode": "linear", "antialias": 1}
+    model, _ = single("Resize", floats(1, 2, 3, 4), None, None, ints(1, 2, 6, 8), **inputs)
     monkeypatch.setattr(resize, "MAX_WEIGHTS", 32)
     assert "AntialiasedResize" in {node.op for node in import_model(model).nodes}
     monkeypatch.setattr(resize, "MAX_WEIGHTS", 31)
@@ -253,7 +255,7 @@ def test_infinities_are_interpolated_as_by_onnxruntime(coordinates: str) -> None
     """Infinities with a weight of 0 at the edges are not read, nor along an axis of one pixel."""
     image = floats(2, 3, 1, 8)
     image[image < 0] = -np.inf
-    given = {"mode": "linear", "coordinate_transformation_mode": coordinates}
+    inputs = {"mode": "linear", "coordinate_transformation_mode": coordinates}
     scales = Const(np.array([1, 1, 3, 2], np.float32))
-    model, feeds = single("Resize", image, None, scales, opset=13, **given)
+    model, feeds = single("Resize", image, None, scales, opset=13, **inputs)
     assert_agrees(model, feeds)

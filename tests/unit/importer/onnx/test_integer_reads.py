@@ -46,19 +46,19 @@ def model(body: str, kind: str) -> ModelProto:
     return parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
 
 
-def assert_equal(made: ModelProto) -> None:
-    (wanted,) = by_onnxruntime(made, {"x": X})
+def assert_equal(built: ModelProto) -> None:
+    (expected,) = by_onnxruntime(built, {"x": X})
     for level in filter(runs_here, LEVELS):
-        (found,) = qg.compile(made, target=level, num_threads=1).run(None, {"x": X})
-        np.testing.assert_array_equal(found, wanted, strict=True)
+        (actual,) = qg.compile(built, target=level, num_threads=1).run(None, {"x": X})
+        np.testing.assert_array_equal(actual, expected, strict=True)
 
 
 @pytest.mark.parametrize("body", READS)
 def test_readers_of_int8_get_its_integers(body: str) -> None:
-    made = model(READS[body], "int8")
-    assert_equal(made)
-    found: list[Array] = qg.interpret(qg.import_model(made), {"x": X})
-    np.testing.assert_array_equal(found[0], by_onnxruntime(made, {"x": X})[0])
+    network = model(READS[body], "int8")
+    assert_equal(network)
+    results: list[Array] = qg.interpret(qg.import_model(network), {"x": X})
+    np.testing.assert_array_equal(results[0], by_onnxruntime(network, {"x": X})[0])
 
 
 @pytest.mark.parametrize("body", WIDE_READS)

@@ -30,34 +30,34 @@ def nested(levels: int) -> onnx.ModelProto:
     last = "x"
     for level in range(levels):
         graph.node.append(node("Abs", [last], [last := f"a{level}"]))
-        made = graph.node.add(op_type="If", input=["c"], output=[f"y{level}"])
+        built = graph.node.add(op_type="If", input=["c"], output=[f"y{level}"])
         graph.output.append(value(f"y{level}", TensorProto.FLOAT, [1, 4]))
-        other = made.attribute.add(name="else_branch", type=onnx.AttributeProto.GRAPH).g
+        other = built.attribute.add(name="else_branch", type=onnx.AttributeProto.GRAPH).g
         other.name = f"else{level}"
         other.node.append(node("Neg", [last], [f"e{level}"]))
         other.output.append(value(f"e{level}", TensorProto.FLOAT, [1, 4]))
-        graph = made.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH).g
+        graph = built.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH).g
         graph.name = f"then{level}"
     graph.node.append(node("Relu", [last], ["z"]))
     graph.output.append(value("z", TensorProto.FLOAT, [1, 4]))
     return model
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_branches_nest_as_deep_as_files_can(taken: bool) -> None:
-    feeds = {**FEEDS, "c": np.array(taken)}
+@pytest.mark.parametrize("selected", [True, False])
+def test_branches_nest_as_deep_as_files_can(selected: bool) -> None:
+    feeds = {**FEEDS, "c": np.array(selected)}
     model, started = nested(30), time.process_time()
-    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
+    (actual,) = qg.compile(model, num_threads=1).run(None, feeds)
     assert time.process_time() - started < 30
-    np.testing.assert_array_equal(found, by_onnxruntime(model, feeds)[0])
+    np.testing.assert_array_equal(actual, by_onnxruntime(model, feeds)[0])
 
 
 @pytest.mark.parametrize("levels", [40, 400, sys.getrecursionlimit()])
 def test_deeper_models_than_protobuf_reads_are_refused(levels: int) -> None:
     model = nested(levels)
-    for given in (model, model.SerializeToString()):
+    for value in (model, model.SerializeToString()):
         with pytest.raises(ModelError):
-            qg.compile(given)
+            qg.compile(value)
 
 
 def test_chains_longer_than_the_recursion_limit_are_compiled() -> None:
@@ -67,8 +67,8 @@ def test_chains_longer_than_the_recursion_limit_are_compiled() -> None:
     model = model_of(nodes, {"x": floats(1, 4)}, ["y"])
     graph = qg.import_model(model)
     (expected,) = qg.interpret(graph, {"x": floats(1, 4)})
-    (found,) = qg.compile(graph, backend="reference").run(None, {"x": floats(1, 4)})
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    (actual,) = qg.compile(graph, backend="reference").run(None, {"x": floats(1, 4)})
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     int8 = qg.quantize(graph, qg.profile(graph, [{"x": floats(1, 4)}] * 2))
     (integers,) = qg.compile(int8, backend="reference").run(None, {"x": floats(1, 4)})
     np.testing.assert_allclose(integers, expected, atol=0.05)

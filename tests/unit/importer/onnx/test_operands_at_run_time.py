@@ -88,13 +88,13 @@ REFUSED: dict[str, Model] = {
 
 def freed(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with every dimension of its inputs free."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for port in made.graph.input:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    for port in proto.graph.input:
         for axis, size in enumerate(port.type.tensor_type.shape.dim):
             size.Clear()
             size.dim_param = f"{port.name}_{axis}"
-    return made
+    return proto
 
 
 @pytest.mark.parametrize("are_free", [False, True], ids=["fixed", "free"])
@@ -129,17 +129,17 @@ def test_a_model_that_no_batch_fits_is_refused_at_once() -> None:
 def test_codes_with_scales_by_blocks_are_left_to_onnxruntime() -> None:
     codes = np.arange(16, dtype=np.uint8).reshape(4, 4)
     model, feeds = single("DequantizeLinear", codes, weights(2, 4), opset=21, axis=0, block_size=2)
-    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
-    (wanted,) = by_onnxruntime(model, feeds)
-    np.testing.assert_array_equal(found, wanted)
+    (actual,) = qg.compile(model, num_threads=1).run(None, feeds)
+    (expected,) = by_onnxruntime(model, feeds)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_known_integers_keep_their_type() -> None:
     known = Const(np.array([[3, 4]], np.int32))
     model, _ = single("ReduceSumSquare", known, Const(ints(1)), opset=18)
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
-    (found,) = qg.compile(model, num_threads=1).run(None, {})
-    np.testing.assert_array_equal(found, np.array([[25]], np.int32), strict=True)
+    (actual,) = qg.compile(model, num_threads=1).run(None, {})
+    np.testing.assert_array_equal(actual, np.array([[25]], np.int32), strict=True)
 
 
 def test_a_batch_of_one_may_be_too_small() -> None:

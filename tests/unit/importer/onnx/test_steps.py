@@ -73,11 +73,11 @@ def test_images_are_prepared_as_numpy_does(
         steps.Rescale(1 / 255),
         steps.Normalize(mean, std),
     ]
-    (found,) = interpreted(identity(["n", channels, height, width], opset), x, before=before)
+    (actual,) = interpreted(identity(["n", channels, height, width], opset), x, before=before)
     planes = x.astype(np.float64).transpose(0, 3, 1, 2)
-    wanted = resized(planes[:, ::-1] if is_reversed else planes, height, width) / 255
-    wanted = (wanted - mean[:, None, None]) / std[:, None, None]
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    expected = resized(planes[:, ::-1] if is_reversed else planes, height, width) / 255
+    expected = (expected - mean[:, None, None]) / std[:, None, None]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @moderate
@@ -87,22 +87,22 @@ def test_results_are_finished_as_numpy_does(seed: int, opset: int, k: int, last:
     e = np.exp(x.astype(np.float64))
     p = e / e.sum(1, keepdims=True)
     order = np.argsort(-p, axis=1, kind="stable")[:, :k]
-    ends, wanted = (
+    ends, expected = (
         ([], [p]),
         ([steps.TopK(k)], [np.take_along_axis(p, order, 1), order]),
         ([steps.ArgMax()], [p.argmax(1)]),
     )[last]
-    found = interpreted(identity([None, 6], opset), x, after=[steps.Softmax(), *ends])
-    assert len(found) == len(wanted)
-    for own, right in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(own, right, rtol=1e-5)
+    actual = interpreted(identity([None, 6], opset), x, after=[steps.Softmax(), *ends])
+    assert len(actual) == len(expected)
+    for item, right in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(item, right, rtol=1e-5)
 
 
 def test_sigmoid_and_layout_of_a_result() -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     model, after = identity([2, 3, 4, 5]), [steps.Sigmoid(), steps.Layout("NHWC")]
-    (found,) = interpreted(model, x, after=after)
-    np.testing.assert_allclose(found, 1 / (1 + np.exp(-x.transpose(0, 2, 3, 1))), rtol=1e-6)
+    (actual,) = interpreted(model, x, after=after)
+    np.testing.assert_allclose(actual, 1 / (1 + np.exp(-x.transpose(0, 2, 3, 1))), rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -112,9 +112,9 @@ def test_images_of_any_size_and_batch_are_resized(opset: int, mode: str) -> None
     compiled = qg.compile(identity(["n", 3, 4, 4], opset), num_threads=1, before=before)
     for shape in ((1, 8, 8, 3), (2, 5, 9, 3)):
         x = np.random.default_rng(1).random(shape, np.float32)
-        (wanted,) = interpreted(identity(["n", 3, 4, 4], opset), x, before=before)
-        np.testing.assert_allclose(compiled(x), wanted, atol=1e-6)
-        assert wanted.shape == (shape[0], 3, 4, 4)
+        (expected,) = interpreted(identity(["n", 3, 4, 4], opset), x, before=before)
+        np.testing.assert_allclose(compiled(x), expected, atol=1e-6)
+        assert expected.shape == (shape[0], 3, 4, 4)
 
 
 def photos() -> list[Array]:
@@ -135,19 +135,19 @@ def test_antialiased_images_are_those_of_pillow(sizes: tuple[int, int]) -> None:
     model = identity([1, 3, *sizes], 18)
     compiled = qg.compile(model, num_threads=1, before=before)
     for photo in photos():
-        wanted = np.asarray(Image.fromarray(photo).resize(sizes[::-1], Image.BILINEAR))
-        (found,) = interpreted(model, photo[None], before=before)
-        assert np.abs(found[0].transpose(1, 2, 0) - wanted).max() <= 1.001
-        np.testing.assert_allclose(compiled(photo[None]), found, atol=1e-3)
+        expected = np.asarray(Image.fromarray(photo).resize(sizes[::-1], Image.BILINEAR))
+        (actual,) = interpreted(model, photo[None], before=before)
+        assert np.abs(actual[0].transpose(1, 2, 0) - expected).max() <= 1.001
+        np.testing.assert_allclose(compiled(photo[None]), actual, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["FLOAT16", "DOUBLE"])
 def test_the_model_gets_the_float_type_that_it_declares(kind: str) -> None:
     model = identity([1, 3], kind=getattr(TensorProto, kind))
     before = [steps.ElementType("uint8"), steps.Rescale(0.5)]
-    (found,) = interpreted(model, np.array([[1, 2, 255]], np.uint8), before=before)
-    assert found.tolist() == [[0.5, 1.0, 127.5]]
-    assert found.dtype == {"FLOAT16": np.float16, "DOUBLE": np.float64}[kind]
+    (actual,) = interpreted(model, np.array([[1, 2, 255]], np.uint8), before=before)
+    assert actual.tolist() == [[0.5, 1.0, 127.5]]
+    assert actual.dtype == {"FLOAT16": np.float16, "DOUBLE": np.float64}[kind]
 
 
 def test_subgraphs_read_the_prepared_input() -> None:
@@ -162,10 +162,10 @@ def test_subgraphs_read_the_prepared_input() -> None:
     inputs = [value("x", 1, [2]), value("c", TensorProto.BOOL, [])]
     graph = helper.make_graph([node], "choice", inputs, [value("y", 1, [2])])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    made = qg.compile(model, num_threads=1, before={"x": steps.Rescale(3.0)})
+    compiled = qg.compile(model, num_threads=1, before={"x": steps.Rescale(3.0)})
     x = np.array([1, 2], np.float32)
-    assert made.run(None, {"x": x, "c": np.array(True)})[0].tolist() == [6.0, 12.0]
-    assert made.run(None, {"x": x, "c": np.array(False)})[0].tolist() == [9.0, 36.0]
+    assert compiled.run(None, {"x": x, "c": np.array(True)})[0].tolist() == [6.0, 12.0]
+    assert compiled.run(None, {"x": x, "c": np.array(False)})[0].tolist() == [9.0, 36.0]
 
 
 REFUSED: list[tuple[onnx.ModelProto, dict[str, Any], str]] = [
@@ -217,6 +217,6 @@ def test_several_inputs_need_names() -> None:
     with pytest.raises(qg.OptionError, match=r"2 inputs: .*Remedy: map their names"):
         qg.compile(model, before=[steps.Rescale(2)])
     before = {"a": [steps.Rescale(10)], "b": [steps.ElementType("uint8")]}
-    made = qg.compile(model, num_threads=1, before=before)
-    found = made.run(None, {"a": np.ones(2, np.float32), "b": np.array([1, 2], np.uint8)})
-    assert found[0].tolist() == [9.0, 8.0]
+    compiled = qg.compile(model, num_threads=1, before=before)
+    results = compiled.run(None, {"a": np.ones(2, np.float32), "b": np.array([1, 2], np.uint8)})
+    assert results[0].tolist() == [9.0, 8.0]

@@ -42,20 +42,25 @@ def test_int8_products_are_rounded_once() -> None:
     int8 = qg.quantize(graph, profile, qg.QuantizationConfig(quantize_output=True))
     layers = [node for node in int8.nodes if isinstance(node, Conv)]
     assert len(layers) == 2 and all(layer.x.type.quant and layer.out for layer in layers)
-    for found, wanted in zip(
+    for value, expected in zip(
         qg.compile(int8).run(None, feeds(6, 9, 8)),
         qg.interpret(int8, feeds(6, 9, 8)),
         strict=True,
     ):
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(value, expected)
 
 
 @pytest.mark.parametrize("quantized", [False, True])
 def test_one_model_serves_all_sizes(quantized: bool) -> None:
     model, options = network("D", "H", "W"), dict[str, Any](verify=False, progress=False)
     samples = [feeds(6, 9, 8), feeds(7, 10, 12)]
-    made = qg.quantize_and_compile(model, samples, **options) if quantized else qg.compile(model)
+    compiled = (
+        qg.quantize_and_compile(model, samples, **options) if quantized else qg.compile(model)
+    )
     for sizes in ((6, 9, 8), (7, 11, 12), (9, 13, 10), (6, 9, 31)):
-        (found,), (wanted,) = made.run(None, feeds(*sizes)), by_onnxruntime(model, feeds(*sizes))
-        tolerance = (0.06 if quantized else 1e-5) * np.abs(wanted).max()
-        np.testing.assert_allclose(found, wanted, atol=tolerance)
+        (actual,), (expected,) = (
+            compiled.run(None, feeds(*sizes)),
+            by_onnxruntime(model, feeds(*sizes)),
+        )
+        tolerance = (0.06 if quantized else 1e-5) * np.abs(expected).max()
+        np.testing.assert_allclose(actual, expected, atol=tolerance)

@@ -34,7 +34,7 @@ def chain(*names: str) -> Graph:
 
 def called(results: dict[str, tuple[str, ...]]) -> tuple[Origin, ...]:
     """Nodes of a model by name, with their results."""
-    return tuple(Origin(name, "Relu", results=own) for name, own in results.items())
+    return tuple(Origin(name, "Relu", results=item) for name, item in results.items())
 
 
 def named(graph: Graph) -> dict[str, str]:
@@ -43,8 +43,8 @@ def named(graph: Graph) -> dict[str, str]:
 
 
 def test_a_value_that_is_gone_is_part_of_its_first_reader_that_is_left() -> None:
-    found = with_aliases(chain("b", "d"), chain("a", "b", "c", "d"))
-    assert named(found) == {"a": "b", "b": "b", "c": "d", "d": "d"}
+    actual = with_aliases(chain("b", "d"), chain("a", "b", "c", "d"))
+    assert named(actual) == {"a": "b", "b": "b", "c": "d", "d": "d"}
 
 
 def test_aliases_follow_their_values() -> None:
@@ -116,11 +116,11 @@ OPTIONS = [
 @pytest.mark.parametrize(("option", "entry", "layer"), OPTIONS)
 def test_options_take_the_names_of_nodes_and_of_values(option: str, entry: str, layer: str) -> None:
     options: Any = {option: [entry]}
-    made = qg.quantize_and_compile(convolutions(), data(), progress=False, **options)
-    precisions = {one.name: one.precision for one in made.report.layers}
+    compiled = qg.quantize_and_compile(convolutions(), data(), progress=False, **options)
+    precisions = {one.name: one.precision for one in compiled.report.layers}
     chosen = "int16" if option == "int16_activations" else "float"
-    wanted = {"relu": "int8", "y": "int8", layer: chosen}
-    assert {name: precisions[name] for name in wanted} == wanted
+    expected = {"relu": "int8", "y": "int8", layer: chosen}
+    assert {name: precisions[name] for name in expected} == expected
 
 
 def test_names_of_nodes_that_leave_no_operator_are_accepted() -> None:
@@ -136,8 +136,8 @@ def test_names_of_nodes_that_leave_no_operator_are_accepted() -> None:
     model.graph.output[0].name = "z"
     model.graph.output.append(helper.make_tensor_value_info("size", TensorProto.INT64, [4]))
     names = ["/Shape", "/Reshape", "/f/0/Conv"]
-    made = qg.quantize_and_compile(model, data(), progress=False, nodes_to_exclude=names)
-    assert {n.name: n.precision for n in made.report.layers}["relu"] == "float"
+    compiled = qg.quantize_and_compile(model, data(), progress=False, nodes_to_exclude=names)
+    assert {n.name: n.precision for n in compiled.report.layers}["relu"] == "float"
 
 
 def test_the_steps_of_an_operator_stay_float_with_it() -> None:
@@ -147,8 +147,8 @@ def test_the_steps_of_an_operator_stay_float_with_it() -> None:
     first.op_type, first.domain = "FusedConv", "com.microsoft"
     first.attribute.append(helper.make_attribute("activation", "Tanh"))
     options = {"progress": False, "verify": False}
-    made = qg.quantize_and_compile(model, data(), nodes_to_exclude=["/f/0/Conv"], **options)
-    assert {n.precision for n in made.report.layers if n.name.startswith("conv_0")} == {"float"}
+    compiled = qg.quantize_and_compile(model, data(), nodes_to_exclude=["/f/0/Conv"], **options)
+    assert {n.precision for n in compiled.report.layers if n.name.startswith("conv_0")} == {"float"}
 
 
 def one_node(text: str) -> Graph:
@@ -173,8 +173,8 @@ def test_a_dropout_stands_for_the_layer_before_it() -> None:
         [drop] b = Dropout(a)
         [second] y = Conv(b, w)
     }"""
-    found = named(one_node(text))
-    assert (found["first"], found["drop"], found["b"], found["second"]) == ("a", "a", "a", "y")
+    actual = named(one_node(text))
+    assert (actual["first"], actual["drop"], actual["b"], actual["second"]) == ("a", "a", "a", "y")
 
 
 def test_the_products_of_a_recurrence_stay_float_with_it() -> None:
@@ -197,8 +197,8 @@ def test_the_products_of_a_recurrence_stay_float_with_it() -> None:
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     samples = rng.normal(size=(6, 5, 2, 4)).astype(np.float32)
     options: Any = {"progress": False, "verify": False, "nodes_to_exclude": ["lstm"]}
-    made = qg.quantize_and_compile(model, list(samples), **options)
-    steps = [layer for layer in made.report.layers if layer.name.startswith("all:")]
+    compiled = qg.quantize_and_compile(model, list(samples), **options)
+    steps = [layer for layer in compiled.report.layers if layer.name.startswith("all:")]
     assert {layer.op.rpartition(" ")[2] for layer in steps} == {"LSTM"}
     assert {layer.precision for layer in steps} == {"float"}
 

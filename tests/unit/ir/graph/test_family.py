@@ -23,8 +23,8 @@ def product(case: Case) -> Graph:
 
 
 def weights_of(graph: Graph) -> np.ndarray:
-    (found,) = (node.value for node in graph.nodes if isinstance(node, Constant))
-    return found
+    (actual,) = (node.value for node in graph.nodes if isinstance(node, Constant))
+    return actual
 
 
 def test_graphs_of_all_shapes_share_their_weights() -> None:

@@ -49,8 +49,8 @@ def test_a_rebuild_without_changes_is_the_same_object() -> None:
 
 def test_a_rebuild_shows_rules_mapped_operands() -> None:
     graph = graph_of(relu("b", relu("a", X)))
-    made = graph.rebuild(lambda n: n.operands[0] if n.name == "a" else n)
-    assert [n.name for n in made.nodes] == ["x", "b"]
+    built = graph.rebuild(lambda n: n.operands[0] if n.name == "a" else n)
+    assert [n.name for n in built.nodes] == ["x", "b"]
 
 
 def test_a_type_is_inferred_anew_only_if_operands_are_of_other_types() -> None:
@@ -106,9 +106,9 @@ def test_operands_are_exchanged_in_their_places() -> None:
     other = relu("o", image)
     w = Constant(name="w", value=np.ones((1, 1, 1, 1), np.float32))
     conv = Conv(name="c", x=image, w=w, residual=image)
-    made = conv.with_operands((image, w, other))
-    assert isinstance(made, Conv)
-    assert (made.x, made.b, made.residual) == (image, None, other)
+    built = conv.with_operands((image, w, other))
+    assert isinstance(built, Conv)
+    assert (built.x, built.b, built.residual) == (image, None, other)
 
 
 def test_nodes_are_immutable() -> None:

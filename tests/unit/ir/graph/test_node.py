@@ -23,11 +23,11 @@ def test_fields_of_nodes_are_operands_and_others_are_attributes() -> None:
     @op
     class Several(Node):
         x: Node
-        rest: tuple[Node, ...]
+        remaining: tuple[Node, ...]
         w: Constant | None = None
         out: TensorType | None = None
 
-    assert operand_fields(Several) == ("x", "rest", "w")
+    assert operand_fields(Several) == ("x", "remaining", "w")
     assert attribute_fields(Several) == ("out",)
 
 

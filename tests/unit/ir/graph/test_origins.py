@@ -28,8 +28,8 @@ def imported(text: str) -> Graph:
 
 def types(graph: Graph) -> dict[str, tuple[str, frozenset[str]]]:
     """Operator -> the operators whose work it does, and those that it took in, too."""
-    found = {node: find_origins(node, graph.origins) for node in graph.compute_nodes()}
-    return {node.op: (own.label, own.types - own.main_types) for node, own in found.items()}
+    actual = {node: find_origins(node, graph.origins) for node in graph.compute_nodes()}
+    return {node.op: (item.label, item.types - item.main_types) for node, item in actual.items()}
 
 
 @pytest.mark.parametrize(

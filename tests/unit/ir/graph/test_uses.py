@@ -15,11 +15,11 @@ def test_fresh_names_are_numbered() -> None:
 
 
 def test_a_value_reached_past_a_removed_node_is_not_read_once() -> None:
-    seen: list[bool] = []
+    observed: list[bool] = []
 
     def skip(node: Node, uses: Uses) -> Node | None:
         if isinstance(node, Tanh):
-            seen.append(uses.single(node.x))
+            observed.append(uses.single(node.x))
         match node:
             case Relu(x=Relu(x=x)):
                 return x
@@ -30,7 +30,7 @@ def test_a_value_reached_past_a_removed_node_is_not_read_once() -> None:
     shared = b.make(Relu, x=x)
     y = b.make(Tanh, x=b.make(Relu, x=shared))
     rewrite_pass("skip")(skip)(b.graph(shared, y))
-    assert seen[0] is False
+    assert observed[0] is False
 
 
 def test_a_rule_that_leaves_a_node_alone_is_asked_once() -> None:

@@ -91,8 +91,11 @@ def test_integer_sums_take_three_operations() -> None:
 
 
 def test_numbers_are_float32() -> None:
-    made = Activation("LeakyRelu", (0.1,)).scaled(1 / 3)
-    assert (made.parameters[0], made.factor) == (float(np.float32(0.1)), float(np.float32(1 / 3)))
+    activation = Activation("LeakyRelu", (0.1,)).scaled(1 / 3)
+    assert (activation.parameters[0], activation.factor) == (
+        float(np.float32(0.1)),
+        float(np.float32(1 / 3)),
+    )
 
 
 def test_an_operator_is_told() -> None:

@@ -282,11 +282,11 @@ def test_the_reference_agrees_with_onnxruntime(number: int) -> None:
     values = [
         o.value if isinstance(o, ops.Constant) else arrays[int(o.name[1:])] for o in node.operands
     ]
-    found = node.evaluate(*values)
-    assert (found.shape, found.dtype) == (node.type.shape, np.float32)
+    actual = node.evaluate(*values)
+    assert (actual.shape, actual.dtype) == (node.type.shape, np.float32)
     expected = onnxruntime_result(case)
-    found = found.transpose(NCHW) if case.image else found
-    np.testing.assert_allclose(found, expected, rtol=case.tolerance, atol=case.tolerance)
+    actual = actual.transpose(NCHW) if case.image else actual
+    np.testing.assert_allclose(actual, expected, rtol=case.tolerance, atol=case.tolerance)
 
 
 COVERED = {case.op for case in CASES}

@@ -40,6 +40,6 @@ def test_the_nearest_row_is_that_of_onnxruntime(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    (wanted,) = session.run(None, feeds)
-    (found,) = qg.interpret(qg.import_model(model), feeds)
-    np.testing.assert_array_equal(found, wanted)
+    (expected,) = session.run(None, feeds)
+    (actual,) = qg.interpret(qg.import_model(model), feeds)
+    np.testing.assert_array_equal(actual, expected)

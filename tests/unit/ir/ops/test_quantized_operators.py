@@ -199,10 +199,10 @@ def test_quantize_per_axis_is_quantize_per_tensor_of_each_slice(
     x[0, :, 0] = np.nan, *x[0, 1:, 0]
     quant = QuantParams(tuple(s for s, _ in params), tuple(z for _, z in params), 1)
     node = Quantize(name="y", x=floats(x.shape), out=ElementType(DType.I8, quant))
-    found = node.evaluate(x)
+    actual = node.evaluate(x)
     for i, (s, z) in enumerate(params):
         one = Quantize(name="y", x=floats((3, 2)), out=element(s, z))
-        np.testing.assert_array_equal(found[:, i], one.evaluate(x[:, i]))
+        np.testing.assert_array_equal(actual[:, i], one.evaluate(x[:, i]))
 
 
 @moderate
@@ -232,10 +232,10 @@ def test_layer_normalization(kind: ElementType, out: ElementType, columns: int, 
     def value(at: tuple[int, ...]) -> int:
         reals = [scaled(int(code) - zero(kind), scale(kind)) for code in x[at[0]]]
         mean = single(total(reals) / columns)
-        centred = [single(real - mean) for real in reals]
-        variance = single(total([single(c * c) for c in centred]) / columns)
+        centered = [single(real - mean) for real in reals]
+        variance = single(total([single(c * c) for c in centered]) / columns)
         inverse = single(1 / single(math.sqrt(single(variance + 0.5))))
-        return stored(single(single(centred[at[1]] * inverse) / scale(out)), out)
+        return stored(single(single(centered[at[1]] * inverse) / scale(out)), out)
 
     np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 

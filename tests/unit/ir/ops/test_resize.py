@@ -58,10 +58,10 @@ def test_taps_lie_in_the_source(
 def test_the_last_row_of_a_long_axis_is_the_last(length: int) -> None:
     """float32 rounds ``length - 1`` up; the integers are limited again."""
     coordinates = np.array([*FAR, length - 1, length], np.float32)
-    found = tap_index(coordinates, length)
-    assert found.dtype == np.int32
-    assert ((found >= 0) & (found < length)).all()
-    assert found[0] == 0, "NaN is the first row on every machine"
+    actual = tap_index(coordinates, length)
+    assert actual.dtype == np.int32
+    assert ((actual >= 0) & (actual < length)).all()
+    assert actual[0] == 0, "NaN is the first row on every machine"
 
 
 @given(lengths, lengths, st.floats(-1, 1), st.sampled_from(COORDINATES))

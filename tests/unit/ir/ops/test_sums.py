@@ -30,8 +30,8 @@ def test_sums_and_bias_are_added_as_int32(
         sums[sums == 0] = -0.0
     bias = np.array([b for _, b in pairs], np.int64).astype(np.int32)
     whole = (sums.astype(np.int64) + bias).astype(np.int32).astype(np.float32)
-    found = float_sums(sums.copy(), bias)
-    np.testing.assert_array_equal(found.view(np.int32), whole.view(np.int32))
+    actual = float_sums(sums.copy(), bias)
+    np.testing.assert_array_equal(actual.view(np.int32), whole.view(np.int32))
 
 
 def test_sums_without_a_bias_have_no_negative_zeros() -> None:

@@ -20,15 +20,15 @@ ROOT = Path(quantglow.__file__).parent
 
 def examples() -> dict[str, Node]:
     """A node of each kind, in float where that form exists, by the name of the case."""
-    found: dict[str, Node] = {}
+    actual: dict[str, Node] = {}
     for int8, cases in ((False, FLOAT), (True, INT8)):
         for case, make in cases.items():
             kit = Kit(0, int8)
-            made = make(kit)
-            found.setdefault(case, made)
-            for node in kit.graph(made).nodes:
-                found.setdefault(node.op, node)
-    return found
+            built = make(kit)
+            actual.setdefault(case, built)
+            for node in kit.graph(built).nodes:
+                actual.setdefault(node.op, node)
+    return actual
 
 
 EXAMPLES = examples()
@@ -156,7 +156,7 @@ PERMUTED = [
     pytest.param(node, order, id=f"{name}-{''.join(map(str, order))}")
     for name, node in EXAMPLES.items()
     for order in ORDERS
-    if node.type.rank == len(order) and node.permuted(order) is not None
+    if node.type.rank == len(order) and node.permute(order) is not None
 ]
 
 
@@ -169,6 +169,6 @@ def test_a_permuted_operator_gives_the_permuted_result(node: Node, order: tuple[
             missing = (1,) * (node.type.rank - operand.type.rank)
             moved[i] = arrays[i].reshape(missing + operand.type.shape).transpose(order)
             operands[i] = Input(name=f"x{i}", tensor=operand.type.with_shape(moved[i].shape))
-    made = node.with_operands(tuple(operands), **node.permuted(order) or {})
+    built = node.with_operands(tuple(operands), **node.permute(order) or {})
     expected = computed(node, arrays).transpose(order)
-    np.testing.assert_allclose(computed(made, moved), expected, rtol=1e-6)
+    np.testing.assert_allclose(computed(built, moved), expected, rtol=1e-6)

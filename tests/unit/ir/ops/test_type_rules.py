@@ -137,5 +137,5 @@ def test_a_zero_point_outside_the_storage_type_is_refused(
 def test_extremes_over_an_axis_of_parameters_are_plain_integers(reduction: type[Node]) -> None:
     params = QuantParams((0.5, 0.25, 2.0, 1.0), (0,) * 4, axis=3)
     x = Input(name="x", tensor=TensorType(DType.I8, (1, 8, 8, 4), params))
-    made = reduction(name="y", x=x, axes=(3,), keepdims=False)
-    assert made.type == TensorType(DType.I8, (1, 8, 8))
+    built = reduction(name="y", x=x, axes=(3,), keepdims=False)
+    assert built.type == TensorType(DType.I8, (1, 8, 8))

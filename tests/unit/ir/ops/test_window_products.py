@@ -49,9 +49,9 @@ def test_depthwise_sums_of_integers_are_exact(
     size = [d * (k - 1) + 1 + e for d, k, e in zip(dilations, kernel, extra, strict=True)]
     x = rng.integers(-255, 256, (images, *size, channels)).astype(dtype)
     w = rng.integers(-127, 128, (*kernel, 1, channels)).astype(dtype)
-    found = conv2d(Images.of(x), w, strides, dilations, channels)
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(found, one_by_one(x, w, strides, dilations))
+    actual = conv2d(Images.of(x), w, strides, dilations, channels)
+    assert actual.dtype == dtype
+    np.testing.assert_array_equal(actual, one_by_one(x, w, strides, dilations))
 
 
 def test_large_images_are_computed_in_parts_of_the_same_values() -> None:
@@ -65,6 +65,6 @@ def test_large_images_are_computed_in_parts_of_the_same_values() -> None:
             shapes.append(sums.shape[1])
             return sums
 
-        found = conv2d(Images.of(x), w, (1, 1), (1, 1), channels, noted)
+        actual = conv2d(Images.of(x), w, (1, 1), (1, 1), channels, noted)
         assert len(shapes) > 1
-        np.testing.assert_array_equal(found, one_by_one(x, w, (1, 1), (1, 1)))
+        np.testing.assert_array_equal(actual, one_by_one(x, w, (1, 1), (1, 1)))

@@ -25,9 +25,9 @@ GIVEN = Donation("past", "present", 2, 16)
 def program(result: Node, *others: Node, past: Input = PAST) -> Program:
     outputs = [("present", result), *((node.name, node) for node in others)]
     graph = lower(Graph((past, NEW), tuple(outputs)))
-    made = generate(graph, donations=[GIVEN])
-    verify_program(made)
-    return made
+    program = generate(graph, donations=[GIVEN])
+    verify_program(program)
+    return program
 
 
 def appended() -> Concat:
@@ -38,13 +38,13 @@ def written(x: Node) -> Node:
     rows = Reshape(name="rows", x=x, shape=(30, 4))
     where = Constant(name="where", value=np.arange(12))
     new = Reshape(name="updates", x=NEW, shape=(12, 4))
-    made = Scatter(name="written", x=rows, indices=where, updates=new)
-    return Reshape(name="present", x=made, shape=PAST.type.shape)
+    scatter = Scatter(name="written", x=rows, indices=where, updates=new)
+    return Reshape(name="present", x=scatter, shape=PAST.type.shape)
 
 
 def test_new_rows_are_computed_where_they_belong() -> None:
-    made = program(appended())
-    (step,) = made.instructions
+    built_program = program(appended())
+    (step,) = built_program.instructions
     assert isinstance(step, Compute)
     assert step.output.buffer.kind is BufferKind.STATE
     assert (step.output.shape, step.output.offset) == ((2, 3, 2, 4), 5 * 4)
@@ -60,20 +60,24 @@ def test_rows_of_an_input_are_copied_alone() -> None:
 
 def test_rows_are_written_at_their_places() -> None:
     donation = Donation("past", "present", 2, 5)
-    made = generate(lower(Graph((PAST, NEW), (("present", written(PAST)),))), donations=[donation])
-    (step,) = made.instructions
+    program = generate(
+        lower(Graph((PAST, NEW), (("present", written(PAST)),))), donations=[donation]
+    )
+    (step,) = program.instructions
     assert isinstance(step, Compute)
     assert step.output.buffer is step.inputs[0].buffer
 
 
 def test_an_empty_cache_gets_its_first_rows() -> None:
     empty = Input(name="past", tensor=f32(2, 3, 0, 4))
-    made = program(Relu(name="present", x=NEW), past=empty)
-    assert [type(step) for step in made.instructions if not step.mnemonic.endswith("alloc")] == [
+    built_program = program(Relu(name="present", x=NEW), past=empty)
+    assert [
+        type(step) for step in built_program.instructions if not step.mnemonic.endswith("alloc")
+    ] == [
         Compute,
         Copy,
     ]
-    (name, view), *_ = made.outputs
+    (name, view), *_ = built_program.outputs
     assert (name, view.shape, view.strides[1]) == ("present", NEW.type.shape, 16 * 4)
 
 
@@ -102,6 +106,8 @@ def test_other_results_are_refused(result: Node) -> None:
 
 
 def test_a_program_with_a_state_has_a_text() -> None:
-    made = program(appended())
-    assert "state %past" in str(made)
-    assert str(parse_program(str(made), text_constants(made))) == str(made)
+    built_program = program(appended())
+    assert "state %past" in str(built_program)
+    assert str(parse_program(str(built_program), text_constants(built_program))) == str(
+        built_program
+    )

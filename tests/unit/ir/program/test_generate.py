@@ -192,8 +192,8 @@ def test_every_placement_computes_the_graph(case: Callable[[Node], list[Node]], 
     feeds = {"x": np.random.default_rng(0).uniform(-1, 1, SHAPE).astype(np.float32)}
     for program in programs(graph):
         verify_program(program)
-        found = ReferenceExecutable(program, plan_memory(program)).run(feeds)
-        for a, b in zip(found, interpret(graph, feeds), strict=True):
+        executable = ReferenceExecutable(program, plan_memory(program)).run(feeds)
+        for a, b in zip(executable, interpret(graph, feeds), strict=True):
             np.testing.assert_array_equal(a, b)
 
 

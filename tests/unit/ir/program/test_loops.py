@@ -55,8 +55,8 @@ def test_an_operand_that_moves_otherwise_than_the_result() -> None:
 
 
 def test_text() -> None:
-    made = program(Copy(row(X), row(Y, -4, 8)))
-    shown = str(made)
+    built_program = program(Copy(row(X), row(Y, -4, 8)))
+    shown = str(built_program)
     assert "   0  repeat {name='loop', trips=3}" in shown
     assert "   0.0  copy @out %y[8:1+-4]: f32[4], @in %x[0:1+4]: f32[4]" in shown
     assert str(parse_program(shown, {})) == shown

@@ -42,11 +42,11 @@ def test_strides_are_those_of_numpy(data: st.DataObject) -> None:
     new = data.draw(st.one_of(shapes_of(view.size), st.just(view.shape)))
     reshaped = view.reshape(new)
     expected = reshaped.strides if np.shares_memory(view, reshaped) else None
-    found = reshape_strides(view.shape, view.strides, new)
-    assert (found is None) == (expected is None)
-    if found is not None:
+    actual = reshape_strides(view.shape, view.strides, new)
+    assert (actual is None) == (expected is None)
+    if actual is not None:
         wide = [i for i, size in enumerate(new) if size > 1]
-        assert [found[i] for i in wide] == [expected[i] for i in wide]
+        assert [actual[i] for i in wide] == [expected[i] for i in wide]
 
 
 def test_a_tensor_of_any_size_takes_no_memory() -> None:

@@ -64,9 +64,9 @@ VALUES = np.array([1, -2, 3, -4], np.float32)
 
 def accepted_result(*steps: Instruction) -> list[float]:
     """Result for ``VALUES`` of a program that the verifier accepts."""
-    made = program(*steps)
-    verify_program(made)
-    (result,) = ReferenceExecutable(made, plan_memory(made)).run({"x": VALUES})
+    built_program = program(*steps)
+    verify_program(built_program)
+    (result,) = ReferenceExecutable(built_program, plan_memory(built_program)).run({"x": VALUES})
     return list(result)
 
 

@@ -58,17 +58,17 @@ def test_values_lie_in_the_bounds(a: Expression, values) -> None:
 
 
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=5), VALUES)
-def test_many_expressions_are_evaluated_at_once(found: list[Expression], values) -> None:
+def test_many_expressions_are_evaluated_at_once(actual: list[Expression], values) -> None:
     together = Evaluation()
-    positions = [together.add(expression) for expression in found]
+    positions = [together.add(expression) for expression in actual]
     results = together.program().always_at(values)
-    assert [results[at] for at in positions] == [a.at(values) for a in found]
+    assert [results[at] for at in positions] == [a.at(values) for a in actual]
 
 
 @given(st.lists(st.tuples(EXPRESSIONS, st.sampled_from(Relation)), max_size=5), VALUES)
-def test_many_conditions_are_tested_at_once(found, values) -> None:
-    one_by_one = all(relation.holds(e.at(values)) for e, relation in found)
-    assert (conditions(found).at(values) is not None) is one_by_one
+def test_many_conditions_are_tested_at_once(actual, values) -> None:
+    one_by_one = all(relation.holds(e.at(values)) for e, relation in actual)
+    assert (conditions(actual).at(values) is not None) is one_by_one
 
 
 @given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS)

@@ -28,7 +28,7 @@ from quantglow.ir.symbolic.size import (
 from quantglow.ir.types import DType, TensorType
 
 
-def made(**hints: int) -> tuple[list[int], Guards]:
+def free_sizes(**hints: int) -> tuple[list[int], Guards]:
     sizes, guards = symbols(hints)
     return list(sizes.values()), guards
 
@@ -52,7 +52,7 @@ QUESTIONS: tuple[Callable[[int, int], bool], ...] = (
     st.lists(st.tuples(st.sampled_from(range(len(QUESTIONS))), st.integers(0, 70)), max_size=5),
 )
 def test_where_guards_hold_every_answer_is_the_same(hint: int, other: int, asked) -> None:
-    (t,), guards = made(T=hint)
+    (t,), guards = free_sizes(T=hint)
     answers = [QUESTIONS[which](t, k) for which, k in asked]
     assert answers == [QUESTIONS[which](hint, k) for which, k in asked]
     assert guards.hold({"T": hint})
@@ -66,7 +66,7 @@ def test_where_guards_hold_every_answer_is_the_same(hint: int, other: int, asked
     st.lists(st.tuples(st.sampled_from(range(len(QUESTIONS))), st.integers(0, 70)), max_size=5),
 )
 def test_closed_guards_hold_where_open_ones_do(hint: int, other: int, asked) -> None:
-    (t,), guards = made(T=hint)
+    (t,), guards = free_sizes(T=hint)
     for which, k in asked:
         QUESTIONS[which](t, k)
     held = guards.hold({"T": other})
@@ -75,13 +75,13 @@ def test_closed_guards_hold_where_open_ones_do(hint: int, other: int, asked) -> 
 
 
 def test_a_proof_needs_no_guard() -> None:
-    (t, h), guards = made(T=100, H=7)
+    (t, h), guards = free_sizes(T=100, H=7)
     assert t > 1 and t * 384 // 384 == t and t + h != 0 and (t * h) % t == 0
     assert not guards.recorded
 
 
 def test_a_guard_proves_others() -> None:
-    (t,), guards = made(T=100)
+    (t,), guards = free_sizes(T=100)
     assert t >= 16
     assert t != 15 and 2 * t > 20
     assert len(guards.recorded) == 1
@@ -102,14 +102,14 @@ def test_a_guard_proves_others() -> None:
     ],
 )
 def test_a_plain_number_fixes_the_value(use: Callable[[int], object]) -> None:
-    (t,), guards = made(T=5)
+    (t,), guards = free_sizes(T=5)
     use(t)
     assert guards.hold({"T": 5})
     assert not guards.hold({"T": 6})
 
 
 def test_no_decision_after_the_code_is_made() -> None:
-    (t,), guards = made(T=5)
+    (t,), guards = free_sizes(T=5)
     guards.is_closed = True
     assert t > 1
     with pytest.raises(RuntimeError, match="after the code"):
@@ -117,39 +117,39 @@ def test_no_decision_after_the_code_is_made() -> None:
 
 
 def test_a_decision_that_was_made_holds_after_the_code_is_made() -> None:
-    (t,), guards = made(T=5)
+    (t,), guards = free_sizes(T=5)
     assert t != 8
     guards.is_closed = True
     assert t != 8
 
 
 def test_results_without_symbols_are_integers() -> None:
-    (t,), _ = made(T=5)
+    (t,), _ = free_sizes(T=5)
     assert type(t - t) is int
     assert type(math.prod((t, 3)) // t) is int
 
 
 def test_extremes_need_no_guard() -> None:
-    (t, h), guards = made(T=100, H=7)
+    (t, h), guards = free_sizes(T=100, H=7)
     highest, lowest = maximum((t, h, 3)), minimum((t, h, 3))
     assert (likely(highest), likely(lowest)) == (100, 3)
     assert not guards.recorded
 
 
 def test_likely_is_the_hint() -> None:
-    (t,), guards = made(T=100)
+    (t,), guards = free_sizes(T=100)
     assert likely(3 * t + 1) == 301 and likely(7) == 7 and likely(2.5) == 2.5
     assert not guards.recorded
 
 
 def test_helpers_of_memory() -> None:
-    (t,), _ = made(T=100)
+    (t,), _ = free_sizes(T=100)
     assert likely(align(t, 64)) == 128
     assert surely_divides(64, t * 128) and not surely_divides(64, t)
 
 
 def test_broadcasting() -> None:
-    (n, t), guards = made(N=3, T=100)
+    (n, t), guards = free_sizes(N=3, T=100)
     assert surely_equal(broadcast_shapes((n, 1, 8), (t, 1)), (n, t, 8))
     assert not guards.recorded
     with pytest.raises(ValueError, match="broadcast"):
@@ -157,26 +157,26 @@ def test_broadcasting() -> None:
 
 
 def test_arrays_of_sizes() -> None:
-    (t,), _ = made(T=100)
+    (t,), _ = free_sizes(T=100)
     assert has_free(integers((1, t))) and not has_free(integers((1, 2)))
     assert integers((1, 2)).dtype == np.int64
 
 
 def test_text_names_the_expression() -> None:
-    (t,), guards = made(T=100)
+    (t,), guards = free_sizes(T=100)
     assert isinstance(t, Size) and is_free(t)
     assert guards.names[str(384 * t)] == (384 * t).expression  # type: ignore[attr-defined]
 
 
 def test_sizes_of_two_programs_do_not_mix() -> None:
-    (t,), _ = made(T=100)
-    (u,), _ = made(T=100)
+    (t,), _ = free_sizes(T=100)
+    (u,), _ = free_sizes(T=100)
     with pytest.raises(ValueError, match="two programs"):
         t + u
 
 
 def test_types_of_other_ranks_or_elements_differ_whatever_a_free_size_is() -> None:
-    (n,), guards = made(N=4)
+    (n,), guards = free_sizes(N=4)
     kind = TensorType(DType.F32, (n, 4, 7))
     before = guards.texts
     assert kind != TensorType(DType.F32, (4, 1))

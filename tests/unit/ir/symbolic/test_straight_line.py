@@ -17,18 +17,18 @@ from tests.unit.ir.symbolic.test_expression import EXPRESSIONS, VALUES
 
 
 @given(st.lists(EXPRESSIONS, max_size=5), VALUES)
-def test_a_program_that_is_read_computes_the_same(found: list[Expression], values: Any) -> None:
+def test_a_program_that_is_read_computes_the_same(actual: list[Expression], values: Any) -> None:
     sizes = Evaluation()
-    positions = [sizes.add(expression) for expression in found]
+    positions = [sizes.add(expression) for expression in actual]
     written = json.loads(json.dumps(sizes.program().to_json()))
     results = StraightLine.from_json(written).always_at(values)
-    assert [results[at] for at in positions] == [e.at(values) for e in found]
+    assert [results[at] for at in positions] == [e.at(values) for e in actual]
 
 
 @given(st.lists(st.tuples(EXPRESSIONS, st.sampled_from(Relation)), max_size=5), VALUES)
-def test_conditions_that_are_read_hold_at_the_same_values(found: Any, values: Any) -> None:
-    read = StraightLine.from_json(json.loads(json.dumps(conditions(found).to_json())))
-    assert (read.at(values) is not None) is all(r.holds(e.at(values)) for e, r in found)
+def test_conditions_that_are_read_hold_at_the_same_values(actual: Any, values: Any) -> None:
+    read = StraightLine.from_json(json.loads(json.dumps(conditions(actual).to_json())))
+    assert (read.at(values) is not None) is all(r.holds(e.at(values)) for e, r in actual)
 
 
 OTHERS: dict[str, tuple[list[Any], list[object]]] = {
@@ -76,10 +76,10 @@ def test_programs_of_many_lines_are_refused() -> None:
 
 
 @given(st.lists(EXPRESSIONS, max_size=5), st.data())
-def test_a_changed_text_is_refused_or_computes_what_it_says(found: Any, data: Any) -> None:
+def test_a_changed_text_is_refused_or_computes_what_it_says(actual: Any, data: Any) -> None:
     """A character of a line is replaced: what is run was written here from numbers."""
     sizes = Evaluation()
-    for expression in found:
+    for expression in actual:
         sizes.add(expression)
     symbols, lines, results = sizes.program().to_json()
     if lines:

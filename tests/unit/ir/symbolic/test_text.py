@@ -23,14 +23,14 @@ HINTS = dict.fromkeys(NAMES, 8)
 
 
 @given(EXPRESSIONS)
-def test_an_expression_is_read_as_it_was_written(found: Expression) -> None:
-    assert read_expression(str(found), NAMES) == found
+def test_an_expression_is_read_as_it_was_written(actual: Expression) -> None:
+    assert read_expression(str(actual), NAMES) == actual
 
 
 @given(EXPRESSIONS)
-def test_a_guard_is_read_as_it_was_written(found: Expression) -> None:
+def test_a_guard_is_read_as_it_was_written(actual: Expression) -> None:
     for relation in Relation:
-        guard = Guard(found, relation)
+        guard = Guard(actual, relation)
         assert read_guards([guard_text(guard)], HINTS)[-1] == guard
 
 
@@ -55,8 +55,8 @@ def test_other_guards_are_refused(text: str) -> None:
 
 def test_the_sign_of_a_divisor_is_a_guard() -> None:
     sizes, guards = symbols(HINTS)
-    found = size_from(parse_tree("floor(50*max(T-8,0),9-T)"), sizes)
-    assert isinstance(found, Size)
+    actual = size_from(parse_tree("floor(50*max(T-8,0),9-T)"), sizes)
+    assert isinstance(actual, Size)
     assert list(guards.recorded) == [Guard(number(8) - symbol("T"), Relation.NOT_LESS)]
     assert not guards.hold({**HINTS, "T": 10})
 
@@ -73,8 +73,8 @@ def test_a_divisor_is_proven_from_the_conditions_that_stand_before() -> None:
 
 def test_identifiers_differ() -> None:
     names = ["a b", "a_b", "a.b", "1", "for", "max", "é", "T"]
-    found = identifiers(names)
-    assert len(set(found.values())) == len(names)
-    assert all(text.isidentifier() and text.isascii() for text in found.values())
-    assert found["T"] == "T"
-    assert found["a b"] == "a_b"
+    actual = identifiers(names)
+    assert len(set(actual.values())) == len(names)
+    assert all(text.isidentifier() and text.isascii() for text in actual.values())
+    assert actual["T"] == "T"
+    assert actual["a b"] == "a_b"

@@ -88,14 +88,14 @@ def table(path: Path, count: int = 3) -> Path:
 
 
 def test_rows_of_parquet_files_have_lists(tmp_path: Path) -> None:
-    found = read(table(tmp_path / "rows.parquet", 600), TWO)
-    assert found == [{"a": [[0.5]], "b": [[i, 2]]} for i in range(600)]
+    actual = read(table(tmp_path / "rows.parquet", 600), TWO)
+    assert actual == [{"a": [[0.5]], "b": [[i, 2]]} for i in range(600)]
 
 
 def test_labels_of_files_reach_the_validation(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("p,q,label,r\n0,1,2,2\n")
-    ((sample, label),) = [samples.without_labels(own, ["x"]) for own in samples_at(path, ["x"])]
+    ((sample, label),) = [samples.without_labels(item, ["x"]) for item in samples_at(path, ["x"])]
     assert (sample, label) == ({"x": [0, 1, 2]}, 2)
 
 

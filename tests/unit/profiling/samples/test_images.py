@@ -38,12 +38,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_images_come_in_the_order_of_their_names(folder: Path) -> None:
-    found = ImageFolder(folder, "none", labels=True)
-    assert (len(found), found.classes) == (6, ["b", "c"])
+    actual = ImageFolder(folder, "none", labels=True)
+    assert (len(actual), actual.classes) == (6, ["b", "c"])
     files = ["b/1.png", "b/3.png", "b/5.png", "c/0.png", "c/2.png", "c/4.png"]
-    assert [own.place for own in found] == [repr(file) for file in files]
-    assert [own.labels for own in found] == [0, 0, 0, 1, 1, 1]
-    assert [own.values.shape for own in found] == [(1, 30, 40, 3)] * 6
+    assert [item.place for item in actual] == [repr(file) for file in files]
+    assert [item.labels for item in actual] == [0, 0, 0, 1, 1, 1]
+    assert [item.values.shape for item in actual] == [(1, 30, 40, 3)] * 6
 
 
 @pytest.mark.parametrize("name", ["imagenet", "inception", "crop"])
@@ -53,7 +53,7 @@ def test_preprocessing_is_that_of_its_framework(name: str, size: tuple[int, int]
         np.random.default_rng(1).integers(0, 256, (size[1], size[0], 3)).astype(np.uint8)
     )
     crop = preprocessing("preprocess", "crop:28")(image)
-    found = preprocessing("preprocess", f"{name}:28")(image)
+    actual = preprocessing("preprocess", f"{name}:28")(image)
     scale = 32 / min(size)
     resized = image.resize(
         (round(size[0] * scale), round(size[1] * scale)), Image.Resampling.BILINEAR
@@ -63,12 +63,12 @@ def test_preprocessing_is_that_of_its_framework(name: str, size: tuple[int, int]
     np.testing.assert_array_equal(crop, x)
     planes = x.transpose(0, 3, 1, 2).astype(np.float64)
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-    wanted = {
+    expected = {
         "crop": x,
         "imagenet": (planes / 255 - mean[:, None, None]) / std[:, None, None],
         "inception": planes / 127.5 - 1,
     }[name]
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_functions_of_modules_are_found_in_the_current_folder(
@@ -82,7 +82,7 @@ def test_functions_of_modules_are_found_in_the_current_folder(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("inputs", "message"),
     [
         (None, "is missing or no text"),
         ("imagnet", "'imagnet' is unknown"),
@@ -91,9 +91,9 @@ def test_functions_of_modules_are_found_in_the_current_folder(
         ("math:tau", "math:tau is no function"),
     ],
 )
-def test_unknown_preprocessing_is_refused(given: Any, message: str) -> None:
+def test_unknown_preprocessing_is_refused(inputs: Any, message: str) -> None:
     with pytest.raises(qg.OptionError, match=f"{message}.*Remedy"):
-        preprocessing("preprocess", given)
+        preprocessing("preprocess", inputs)
 
 
 def test_damaged_images_are_named(folder: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_missing_pillow_names_its_extra(folder: Path, monkeypatch: pytest.Monk
 
 def test_a_model_is_quantized_on_a_folder_of_images(folder: Path) -> None:
     before = [steps.ElementType("uint8"), steps.Layout("NHWC"), steps.Resize(6, 6)]
-    made = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         small_model(channels=3),
         ImageFolder(folder, "none"),
         validation_data=ImageFolder(folder, "none", labels=True),
@@ -148,7 +148,7 @@ def test_a_model_is_quantized_on_a_folder_of_images(folder: Path) -> None:
         progress=False,
         before=before,
     )
-    assert made.report.right.labels == 6
+    assert compiled.report.right.labels == 6
 
 
 def test_the_command_line_reads_folders(

@@ -58,33 +58,33 @@ READS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-@pytest.mark.parametrize("given", [refilled, Reader])
-def test_a_refilled_array_gives_what_a_list_gives(name: str, given: Callable[[Any], Any]) -> None:
-    assert READS[name](given(SAMPLES)) == READS[name](SAMPLES)
+@pytest.mark.parametrize("inputs", [refilled, Reader])
+def test_a_refilled_array_gives_what_a_list_gives(name: str, inputs: Callable[[Any], Any]) -> None:
+    assert READS[name](inputs(SAMPLES)) == READS[name](SAMPLES)
 
 
 def test_refilled_labels_give_what_a_list_gives() -> None:
-    def labelled() -> Iterator[Any]:
+    def labeled() -> Iterator[Any]:
         label = np.zeros(1, np.int64)
         for index, sample in enumerate(refilled(SAMPLES)):
             label[0] = index % 3
             yield sample, label
 
-    wanted = [(sample, np.array([index % 3])) for index, sample in enumerate(SAMPLES)]
-    found, listed = (Validation.of(data, FAMILY.signature) for data in (labelled(), wanted))
-    assert plain(found.samples) == plain(listed.samples)
-    assert found.labels is not None and listed.labels is not None
-    assert list(map(list, found.labels)) == list(map(list, listed.labels))
+    expected = [(sample, np.array([index % 3])) for index, sample in enumerate(SAMPLES)]
+    actual, listed = (Validation.of(data, FAMILY.signature) for data in (labeled(), expected))
+    assert plain(actual.samples) == plain(listed.samples)
+    assert actual.labels is not None and listed.labels is not None
+    assert list(map(list, actual.labels)) == list(map(list, listed.labels))
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("given", [iter, Reader, list])
-def test_a_wrong_sample_keeps_its_place(place: int, given: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("inputs", [iter, Reader, list])
+def test_a_wrong_sample_keeps_its_place(place: int, inputs: Callable[[Any], Any]) -> None:
     samples = [np.ones((1, 3, 4, 4), np.float32) for _ in range(3)]
     samples[place] = samples[place] * np.float32("nan")
     for read in (qg.profile, qg.quantize_and_compile):
         with pytest.raises(qg.CalibrationError, match=f"sample {place} has 48 NaN"):
-            read(free_model(), given(samples))
+            read(free_model(), inputs(samples))
 
 
 @pytest.mark.parametrize("labels", [[[1, 2], [3]], "one", [0.5], [], [1, 2, 3]])

@@ -60,11 +60,11 @@ def read(data: Any, signature: Signature) -> list[dict[str, Any]]:
 def test_batches_of_a_loader_lose_their_labels() -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
     labels = Tensor(np.array([0, 1, 0]))
-    wanted = [{"x": [image.tolist()]} for image in x]
-    assert read(Loader([[Tensor(x), labels]]), IMAGES) == wanted
-    assert read(Loader([(x, labels)]), IMAGES) == wanted
-    assert read(Loader([{"x": Tensor(x), "labels": labels}]), IMAGES) == wanted
-    assert read(Loader([Tensor(x)]), IMAGES) == wanted
+    expected = [{"x": [image.tolist()]} for image in x]
+    assert read(Loader([[Tensor(x), labels]]), IMAGES) == expected
+    assert read(Loader([(x, labels)]), IMAGES) == expected
+    assert read(Loader([{"x": Tensor(x), "labels": labels}]), IMAGES) == expected
+    assert read(Loader([Tensor(x)]), IMAGES) == expected
 
 
 def test_rows_of_a_data_set_have_lists() -> None:
@@ -115,12 +115,12 @@ def test_floats_behind_the_inputs_are_no_labels() -> None:
 def test_labels_of_a_loader_give_the_share_of_right_answers() -> None:
     x = small_samples(6)
     exact = qg.compile(small_model(), num_threads=1)
-    labels = [exact(own)[0].argmax(-1) for own in x]
-    found = qg.quantize_and_compile(
+    labels = [exact(item)[0].argmax(-1) for item in x]
+    compiled = qg.quantize_and_compile(
         small_model(),
-        Loader([[Tensor(own), Tensor(label)] for own, label in zip(x, labels, strict=True)]),
-        validation_data=Loader([(own, label) for own, label in zip(x, labels, strict=True)]),
+        Loader([[Tensor(item), Tensor(label)] for item, label in zip(x, labels, strict=True)]),
+        validation_data=Loader([(item, label) for item, label in zip(x, labels, strict=True)]),
         num_threads=1,
         progress=False,
     )
-    assert found.report.right.float_share == 1.0
+    assert compiled.report.right.float_share == 1.0

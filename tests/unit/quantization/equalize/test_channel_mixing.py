@@ -70,22 +70,22 @@ def test_mixing_keeps_the_function() -> None:
     mixed = rescale(graph, mixtures_of(graph, data))
     assert mixed is not graph
     for feeds in samples_for(graph, 3, seed=7):
-        (wanted,), (got,) = interpret(graph, feeds), interpret(mixed, feeds)
-        np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max())
+        (expected,), (got,) = interpret(graph, feeds), interpret(mixed, feeds)
+        np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_all_values_of_a_stream_are_mixed_alike() -> None:
-    found = mixtures_of(stream(), samples_for(stream(), 6))
-    assert found.keys() == {"first", "inner"}
-    np.testing.assert_array_equal(found["first"], found["inner"])
-    assert np.linalg.cond(found["first"]) <= MAX_CONDITION
+    actual = mixtures_of(stream(), samples_for(stream(), 6))
+    assert actual.keys() == {"first", "inner"}
+    np.testing.assert_array_equal(actual["first"], actual["inner"])
+    assert np.linalg.cond(actual["first"]) <= MAX_CONDITION
 
 
 def test_mixing_lowers_the_noise_where_few_sources_feed_a_stream() -> None:
     graph, data = stream(), samples_for(stream(), 12, seed=4)
-    seen = profile(graph, data, progress=False)
+    profiled = profile(graph, data, progress=False)
     plain, mixed = (
-        quantize(graph, seen, QuantizationConfig(recovery=(), equalization=e), data=data)
+        quantize(graph, profiled, QuantizationConfig(recovery=(), equalization=e), data=data)
         for e in ((), "mix-channels")
     )
     assert sqnr(graph, mixed) > sqnr(graph, plain) + 1
@@ -126,20 +126,20 @@ def test_a_channel_without_values_stops_the_search() -> None:
 
 def test_decisions_keep_mixtures() -> None:
     graph, data = stream(), samples_for(stream(), 12)
-    seen = profile(graph, data, progress=False)
-    assert prepare(graph, seen, MIXED, data).factors["first"].ndim == 2
-    found = quantize_for_all_shapes(graph, seen, MIXED, data)
-    again = from_json(to_json(found.decisions), found.graph)
-    assert sqnr(found.graph, again.apply(stream())) > 200
+    profiled = profile(graph, data, progress=False)
+    assert prepare(graph, profiled, MIXED, data).factors["first"].ndim == 2
+    quantized = quantize_for_all_shapes(graph, profiled, MIXED, data)
+    again = from_json(to_json(quantized.decisions), quantized.graph)
+    assert sqnr(quantized.graph, again.apply(stream())) > 200
 
 
 def test_matrices_without_inverse_are_refused() -> None:
     graph, data = stream(), samples_for(stream(), 12)
-    found = quantize_for_all_shapes(graph, profile(graph, data, progress=False), MIXED, data)
-    text = to_json(found.decisions)
+    quantized = quantize_for_all_shapes(graph, profile(graph, data, progress=False), MIXED, data)
+    text = to_json(quantized.decisions)
     text["factors"]["first"][0] = text["factors"]["first"][1]
     with pytest.raises(ValueError, match="no inverse"):
-        from_json(text, found.graph)
+        from_json(text, quantized.graph)
 
 
 @pytest.mark.parametrize("batch", [2, 3, 6])

@@ -33,39 +33,39 @@ class CollectedValues:
     def __init__(self, graph: Graph) -> None:
         self.sizes = {n.name: n.type.shape[0] for n in graph.nodes if not isinstance(n, Constant)}
         self.names = self.sizes.keys()
-        self.found: dict[str, list[Array]] = {name: [] for name in self.names}
+        self.collected: dict[str, list[Array]] = {name: [] for name in self.names}
 
     def part(self, name: str, value: Array) -> Array:
         return value
 
     def add(self, parts: Values) -> None:
         for name, value in parts.items():
-            self.found[name] += np.split(value, len(value) // self.sizes[name])
+            self.collected[name] += np.split(value, len(value) // self.sizes[name])
 
     @property
     def values(self) -> list[Values]:
         """The values of each sample."""
-        assert len({len(arrays) for arrays in self.found.values()}) == 1
-        rows = zip(*self.found.values(), strict=True)
-        return [dict(zip(self.found, row, strict=True)) for row in rows]
+        assert len({len(arrays) for arrays in self.collected.values()}) == 1
+        rows = zip(*self.collected.values(), strict=True)
+        return [dict(zip(self.collected, row, strict=True)) for row in rows]
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """The samples that were run."""
-    found: Calls = []
+    collected: Calls = []
 
     def counted(graph: Graph, feeds: Any, listeners: Any = ()) -> object:
-        found.append(feeds)
+        collected.append(feeds)
         return interpret(graph, feeds, listeners)
 
     def together(graph: Graph, samples: Any, listeners: Any) -> None:
-        found.extend(samples)
+        collected.extend(samples)
         interpret_together(graph, samples, listeners)
 
     monkeypatch.setattr(float_runs, "interpret", counted)
     monkeypatch.setattr(float_runs, "interpret_together", together)
-    return found
+    return collected
 
 
 def test_a_sample_is_run_once(calls: Calls) -> None:
@@ -73,8 +73,8 @@ def test_a_sample_is_run_once(calls: Calls) -> None:
     data = samples_for(graph, 3)
     runs = FloatRuns(graph)
     runs.collect(data, CollectedValues(graph))
-    found = runs.results(data[1], [node for _, node in graph.outputs])
-    np.testing.assert_array_equal(found[0], interpret(graph, data[1])[0])
+    actual = runs.results(data[1], [node for _, node in graph.outputs])
+    np.testing.assert_array_equal(actual[0], interpret(graph, data[1])[0])
     assert len(calls) == 3
 
 
@@ -105,12 +105,12 @@ def test_samples_run_side_by_side_where_memory_has_room(
         return each(function, items)
 
     monkeypatch.setattr(float_runs, "each", noted)
-    seen = CollectedValues(graph)
+    observed = CollectedValues(graph)
     with computing_with(array_kernels()):
         with threadpool_limits(2, user_api="blas"), side_by_side():
-            FloatRuns(graph).collect(data, seen)
+            FloatRuns(graph).collect(data, observed)
         assert max(sizes) == together
-        for feeds, values in zip(data, seen.values, strict=True):
+        for feeds, values in zip(data, observed.values, strict=True):
             FloatRuns(graph).collect([feeds], alone := CollectedValues(graph))
             assert all(np.array_equal(values[name], alone.values[0][name]) for name in values)
 
@@ -138,21 +138,23 @@ def test_histograms_are_those_of_the_rescaled_graph() -> None:
     graph = small_cnn()
     data = samples_for(graph, 4)
     factors = equalization_factors(graph, reach_of(graph, data), ("equalize-channels",))
-    seen: dict[str, Histogram] = {}
+    observed: dict[str, Histogram] = {}
 
     def record(node: Any, value: Any) -> None:
         if node.name in factors:
-            seen[node.name] = seen.get(node.name, Histogram()).merge(Histogram.of(value))
+            observed[node.name] = observed.get(node.name, Histogram()).merge(Histogram.of(value))
 
     for feeds in data:
         interpret(rescale(graph, factors), feeds, [record])
     FloatRuns(graph).collect(data, rescaled_values := RescaledValues(graph, factors))
-    found = rescaled_values.histograms
-    assert factors and found.keys() == seen.keys()
-    for name, histogram in found.items():
+    actual = rescaled_values.histograms
+    assert factors and actual.keys() == observed.keys()
+    for name, histogram in actual.items():
         ends = (histogram.minimum, histogram.maximum)
-        assert ends == pytest.approx((seen[name].minimum, seen[name].maximum), rel=1e-4, abs=1e-5)
-        assert histogram.count == seen[name].count
+        assert ends == pytest.approx(
+            (observed[name].minimum, observed[name].maximum), rel=1e-4, abs=1e-5
+        )
+        assert histogram.count == observed[name].count
 
 
 def test_factors_that_stay_keep_their_constants() -> None:
@@ -161,7 +163,7 @@ def test_factors_that_stay_keep_their_constants() -> None:
         graph, reach_of(graph, samples_for(graph, 4)), ("equalize-channels",)
     )
     whole = rescale(graph, factors)
-    fewer = {name: found for name, found in factors.items() if name != "c2"}
+    fewer = {name: value for name, value in factors.items() if name != "c2"}
     assert len(fewer) == len(factors) - 1
     fresh, reused = rescale(graph, fewer), rescale(graph, fewer, (whole, factors))
     for one, other in zip(fresh.nodes, reused.nodes, strict=True):
@@ -176,8 +178,8 @@ def test_the_profiling_run_serves_the_next_stage(calls: Calls) -> None:
     family = Family.of(graph)
     samples = Samples(samples_for(graph, 3), family)
     profile(family, samples, progress=False, run=samples.run)
-    runs = samples.taken_runs(family.fitting(samples.recent[-1]))
+    runs = samples.take_runs(family.fitting(samples.recent[-1]))
     assert runs is not None
     runs.collect(samples.kept, CollectedValues(graph))
     assert len(calls) == 3
-    assert samples.taken_runs(graph) is None
+    assert samples.take_runs(graph) is None

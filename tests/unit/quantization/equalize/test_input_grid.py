@@ -54,11 +54,11 @@ def images(count: int = 12, seed: int = 0, batch: int = 1) -> list[dict[str, Arr
 
 def test_levels_keep_the_function() -> None:
     graph, data = network(), images()
-    found, ranges = align_inputs(graph, input_grids(graph, data))
+    actual, ranges = align_inputs(graph, input_grids(graph, data))
     assert set(ranges.values()) == {LEVELS}
     for feeds in data:
-        (wanted,), (got,) = interpret(graph, feeds), interpret(found, feeds)
-        np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max())
+        (expected,), (got,) = interpret(graph, feeds), interpret(actual, feeds)
+        np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_rounding_levels_is_exact() -> None:
@@ -73,15 +73,15 @@ def test_rounding_levels_is_exact() -> None:
 
 def test_aligned_inputs_lower_the_noise() -> None:
     graph, data = network(), images()
-    seen = profile(graph, data, progress=False)
+    profiled = profile(graph, data, progress=False)
     config = QuantizationConfig(equalization="align-inputs")
-    wanted = [interpret(graph, feeds) for feeds in data]
-    plain, made = Candidate(graph, seen), prepare(graph, seen, config, data)
+    expected = [interpret(graph, feeds) for feeds in data]
+    plain, built = Candidate(graph, profiled), prepare(graph, profiled, config, data)
     noise = [
-        relative_noise(make_plan(p.graph, p.profile, config, p.ranges), data, wanted, True)
-        for p in (plain, made)
+        relative_noise(make_plan(p.graph, p.profile, config, p.ranges), data, expected, True)
+        for p in (plain, built)
     ]
-    assert made.grids
+    assert built.grids
     assert noise[1] < 0.8 * noise[0]
 
 
@@ -101,11 +101,11 @@ def test_any_padding_is_framed(
     pixels = rng.integers(0, 256, size=(4, 1, 3, 8, 8))
     pixels[0, 0, :, 0, 0], pixels[0, 0, :, 0, 1], pixels[0, 0, :, 0, 2] = 0, 255, 1
     data = [{"x": ((p + offset - 0.3) * steps).astype(np.float32)} for p in pixels]
-    found, ranges = align_inputs(graph, input_grids(graph, data))
+    actual, ranges = align_inputs(graph, input_grids(graph, data))
     assert bool(ranges) == (offset - 0.3 > -255.5)
     for feeds in data:
-        (wanted,), (got,) = interpret(graph, feeds), interpret(found, feeds)
-        np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())
+        (expected,), (got,) = interpret(graph, feeds), interpret(actual, feeds)
+        np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max())
 
 
 def test_a_grid_that_all_channels_share_with_zero_needs_a_range_only() -> None:
@@ -115,8 +115,8 @@ def test_a_grid_that_all_channels_share_with_zero_needs_a_range_only() -> None:
         {"x": (rng.integers(3, 250, size=(1, 3, 8, 8)) - np.float32(127)) / np.float32(128)}
         for _ in range(12)
     ]
-    found, ranges = align_inputs(graph, input_grids(graph, data))
-    assert same_graph(found, graph)
+    actual, ranges = align_inputs(graph, input_grids(graph, data))
+    assert same_graph(actual, graph)
     assert ranges.keys() == {"x", "turned"}
     assert math.isclose(ranges["x"].width, 255 / 128, rel_tol=1e-6)
 
@@ -150,27 +150,27 @@ def test_grids_do_not_depend_on_the_batch_split() -> None:
 
 def test_decisions_keep_grids() -> None:
     graph, data = network(), images()
-    seen = profile(graph, data, progress=False)
-    assert prepare(graph, seen, ALIGNED, data).grids
-    made = quantize_for_all_shapes(graph, seen, ALIGNED, data)
-    again = from_json(to_json(made.decisions), made.graph)
-    assert same_graph(again.apply(network()), made.graph)
+    profiled = profile(graph, data, progress=False)
+    assert prepare(graph, profiled, ALIGNED, data).grids
+    quantized = quantize_for_all_shapes(graph, profiled, ALIGNED, data)
+    again = from_json(to_json(quantized.decisions), quantized.graph)
+    assert same_graph(again.apply(network()), quantized.graph)
 
 
 def test_steps_that_are_not_positive_are_refused() -> None:
     graph, data = network(), images()
-    made = quantize_for_all_shapes(graph, profile(graph, data, progress=False), ALIGNED, data)
-    text = to_json(made.decisions)
+    quantized = quantize_for_all_shapes(graph, profile(graph, data, progress=False), ALIGNED, data)
+    text = to_json(quantized.decisions)
     text["grids"]["turned"][0][1] = (-1.0).hex()
     with pytest.raises(ValueError, match="steps of an input"):
-        from_json(text, made.graph)
+        from_json(text, quantized.graph)
 
 
 def test_the_compiled_program_gives_the_integers_of_the_graph() -> None:
     graph, data = network(), images()
     config = QuantizationConfig(quantize_output=True)
-    seen = profile(graph, data, progress=False)
-    int8 = quantize(graph, seen, config, data=data)
+    profiled = profile(graph, data, progress=False)
+    int8 = quantize(graph, profiled, config, data=data)
     assert any(isinstance(node, Concat) for node in int8.nodes)
     compiled = qg.compile(int8, num_threads=1)
     for feeds in images(3, seed=9):
@@ -179,18 +179,18 @@ def test_the_compiled_program_gives_the_integers_of_the_graph() -> None:
 
 def test_frames_are_cut_with_their_batch() -> None:
     graph, data = network(batch=4), images(6, batch=4)
-    found, _ = align_inputs(graph, input_grids(graph, data))
-    half = split_batch(found, 2)
+    actual, _ = align_inputs(graph, input_grids(graph, data))
+    half = split_batch(actual, 2)
     assert half is not None
     x = data[0]["x"]
-    (whole,) = interpret(found, {"x": x})
+    (whole,) = interpret(actual, {"x": x})
     parts = [interpret(half, {"x": part})[0] for part in np.split(x, 2)]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-5)
 
 
 def test_other_convolutions_keep_their_inputs() -> None:
     graph, data = network(), images()
-    found, _ = align_inputs(graph, input_grids(graph, data))
-    last = found.by_name("last")
+    actual, _ = align_inputs(graph, input_grids(graph, data))
+    last = actual.by_name("last")
     assert isinstance(last, Conv)
     assert last.x.name == "first"

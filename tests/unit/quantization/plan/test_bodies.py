@@ -54,8 +54,8 @@ def quantized(config: qg.QuantizationConfig | None = None) -> Graph:
     return qg.quantize(graph, profile, config)
 
 
-def signal_to_noise(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(10 * np.log10(np.square(wanted).sum() / np.square(found - wanted).sum()))
+def signal_to_noise(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(10 * np.log10(np.square(expected).sum() / np.square(actual - expected).sum()))
 
 
 def test_products_are_int8_and_the_state_is_float() -> None:
@@ -63,8 +63,8 @@ def test_products_are_int8_and_the_state_is_float() -> None:
     (product,) = (node for node in body.nodes if isinstance(node, Contraction))
     assert product.x.type.dtype is DType.I8 and product.type.dtype is DType.F32
     assert isinstance(product.w, Constant) and product.w.type.dtype is DType.I8
-    rest = [n for n in body.compute_nodes() if not isinstance(n, Contraction | Quantize)]
-    assert all(node.type.dtype.is_float for node in rest)
+    remaining = [n for n in body.compute_nodes() if not isinstance(n, Contraction | Quantize)]
+    assert all(node.type.dtype.is_float for node in remaining)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_the_program_computes_what_the_graph_means() -> None:
     graph, (feeds,) = quantized(), samples(20)
     planned = plan_program(graph, None)
     expected = interpret(graph, feeds)
-    found = ReferenceExecutable(planned.program, planned.plan).run(feeds)
-    for one, other in zip(found, expected, strict=True):
+    executable = ReferenceExecutable(planned.program, planned.plan).run(feeds)
+    for one, other in zip(executable, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
@@ -101,10 +101,10 @@ def test_every_length_has_the_same_integers(tmp_path: Path) -> None:
     loaded = qg.load(tmp_path / "m.qgm")
     for steps in (20, 11, 150, 6):
         (feeds,) = samples(steps)
-        (found,), (again,) = compiled.run(None, feeds), loaded.run(None, feeds)
-        assert found.tobytes() == again.tobytes()
-        (wanted,) = by_onnxruntime(model, feeds)
-        assert signal_to_noise(found, wanted) > 25
+        (actual,), (again,) = compiled.run(None, feeds), loaded.run(None, feeds)
+        assert actual.tobytes() == again.tobytes()
+        (expected,) = by_onnxruntime(model, feeds)
+        assert signal_to_noise(actual, expected) > 25
 
 
 @pytest.mark.parametrize("lengths", [(20, 30, 3), (20, 3, 30, 4, 11)])
@@ -113,8 +113,8 @@ def test_short_sequences_have_the_integers_of_their_graph(lengths: tuple[int, ..
     programs = compiled.specialisations
     for feeds in samples(*lengths):
         graph = programs.graph_for({"x": feeds["x"].shape})
-        (found,), (wanted,) = compiled.run(None, feeds), interpret(graph, feeds)
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        (actual,), (expected,) = compiled.run(None, feeds), interpret(graph, feeds)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     assert "for all shapes" in [served.program for served in programs.served()]
 
 
@@ -125,5 +125,5 @@ def test_the_exported_loop_serves_every_length(tmp_path: Path) -> None:
     assert exported.graph.input[0].type.tensor_type.shape.dim[1].dim_param == "T"
     for steps in (20, 7, 41):
         (feeds,) = samples(steps)
-        (found,), (wanted,) = compiled.run(None, feeds), by_onnxruntime(exported, feeds)
-        assert signal_to_noise(found, wanted) > 60
+        (actual,), (expected,) = compiled.run(None, feeds), by_onnxruntime(exported, feeds)
+        assert signal_to_noise(actual, expected) > 60

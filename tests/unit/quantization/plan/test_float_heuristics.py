@@ -68,14 +68,14 @@ def recurrent_model(op_type: str, steps: int = STEPS) -> onnx.ModelProto:
         op_type, ["x", "w", "r", "b"], ["", "h"], hidden_size=HIDDEN, **attributes
     )
     product = helper.make_node("MatMul", ["h", "m"], ["y"])
-    made = helper.make_graph(
+    built = helper.make_graph(
         [layer, product],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, 1, WIDTH])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 8])],
         [numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items()],
     )
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(built, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def samples(graph: Graph, seed: int) -> list[dict[str, Any]]:
@@ -88,9 +88,9 @@ def samples(graph: Graph, seed: int) -> list[dict[str, Any]]:
 
 def quantized(graph: Graph, **options: Any) -> tuple[Graph, dict[str, str]]:
     """The int8 graph, and why nodes are float."""
-    seen = profile(graph, samples(graph, 1), progress=False)
-    made = quantize_for_all_shapes(graph, seen, QuantizationConfig(**options))
-    return made.graph, {layer.name: layer.reason for layer in made.report.kept_float}
+    profiled = profile(graph, samples(graph, 1), progress=False)
+    quantized = quantize_for_all_shapes(graph, profiled, QuantizationConfig(**options))
+    return quantized.graph, {layer.name: layer.reason for layer in quantized.report.kept_float}
 
 
 def noise_db(graph: Graph, other: Graph) -> float:
@@ -106,11 +106,11 @@ def noise_db(graph: Graph, other: Graph) -> float:
 @pytest.mark.parametrize("op_type", GATES)
 def test_gates_are_float_between_integer_products(op_type: str) -> None:
     graph = optimize(qg.import_model(recurrent_model(op_type, MOST_STEPS)))
-    made, reasons = quantized(graph)
+    built, reasons = quantized(graph)
     kinds = (Sigmoid, Tanh, Mul, Add)
     between = [n for n in graph.compute_nodes() if isinstance(n, kinds)]
     assert {reasons.get(n.name) for n in between} == {why.RECURRENT}
-    products = [n for n in made.nodes if n.op in ("Gemm", "Conv", "MatMul")]
+    products = [n for n in built.nodes if n.op in ("Gemm", "Conv", "MatMul")]
     assert products and all(n.operands[0].type.dtype is DType.I8 for n in products)
 
 
@@ -118,8 +118,8 @@ def test_gates_are_float_between_integer_products(op_type: str) -> None:
 def test_a_recurrent_layer_keeps_its_accuracy(op_type: str, least: float) -> None:
     """Gates in int8 would give 26.5, 26.2 and 30.8 dB."""
     graph = optimize(qg.import_model(recurrent_model(op_type)))
-    made, _ = quantized(graph)
-    assert noise_db(graph, made) > least
+    built, _ = quantized(graph)
+    assert noise_db(graph, built) > least
 
 
 def test_a_gate_alone_is_no_recurrent_cell() -> None:
@@ -141,9 +141,9 @@ def magnitudes() -> Graph:
 
 def test_a_root_is_taken_in_float_of_float() -> None:
     graph = magnitudes()
-    made, reasons = quantized(graph)
+    built, reasons = quantized(graph)
     assert reasons == dict.fromkeys(("a2", "b2", "power", "root"), why.ROOT)
-    assert noise_db(graph, made) > 30
+    assert noise_db(graph, built) > 30
 
 
 def test_the_reciprocal_of_a_root_is_float_too() -> None:
@@ -154,9 +154,9 @@ def test_the_reciprocal_of_a_root_is_float_too() -> None:
     root = Sqrt(name="root", x=Add(name="shifted", x=power, y=constant("offset", 0.01)))
     scaled = Mul(name="scaled", x=values, y=Reciprocal(name="reciprocal", x=root))
     graph = graph_of(conv("after", scaled, 4), inputs=(x,))
-    made, reasons = quantized(graph)
+    built, reasons = quantized(graph)
     assert {reasons[name] for name in ("power", "shifted", "root", "reciprocal")} == {why.ROOT}
-    assert noise_db(graph, made) > 20
+    assert noise_db(graph, built) > 20
 
 
 def test_a_logarithm_is_taken_in_float_of_float() -> None:
@@ -174,10 +174,10 @@ def test_a_logarithm_is_taken_in_float_of_float() -> None:
     graph = graph_of(
         Gemm(name="after", x=logarithm, w=constant("w", rng.normal(size=(24, 8)))), inputs=(x,)
     )
-    made, reasons = quantized(graph)
+    built, reasons = quantized(graph)
     names = ("spectrum", "power", "bands", "least", "logarithm")
     assert reasons == dict.fromkeys(names, why.LOGARITHM)
-    assert noise_db(graph, made) > 30
+    assert noise_db(graph, built) > 30
 
 
 def spectrogram(halves: bool) -> Graph:
@@ -198,10 +198,10 @@ def spectrogram(halves: bool) -> Graph:
 def test_a_spectrum_is_made_and_read_in_float(halves: bool) -> None:
     """Cosines beside sines, or before all of them, as exporters write transforms."""
     graph = spectrogram(halves)
-    made, reasons = quantized(graph)
+    built, reasons = quantized(graph)
     assert reasons == dict.fromkeys(("spectrum", "squares", "bands"), why.SPECTRUM)
-    assert made.by_name("after").operands[0].type.dtype is DType.I8
-    assert noise_db(graph, made) > 30
+    assert built.by_name("after").operands[0].type.dtype is DType.I8
+    assert noise_db(graph, built) > 30
 
 
 def test_a_transform_keeps_its_pairs_where_channels_are_rescaled() -> None:
@@ -209,8 +209,8 @@ def test_a_transform_keeps_its_pairs_where_channels_are_rescaled() -> None:
     linear = conv("linear", graph.by_name("spectrum"), 12, kernel=1)
     graph = graph_of(conv("after", Relu(name="kept", x=linear), 4, kernel=1), inputs=graph.inputs)
     data = samples(graph, 1)
-    made = quantize_for_all_shapes(graph, profile(graph, data, progress=False), data=data)
-    reasons = {layer.name: layer.reason for layer in made.report.kept_float}
+    quantized = quantize_for_all_shapes(graph, profile(graph, data, progress=False), data=data)
+    reasons = {layer.name: layer.reason for layer in quantized.report.kept_float}
     assert reasons == dict.fromkeys(("spectrum", "linear"), why.SPECTRUM)
 
 
@@ -249,12 +249,12 @@ def constant_q_network() -> Graph:
 def test_a_constant_q_transform_of_two_convolutions_is_float() -> None:
     """The float part ends at the first product, and includes the filter for the lower rate."""
     graph = constant_q_network()
-    made, reasons = quantized(graph)
+    built, reasons = quantized(graph)
     pairs = [f"{name}{rate}" for name in ("cosines", "sines") for rate in (0, 1)]
     names = ["halved", *pairs, *(f"{name}:squares" for name in pairs), "power0", "power1"]
     assert reasons == dict.fromkeys([*names, "bins", "bands"], why.SPECTRUM)
-    assert made.by_name("after").operands[0].type.dtype is DType.I8
-    assert noise_db(graph, made) > 30
+    assert built.by_name("after").operands[0].type.dtype is DType.I8
+    assert noise_db(graph, built) > 30
 
 
 @given(st.integers(32, 160), st.integers(6, 24), st.integers(0, 99))
@@ -282,12 +282,12 @@ def test_products_of_one_value_are_no_transform(rows: int, columns: int, seed: i
 
 
 def test_weights_of_many_plans_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, seen = spectrogram(halves=False), list[np.ndarray]()
-    monkeypatch.setattr(spectra, "is_transform", lambda weights: bool(seen.append(weights)))
+    graph, observed = spectrogram(halves=False), list[np.ndarray]()
+    monkeypatch.setattr(spectra, "is_transform", lambda weights: bool(observed.append(weights)))
     transforms(graph)
-    first = len(seen)
+    first = len(observed)
     transforms(graph)
-    assert len(seen) == first > 0
+    assert len(observed) == first > 0
 
 
 def fourier_matrix(n: int) -> np.ndarray:
@@ -337,11 +337,11 @@ def test_narrow_parts_of_an_input_are_cut_out_in_float(small: float) -> None:
     feeds = samples(graph, 1)
     for one in feeds:
         one["x"][:2] *= small
-    made = quantize_for_all_shapes(graph, profile(graph, feeds, progress=False))
-    reasons = {layer.name: layer.reason for layer in made.report.kept_float}
+    quantized = quantize_for_all_shapes(graph, profile(graph, feeds, progress=False))
+    reasons = {layer.name: layer.reason for layer in quantized.report.kept_float}
     assert (reasons.get("half0") == why.NARROW) == (small < 1)
     assert "half1" not in reasons
-    steps = [made.graph.by_name(f"product{i}").operands[0].type.quant.scale for i in range(2)]  # type: ignore[attr-defined]
+    steps = [quantized.graph.by_name(f"product{i}").operands[0].type.quant.scale for i in range(2)]  # type: ignore[attr-defined]
     assert (steps[0] < 0.1 * steps[1]) == (small < 1)
 
 
@@ -358,10 +358,10 @@ def boxes_and_scores() -> Graph:
 
 
 def test_results_are_joined_in_float() -> None:
-    made, reasons = quantized(boxes_and_scores())
+    built, reasons = quantized(boxes_and_scores())
     assert reasons["joined"] == why.RESULTS
-    assert isinstance(made.by_name("joined"), Concat)
-    assert made.by_name("joined").type.quant is None
+    assert isinstance(built.by_name("joined"), Concat)
+    assert built.by_name("joined").type.quant is None
 
 
 def detector(kind: str) -> Graph:
@@ -399,14 +399,14 @@ HEADS = {"sides": 32, "classes": 3}
 def test_boxes_and_scores_of_a_detector_have_no_common_steps(kind: str) -> None:
     """All operators from the logits on are float; the products of the head are int8."""
     graph = detector(kind)
-    made, reasons = quantized(graph)
+    built, reasons = quantized(graph)
     assert {name for name in reasons if name not in HEADS} == {
         node.name for node in graph.compute_nodes() if node.name not in HEADS
     }
     assert {reasons[name] for name in ("logits", "rows", "weights", "class_logits")} == {why.BOXES}
     for name in HEADS:
-        assert made.by_name(name).operands[0].type.dtype is DType.I8
-    assert noise_db(graph, made) > 35
+        assert built.by_name(name).operands[0].type.dtype is DType.I8
+    assert noise_db(graph, built) > 35
 
 
 def test_a_softmax_of_other_weights_is_no_box_decoder() -> None:
@@ -436,12 +436,12 @@ def speech() -> Graph:
 def test_a_value_that_decides_a_length_is_float() -> None:
     """Durations equal those of float; what does not lead to them is int8."""
     graph = speech()
-    made, reasons = quantized(graph)
+    built, reasons = quantized(graph)
     names = ("hidden", "kept", "logarithms", "exp", "durations")
     assert {name: reasons[name] for name in names} == dict.fromkeys(names, why.LENGTH)
-    assert made.by_name("decoded").operands[0].type.dtype is DType.I8
+    assert built.by_name("decoded").operands[0].type.dtype is DType.I8
     for feeds in samples(graph, 4):
-        np.testing.assert_array_equal(interpret(made, feeds)[0], interpret(graph, feeds)[0])
+        np.testing.assert_array_equal(interpret(built, feeds)[0], interpret(graph, feeds)[0])
 
 
 def test_rounding_that_decides_no_length_is_left_alone() -> None:

@@ -44,22 +44,22 @@ def test_a_chain_is_one_table_within_one_rounding(chain: str) -> None:
     source, params = table.x, table.type.params
     # The real values of all codes, through the float nodes.
     feeds = samples_for(graph)[0]
-    seen: dict[str, np.ndarray] = {}
-    interpret(result, feeds, [lambda node, value: seen.__setitem__(node.name, value)])
-    codes = seen[source.name].astype(np.float32)
+    observed: dict[str, np.ndarray] = {}
+    interpret(result, feeds, [lambda node, value: observed.__setitem__(node.name, value)])
+    codes = observed[source.name].astype(np.float32)
     reals = (codes - source.type.params.zero_point) * np.float32(source.type.params.scale)
     alone = Graph(graph.inputs, (("n", graph.by_name("n")),))
     expected = through(alone, reals)
     steps = np.clip(np.rint(expected / params.scale) + params.zero_point, -128, 127)
-    assert np.abs(seen["n"] - steps).max() <= 1
+    assert np.abs(observed["n"] - steps).max() <= 1
 
 
 def through(graph: Graph, values: np.ndarray) -> np.ndarray:
     """The float chain on given values of the first convolution's result."""
-    made: dict[Node, np.ndarray] = {}
+    built: dict[Node, np.ndarray] = {}
     for node in graph.nodes:
-        operands = [made[o] for o in node.operands]
-        made[node] = (
+        operands = [built[o] for o in node.operands]
+        built[node] = (
             values
             if node.name == "first"
             else node.evaluate(*operands)
@@ -68,7 +68,7 @@ def through(graph: Graph, values: np.ndarray) -> np.ndarray:
                 node.value if isinstance(node, ops.Constant) else samples_for(graph)[0][node.name]
             )
         )
-    return made[graph.by_name("n")]
+    return built[graph.by_name("n")]
 
 
 def test_a_link_that_stays_float_ends_the_chain() -> None:

@@ -16,7 +16,7 @@ from quantglow.ir.graph.node import Constant
 from quantglow.ir.ops import Scatter
 from quantglow.ir.ops.indexing import REDUCTIONS
 from quantglow.profiling.specials import brought, node_specials
-from tests.support.combinations import covering
+from tests.support.combinations import covering, mark_slow
 from tests.unit.importer.onnx.onnx_models import Const, floats, single
 from tests.unit.quantization.masked_networks import (
     ATTENTIONS,
@@ -41,15 +41,17 @@ def samples(model: onnx.ModelProto, *lengths: int, hidden: bool = True) -> list[
     return [feeds(model, n, seed, hidden) for seed, n in enumerate(lengths * (8 // len(lengths)))]
 
 
-def wanted(model: onnx.ModelProto, given: Feeds) -> Any:
-    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+def reference_outputs(model: onnx.ModelProto, inputs: Feeds) -> Any:
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
 
 
-def assert_close(model: onnx.ModelProto, compiled: Any, given: Feeds, share: float = 0.1) -> None:
-    for right, found in zip(wanted(model, given), compiled.run(None, given), strict=True):
+def assert_close(model: onnx.ModelProto, compiled: Any, inputs: Feeds, share: float = 0.1) -> None:
+    for right, value in zip(
+        reference_outputs(model, inputs), compiled.run(None, inputs), strict=True
+    ):
         finite = np.isfinite(right)
-        np.testing.assert_array_equal(found[~finite], right[~finite])
-        error = np.linalg.norm(found[finite] - right[finite])
+        np.testing.assert_array_equal(value[~finite], right[~finite])
+        error = np.linalg.norm(value[finite] - right[finite])
         assert error <= share * np.linalg.norm(right[finite])
 
 
@@ -66,36 +68,38 @@ def test_masked_attention_is_int8_at_every_length(
     model = ATTENTIONS[name]()
     data = samples(model, *calibrated)
     compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)
-    found = precisions(compiled)
-    assert {"a", "raw", "mixed", "y"} <= {n for n, kind in found.items() if kind == "int8"}
+    precision = precisions(compiled)
+    assert {"a", "raw", "mixed", "y"} <= {n for n, kind in precision.items() if kind == "int8"}
     compiled.save(tmp_path / "m.qgm")
     loaded = [qg.load(tmp_path / "m.qgm", num_threads=n) for n in (1, 2, 3)]
     for length in LENGTHS:
-        given = feeds(model, length, 56)
-        assert_close(model, compiled, given)
+        inputs = feeds(model, length, 56)
+        assert_close(model, compiled, inputs)
         for other in loaded:
-            for one, two in zip(compiled.run(None, given), other.run(None, given), strict=True):
+            for one, two in zip(compiled.run(None, inputs), other.run(None, inputs), strict=True):
                 np.testing.assert_array_equal(one, two)
 
 
-@pytest.mark.parametrize("name", ["table", "causal", "causal choice", "chosen"])
+@pytest.mark.parametrize(
+    "name", mark_slow(["table", "causal", "causal choice", "chosen"], {"table", "causal"})
+)
 def test_a_mask_that_calibration_did_not_see_hides_all_the_same(name: str) -> None:
     """The hidden class of a table; all but the first place of a causal mask."""
     model = ATTENTIONS[name]()
     lengths = (1,) if name.startswith("causal") else (6,)
     data = samples(model, *lengths, hidden=False)
     compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)
-    given = feeds(model, 6, 56)
-    later = {**given, "x": given["x"].copy()}
+    inputs = feeds(model, 6, 56)
+    later = {**inputs, "x": inputs["x"].copy()}
     for length in (n for n in LENGTHS if n > 1):
         graph = compiled.specialisations.at(feeds(model, length)).graph
         assert graph.by_name("p").type.dtype.is_float
-    (exact,), (found,) = wanted(model, given), compiled.run(None, given)
+    (exact,), (actual,) = reference_outputs(model, inputs), compiled.run(None, inputs)
     if name.startswith("causal"):
         later["x"][:, 3:] = 9
-        np.testing.assert_array_equal(compiled.run(None, later)[0][:, :3], found[:, :3])
+        np.testing.assert_array_equal(compiled.run(None, later)[0][:, :3], actual[:, :3])
     else:
-        assert np.linalg.norm(found - exact) < 0.1 * np.linalg.norm(exact)
+        assert np.linalg.norm(actual - exact) < 0.1 * np.linalg.norm(exact)
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -132,16 +136,18 @@ def test_a_scaled_mask_that_calibration_did_not_see_hides_all_the_same(
         assert_close(model, compiled, feeds(model, length, 56), share=0.03)
 
 
-@pytest.mark.parametrize("name", ["table", "causal", "causal choice", "chosen", "padded"])
+@pytest.mark.parametrize(
+    "name", mark_slow(["table", "causal", "causal choice", "chosen", "padded"], {"chosen"})
+)
 def test_an_infinite_mask_decides_as_a_large_finite_one(name: str) -> None:
-    def made(low: float) -> Any:
+    def built(low: float) -> Any:
         model = ATTENTIONS[name](low)
         compiled = qg.quantize_and_compile(model, samples(model, 6), num_threads=1, progress=False)
         return precisions(compiled), compiled.run(None, feeds(model, 6, 56))
 
-    (infinite, found), (finite, same) = made(-math.inf), made(-1e9)
+    (infinite, actual), (finite, same) = built(-math.inf), built(-1e9)
     assert infinite == finite
-    np.testing.assert_array_equal(found, same)
+    np.testing.assert_array_equal(actual, same)
 
 
 @pytest.mark.parametrize("opset", [13, 17])
@@ -150,10 +156,10 @@ def test_frames_of_infinities_stay_float(opset: int) -> None:
     rng = np.random.default_rng(0)
     data = [{"x": rng.normal(size=(1, 3, 6, 8)).astype(np.float32)} for _ in range(8)]
     compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)
-    found = precisions(compiled)
-    assert {found[n] for n in ("a", "b", "c", "y")} == {"int8"}
-    for given in data:
-        assert_close(model, compiled, given)
+    precision = precisions(compiled)
+    assert {precision[n] for n in ("a", "b", "c", "y")} == {"int8"}
+    for value in data:
+        assert_close(model, compiled, value)
 
 
 def test_classes_that_are_never_chosen_stay_so() -> None:
@@ -197,8 +203,8 @@ def test_a_profile_with_infinities_is_saved_and_merges(tmp_path: Path) -> None:
 
 def _targets(rows: int = 4, seed: int = 0, chosen: float = 0.5) -> Feeds:
     rng = np.random.default_rng(seed)
-    given: Feeds = {"x": rng.normal(size=(rows, WIDTH)).astype(np.float32)}
-    return given | {"c": rng.random((rows, 1)) < chosen}
+    inputs: Feeds = {"x": rng.normal(size=(rows, WIDTH)).astype(np.float32)}
+    return inputs | {"c": rng.random((rows, 1)) < chosen}
 
 
 @pytest.mark.parametrize("chosen", [0.5, 1.0, 0.0])
@@ -213,10 +219,10 @@ def test_nan_that_marks_absent_values_stays_float(chosen: float, tmp_path: Path)
     compiled.save(tmp_path / "m.qgm")
     loaded = [qg.load(tmp_path / "m.qgm", num_threads=n) for n in (1, 2, 3)]
     for rows in (4, 1, 7) if chosen else ():
-        given = _targets(rows, 56)
-        assert_close(model, compiled, given)
+        inputs = _targets(rows, 56)
+        assert_close(model, compiled, inputs)
         for other in loaded:
-            for one, two in zip(compiled.run(None, given), other.run(None, given), strict=True):
+            for one, two in zip(compiled.run(None, inputs), other.run(None, inputs), strict=True):
                 np.testing.assert_array_equal(one, two)
 
 
@@ -272,10 +278,10 @@ def test_nan_computed_from_infinities_is_refused_with_their_source() -> None:
 
 def test_infinite_inputs_are_still_refused() -> None:
     model = causal()
-    given = feeds(model, 4)
-    given["x"][0, 0, 0] = -math.inf
+    inputs = feeds(model, 4)
+    inputs["x"][0, 0, 0] = -math.inf
     with pytest.raises(qg.CalibrationError, match=r"Inf value\(s\) in input 'x'"):
-        qg.quantize_and_compile(model, [given], progress=False)
+        qg.quantize_and_compile(model, [inputs], progress=False)
 
 
 def test_a_mask_in_a_branch_hides_in_the_recovery_too() -> None:
@@ -309,12 +315,12 @@ def test_a_mask_in_a_branch_hides_in_the_recovery_too() -> None:
     )
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 6
     data = samples(model, 6)
-    sides = {bool(given["x"].max() > 2.5) for given in data}
+    sides = {bool(value["x"].max() > 2.5) for value in data}
     assert sides == {True, False}
     compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)
     assert precisions(compiled)["mixed"] == "int8"
-    for given in data:
-        assert_close(model, compiled, given)
+    for value in data:
+        assert_close(model, compiled, value)
 
 
 def test_a_product_of_rows_may_turn_the_sign_of_an_infinity() -> None:
@@ -334,8 +340,8 @@ def test_a_product_of_rows_may_turn_the_sign_of_an_infinity() -> None:
 def test_an_infinite_weight_gives_no_warning() -> None:
     weights = floats(64, 32)
     weights[3, 4] = math.inf
-    model, given = single("Gemm", floats(2, 64), Const(weights), opset=14)
-    compiled = qg.quantize_and_compile(model, [given], progress=False)
+    model, inputs = single("Gemm", floats(2, 64), Const(weights), opset=14)
+    compiled = qg.quantize_and_compile(model, [inputs], progress=False)
     np.testing.assert_array_equal(
-        np.isfinite(compiled.run(None, given)[0]), np.isfinite(given["x0"] @ weights)
+        np.isfinite(compiled.run(None, inputs)[0]), np.isfinite(inputs["x0"] @ weights)
     )

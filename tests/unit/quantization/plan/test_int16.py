@@ -144,9 +144,9 @@ def test_products_that_could_overflow_are_refused(
 
 def test_a_product_that_overflows_at_another_shape_is_float_there() -> None:
     graph = products(depth=256)
-    seen = profile(graph, samples_for(graph), progress=False)
+    profiled = profile(graph, samples_for(graph), progress=False)
     config = QuantizationConfig(int16_activations="a")
-    decisions = quantize_for_all_shapes(graph, seen, config).decisions
+    decisions = quantize_for_all_shapes(graph, profiled, config).decisions
     dtypes = []
     for depth in (256, 260):
         moved = decisions.apply(products(depth))
@@ -198,9 +198,9 @@ def test_no_int16_input_overflows_a_sum(seed: int, channels: int, sign: float, b
 def test_recovery_keeps_the_accumulators_of_int16_layers() -> None:
     graph = deep(1, 2000, 1.0, 0.5)
     samples = samples_for(graph, 8)
-    seen = profile(graph, samples, progress=False)
+    profiled = profile(graph, samples, progress=False)
     config = QuantizationConfig(int16_activations="x")
-    result = quantize(graph, seen, config, data=samples)
+    result = quantize(graph, profiled, config, data=samples)
     layer: Any = result.by_name("y")
     worst = 32768 * np.abs(layer.w.value.astype(np.int64)).sum(axis=(0, 1, 2))
     assert (worst + np.abs(layer.b.value.astype(np.int64))).max() < 2**31
@@ -209,10 +209,10 @@ def test_recovery_keeps_the_accumulators_of_int16_layers() -> None:
 def test_recovery_improves_int16_layers() -> None:
     graph = small_cnn()
     samples = samples_for(graph, 8)
-    seen = profile(graph, samples, progress=False)
+    profiled = profile(graph, samples, progress=False)
     names = ("c1", "c2", "c3", "joined")
-    plain = quantize(graph, seen, QuantizationConfig(int16_activations=names, recovery=None))
-    better = quantize(graph, seen, QuantizationConfig(int16_activations=names), data=samples)
+    plain = quantize(graph, profiled, QuantizationConfig(int16_activations=names, recovery=None))
+    better = quantize(graph, profiled, QuantizationConfig(int16_activations=names), data=samples)
     assert dtype_of(better, "c1") is DType.I16
     assert sqnr(graph, better) > sqnr(graph, plain)
 
@@ -228,8 +228,8 @@ def test_onnxruntime_runs_the_exported_model_with_the_same_numbers(names: tuple[
     model = export_onnx(result)
     assert model.opset_import[0].version == 21
     for feeds in samples_for(graph, 2, seed=7):
-        (found,) = by_onnxruntime(model, feeds, optimized=True)
-        np.testing.assert_allclose(found, interpret(result, feeds)[0], atol=0.02)
+        (actual,) = by_onnxruntime(model, feeds, optimized=True)
+        np.testing.assert_allclose(actual, interpret(result, feeds)[0], atol=0.02)
 
 
 def nodes_of(graph: Graph, kind: type[Node]) -> list[Node]:

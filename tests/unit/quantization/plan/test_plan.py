@@ -140,8 +140,8 @@ def test_performance_fixes_zero_points() -> None:
 
 def test_quantizing_twice_gives_the_same_graph_text() -> None:
     graph = small_cnn()
-    seen = profile(graph, samples_for(graph), progress=False)
-    one, other = (quantize(graph, seen, QuantizationConfig()) for _ in range(2))
+    profiled = profile(graph, samples_for(graph), progress=False)
+    one, other = (quantize(graph, profiled, QuantizationConfig()) for _ in range(2))
     assert [repr(n) for n in one.nodes] == [repr(n) for n in other.nodes]
 
 

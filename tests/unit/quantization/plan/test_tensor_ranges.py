@@ -31,8 +31,8 @@ def functions() -> list[Callable[[Any], Any]]:
 def ranges_of(
     graph: Graph, config: QuantizationConfig = MINMAX, count: int = 4
 ) -> dict[str, Range]:
-    seen = profile(graph, samples_for(graph, count), progress=False)
-    return {node.name: found for node, found in tensor_ranges(graph, seen, config).items()}
+    profiled = profile(graph, samples_for(graph, count), progress=False)
+    return {node.name: value for node, value in tensor_ranges(graph, profiled, config).items()}
 
 
 @given(st.sampled_from(functions()), ENDS, ENDS)

@@ -109,8 +109,8 @@ def samples(count: int = 8, level: float = 0.0, rows: int = 4) -> list[Arrays]:
 
 def assert_close(model: onnx.ModelProto, compiled: Any, feeds: Arrays, share: float = 0.05) -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    (wanted,), (found,) = session.run(None, feeds), compiled.run(None, feeds)
-    assert np.linalg.norm(found - wanted) <= share * np.linalg.norm(wanted)
+    (expected,), (actual,) = session.run(None, feeds), compiled.run(None, feeds)
+    assert np.linalg.norm(actual - expected) <= share * np.linalg.norm(expected)
 
 
 KINDS = ("other", "same", "nested", "all")
@@ -129,8 +129,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(("options", "kind"), covering([*OPTIONS], KINDS))
 def test_a_branch_that_is_not_taken_stays_float(kind: str, options: str) -> None:
     model = branching(kind)
-    given = OPTIONS[options]
-    compiled = qg.quantize_and_compile(model, samples(), num_threads=1, progress=False, **given)
+    inputs = OPTIONS[options]
+    compiled = qg.quantize_and_compile(model, samples(), num_threads=1, progress=False, **inputs)
     layers = {layer.name: layer for layer in compiled.report.layers}
     assert layers["vs"].precision == "float"
     assert layers["vs"].reason == UNTAKEN
@@ -145,15 +145,17 @@ def test_saved_models_and_threads_give_the_same(kind: str, free: bool, tmp_path:
     data = samples() + samples(2, rows=7) * free
     compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)
     compiled.save(tmp_path / "m.qgm")
+    loaded = [qg.load(tmp_path / "m.qgm", num_threads=threads) for threads in (1, 2, 3)]
     for level in LEVELS:
         for rows in (4, 7, 9) if free else (4,):
             feeds = x_of(level, rows, seed=5)
-            (wanted,) = compiled.run(None, feeds)
+            (expected,) = compiled.run(None, feeds)
             graph = compiled.specialisations.at(feeds).graph
-            np.testing.assert_allclose(wanted, qg.interpret(graph, feeds)[0], rtol=1e-4, atol=1e-5)
-            for threads in (1, 2, 3):
-                loaded = qg.load(tmp_path / "m.qgm", num_threads=threads)
-                np.testing.assert_array_equal(loaded.run(None, feeds)[0], wanted)
+            np.testing.assert_allclose(
+                expected, qg.interpret(graph, feeds)[0], rtol=1e-4, atol=1e-5
+            )
+            for other in loaded:
+                np.testing.assert_array_equal(other.run(None, feeds)[0], expected)
             assert_close(model, compiled, feeds)
 
 
@@ -194,10 +196,10 @@ def test_a_graph_is_quantized_with_any_techniques(kind: str, options: dict[str, 
     int8 = qg.quantize(graph, profile, qg.QuantizationConfig(**options), data=samples())
     for level in LEVELS:
         feeds = x_of(level, seed=99)
-        (wanted,), (found,) = qg.interpret(graph, feeds), qg.interpret(int8, feeds)
-        assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
+        (expected,), (actual,) = qg.interpret(graph, feeds), qg.interpret(int8, feeds)
+        assert np.linalg.norm(actual - expected) < 0.05 * np.linalg.norm(expected)
 
 
 def test_a_diagnosis_covers_the_rest() -> None:
-    found = qg.diagnose(branching("nested"), samples(), progress=False)
-    assert {layer.reason for layer in found.layers if layer.name in ("vs", "ws")} == {UNTAKEN}
+    diagnosis = qg.diagnose(branching("nested"), samples(), progress=False)
+    assert {layer.reason for layer in diagnosis.layers if layer.name in ("vs", "ws")} == {UNTAKEN}

@@ -39,12 +39,12 @@ class QdqModel:
 
     def tensor(self, array: np.ndarray, kind: int | None = None) -> str:
         name = self.name()
-        made = (
+        built = (
             numpy_helper.from_array(array, name)
             if kind is None
             else helper.make_tensor(name, kind, array.shape, array.reshape(-1).tolist())
         )
-        self.tensors.append(made)
+        self.tensors.append(built)
         return name
 
     def op(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
@@ -115,8 +115,8 @@ class QdqModel:
             self.tensors,
         )
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
-        made = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        return onnx.shape_inference.infer_shapes(made)
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        return onnx.shape_inference.infer_shapes(proto)
 
     def feeds(self, spread: float = 1.0) -> dict[str, np.ndarray]:
         return {

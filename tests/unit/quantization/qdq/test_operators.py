@@ -193,12 +193,12 @@ def test_operators_between_roundings_give_onnxruntimes_integers(name: str, dtype
     (expected,) = by_onnxruntime(model, feeds)
     for graph in (importer.import_model(model), qg.import_model(model)):
         graph.verify()
-        (found,) = qg.interpret(graph, feeds)
-        steps = steps_apart(found, expected, STEP)
+        (actual,) = qg.interpret(graph, feeds)
+        steps = steps_apart(actual, expected, STEP)
         assert steps.max() <= 1
         assert steps.mean() <= TIES
     (compiled,) = qg.compile(model, num_threads=1).run(None, feeds)
-    assert np.array_equal(compiled, found)
+    assert np.array_equal(compiled, actual)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

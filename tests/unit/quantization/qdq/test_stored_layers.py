@@ -83,8 +83,8 @@ def test_a_convolution_has_the_integers_of_the_model(normalized: bool) -> None:
     compiled = quantized(proto)
     weights = [n.w.value for n in compiled.graph.nodes if isinstance(n, Conv)]
     assert any(w.shape == (3, 3, CHANNELS, CHANNELS) for w in weights)
-    (own,) = (w for w in weights if w.shape == (3, 3, CHANNELS, CHANNELS))
-    np.testing.assert_array_equal(own, codes.transpose(2, 3, 1, 0))
+    (ours,) = (w for w in weights if w.shape == (3, 3, CHANNELS, CHANNELS))
+    np.testing.assert_array_equal(ours, codes.transpose(2, 3, 1, 0))
     assert compiled.report.summary().sqnr_db > 25
 
 

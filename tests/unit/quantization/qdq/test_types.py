@@ -23,8 +23,8 @@ STEP = 0.05
 
 
 def product_of(graph: qg.Graph) -> Contraction:
-    (found,) = (n for n in graph.nodes if isinstance(n, Contraction))
-    return found
+    (actual,) = (n for n in graph.nodes if isinstance(n, Contraction))
+    return actual
 
 
 def conv_model(m: QdqModel, w: str, *bias: str, dtype: type = UINT8, step: float = STEP) -> str:
@@ -37,8 +37,8 @@ def conv_model(m: QdqModel, w: str, *bias: str, dtype: type = UINT8, step: float
 def assert_onnxruntimes_integers(model: onnx.ModelProto, m: QdqModel, step: float = STEP) -> None:
     feeds = m.feeds()
     (expected,) = by_onnxruntime(model, feeds)
-    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
-    steps = steps_apart(found, expected, step)
+    (actual,) = qg.compile(model, num_threads=1).run(None, feeds)
+    steps = steps_apart(actual, expected, step)
     assert steps.max() <= 1
     assert steps.mean() <= 0.01
 
@@ -122,8 +122,8 @@ def test_products_of_far_weights_are_those_of_the_interpreter(backend: str) -> N
     m = QdqModel()
     model = m.model(conv_model(m, weights(m, 0, 255, 200, UINT8)))
     graph, feeds = qg.import_model(model), m.feeds()
-    (found,) = qg.compile(graph, num_threads=1, backend=backend).run(None, feeds)
-    np.testing.assert_array_equal(found, qg.interpret(graph, feeds)[0])
+    (actual,) = qg.compile(graph, num_threads=1, backend=backend).run(None, feeds)
+    np.testing.assert_array_equal(actual, qg.interpret(graph, feeds)[0])
 
 
 def test_the_report_says_which_products_compute_in_float_and_why() -> None:
@@ -270,8 +270,8 @@ def test_quantized_models_serve_every_shape_that_they_leave_free() -> None:
     for shape in ((1, 6, 5, 5), (3, 6, 5, 9)):
         feeds = {model.graph.input[0].name: m.random.standard_normal(shape).astype(np.float32)}
         (expected,) = by_onnxruntime(model, feeds)
-        (found,) = compiled.run(None, feeds)
-        assert steps_apart(found, expected, STEP).max() <= 1
+        (actual,) = compiled.run(None, feeds)
+        assert steps_apart(actual, expected, STEP).max() <= 1
 
 
 def test_two_roundings_in_a_row_are_two() -> None:

@@ -22,12 +22,12 @@ def correlated_inputs(rows: int, k: int, seed: int = 0) -> Array:
     return np.clip(np.rint(20 * causes + 4 * rng.normal(size=(rows, k)) + 10), -131, 124)
 
 
-def layer_of(x: Array, w: Array, b: Array, wanted: Array | None = None) -> Layer:
+def layer_of(x: Array, w: Array, b: Array, expected: Array | None = None) -> Layer:
     """The Gemm of centred integers x [rows, K], weights [K, O] and bias [O].
 
-    ``wanted``: results to aim at, else those of the real weights.
+    ``expected``: results to aim at, else those of the real weights.
     """
-    made = quantize_weights(w.astype(np.float32), b.astype(np.float32), X)
+    built = quantize_weights(w.astype(np.float32), b.astype(np.float32), X)
     node = Gemm(
         name="y",
         x=Input(name="x", tensor=f32(1, len(w))),
@@ -35,11 +35,11 @@ def layer_of(x: Array, w: Array, b: Array, wanted: Array | None = None) -> Layer
     )
     product = LayerProduct(node)
     real = w * X.scale
-    missing = np.zeros((len(x), len(b))) if wanted is None else wanted - (x @ real + b)
+    missing = np.zeros((len(x), len(b))) if expected is None else expected - (x @ real + b)
     halves = tuple(Moments.zeros(product.shape) for _ in range(2))
     for half, moments in enumerate(halves):
         moments.add(x[None, half::2].astype(np.float32), missing[None, half::2].astype(np.float32))
-    steps = (made.scales.astype(np.float64) * X.scale).reshape(1, 1, -1)
+    steps = (built.scales.astype(np.float64) * X.scale).reshape(1, 1, -1)
     in_steps = (real / steps).astype(np.float32)
     return Layer(
         product=product,
@@ -47,7 +47,7 @@ def layer_of(x: Array, w: Array, b: Array, wanted: Array | None = None) -> Layer
         statistics=Statistics(halves),
         weights=in_steps,
         target=in_steps,
-        integers=made.weights.astype(np.float32)[None],
+        integers=built.weights.astype(np.float32)[None],
         unit=steps,
         steps=steps,
         reach=steps,

@@ -51,8 +51,8 @@ def data_of(
     ``offset``.
     """
     samples = samples_for(graph, count)
-    seen = profile(graph, samples, progress=False)
-    int8 = quantize(graph, seen, PLAIN)
+    profiled = profile(graph, samples, progress=False)
+    int8 = quantize(graph, profiled, PLAIN)
     evaluator = SampleEvaluator(int8, samples)
     values: dict[Node, SampleValues] = {}
     for node in int8.nodes:
@@ -61,15 +61,17 @@ def data_of(
 
     def sums(sample: int) -> Array:
         pairs = zip(real.operands, layer.operands, strict=True)
-        given = (
-            own.value if isinstance(own, Constant) else real_values(other, values[other].of(sample))
-            for own, other in pairs
+        inputs = (
+            item.value
+            if isinstance(item, Constant)
+            else real_values(other, values[other].of(sample))
+            for item, other in pairs
         )
-        return real.evaluate(*given) + np.float32(offset)
+        return real.evaluate(*inputs) + np.float32(offset)
 
     operands = [values[operand] for operand in layer.operands]
-    wanted = Stacks([sums(sample) for sample in range(count)], evaluator.layout(1))
-    return LayerData(layer, operands, evaluator, wanted, techniques, count)
+    stacks = Stacks([sums(sample) for sample in range(count)], evaluator.layout(1))
+    return LayerData(layer, operands, evaluator, stacks, techniques, count)
 
 
 def layer_of(graph: Graph, **options: Any) -> Layer:
@@ -99,11 +101,11 @@ def test_native_code_gives_the_sums_of_the_real_weights_of_a_dense_layer() -> No
         data = data_of(graph)
         node, real = data.node, graph.by_name("y")
         weights, missing = real.w.value * np.float32(node.x.type.params.scale), np.zeros(4)
-        for sample, wanted in enumerate(data.target.arrays):
+        for sample, expected in enumerate(data.target.arrays):
             x = data.operands[0].of(sample) - np.float32(node.x.type.params.zero_point)
             images, strides, _ = LayerProduct(node).thin_rows(x, 1, 0)
             now = conv2d(Images.of(images), weights, strides, (1, 1), 1) + real.b.value
-            missing += (wanted - now).sum(axis=(0, 1, 2), dtype=np.float64)
+            missing += (expected - now).sum(axis=(0, 1, 2), dtype=np.float64)
         moments = Statistics(data.moments(real)).moments
     np.testing.assert_allclose(moments.missing_sum[0], missing, rtol=1e-9, atol=1e-12)
 
@@ -148,9 +150,9 @@ def test_nothing_is_missing_where_bounds_make_the_same_of_both_sums(
     low, high = bounds
     node = conv("c", image(), 4, low=low, high=high)
     values = np.array([-np.inf, -2, -1, -0.0, 0, 0.5, 1, 2, np.inf], np.float32)
-    wanted, now = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
+    reference, now = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     with np.errstate(invalid="ignore"), computing_with(native):
-        expected = wanted - now
-        expected[np.maximum(wanted, now) <= low] = 0
-        expected[np.minimum(wanted, now) >= high] = 0
-        np.testing.assert_array_equal(missing_sums(node, wanted, now), expected)
+        expected = reference - now
+        expected[np.maximum(reference, now) <= low] = 0
+        expected[np.minimum(reference, now) >= high] = 0
+        np.testing.assert_array_equal(missing_sums(node, reference, now), expected)

@@ -40,10 +40,10 @@ from tests.unit.quantization.quantization_networks import (
 
 
 def recovered(graph: Graph, data: Any, recovery: Any = "auto", **options: Any) -> Graph:
-    seen = profile(graph, samples_for(graph, 24, seed=2), progress=False)
+    profiled = profile(graph, samples_for(graph, 24, seed=2), progress=False)
     plain: dict[str, Any] = {"calibrate_method": "minmax", "equalization": ()}
     config = QuantizationConfig(recovery=recovery, **{**plain, **options})
-    result = quantize(graph, seen, config, data=data)
+    result = quantize(graph, profiled, config, data=data)
     result.verify()
     return result
 
@@ -64,21 +64,21 @@ def test_a_network_comes_closer_to_float_on_unseen_data() -> None:
 
 
 def test_the_number_of_threads_changes_nothing() -> None:
-    graph, found = small_cnn(), []
+    graph, actual = small_cnn(), []
     data = samples_for(graph, 24, seed=2)
     for threads in (1, 2, 3):
         with threadpool_limits(threads, user_api="blas"):
-            found.append(constants(recovered(graph, data, calibrate_method="auto")))
-    assert found[0] == found[1] == found[2]
+            actual.append(constants(recovered(graph, data, calibrate_method="auto")))
+    assert actual[0] == actual[1] == actual[2]
 
 
 @pytest.mark.parametrize("technique", RECOVERIES)
 def test_every_technique_works_alone_and_keeps_the_operators(technique: str) -> None:
     graph = small_cnn()
     data = samples_for(graph, 24, seed=2)
-    plain, found = recovered(graph, None), recovered(graph, data, technique)
+    plain, actual = recovered(graph, None), recovered(graph, data, technique)
     assert [(n.name, n.type.shape) for n in plain.compute_nodes()] == [
-        (n.name, n.type.shape) for n in found.compute_nodes()
+        (n.name, n.type.shape) for n in actual.compute_nodes()
     ]
 
 
@@ -100,8 +100,8 @@ def test_a_layer_without_bias_gets_one() -> None:
     first = conv("first", x, 8)
     bare = Conv(name="bare", x=first, w=constant("w", np.full((1, 1, 8, 3), 0.37)))
     graph = graph_of(bare, inputs=(x,))
-    found = recovered(graph, samples_for(graph, 8)).by_name("bare")
-    assert isinstance(found, Conv) and found.b is not None
+    actual = recovered(graph, samples_for(graph, 8)).by_name("bare")
+    assert isinstance(actual, Conv) and actual.b is not None
 
 
 def test_a_layer_too_large_for_moments_gets_its_bias_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,9 +152,9 @@ def test_few_samples_may_take_more_memory_but_not_without_bound(
 def test_a_gemm_is_a_layer() -> None:
     graph = small_cnn()
     data = samples_for(graph, 24, seed=2)
-    plain, found = (recovered(graph, d).by_name("fc") for d in (None, data))
-    assert isinstance(plain, Gemm) and isinstance(found, Gemm)
-    assert (plain.w.evaluate() != found.w.evaluate()).any()
+    plain, actual = (recovered(graph, d).by_name("fc") for d in (None, data))
+    assert isinstance(plain, Gemm) and isinstance(actual, Gemm)
+    assert (plain.w.evaluate() != actual.w.evaluate()).any()
 
 
 def test_layers_known_from_before_are_taken_over() -> None:
@@ -180,9 +180,9 @@ def test_a_layer_in_float_leaves_those_before_it_as_they_were() -> None:
     other = recovered(graph, None, nodes_to_exclude=["c3"])
     # c2 is read as float now, so that it is another layer.
     assert cache.lookup(other).keys() == {"c1"}
-    found = round_layers(graph, other, data, techniques, cache=cache).graph
+    actual = round_layers(graph, other, data, techniques, cache=cache).graph
     fresh = round_layers(graph, other, data, techniques).graph
-    assert constants(found) == constants(fresh)
+    assert constants(actual) == constants(fresh)
 
 
 def test_results_do_not_depend_on_the_batch_split() -> None:
@@ -200,30 +200,30 @@ def test_a_constant_that_a_layer_adds_is_added_for_every_sample(batch: int) -> N
     added = Constant(name="added", value=rng.standard_normal((batch, 4, 4, 8)).astype(np.float32))
     graph = Graph((x,), (("y", Conv(name="y", x=x, w=w, residual=added)),))
     data = [{"x": rng.standard_normal(x.type.shape).astype(np.float32)} for _ in range(6)]
-    made = quantize(graph, profile(graph, data, progress=False), data=data)
-    (wanted,), (found,) = interpret(graph, data[0]), interpret(made, data[0])
-    assert np.linalg.norm(found - wanted) < 0.02 * np.linalg.norm(wanted)
+    quantized = quantize(graph, profile(graph, data, progress=False), data=data)
+    (expected,), (actual,) = interpret(graph, data[0]), interpret(quantized, data[0])
+    assert np.linalg.norm(actual - expected) < 0.02 * np.linalg.norm(expected)
 
 
 def test_where_some_lines_are_looked_at_samples_tell_of_different_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: dict[tuple[str, int], set[int]] = {}
+    observed: dict[tuple[str, int], set[int]] = {}
     bands = LayerProduct.bands
 
     def noted(self: Any, x: Any, *results: Any, every: int = 1, first: int = 0) -> Any:
         if every > 1:
             kinds = min(every, results[0].shape[1])
-            seen.setdefault((self.node.name, kinds), set()).add(first % kinds)
+            observed.setdefault((self.node.name, kinds), set()).add(first % kinds)
         return bands(self, x, *results, every=every, first=first)
 
     monkeypatch.setattr(LayerProduct, "bands", noted)
     monkeypatch.setattr(sampling, "MOMENTS_WORK", 1)
     graph = small_cnn()
     recovered(graph, samples_for(graph, 16))
-    assert seen
-    for (_, kinds), found in seen.items():
-        assert found == set(range(min(kinds, 8)))
+    assert observed
+    for (_, kinds), value in observed.items():
+        assert value == set(range(min(kinds, 8)))
 
 
 def test_few_samples_tell_of_all_lines_of_a_depthwise_layer() -> None:

@@ -39,7 +39,7 @@ def network(ratio: float, kernel: int = 1, group: int = 1) -> Graph:
     return graph_of(replace(last, w=constant("last_w", w), group=group), inputs=(x,))
 
 
-def made(graph: Graph) -> Graph:
+def quantized_graph(graph: Graph) -> Graph:
     data = samples_for(graph, 12)
     return quantize(graph, profile(graph, data, progress=False), data=data)
 
@@ -47,11 +47,11 @@ def made(graph: Graph) -> Graph:
 @pytest.mark.parametrize(("kernel", "group"), [(1, 1), (3, 1), (1, 2), (3, 2)])
 def test_they_leave_the_others_their_steps(kernel: int, group: int) -> None:
     graph = network(1e4, kernel, group)
-    assert sqnr(graph, made(graph)) > 30
+    assert sqnr(graph, quantized_graph(graph)) > 30
 
 
 def test_they_keep_the_largest_integers() -> None:
-    int8 = made(network(1e4))
+    int8 = quantized_graph(network(1e4))
     (weights,) = (n for n in int8.nodes if isinstance(n, Constant) and n.name == "last:w:q")
     integers = np.abs(weights.evaluate()[0, 0].astype(int))
     live = [channel for channel in range(8) if channel not in DEAD]
@@ -61,6 +61,6 @@ def test_they_keep_the_largest_integers() -> None:
 
 def test_weights_of_usual_size_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network(8.0)
-    found = made(graph)
+    actual = quantized_graph(graph)
     monkeypatch.setattr(layerwise, "limit_dead_inputs", lambda layer: layer)
-    assert str(found) == str(made(graph))
+    assert str(actual) == str(quantized_graph(graph))

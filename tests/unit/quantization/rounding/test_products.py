@@ -41,9 +41,9 @@ def test_columns_times_matrix_are_the_results(
     monkeypatch.setattr(products, "BAND_NBYTES", band_nbytes)
     node = layer(name)
     x = np.random.default_rng(2).integers(-9, 9, node.x.type.shape).astype(np.float32)
-    wanted = node.evaluate(x, node.w.value)
+    expected = node.evaluate(x, node.w.value)
     product = LayerProduct(node)
-    for columns, result in product.bands(x, wanted):
+    for columns, result in product.bands(x, expected):
         np.testing.assert_array_equal(columns @ product.matrix(node.w.value), result)
 
 
@@ -66,5 +66,5 @@ def test_bands_have_rows_at_a_stride_from_the_first(
     w = Constant(name="w", value=np.ones((1, 1, 4, 2), np.float32))
     values = np.broadcast_to(np.arange(3, dtype=np.float32).reshape(1, 3, 1, 1), (1, 3, 2, 4))
     bands = LayerProduct(Conv(name="y", x=x, w=w)).bands(values, values, every=every, first=first)
-    found = [(set(columns.flat), set(result.flat)) for columns, result in bands]
-    assert found == [(lines, lines)]
+    actual = [(set(columns.flat), set(result.flat)) for columns, result in bands]
+    assert actual == [(lines, lines)]

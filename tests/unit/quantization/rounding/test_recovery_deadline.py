@@ -61,8 +61,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def int8_graph(graph: Graph = GRAPH) -> Graph:
-    seen = profile(graph, samples_for(graph, 8), progress=False)
-    return quantize_for_all_shapes(graph, seen, QuantizationConfig(**PLAIN), progress=False).graph
+    profiled = profile(graph, samples_for(graph, 8), progress=False)
+    return quantize_for_all_shapes(
+        graph, profiled, QuantizationConfig(**PLAIN), progress=False
+    ).graph
 
 
 def weights(graph: Graph) -> dict[str, bytes]:
@@ -109,8 +111,8 @@ def test_a_later_run_goes_on_where_the_deadline_ended_the_first(clock: Clock) ->
     whole = round_layers(GRAPH, int8, DATA, TECHNIQUES).graph
     calls = clock.passes(sample_runs, "LayerData", lambda call: 60.0)
     round_layers(GRAPH, int8, DATA, TECHNIQUES, cache=cache, deadline=Deadline(90.0))
-    rest = round_layers(GRAPH, int8, DATA, TECHNIQUES, cache=cache)
-    assert weights(rest.graph) == weights(whole)
+    remaining = round_layers(GRAPH, int8, DATA, TECHNIQUES, cache=cache)
+    assert weights(remaining.graph) == weights(whole)
     assert len(calls) == len(weights(whole))
 
 
@@ -120,16 +122,18 @@ def test_a_deadline_in_the_recovery_with_int16_keeps_the_whole_one_without(
     monkeypatch.setattr(choose_int16, "INT16_BUDGET", 10.0)
     graph = network()
     samples = samples_for(graph, 6)
-    seen = profile(graph, samples, progress=False)
+    profiled = profile(graph, samples, progress=False)
 
-    def made(int16: Any, end: float) -> Any:
+    def built(int16: Any, end: float) -> Any:
         config = QuantizationConfig(int16_activations=int16, **PLAIN)
-        return quantize_for_all_shapes(graph, seen, config, samples, False, deadline=Deadline(end))
+        return quantize_for_all_shapes(
+            graph, profiled, config, samples, False, deadline=Deadline(end)
+        )
 
-    plain = made((), 1e9)
+    plain = built((), 1e9)
     clock.passes(sample_runs, "LayerData", lambda call: 60.0)
     layers = len(weights(plain.graph))
-    cut = made("auto", 60.0 * layers + 90.0)
+    cut = built("auto", 60.0 * layers + 90.0)
     assert weights(cut.graph) == weights(plain.graph)
     (note,) = cut.notes
     assert note.startswith("max_minutes ended choosing int16 early")
@@ -149,10 +153,10 @@ def test_max_minutes_ends_recovery_and_the_report_says_so(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock.passes(sample_runs, "LayerData", lambda call: 61.0)
-    made = small(max_minutes=1)
+    built = small(max_minutes=1)
     said = "max_minutes are over: keeping the best so far (accuracy recovery)"
     assert capsys.readouterr().err.count(said) == 1
-    assert cuts(made) == [
+    assert cuts(built) == [
         "max_minutes ended accuracy recovery early: 1 of 2 layers have weights rounded to nearest"
     ]
 
@@ -160,9 +164,9 @@ def test_max_minutes_ends_recovery_and_the_report_says_so(
 def test_the_searches_before_recovery_leave_it_half_of_the_time(clock: Clock) -> None:
     clock.passes(levers, "choose_ranges", lambda call: 31.0)
     layers = clock.passes(sample_runs, "LayerData", lambda call: 10.0)
-    made = small(max_minutes=1)
+    built = small(max_minutes=1)
     assert layers == [31.0, 41.0]
-    assert [note.partition(" early")[0] for note in cuts(made)] == [
+    assert [note.partition(" early")[0] for note in cuts(built)] == [
         "max_minutes ended choosing ranges and scales"
     ]
 
@@ -176,9 +180,9 @@ def under_contract(graph: Graph, figure: Callable[[Any], float], **options: Any)
 
 def test_the_trials_of_accuracy_control_end_recovery_at_their_deadline(clock: Clock) -> None:
     calls = clock.passes(sample_runs, "LayerData", lambda call: 61.0)
-    made = under_contract(GRAPH, lambda model: 1.0)
+    built = under_contract(GRAPH, lambda model: 1.0)
     assert calls == [0.0, 61.0]
-    assert ": 4 of 6 layers" in cuts(made)[0]
+    assert ": 4 of 6 layers" in cuts(built)[0]
 
 
 def test_accuracy_control_returns_the_model_that_it_tried(clock: Clock) -> None:
@@ -190,8 +194,8 @@ def test_accuracy_control_returns_the_model_that_it_tried(clock: Clock) -> None:
             clock.now = 61.0
         return float(len(tried) in (1, 4))
 
-    made = under_contract(network(), figure, int16_activations="auto")
+    built = under_contract(network(), figure, int16_activations="auto")
     assert len(tried) == 4
-    assert (str(made.graph), weights(made.graph)) == (str(tried[3]), weights(tried[3]))
-    (note,) = cuts(made)
+    assert (str(built.graph), weights(built.graph)) == (str(tried[3]), weights(tried[3]))
+    (note,) = cuts(built)
     assert note.startswith("max_minutes ended accuracy control early")

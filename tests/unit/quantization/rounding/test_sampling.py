@@ -37,8 +37,8 @@ def test_a_reservoir_keeps_as_many_as_it_has_room_for_in_order(
 
 @given(order=st.permutations(list(range(30))))
 def test_the_order_of_the_data_does_not_matter(order: list[int]) -> None:
-    wanted = numbers(Reservoir(7).extend(map(sample, range(30))).kept)
-    assert sorted(numbers(Reservoir(7).extend(map(sample, order)).kept)) == wanted
+    expected = numbers(Reservoir(7).extend(map(sample, range(30))).kept)
+    assert sorted(numbers(Reservoir(7).extend(map(sample, order)).kept)) == expected
 
 
 def test_every_part_of_the_data_is_drawn_from() -> None:

@@ -47,15 +47,15 @@ def test_rounding_is_the_same_in_blocks_and_row_by_row() -> None:
     w = RNG.normal(size=(150, 3))
     layer = layer_of(x, w, np.zeros(3))
     target, metric = (a.astype(np.float64) for a in (layer.target, layer.statistics.metric))
-    found = round_with_feedback(target, feedback(metric))
-    assert np.abs(found).max() <= 127
+    actual = round_with_feedback(target, feedback(metric))
+    assert np.abs(actual).max() <= 127
     order = np.argsort(-np.diagonal(metric[0]), kind="stable")
     f = unit_factors(metric, order[None, :, None])[0]
-    wanted = target[0][order]
-    errors = wanted - found[0][order]
+    expected = target[0][order]
+    errors = expected - actual[0][order]
     # Each weight is the nearest integer to itself plus what the earlier ones left.
     left = errors + np.tril(f.T, -1) @ errors
-    assert np.abs(left[np.abs(found[0][order]) < 127]).max() <= 0.5 + 1e-9
+    assert np.abs(left[np.abs(actual[0][order]) < 127]).max() <= 0.5 + 1e-9
 
 
 def test_rounding_against_data_helps_on_unseen_data() -> None:
@@ -70,8 +70,8 @@ def test_the_scale_search_helps_where_one_weight_is_alone() -> None:
     x, w = rng.integers(-120, 120, (4000, 400)), rng.uniform(-0.5, 0.5, (400, 2))
     x[:, 3], w[3] = np.arange(4000) % 2, 1.0
     layer = round_weights(layer_of(x, w, np.zeros(2)))
-    found = search_scales(layer)
-    assert data_error(found).sum() < (data_error(layer).sum())
+    actual = search_scales(layer)
+    assert data_error(actual).sum() < (data_error(layer).sum())
 
 
 def test_correcting_the_bias_takes_the_mean_error_away() -> None:
@@ -88,7 +88,7 @@ def test_adapted_weights_undo_an_error_of_the_input() -> None:
     whole = x.copy()
     whole[:, 0] *= 1.5
     y = whole @ W[:4] * 0.05 + B
-    plain = layer_of(x, W[:4], B, wanted=y)
+    plain = layer_of(x, W[:4], B, expected=y)
     adapted = correct_bias(adapt_weights(plain))
     assert square_error(adapted, x, y).sum() < 0.01 * square_error(plain, x, y).sum()
 
@@ -96,21 +96,21 @@ def test_adapted_weights_undo_an_error_of_the_input() -> None:
 def test_noise_in_the_wanted_results_is_hardly_learned() -> None:
     deviation, rows = 3.0, len(CALIBRATION)
     noise = np.random.default_rng(3).normal(size=(rows, 7)) * deviation
-    layer = adapt_weights(layer_of(CALIBRATION, W, B, wanted=CALIBRATION @ W * 0.05 + noise))
+    layer = adapt_weights(layer_of(CALIBRATION, W, B, expected=CALIBRATION @ W * 0.05 + noise))
     moved = UNSEEN @ real_weights(layer, layer.target - layer.weights)[0]
     # Least squares would move the result by deviation**2 * inputs / rows.
     assert moved.var(axis=0).mean() < 0.5 * deviation**2 * 12 / rows
 
 
 def test_too_few_rows_leave_the_weights_alone() -> None:
-    layer = layer_of(CALIBRATION[:20], W, B, wanted=np.zeros((20, 7)))
+    layer = layer_of(CALIBRATION[:20], W, B, expected=np.zeros((20, 7)))
     assert adapt_weights(layer) is layer
 
 
 def test_one_scale_for_the_tensor_stays_one() -> None:
     layer = replace(layer_of(CALIBRATION, W, B), per_channel=False)
-    found = search_scales(round_weights(adapt_weights(layer)))
-    np.testing.assert_array_equal(found.steps, layer.steps)
+    actual = search_scales(round_weights(adapt_weights(layer)))
+    np.testing.assert_array_equal(actual.steps, layer.steps)
 
 
 def test_integer_moments_do_not_depend_on_order_or_batches() -> None:
@@ -151,8 +151,8 @@ def test_slices_cover_all_rows_and_float32_adds_their_products_exactly(
 def test_a_channel_far_below_the_noise_is_left_alone() -> None:
     """Steps of 1e-22 cannot make up for errors of 1e4; float32 has no room for their squares."""
     w, b = W[:, :2] * [1e-20, 1e3], np.zeros(2)
-    wanted = CALIBRATION @ w + 1e4 * RNG.normal(size=(400, 2))
-    layer = layer_of(CALIBRATION, w, b, wanted=wanted)
+    expected = CALIBRATION @ w + 1e4 * RNG.normal(size=(400, 2))
+    layer = layer_of(CALIBRATION, w, b, expected=expected)
     for technique in (adapt_weights, round_weights, search_scales):
         layer = technique(layer)
     assert np.isfinite(layer.integers).all()

@@ -45,20 +45,20 @@ def chain() -> Graph:
 def plans(*changed: str, config: QuantizationConfig = AUTO) -> list[Plan]:
     """The plan of the chain, and plans in each of which one value has another range."""
     graph = chain()
-    seen = profile(graph, samples_for(graph, 3), progress=False)
+    profiled = profile(graph, samples_for(graph, 3), progress=False)
     ranges = [{}, *({name: Range(0.0, 0.1)} for name in changed)]
-    return [make_plan(graph, seen, config, chosen) for chosen in ranges]
+    return [make_plan(graph, profiled, config, chosen) for chosen in ranges]
 
 
-def noises(found: list[Plan], kept: Checkpoints | None) -> list[float]:
-    data = samples_for(found[0].graph, 3)
-    wanted = [compared_values(found[0].graph, feeds) for feeds in data]
-    made = []
-    for plan in found:
-        made.append(relative_noise(plan, data, wanted, False, kept))
+def noises(actual: list[Plan], kept: Checkpoints | None) -> list[float]:
+    data = samples_for(actual[0].graph, 3)
+    expected = [compared_values(actual[0].graph, feeds) for feeds in data]
+    recorded = []
+    for plan in actual:
+        recorded.append(relative_noise(plan, data, expected, False, kept))
         if kept is not None:
             kept.keep()
-    return made
+    return recorded
 
 
 def begun(first: Plan, then: Plan) -> int | None:
@@ -73,8 +73,8 @@ def begun(first: Plan, then: Plan) -> int | None:
 
 @pytest.mark.parametrize("config", [AUTO, QuantizationConfig(ignored_scope=["layer3"])])
 def test_noise_is_the_same_wherever_a_run_begins(config: QuantizationConfig) -> None:
-    found = plans("layer6", "layer1", "layer4", "layer4", "x", config=config)
-    assert noises(found, Checkpoints()) == noises(found, None)
+    actual = plans("layer6", "layer1", "layer4", "layer4", "x", config=config)
+    assert noises(actual, Checkpoints()) == noises(actual, None)
 
 
 @pytest.mark.parametrize("name", ["layer2", "layer5"])
@@ -92,8 +92,8 @@ def test_a_run_with_another_input_begins_at_the_start() -> None:
 
 def test_states_take_no_more_than_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "MAX_NBYTES", 3 * 5000)
-    found, kept = plans("layer6", "layer7"), Checkpoints()
-    assert noises(found, kept) == noises(found, None)
+    actual, kept = plans("layer6", "layer7"), Checkpoints()
+    assert noises(actual, kept) == noises(actual, None)
     for run in kept.best:
         assert sum(state_nbytes(state) for state in run.states) <= 3 * 5000 // len(kept.best)
 

@@ -63,8 +63,8 @@ def quantized_with(config: QuantizationConfig, graph: Graph) -> Graph:
 
 
 def plan_of(graph: Graph) -> Plan:
-    seen = profile(graph, samples_for(graph, 6), progress=False)
-    return make_plan(graph, seen, QuantizationConfig())
+    profiled = profile(graph, samples_for(graph, 6), progress=False)
+    return make_plan(graph, profiled, QuantizationConfig())
 
 
 def wide(graph: Graph) -> set[str]:
@@ -93,8 +93,8 @@ def test_the_choice_is_the_same_every_time() -> None:
 
 def test_without_samples_nothing_is_chosen() -> None:
     graph = network()
-    seen = profile(graph, samples_for(graph), progress=False)
-    assert not wide(quantize(graph, seen, AUTO))
+    profiled = profile(graph, samples_for(graph), progress=False)
+    assert not wide(quantize(graph, profiled, AUTO))
 
 
 def test_compiled_code_of_a_choice_equals_the_interpreter() -> None:
@@ -105,8 +105,8 @@ def test_compiled_code_of_a_choice_equals_the_interpreter() -> None:
 def test_values_inside_a_chain_of_functions_are_not_stored() -> None:
     graph = chain()
     plan = plan_of(graph)
-    made = quantize(graph, profile(graph, samples_for(graph, 6), progress=False))
-    integers = {n.name.removesuffix(":q") for n in made.nodes if is_integer(n.type)}
+    quantized = quantize(graph, profile(graph, samples_for(graph, 6), progress=False))
+    integers = {n.name.removesuffix(":q") for n in quantized.nodes if is_integer(n.type)}
     values = [n for n in graph.nodes if not isinstance(n, Constant)]
     assert {n.name for n in values if is_stored(plan, n)} == {
         n.name for n in values if n.name in integers
@@ -153,38 +153,40 @@ def test_chosen_values_stay_only_if_the_int8_graph_is_closer_to_float(
 ) -> None:
     graph = small_cnn()
     data = samples_for(graph, 8)
-    seen = profile(graph, data, progress=False)
-    found = iter([noise, 1.0])
-    monkeypatch.setattr(quantizer, "noise_to_signal", lambda *arguments: next(found))
+    profiled = profile(graph, data, progress=False)
+    actual = iter([noise, 1.0])
+    monkeypatch.setattr(quantizer, "noise_to_signal", lambda *arguments: next(actual))
     monkeypatch.setattr(choose_int16, "INT16_BUDGET", 10.0)
-    made = quantize(graph, seen, QuantizationConfig(int16_activations="auto"), data=data)
-    assert any(node.type.dtype is DType.I16 for node in made.nodes) == is_kept
+    quantized = quantize(graph, profiled, QuantizationConfig(int16_activations="auto"), data=data)
+    assert any(node.type.dtype is DType.I16 for node in quantized.nodes) == is_kept
 
 
 def test_recovery_returns_the_values_of_both_graphs_at_their_ends() -> None:
     graph = small_cnn()
     data = samples_for(graph, 8)
-    seen = profile(graph, data, progress=False)
-    int8 = quantize(graph, seen, QuantizationConfig(), data=data)
+    profiled = profile(graph, data, progress=False)
+    int8 = quantize(graph, profiled, QuantizationConfig(), data=data)
     shared = {n.name for n in int8.nodes} & {n.name for n in graph.compute_nodes()}
     ends = sorted(shared | {"x"})
     recovered = round_layers(graph, int8, data, (), ends=ends)
     assert str(recovered.graph) == str(int8)
-    for feeds, found, wanted in zip(data, recovered.int8_ends, recovered.float_ends, strict=True):
-        for exact, values in ((True, wanted), (False, found)):
-            own = values_of(graph if exact else int8, feeds)
+    for feeds, actual, expected in zip(
+        data, recovered.int8_ends, recovered.float_ends, strict=True
+    ):
+        for exact, values in ((True, expected), (False, actual)):
+            ours = values_of(graph if exact else int8, feeds)
             # BLAS rounds float sums by the number of its threads.
             tolerance = 1e-5 if exact else 0.0
             for name, value in zip(ends, values, strict=True):
-                np.testing.assert_allclose(value, own[name], rtol=tolerance, atol=tolerance)
+                np.testing.assert_allclose(value, ours[name], rtol=tolerance, atol=tolerance)
 
 
 def values_of(graph: Graph, feeds: dict[str, Array]) -> dict[str, Array]:
     """All values of a graph as real numbers."""
-    found: dict[str, Array] = {}
+    actual: dict[str, Array] = {}
 
     def keep(node: Node, value: Array) -> None:
-        found[node.name] = dequantize(value, node.type.params) if is_integer(node.type) else value
+        actual[node.name] = dequantize(value, node.type.params) if is_integer(node.type) else value
 
     interpret(graph, feeds, [keep])
-    return found
+    return actual

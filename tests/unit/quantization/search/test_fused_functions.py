@@ -89,8 +89,8 @@ def rich(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_are_fused_that_the_budget_has_room_for(rich: None) -> None:
     graph = network()
     assert chosen(graph) == {"fine", "rough"}
-    made = quantized(graph, FUSING)
-    assert activations_of(made) == ["fine", "moved"]
+    quantized_model = quantized(graph, FUSING)
+    assert activations_of(quantized_model) == ["fine", "moved"]
     assert activations_of(quantized(graph, PLAIN)) == []
 
 
@@ -98,12 +98,12 @@ def test_the_most_sensitive_function_is_fused_if_one_fits(monkeypatch: pytest.Mo
     graph = network()
     samples = samples_for(graph, 6)
     plan = make_plan(graph, profile(graph, samples, progress=False), FUSING)
-    found = fusion_candidates(plan)
-    errors = rounding_sensitivities(plan, list(found), samples)
+    actual = fusion_candidates(plan)
+    errors = rounding_sensitivities(plan, list(actual), samples)
     worst = max(errors, key=lambda x: errors[x])
     share = fused_function_seconds(worst) / total_seconds(plan)
     monkeypatch.setattr(fused_functions, "FUSION_BUDGET", 1.5 * share)
-    assert chosen(graph) == {found[worst].name}
+    assert chosen(graph) == {actual[worst].name}
     monkeypatch.setattr(fused_functions, "FUSION_BUDGET", 0.5 * share)
     assert chosen(graph) == frozenset()
 
@@ -112,8 +112,8 @@ def test_costs_stay_within_the_budget() -> None:
     graph = network()
     samples = samples_for(graph, 6)
     plan = make_plan(graph, profile(graph, samples, progress=False), FUSING)
-    found = {function.name: x for x, function in fusion_candidates(plan).items()}
-    spent = sum(fused_function_seconds(found[name]) for name in chosen(graph))
+    actual = {function.name: x for x, function in fusion_candidates(plan).items()}
+    spent = sum(fused_function_seconds(actual[name]) for name in chosen(graph))
     assert spent <= FUSION_BUDGET * total_seconds(plan)
 
 
@@ -125,10 +125,10 @@ def test_one_rounding_is_closer_to_float(rich: None) -> None:
 def test_the_program_gives_the_integers_of_the_graph(rich: None) -> None:
     graph = network(size=5)
     config = QuantizationConfig(equalization="fuse-functions", quantize_output=True)
-    made = quantized(graph, config)
-    assert activations_of(made)
+    quantized_model = quantized(graph, config)
+    assert activations_of(quantized_model)
     for feeds in samples_for(graph, 2, seed=9):
-        assert_agree(made, feeds, "x86-64")
+        assert_agree(quantized_model, feeds, "x86-64")
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_decisions_of_the_user_about_a_value_stay(rich: None, options: dict[str,
     config = QuantizationConfig(equalization="fuse-functions", recovery=(), **options)
     graph = network()
     assert chosen(graph, config) == {"fine"}
-    made = quantized(graph, config)
-    assert activations_of(made) == ["fine"]
+    quantized_model = quantized(graph, config)
+    assert activations_of(quantized_model) == ["fine"]
 
 
 @pytest.mark.parametrize("inside", ["rough", "scaled"])
@@ -175,8 +175,8 @@ def test_only_cheap_functions_behind_layers(rich: None) -> None:
 
 def test_without_samples_tables_stay(rich: None) -> None:
     graph = network()
-    seen = profile(graph, samples_for(graph, 6), progress=False)
-    assert activations_of(quantize(graph, seen, FUSING)) == []
+    profiled = profile(graph, samples_for(graph, 6), progress=False)
+    assert activations_of(quantize(graph, profiled, FUSING)) == []
 
 
 @given(networks(), st.data())
@@ -185,9 +185,9 @@ def test_the_float_function_stays(drawn: Graph, data: st.DataObject) -> None:
     names = [node.name for node in graph.nodes]
     some = data.draw(st.sets(st.sampled_from(names)))
     feeds = samples_for(graph, 1)[0]
-    found = interpret(fuse_functions(graph, some), feeds)
-    for wanted, got in zip(interpret(graph, feeds), found, strict=True):
-        np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max(initial=0))
+    results = interpret(fuse_functions(graph, some), feeds)
+    for expected, got in zip(interpret(graph, feeds), results, strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max(initial=0))
 
 
 def test_a_name_that_is_no_function_fuses_nothing() -> None:
@@ -198,11 +198,11 @@ def test_a_name_that_is_no_function_fuses_nothing() -> None:
 def test_decisions_keep_the_fused_functions(rich: None) -> None:
     graph = network()
     samples = samples_for(graph, 6)
-    seen = profile(graph, samples, progress=False)
-    made = quantize_for_all_shapes(graph, seen, FUSING, samples)
-    again = from_json(to_json(made.decisions), made.graph)
+    profiled = profile(graph, samples, progress=False)
+    quantized = quantize_for_all_shapes(graph, profiled, FUSING, samples)
+    again = from_json(to_json(quantized.decisions), quantized.graph)
     assert again.fused == {"fine", "rough"}
-    assert same_graph(again.apply(network()), made.graph)
+    assert same_graph(again.apply(network()), quantized.graph)
     wide = again.apply(network(size=9))
     assert activations_of(wide) == ["fine", "moved"]
 

@@ -83,8 +83,8 @@ def test_levers_that_are_exact_come_before_those_that_are_tried() -> None:
 @pytest.mark.parametrize("lever", [FuseFunctions(), AlignInputs(), RescaleChannels(NarrowRanges())])
 def test_a_technique_that_is_not_chosen_proposes_nothing(lever: Lever) -> None:
     graph = uneven()
-    found = trials_of(graph, bytes_for(graph, 12), equalization=(), calibrate_method="minmax")
-    assert list(lever.proposals(found)) == []
+    trials = trials_of(graph, bytes_for(graph, 12), equalization=(), calibrate_method="minmax")
+    assert list(lever.proposals(trials)) == []
 
 
 def test_an_input_made_of_bytes_gets_their_steps() -> None:
@@ -98,16 +98,16 @@ def test_an_input_of_any_reals_is_left_alone() -> None:
 
 
 def test_the_graph_as_it_is_is_proposed_first() -> None:
-    found = uneven_trials()
-    assert list(LeaveUnscaled().proposals(found)) == [found.start]
+    trials = uneven_trials()
+    assert list(LeaveUnscaled().proposals(trials)) == [trials.start]
 
 
 def test_ranges_of_aligned_inputs_are_not_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, grid = {**NARROW, "x": Range(-9.0, 9.0)}, {"x": Range(-2.0, 1.984375)}
     monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: chosen)
-    found = uneven_trials()
-    found.begin(replace(found.start, ranges=grid))
-    (proposal,) = NarrowRanges().proposals(found)
+    trials = uneven_trials()
+    trials.begin(replace(trials.start, ranges=grid))
+    (proposal,) = NarrowRanges().proposals(trials)
     assert proposal.ranges == NARROW | grid
 
 
@@ -116,19 +116,19 @@ def test_ranges_that_are_refused_are_remembered(
     monkeypatch: pytest.MonkeyPatch, is_taken: bool
 ) -> None:
     monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: NARROW)
-    found, lever = uneven_trials(), NarrowRanges()
-    for proposal in lever.proposals(found):
+    actual, lever = uneven_trials(), NarrowRanges()
+    for proposal in lever.proposals(actual):
         if is_taken:
-            found.best = proposal
-    assert lever.refused == (None if is_taken else (found.start, NARROW))
+            actual.best = proposal
+    assert lever.refused == (None if is_taken else (actual.start, NARROW))
 
 
 def test_the_noise_of_the_plain_graph_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: NARROW)
-    found, lever = uneven_trials(), NarrowRanges()
-    found.last = 3.0
-    for _ in lever.proposals(found):
-        found.last = 2.0
+    actual, lever = uneven_trials(), NarrowRanges()
+    actual.last = 3.0
+    for _ in lever.proposals(actual):
+        actual.last = 2.0
     assert lever.plain == 3.0
 
 
@@ -137,16 +137,16 @@ def test_ranges_are_chosen_for_equalized_graphs_that_are_better_with_min_max_ran
     monkeypatch: pytest.MonkeyPatch, noise: float, proposals: int
 ) -> None:
     monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: NARROW)
-    found = uneven_trials(equalization=("equalize-channels",))
-    made = []
-    for candidate in RescaleChannels(NarrowRanges(plain=2.0)).proposals(found):
-        made.append(candidate)
-        found.last = noise
-    assert len(made) == proposals
+    trials = uneven_trials(equalization=("equalize-channels",))
+    recorded = []
+    for candidate in RescaleChannels(NarrowRanges(plain=2.0)).proposals(trials):
+        recorded.append(candidate)
+        trials.last = noise
+    assert len(recorded) == proposals
 
 
 @pytest.mark.parametrize(
-    ("effort", "takes_mixture", "wanted"),
+    ("effort", "takes_mixture", "expected"),
     [
         ("default", True, ["factors", "mixture and ranges"]),
         ("default", False, ["factors", "mixture and ranges", "factors and ranges"]),
@@ -154,77 +154,77 @@ def test_ranges_are_chosen_for_equalized_graphs_that_are_better_with_min_max_ran
     ],
 )
 def test_ranges_are_chosen_once_for_factors_that_a_mixture_follows(
-    monkeypatch: pytest.MonkeyPatch, effort: str, takes_mixture: bool, wanted: list[str]
+    monkeypatch: pytest.MonkeyPatch, effort: str, takes_mixture: bool, expected: list[str]
 ) -> None:
     monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: NARROW)
     x = image(8, 6)
     middle = conv("middle", conv("first", x, 8, low=0.0), 6)
     graph = graph_of(conv("last", middle, 8), inputs=(x,))
-    found = trials_of(graph, samples_for(graph, 12), effort=effort)
-    made = []
-    for candidate in RescaleChannels(NarrowRanges(plain=2.0)).proposals(found):
+    trials = trials_of(graph, samples_for(graph, 12), effort=effort)
+    recorded = []
+    for candidate in RescaleChannels(NarrowRanges(plain=2.0)).proposals(trials):
         is_mixture = any(factor.ndim == 2 for factor in candidate.factors.values())
         name = "mixture" if is_mixture else "factors"
-        made.append(f"{name} and ranges" if candidate.ranges else name)
-        found.last = 1.0
-        if not made[1:] or (takes_mixture and is_mixture):
-            found.best = candidate
-    assert made == wanted
+        recorded.append(f"{name} and ranges" if candidate.ranges else name)
+        trials.last = 1.0
+        if not recorded[1:] or (takes_mixture and is_mixture):
+            trials.best = candidate
+    assert recorded == expected
 
 
 def test_rescaled_channels_keep_the_function_of_the_network() -> None:
-    found = uneven_trials()
-    proposal = next(RescaleChannels(NarrowRanges()).proposals(found))
-    one, other = (interpret(g, found.held[0])[0] for g in (found.start.graph, proposal.graph))
+    trials = uneven_trials()
+    proposal = next(RescaleChannels(NarrowRanges()).proposals(trials))
+    one, other = (interpret(g, trials.held[0])[0] for g in (trials.start.graph, proposal.graph))
     np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4)
 
 
 def test_channels_of_small_range_are_enlarged() -> None:
-    found = uneven_trials()
-    (factors,) = next(RescaleChannels(NarrowRanges()).proposals(found)).factors.values()
+    trials = uneven_trials()
+    (factors,) = next(RescaleChannels(NarrowRanges()).proposals(trials)).factors.values()
     assert factors[-1] > 5 * factors[0]
 
 
 def test_nothing_is_rescaled_after_the_deadline() -> None:
-    found = uneven_trials()
-    found.deadline = Deadline(time.monotonic() - 1)
-    assert list(RescaleChannels(NarrowRanges()).proposals(found)) == []
+    trials = uneven_trials()
+    trials.deadline = Deadline(time.monotonic() - 1)
+    assert list(RescaleChannels(NarrowRanges()).proposals(trials)) == []
 
 
 def test_each_stretch_is_tried_as_the_model_has_it() -> None:
-    found = uneven_trials()
-    found.best = replace(found.start, ranges=NARROW)
-    kept = [proposal.ranges.keys() for proposal in Stretches(NarrowRanges()).proposals(found)]
+    trials = uneven_trials()
+    trials.best = replace(trials.start, ranges=NARROW)
+    kept = [proposal.ranges.keys() for proposal in Stretches(NarrowRanges()).proposals(trials)]
     groups = 3  # the input, between the layers, the output
     assert len(kept) == math.ceil(groups / math.ceil(groups / STRETCHES))
     assert all(any(name not in ranges for ranges in kept) for name in NARROW)
 
 
 def test_ranges_refused_on_the_whole_are_tried_in_each_stretch() -> None:
-    found = uneven_trials()
-    ranges = NarrowRanges(refused=(found.start, NARROW))
-    tried = [proposal.ranges.keys() for proposal in Stretches(ranges).proposals(found)]
+    trials = uneven_trials()
+    ranges = NarrowRanges(refused=(trials.start, NARROW))
+    tried = [proposal.ranges.keys() for proposal in Stretches(ranges).proposals(trials)]
     assert {"first"} in tried
     assert {"last"} in tried
 
 
 def test_ranges_refused_for_another_candidate_are_forgotten() -> None:
-    found = uneven_trials()
-    ranges = NarrowRanges(refused=(replace(found.start, ranges=NARROW), NARROW))
-    assert all(not proposal.ranges for proposal in Stretches(ranges).proposals(found))
+    trials = uneven_trials()
+    ranges = NarrowRanges(refused=(replace(trials.start, ranges=NARROW), NARROW))
+    assert all(not proposal.ranges for proposal in Stretches(ranges).proposals(trials))
 
 
 def test_a_plain_stretch_has_neither_factors_nor_ranges() -> None:
-    found = uneven_trials()
-    found.best = next(RescaleChannels(NarrowRanges()).proposals(found))
-    found.best = replace(found.best, ranges=NARROW)
-    plain = plain_in({"first"}, found)
+    trials = uneven_trials()
+    trials.best = next(RescaleChannels(NarrowRanges()).proposals(trials))
+    trials.best = replace(trials.best, ranges=NARROW)
+    plain = plain_in({"first"}, trials)
     assert "first" not in plain.factors
     assert plain.ranges.keys() == {"last"}
 
 
 def test_a_plain_stretch_has_the_weights_of_the_model() -> None:
-    found = uneven_trials()
-    found.best = next(RescaleChannels(NarrowRanges()).proposals(found))
-    plain = plain_in({"first"}, found)
-    assert plain.graph.by_name("first").w.value is found.start.graph.by_name("first").w.value
+    trials = uneven_trials()
+    trials.best = next(RescaleChannels(NarrowRanges()).proposals(trials))
+    plain = plain_in({"first"}, trials)
+    assert plain.graph.by_name("first").w.value is trials.start.graph.by_name("first").w.value

@@ -83,16 +83,18 @@ def prepared_of(graph: Graph, config: QuantizationConfig = AUTO, **options: obje
     return prepare(graph, profile(graph, data, progress=False), config, data, **options)
 
 
-def noise(found: Candidate, config: QuantizationConfig, data: list[dict[str, Array]]) -> float:
-    plan = make_plan(found.graph, found.profile, config, found.ranges)
-    return relative_noise(plan, data, [compared_values(found.graph, feeds) for feeds in data], True)
+def noise(actual: Candidate, config: QuantizationConfig, data: list[dict[str, Array]]) -> float:
+    plan = make_plan(actual.graph, actual.profile, config, actual.ranges)
+    return relative_noise(
+        plan, data, [compared_values(actual.graph, feeds) for feeds in data], True
+    )
 
 
 def test_uneven_channels_are_equalized() -> None:
     graph, data = uneven(), samples_for(uneven(), 12, seed=4)
-    seen = profile(graph, data, progress=False)
+    profiled = profile(graph, data, progress=False)
     plain, auto = (
-        quantize(graph, seen, QuantizationConfig(recovery=(), equalization=e), data=data)
+        quantize(graph, profiled, QuantizationConfig(recovery=(), equalization=e), data=data)
         for e in ((), "auto")
     )
     assert sqnr(graph, auto) > sqnr(graph, plain) + 6
@@ -107,16 +109,16 @@ def test_techniques_are_chosen_by_name() -> None:
 
 def test_the_result_is_never_worse_than_min_max_on_held_back_samples() -> None:
     graph, data = small_cnn(), samples_for(small_cnn(), 12)
-    seen = profile(graph, data, progress=False)
-    found = prepare(graph, seen, AUTO, data)
+    profiled = profile(graph, data, progress=False)
+    actual = prepare(graph, profiled, AUTO, data)
     held = split(data, AUTO.seed)[1]
-    assert noise(found, AUTO, held) <= noise(Candidate(graph, seen), AUTO, held)
+    assert noise(actual, AUTO, held) <= noise(Candidate(graph, profiled), AUTO, held)
 
 
 def test_ranges_that_are_asked_for_by_name_stay() -> None:
-    found = prepared_of(small_cnn(), QuantizationConfig(calibrate_method="mse", equalization=()))
-    assert not found.ranges
-    assert not found.factors
+    actual = prepared_of(small_cnn(), QuantizationConfig(calibrate_method="mse", equalization=()))
+    assert not actual.ranges
+    assert not actual.factors
 
 
 @pytest.mark.parametrize(("few", "is_chosen"), [(tensor_ranges.FEW, False), (0, True)])
@@ -188,22 +190,22 @@ def test_a_result_that_is_known_does_not_disturb() -> None:
 def test_channels_that_were_seen_too_rarely_are_not_equalized() -> None:
     names = [group[0].name for group in channel_groups(uneven())]
     reach = reach_of(uneven(), samples_for(uneven()))
-    found = equalization_factors(uneven(), reach, AUTO.equalization, frozenset(names[:1]))
-    assert names[0] not in found
-    assert set(names[1:]) <= found.keys()
+    actual = equalization_factors(uneven(), reach, AUTO.equalization, frozenset(names[:1]))
+    assert names[0] not in actual
+    assert set(names[1:]) <= actual.keys()
 
 
 def test_ranges_refused_on_the_whole_are_kept_in_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = {"first": Range(0.0, 1e-3), "middle": Range(0.0, 1e-3)}
 
     def noise_of(plan: Plan, *arguments: object) -> float:
-        found = {n.name for n, e in plan.elements.items() if quantization(e).scale < 1e-5}
-        return 10.0 if "first" in found else 0.5 if "middle" in found else 1.0
+        actual = {n.name for n, e in plan.elements.items() if quantization(e).scale < 1e-5}
+        return 10.0 if "first" in actual else 0.5 if "middle" in actual else 1.0
 
     monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: narrow)
     monkeypatch.setattr(trials, "relative_noise", noise_of)
-    found = prepared_of(uneven(), QuantizationConfig(equalization=()))
-    assert found.ranges == {"middle": narrow["middle"]}
+    actual = prepared_of(uneven(), QuantizationConfig(equalization=()))
+    assert actual.ranges == {"middle": narrow["middle"]}
 
 
 def test_clipping_counts_more_than_rounding() -> None:
@@ -226,9 +228,9 @@ def test_the_same_seed_decides_the_same() -> None:
 
 
 def test_a_deadline_ends_the_search_with_the_best_so_far() -> None:
-    found = prepared_of(uneven(), deadline=Deadline(time.monotonic()))
-    assert not found.factors
-    assert not found.ranges
+    actual = prepared_of(uneven(), deadline=Deadline(time.monotonic()))
+    assert not actual.factors
+    assert not actual.ranges
 
 
 def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,26 +261,26 @@ def test_a_probability_behind_a_view_is_judged_by_its_logits() -> None:
 def test_a_shift_that_a_softmax_ignores_is_no_noise() -> None:
     graph, data = classifier(5), samples_for(classifier(5), 2)
     plan = make_plan(graph, profile(graph, data, progress=False), AUTO)
-    wanted = [compared_values(graph, feeds) for feeds in data]
-    moved = [[logits + np.float32(100)] for (logits,) in wanted]
+    expected = [compared_values(graph, feeds) for feeds in data]
+    moved = [[logits + np.float32(100)] for (logits,) in expected]
     assert relative_noise(plan, data, moved, True) == pytest.approx(
-        relative_noise(plan, data, wanted, True), rel=1e-3
+        relative_noise(plan, data, expected, True), rel=1e-3
     )
 
 
 def test_decisions_hold_for_the_graph_made_again() -> None:
     graph, data = uneven(), samples_for(uneven(), 8)
-    seen = profile(graph, data, progress=False)
-    found = quantize_for_all_shapes(graph, seen, AUTO, data)
-    assert found.decisions.factors
-    again = found.decisions.apply(uneven())
-    assert sqnr(found.graph, again) > 200
+    profiled = profile(graph, data, progress=False)
+    quantized = quantize_for_all_shapes(graph, profiled, AUTO, data)
+    assert quantized.decisions.factors
+    again = quantized.decisions.apply(uneven())
+    assert sqnr(quantized.graph, again) > 200
 
 
 def test_the_compiled_program_gives_the_integers_of_the_graph() -> None:
     graph, data = uneven(), samples_for(uneven(), 8)
-    seen = profile(graph, data, progress=False)
-    int8 = quantize(graph, seen, QuantizationConfig(quantize_output=True), data=data)
+    profiled = profile(graph, data, progress=False)
+    int8 = quantize(graph, profiled, QuantizationConfig(quantize_output=True), data=data)
     compiled = qg.compile(int8, num_threads=1)
     for feeds in samples_for(graph, 3, seed=9):
         np.testing.assert_array_equal(compiled.run(None, feeds)[0], interpret(int8, feeds)[0])
@@ -295,22 +297,24 @@ def test_some_lines_of_a_function_represent_all(monkeypatch: pytest.MonkeyPatch)
     joined = Concat(name="joined", parts=(both, first), axis=3)
     graph = graph_of(conv("last", joined, 4, kernel=1), inputs=(x,))
     data = samples_for(graph, 8)
-    seen = profile(graph, data, progress=False)
-    plan = make_plan(graph, seen, AUTO)
-    candidates = range_choice.candidate_ranges(plan, seen, AUTO)
+    profiled = profile(graph, data, progress=False)
+    plan = make_plan(graph, profiled, AUTO)
+    candidates = range_choice.candidate_ranges(plan, profiled, AUTO)
     types = [range_choice.group_types(ranges, AUTO) for ranges in candidates]
 
     def errors() -> dict[str, Array]:
-        trial = RangeTrial(plan, types, ReaderErrors(SampleEvaluator(graph, data), seen.histograms))
+        trial = RangeTrial(
+            plan, types, ReaderErrors(SampleEvaluator(graph, data), profiled.histograms)
+        )
         Execution(graph, (), trial.values).run()
-        return {root.name: found for root, found in trial.errors.items()}
+        return {root.name: value for root, value in trial.errors.items()}
 
     whole = errors()
     monkeypatch.setattr(reader_errors, "LIGHT_WORK", 3 * 10**5)
     some = errors()
-    assert any((some[name] != found).any() for name, found in whole.items())
-    for name, found in whole.items():
-        np.testing.assert_allclose(some[name], found, rtol=0.3, err_msg=name)
+    assert any((some[name] != value).any() for name, value in whole.items())
+    for name, value in whole.items():
+        np.testing.assert_allclose(some[name], value, rtol=0.3, err_msg=name)
 
 
 def test_equal_values_and_readers_of_two_candidates_are_judged_once(
@@ -321,21 +325,21 @@ def test_equal_values_and_readers_of_two_candidates_are_judged_once(
     layers = [conv("first", x, 8), conv("second", x, 8)]
     graph = graph_of(Add(name="sum", x=layers[0], y=layers[1]), inputs=(x,))
     data = samples_for(graph, 8)
-    seen = profile(graph, data, progress=False)
+    profiled = profile(graph, data, progress=False)
     calls: list[Pair] = []
     usual = ReaderErrors.of
 
-    def noted(self: ReaderErrors, operand: Node, reader: Node, *rest: Any) -> Array:
+    def noted(self: ReaderErrors, operand: Node, reader: Node, *remaining: Any) -> Array:
         calls.append((operand.name, reader.name))
-        return usual(self, operand, reader, *rest)
+        return usual(self, operand, reader, *remaining)
 
     monkeypatch.setattr(ReaderErrors, "of", noted)
     judged: dict[Pair, RangeVerdict] = {}
-    chosen = choose_ranges(graph, seen, AUTO, data, judged)
+    chosen = choose_ranges(graph, profiled, AUTO, data, judged)
     pairs = {("x", "first"), ("x", "second"), ("first", "sum"), ("second", "sum")}
     assert set(calls) == pairs
     calls.clear()
-    assert choose_ranges(graph, seen, AUTO, data, judged) == chosen
+    assert choose_ranges(graph, profiled, AUTO, data, judged) == chosen
     assert calls == []
 
     def doubled(node: Node) -> Node:
@@ -344,12 +348,12 @@ def test_equal_values_and_readers_of_two_candidates_are_judged_once(
 
     other = graph.rebuild(doubled)
     changed = profile(other, data, progress=False).histograms
-    histograms = {**seen.histograms, **{name: changed[name] for name in ("second", "sum")}}
-    choose_ranges(other, replace(seen, histograms=histograms), AUTO, data, judged)
+    histograms = {**profiled.histograms, **{name: changed[name] for name in ("second", "sum")}}
+    choose_ranges(other, replace(profiled, histograms=histograms), AUTO, data, judged)
     assert set(calls) == pairs - {("x", "first")}
 
 
 def test_a_graph_of_constants_has_nothing_to_prepare() -> None:
     graph = Graph((), (("y", Constant(name="y", value=np.ones((2, 3), np.float32))),))
-    found = qg.quantize(graph, qg.profile(graph, [{}]), data=[{}] * 12)
-    assert found.outputs == graph.outputs
+    quantized = qg.quantize(graph, qg.profile(graph, [{}]), data=[{}] * 12)
+    assert quantized.outputs == graph.outputs

@@ -32,9 +32,9 @@ TYPES = [
 def test_the_errors_of_all_candidates_are_those_of_each_alone(numbers: list[float]) -> None:
     values = np.array(numbers, np.float32).reshape(-1, 1)
     with np.errstate(all="ignore"):
-        wanted = [round_reals(values, element) - values for element in TYPES]
-        found = Grids.of(TYPES).errors(values)
-    np.testing.assert_array_equal(found, wanted)
+        expected = [round_reals(values, element) - values for element in TYPES]
+        actual = Grids.of(TYPES).errors(values)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_no_number_becomes_the_lowest_integer() -> None:
@@ -52,8 +52,8 @@ def test_products_are_those_of_each_candidate_and_group(group: int, outputs: int
 
 def test_energies_of_a_sample_leave_out_the_means_of_its_channels() -> None:
     signal = np.array([[[[1.0, 5.0], [3.0, 5.0]]]], np.float32)
-    found = Energies.of(signal, np.stack([signal, 2 * signal]))
-    assert (found.signal, found.errors.tolist()) == (2.0, [2.0, 8.0])
+    actual = Energies.of(signal, np.stack([signal, 2 * signal]))
+    assert (actual.signal, actual.errors.tolist()) == (2.0, [2.0, 8.0])
 
 
 def test_energies_of_several_samples_are_those_of_each() -> None:
@@ -82,8 +82,8 @@ def test_halves_have_every_other_sample(together: int) -> None:
     parts = in_halves(9, together)
     assert max(map(len, parts)) == together
     for half in (0, 1):
-        own = [sample for part in parts if part.start % 2 == half for sample in part]
-        assert own == list(range(half, 9, 2))
+        ours = [sample for part in parts if part.start % 2 == half for sample in part]
+        assert ours == list(range(half, 9, 2))
 
 
 @pytest.mark.parametrize(("share", "groups"), [(1, 1), (2.5, 3), (100, 8)])

@@ -42,7 +42,7 @@ def test_a_sensitivity_is_the_error_of_the_outputs_by_one_value() -> None:
     graph = network()
     plan = plan_of(graph)
     (root,) = {plan.groups[n] for n in graph.nodes if n.name == "thin"}
-    found = rounding_sensitivities(plan, [root], samples_for(graph, 2))[root]
+    actual = rounding_sensitivities(plan, [root], samples_for(graph, 2))[root]
     assert [n.name for n in stored_members(plan, root)] == ["thin"]
     noise = signal = 0.0
     for feeds in samples_for(graph, 2):
@@ -53,19 +53,19 @@ def test_a_sensitivity_is_the_error_of_the_outputs_by_one_value() -> None:
         (behind,) = interpret(rest_of(graph), {"thin": rounded})
         noise += np.square(behind - values["last"], dtype=np.float64).sum()
         signal += np.square(values["last"], dtype=np.float64).sum()
-    np.testing.assert_allclose(found, noise / signal, rtol=1e-6)
+    np.testing.assert_allclose(actual, noise / signal, rtol=1e-6)
 
 
 def test_the_number_of_threads_changes_no_sensitivity() -> None:
     graph = small_cnn()
     plan, samples = plan_of(graph), samples_for(graph, 3)
-    found = []
+    collected = []
     for threads in (1, 2, 3):
         with threadpool_limits(threads, user_api="blas"):
-            found.append(
+            collected.append(
                 rounding_sensitivities(plan, int16_candidates(plan), samples, corrected=True)
             )
-    assert found[0] == found[1] == found[2]
+    assert collected[0] == collected[1] == collected[2]
 
 
 def rest_of(graph: Graph) -> Graph:
@@ -80,13 +80,13 @@ def rest_of(graph: Graph) -> Graph:
 def test_sensitivities_are_those_of_whole_runs(make: Any) -> None:
     graph = make()
     plan, samples = plan_of(graph), samples_for(graph, 2)
-    wanted = [compared_values(graph, feeds) for feeds in samples]
-    found = rounding_sensitivities(plan, int16_candidates(plan), samples)
-    assert len(found) > 1
-    for root, error in found.items():
+    expected = [compared_values(graph, feeds) for feeds in samples]
+    actual = rounding_sensitivities(plan, int16_candidates(plan), samples)
+    assert len(actual) > 1
+    for root, error in actual.items():
         alone = replace(plan, elements={n: plan.elements[n] for n in stored_members(plan, root)})
         np.testing.assert_allclose(
-            error, relative_noise(alone, samples, wanted, exact_weights=True), rtol=1e-4
+            error, relative_noise(alone, samples, expected, exact_weights=True), rtol=1e-4
         )
 
 
@@ -132,8 +132,8 @@ def test_no_other_values_within_the_budget_have_a_larger_sum(
     nodes = [image() for _ in drawn]
     costs = {node: cost for node, (cost, _) in zip(nodes, drawn, strict=True) if cost <= 1}
     errors = {node: error for node, (_, error) in zip(nodes, drawn, strict=True)}
-    found = knapsack(costs, errors, 1.0)
-    assert sum(costs[node] for node in found) <= 1 + 1e-9
+    actual = knapsack(costs, errors, 1.0)
+    assert sum(costs[node] for node in actual) <= 1 + 1e-9
     # Costs are rounded up, so the best may need a little more room.
     best = max(
         sum(errors[n] for n in some)
@@ -141,7 +141,7 @@ def test_no_other_values_within_the_budget_have_a_larger_sum(
         for some in combinations(costs, size)
         if sum(costs[n] + 1 / BUDGET_PARTS for n in some) <= 1
     )
-    assert sum(errors[node] for node in found) >= best - 1e-9
+    assert sum(errors[node] for node in actual) >= best - 1e-9
 
 
 def test_sensitivities_ignore_shifts_before_a_softmax() -> None:

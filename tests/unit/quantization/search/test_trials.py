@@ -42,16 +42,16 @@ def trials_of(count: int = 12, **options: Any) -> Trials:
     return Trials(start, QuantizationConfig(**options), *split(data, 0), FloatRuns(graph))
 
 
-def judged(found: Trials, noises: Iterable[float], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def judged(actual: Trials, noises: Iterable[float], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each of several candidates of these noises is taken."""
-    given = iter(noises)
-    monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(given))
-    taken = []
+    inputs = iter(noises)
+    monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(inputs))
+    collected = []
     for number, _ in enumerate(noises):
-        candidate = replace(found.start, ranges={"y": Range(-1.0, 1.0 + number)})
-        found.judge(candidate)
-        taken.append(found.best is candidate)
-    return taken
+        candidate = replace(actual.start, ranges={"y": Range(-1.0, 1.0 + number)})
+        actual.judge(candidate)
+        collected.append(actual.best is candidate)
+    return collected
 
 
 @pytest.mark.parametrize(("count", "held"), [(2, 1), (3, 1), (12, 4), (24, HELD_BACK), (90, 8)])
@@ -81,8 +81,8 @@ def test_the_first_candidate_is_taken_and_later_ones_if_they_are_clearly_better(
 ) -> None:
     little = 1 - (1 - WORTH) / 2
     noises = (1.0, little, 0.9, 0.9 * little, 0.5, 2.0)
-    taken = judged(trials_of(), noises, monkeypatch)
-    assert taken == [True, False, True, False, True, False]
+    selected = judged(trials_of(), noises, monkeypatch)
+    assert selected == [True, False, True, False, True, False]
 
 
 def test_a_candidate_of_infinite_noise_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,32 +90,32 @@ def test_a_candidate_of_infinite_noise_is_never_taken(monkeypatch: pytest.Monkey
 
 
 def test_a_candidate_like_the_best_is_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, given = trials_of(), iter([2.0, 1.0])
-    monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(given))
+    actual, inputs = trials_of(), iter([2.0, 1.0])
+    monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(inputs))
     first, again, other = (
-        replace(found.start, ranges=dict(ranges)) for ranges in (NARROW, NARROW, {})
+        replace(actual.start, ranges=dict(ranges)) for ranges in (NARROW, NARROW, {})
     )
     for candidate in (first, again):
-        found.judge(candidate)
-        assert (found.best, found.last) == (first, 2.0)
-    found.judge(other)
-    assert (found.best, found.last) == (other, 1.0)
+        actual.judge(candidate)
+        assert (actual.best, actual.last) == (first, 2.0)
+    actual.judge(other)
+    assert (actual.best, actual.last) == (other, 1.0)
 
 
 def test_a_candidate_with_other_factors_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, given = trials_of(), iter([2.0, 3.0, 4.0])
-    monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(given))
+    actual, inputs = trials_of(), iter([2.0, 3.0, 4.0])
+    monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(inputs))
     ones = np.ones(4, np.float32)
     for noise, factors in ((2.0, {"y": ones}), (3.0, {"y": ones.copy()}), (4.0, {})):
-        found.judge(replace(found.start, factors=factors))
-        assert found.last == noise
+        actual.judge(replace(actual.start, factors=factors))
+        assert actual.last == noise
 
 
 def test_a_candidate_that_begins_is_the_best_without_a_trial() -> None:
-    found = trials_of()
-    candidate = replace(found.start, ranges=NARROW)
-    found.begin(candidate)
-    assert found.start is found.best is candidate
+    trials = trials_of()
+    candidate = replace(trials.start, ranges=NARROW)
+    trials.begin(candidate)
+    assert trials.start is trials.best is candidate
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_ranges_are_tried_on_enough_samples(count: int, method: str, tried: bool
 
 
 def test_samples_of_the_same_shape_are_all_alike() -> None:
-    found = trials_of()
-    before = len(found.samples)
-    found.leave_out_unlike()
-    assert len(found.samples) == before
+    trials = trials_of()
+    before = len(trials.samples)
+    trials.leave_out_unlike()
+    assert len(trials.samples) == before
 
 
 def test_outputs_are_compared_with_those_of_the_float_graph() -> None:
-    found = trials_of()
-    found.run_float()
-    expected = [interpret(found.start.graph, feeds)[0] for feeds in found.held]
-    np.testing.assert_array_equal([wanted for (wanted,) in found.exact_ends], expected)
+    trials = trials_of()
+    trials.run_float()
+    expected = [interpret(trials.start.graph, feeds)[0] for feeds in trials.held]
+    np.testing.assert_array_equal([expected for (expected,) in trials.exact_ends], expected)

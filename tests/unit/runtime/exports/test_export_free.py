@@ -28,8 +28,8 @@ def session_of(path: Path) -> onnxruntime.InferenceSession:
 
 
 def assert_equal_runs(compiled: Any, path: Path, feeds: dict[str, np.ndarray]) -> None:
-    found = session_of(path).run(None, feeds)
-    for ours, theirs in zip(compiled.run(None, feeds), found, strict=True):
+    results = session_of(path).run(None, feeds)
+    for ours, theirs in zip(compiled.run(None, feeds), results, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
 
 
@@ -80,8 +80,8 @@ def test_the_exported_model_is_read_again_with_the_same_results(
 
 def test_given_input_shapes_are_fixed(compiled: Any, tmp_path: Path) -> None:
     compiled.export_onnx(tmp_path / "fixed.onnx", input_shapes={"x": (2, 3, 6, 10)})
-    (given,) = session_of(tmp_path / "fixed.onnx").get_inputs()
-    assert given.shape == [2, 3, 6, 10]
+    (inputs,) = session_of(tmp_path / "fixed.onnx").get_inputs()
+    assert inputs.shape == [2, 3, 6, 10]
     assert_equal_runs(compiled, tmp_path / "fixed.onnx", {"x": image((2, 3, 6, 10), 9)})
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.support.arrays import Array
+from tests.support.combinations import covering
 from tests.unit.runtime.exports.test_export_free import assert_equal_runs
 from tests.unit.runtime.exports.test_export_sizes import assert_near_runs
 
@@ -103,8 +104,7 @@ def feeds_of(name: str, sizes: tuple[int, int, int], seed: int) -> dict[str, Arr
     return feeds
 
 
-@pytest.mark.parametrize("precision", ["float", "int8"])
-@pytest.mark.parametrize("name", [*MASKS, *ATTENDED])
+@pytest.mark.parametrize(("name", "precision"), covering([*MASKS, *ATTENDED], ["int8", "float"]))
 def test_masks_of_a_cache_are_free(name: str, precision: str, tmp_path: Path) -> None:
     model = model_of(name)
     if precision == "float":

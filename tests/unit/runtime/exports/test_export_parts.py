@@ -16,6 +16,7 @@ from quantglow.runtime.hybrid.fallback_model import PartlyCompiledModel
 from quantglow.support.arrays import Array
 from tests.support.attending_loop import attending_loop, feeds_of
 from tests.support.cascade import cascade, picture
+from tests.support.combinations import mark_slow
 from tests.unit.importer.onnx.onnx_models import floats, model_of
 from tests.unit.runtime.test_partly_compiled import SHAPE, detector
 
@@ -46,9 +47,9 @@ def rounded(path: Path) -> int:
     return sum(node.op_type == "QuantizeLinear" for node in (*nodes, *inner))
 
 
-def assert_near(found: list[Array], wanted: list[Array], tolerance: float = 0.02) -> None:
+def assert_near(actual: list[Array], expected: list[Array], tolerance: float = 0.02) -> None:
     """Integers are equal; floats are a step apart at most, which is a share of their range."""
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         near = tolerance * float(np.abs(other).max(initial=0)) if other.dtype.kind == "f" else 0
         np.testing.assert_allclose(one, other, rtol=0, atol=near)
@@ -86,7 +87,9 @@ def test_a_part_behind_the_cut_is_int8_too(tmp_path: Path) -> None:
         assert_near(session.run(None, {"x": x}), compiled.run(None, {"x": x}))
 
 
-@pytest.mark.parametrize("options", [{}, {"stops": True}, {"numbered": True, "behind": True}])
+@pytest.mark.parametrize(
+    "options", mark_slow([{}, {"stops": True}, {"numbered": True, "behind": True}], [{}])
+)
 def test_the_body_of_a_loop_is_int8_too(options: dict[str, bool], tmp_path: Path) -> None:
     model = attending_loop(70, **options)
     sizes = {"stop": 40} if "stops" in options else {}

@@ -33,14 +33,14 @@ def scalar_loop(kind: str, dims: str) -> ModelProto:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dims", RANKS)
 def test_carried_values_keep_their_ranks(kind: str, dims: str) -> None:
-    made, shape = scalar_loop(kind, dims), RANKS[dims]
+    built, shape = scalar_loop(kind, dims), RANKS[dims]
     x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
     values = {"k0": np.full(shape, 3, KINDS[kind]), "d": np.full(shape, 2, KINDS[kind])}
-    compiled = qg.compile(made, num_threads=1)
+    compiled = qg.compile(built, num_threads=1)
     assert isinstance(compiled, PartlyCompiledModel)
     for trips in (1, 4, 9):
         feeds = {"x": x, **values, "n": np.array(trips)}
-        assert_close(compiled.run(None, feeds), by_onnxruntime(made, feeds), 1e-5)
+        assert_close(compiled.run(None, feeds), by_onnxruntime(built, feeds), 1e-5)
 
 
 BODIES = {
@@ -55,7 +55,7 @@ BODIES = {
 
 @pytest.mark.parametrize("body", BODIES)
 def test_a_body_in_two_parts_runs_in_float(body: str) -> None:
-    made = parser.parse_model(f"""{HEAD}
+    built = parser.parse_model(f"""{HEAD}
     (float[2,2] x, int64 n) => (float[2,2] y, float[A,2,2] s) <bool t={{1}}> {{
      y, s = Loop(n, t, x) <body = b (int64 i, bool c, float[2,2] v) =>
      (bool co, float[2,2] vo, float[2,2] q)
@@ -63,12 +63,12 @@ def test_a_body_in_two_parts_runs_in_float(body: str) -> None:
     }}""")
     feeds = {"x": np.float32([[0.5, -1], [2, 0.25]]), "n": np.array(5)}
     for compiled in (
-        qg.compile(made, num_threads=1),
-        qg.quantize_and_compile(made, [feeds], num_threads=1, verify=False, progress=False),
+        qg.compile(built, num_threads=1),
+        qg.quantize_and_compile(built, [feeds], num_threads=1, verify=False, progress=False),
     ):
-        assert_close(compiled.run(None, feeds), by_onnxruntime(made, feeds), 0.1)
+        assert_close(compiled.run(None, feeds), by_onnxruntime(built, feeds), 0.1)
 
 
-def assert_close(found: Any, wanted: Any, tolerance: float) -> None:
-    for one, other in zip(found, wanted, strict=True):
+def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
+    for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance, strict=True)

@@ -33,8 +33,8 @@ def loop_of(compiled: Any) -> CompiledLoop:
     return compiled.session.loop
 
 
-def assert_close(found: Sequence[Array], wanted: Sequence[Array]) -> None:
-    for one, other in zip(found, wanted, strict=True):
+def assert_close(actual: Sequence[Array], expected: Sequence[Array]) -> None:
+    for one, other in zip(actual, expected, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
@@ -93,8 +93,8 @@ def test_names_in_other_loops_may_be_the_same() -> None:
     body = next(a.g for a in model.graph.node[0].attribute if a.name == "body")
     next(n for n in body.node if n.output[0] == "both").input[0] = "known"
     model.graph.node.insert(0, first)
-    given = {"few": np.array(2), "s0": np.ones((1, 1, 16)), "r0": np.ones((1, 1, 16))}
-    for name, array in given.items():
+    inputs = {"few": np.array(2), "s0": np.ones((1, 1, 16)), "r0": np.ones((1, 1, 16))}
+    for name, array in inputs.items():
         kind = array if name == "few" else array.astype(np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(kind, name))
     compiled = qg.compile(model, num_threads=1)
@@ -135,19 +135,19 @@ def test_threads_may_share_a_loop() -> None:
     model = attending_loop(None)
     compiled = qg.compile(model, num_threads=1)
     cases = [feeds_of(model, n, trips=70 + n % 3) for n in range(12)]
-    wanted = [compiled.run(None, feeds) for feeds in cases]
-    found: dict[int, Any] = {}
+    results = [compiled.run(None, feeds) for feeds in cases]
+    actual: dict[int, Any] = {}
 
     def run(number: int) -> None:
-        found[number] = compiled.run(None, cases[number])
+        actual[number] = compiled.run(None, cases[number])
 
     workers = [threading.Thread(target=run, args=(n,)) for n in range(len(cases))]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    for number, outputs in enumerate(wanted):
-        for one, other in zip(found[number], outputs, strict=True):
+    for number, outputs in enumerate(results):
+        for one, other in zip(actual[number], outputs, strict=True):
             np.testing.assert_array_equal(one, other)
 
 
@@ -163,10 +163,10 @@ def test_no_trip_leaves_its_buffers(at_end: bool, monkeypatch: pytest.MonkeyPatc
     plain = qg.compile(model, num_threads=1)
     compiled = qg.compile(model, num_threads=1)
     cases = [feeds_of(model, P=p, trips=n, stop=300) for p, n in ((1, 70), (3, 130), (15, 20))]
-    wanted = [plain.run(None, feeds) for feeds in cases]
+    results = [plain.run(None, feeds) for feeds in cases]
     monkeypatch.setattr(trip_blocks, "aligned_bytes", between_pages)
     monkeypatch.setattr(trip_blocks, "uninitialised", of_shape)
-    for feeds, outputs in zip(cases, wanted, strict=True):
+    for feeds, outputs in zip(cases, results, strict=True):
         for one, other in zip(compiled.run(None, feeds), outputs, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -253,10 +253,10 @@ def test_int8_trips_are_those_of_the_interpreter(trips: int) -> None:
     progress, body = begun(compiled, feeds), loop_of(compiled).int8
     assert body is not None
     while progress.goes_on:
-        given = progress.feeds
-        graph = body.specialisations.graph_for({n: a.shape for n, a in given.items()})
+        inputs = progress.feeds
+        graph = body.specialisations.graph_for({n: a.shape for n, a in inputs.items()})
         names = [name for name, _ in graph.outputs]
-        progress.proceed(dict(zip(names, qg.interpret(graph, given), strict=True)))
+        progress.proceed(dict(zip(names, qg.interpret(graph, inputs), strict=True)))
     np.testing.assert_array_equal(final, progress.carried[0])
     np.testing.assert_array_equal(keys, progress.carried[1])
 
@@ -270,17 +270,17 @@ def test_a_saved_model_gives_the_same_integers(tmp_path: Path) -> None:
     assert loop_of(again).is_int8
     for trips, start in ((70, 3), (130, 1), (5, 8)):
         feeds = feeds_of(attending_loop(None, start="P"), 3, P=start, trips=trips)
-        wanted = compiled.run(None, feeds)
+        results = compiled.run(None, feeds)
         for model in (loaded, again):
-            for one, other in zip(model.run(None, feeds), wanted, strict=True):
+            for one, other in zip(model.run(None, feeds), results, strict=True):
                 np.testing.assert_array_equal(one, other)
 
 
 def test_int8_is_near_float() -> None:
     model = attending_loop(None, start="P", behind=True)
     feeds = feeds_of(model, 9, P=2, trips=100)
-    (*_, found), (*_, wanted) = quantized(1).run(None, feeds), by_onnxruntime(model, feeds)
-    assert np.linalg.norm(found - wanted) < 0.3 * np.linalg.norm(wanted)
+    (*_, actual), (*_, expected) = quantized(1).run(None, feeds), by_onnxruntime(model, feeds)
+    assert np.linalg.norm(actual - expected) < 0.3 * np.linalg.norm(expected)
     assert any("in int8, calibrated" in n and "loop" in n for n in quantized(1).report.notes)
 
 
@@ -289,7 +289,7 @@ def test_int8_is_near_float() -> None:
     [
         (None, "without validation_fn accuracy control measures the part before it"),
         (lambda model: float(not loop_of(model).is_int8), "in int8 the drop would be 1"),
-        (lambda model: 1.0, ""),
+        pytest.param(lambda model: 1.0, "", marks=pytest.mark.slow),
     ],
 )
 def test_a_contract_decides_on_the_body(

@@ -21,15 +21,15 @@ ABSENT = {"graph", "build"}
 
 
 def public(kind: type[Any]) -> set[str]:
-    found = {*dir(kind), *(field.name for field in fields(kind))}
-    return {name for name in found if not name.startswith("_")}
+    actual = {*dir(kind), *(field.name for field in fields(kind))}
+    return {name for name in actual if not name.startswith("_")}
 
 
 @pytest.fixture(scope="module", params=[positions()[0], detector()], ids=["whole", "in part"])
 def model(request: pytest.FixtureRequest) -> qg.FallbackModel:
-    found = qg.compile(request.param, num_threads=1)
-    assert isinstance(found, qg.FallbackModel)
-    return found
+    compiled = qg.compile(request.param, num_threads=1)
+    assert isinstance(compiled, qg.FallbackModel)
+    return compiled
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_all_public_names_are_there_or_explained(kind: type[Any], absent: set[st
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_signatures_are_equal(kind: type[Any]) -> None:
     def signatures(owner: type[Any]) -> dict[str, Any]:
-        found = {name: getattr(owner, name, None) for name in public(qg.CompiledModel)}
-        return {n: inspect.signature(f).parameters for n, f in found.items() if callable(f)}
+        actual = {name: getattr(owner, name, None) for name in public(qg.CompiledModel)}
+        return {n: inspect.signature(f).parameters for n, f in actual.items() if callable(f)}
 
     assert signatures(kind) == signatures(qg.CompiledModel)
 
@@ -81,8 +81,8 @@ def test_a_float_model_has_no_profile(model: Any) -> None:
 
 def test_the_profile_is_that_of_the_quantized_part() -> None:
     samples = [np.random.default_rng(seed).normal(size=(1, 3, 8, 8)) for seed in range(3)]
-    found = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         detector(), [s.astype(np.float32) for s in samples], verify=False, progress=False
     )
-    assert isinstance(found, qg.PartlyCompiledModel)
-    assert found.profile is found.head.profile is not None
+    assert isinstance(compiled, qg.PartlyCompiledModel)
+    assert compiled.profile is compiled.head.profile is not None

@@ -180,5 +180,5 @@ def test_values_that_decide_sizes_make_no_programs_of_their_own() -> None:
     compiled: Any = qg.compile(model, num_threads=1)
     for seed in range(12):
         agrees(compiled, model, rows_of(10, seed))
-    rest = compiled.session.suffix.specialisations
-    assert all(case.values in ((), None) for case in rest.cases)
+    remaining = compiled.session.suffix.specialisations
+    assert all(case.values in ((), None) for case in remaining.cases)

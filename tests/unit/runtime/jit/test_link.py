@@ -72,9 +72,9 @@ def test_code_reaches_its_constants_and_its_functions() -> None:
 
 def test_objects_of_one_image_keep_their_own_constants() -> None:
     other = CONSTANTS.replace("i64 2", "i64 11").replace("@f", "@f2")
-    found = linked({"f": object_of(CONSTANTS), "f2": object_of(other)})
+    actual = linked({"f": object_of(CONSTANTS), "f2": object_of(other)})
     kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-    assert [kind(found[name])(0) for name in ("f", "f2")] == [200, 1100]
+    assert [kind(actual[name])(0) for name in ("f", "f2")] == [200, 1100]
 
 
 def test_code_calls_c_functions() -> None:

@@ -60,9 +60,9 @@ def test_pieces_can_be_written() -> None:
 def test_small_programs_take_small_pages() -> None:
     allocate = LargePages()
     allocate(FIRST_NBYTES)
-    assert allocate.rest.size == 0
+    assert allocate.unused.size == 0
     allocate(1)
-    assert 0 < CHUNK_NBYTES - allocate.rest.size <= ALIGNMENT
+    assert 0 < CHUNK_NBYTES - allocate.unused.size <= ALIGNMENT
 
 
 def test_mapped_memory_begins_with_a_page() -> None:
@@ -94,10 +94,10 @@ def test_memory_that_the_system_does_not_have_is_a_typed_error(
 
 def _owner(array: Array) -> Array:
     """The array that holds the mapping."""
-    found = array
-    while isinstance(found.base, np.ndarray):
-        found = found.base
-    return found
+    actual = array
+    while isinstance(actual.base, np.ndarray):
+        actual = actual.base
+    return actual
 
 
 @pytest.mark.parametrize(("core", "large"), [(Core(), False), (ICE_LAKE, True)])

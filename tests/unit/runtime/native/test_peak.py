@@ -53,6 +53,6 @@ def test_every_level_has_positive_limits(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(peak, "REPEATS", 1)
     monkeypatch.setattr(peak, "MEMORY_NBYTES", 2**20)
     for level in filter(runs_here, LEVELS):
-        found = peak.measure_peak(resolve(level), threads=2)
-        rates = (found.integer_macs, found.float_macs, found.cached_nbytes, found.memory_nbytes)
+        actual = peak.measure_peak(resolve(level), threads=2)
+        rates = (actual.integer_macs, actual.float_macs, actual.cached_nbytes, actual.memory_nbytes)
         assert min(rates) > 0

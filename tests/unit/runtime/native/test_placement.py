@@ -26,8 +26,8 @@ def worker() -> Iterator[int]:
     thread.join()
 
 
-def updated(worker: int, caller: int, seen: int, times: int, monkeypatch) -> WorkerPlacement:
-    placed = WorkerPlacement([worker], np.array([seen]))
+def updated(worker: int, caller: int, observed: int, times: int, monkeypatch) -> WorkerPlacement:
+    placed = WorkerPlacement([worker], np.array([observed]))
     monkeypatch.setattr(thread_affinity, "current_processor", lambda: caller)
     for _ in range(times):
         placed.update()
@@ -39,9 +39,11 @@ def test_a_worker_that_stays_with_its_caller_is_moved(worker: int, monkeypatch) 
     assert os.sched_getaffinity(worker) == set(ALLOWED[1:])
 
 
-@pytest.mark.parametrize(("seen", "times"), [(0, PATIENCE - 1), (1, 5 * PATIENCE)])
-def test_the_system_is_trusted_for_a_while(worker: int, seen: int, times: int, monkeypatch) -> None:
-    updated(worker, ALLOWED[0], ALLOWED[seen], times, monkeypatch)
+@pytest.mark.parametrize(("observed", "times"), [(0, PATIENCE - 1), (1, 5 * PATIENCE)])
+def test_the_system_is_trusted_for_a_while(
+    worker: int, observed: int, times: int, monkeypatch
+) -> None:
+    updated(worker, ALLOWED[0], ALLOWED[observed], times, monkeypatch)
     assert os.sched_getaffinity(worker) == set(ALLOWED)
 
 

@@ -53,7 +53,7 @@ def expected() -> bytes:
 def is_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
     """Whether the model runs by its stored program: nothing may be planned."""
 
-    def found() -> bool:
+    def actual() -> bool:
         planned: list[object] = []
         with monkeypatch.context() as patch:
             forget(patch)
@@ -64,7 +64,7 @@ def is_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
             run_small()
         return not planned
 
-    return found
+    return actual
 
 
 def half_written(folder: Path) -> list[str]:
@@ -88,8 +88,8 @@ class FullDisk:
         return file
 
     def stream(self, file: int, mode: str) -> IO[bytes]:
-        found = open(file, mode, buffering=0)  # noqa: SIM115 - the caller closes it
-        return Cut(found, self) if self.names[file].startswith(f".{self.prefix}") else found  # type: ignore[return-value]
+        actual = open(file, mode, buffering=0)  # noqa: SIM115 - the caller closes it
+        return Cut(actual, self) if self.names[file].startswith(f".{self.prefix}") else actual  # type: ignore[return-value]
 
 
 class Cut:
@@ -258,12 +258,13 @@ def test_threads_store_and_read_a_program_at_once(
         return [run_small() for _ in range(3)]
 
     with ThreadPoolExecutor(barrier.parties) as pool:
-        for found in pool.map(works, range(barrier.parties)):
-            assert found == [expected] * 3
+        for value in pool.map(works, range(barrier.parties)):
+            assert value == [expected] * 3
     assert half_written(folder) == []
     assert is_read()
 
 
+@pytest.mark.slow
 def test_processes_store_and_read_programs_at_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +284,6 @@ print([run_shapes(Path({str(tmp_path / "free.qgm")!r})) for _ in range(2)])
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     running = [subprocess.Popen(command, **pipes) for _ in range(PROCESSES)]  # type: ignore[call-overload]
     with ThreadPoolExecutor(PROCESSES) as pool:
-        found = list(pool.map(lambda c: c.communicate("\n", timeout=PATIENCE_SECONDS)[0], running))
-    assert found == [f"{[run_shapes(tmp_path / 'free.qgm')] * 2}\n"] * PROCESSES
+        actual = list(pool.map(lambda c: c.communicate("\n", timeout=PATIENCE_SECONDS)[0], running))
+    assert actual == [f"{[run_shapes(tmp_path / 'free.qgm')] * 2}\n"] * PROCESSES
     assert half_written(folder) == []

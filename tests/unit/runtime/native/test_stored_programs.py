@@ -37,16 +37,16 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The graphs that were planned."""
-    found: list[object] = []
+    collected: list[object] = []
     plan = planning.plan_program
 
     def recorded(graph: Any, *arguments: Any, **named: Any) -> Any:
-        found.append(graph)
+        collected.append(graph)
         return plan(graph, *arguments, **named)
 
     monkeypatch.setattr(planning, "plan_program", recorded)
     monkeypatch.setattr(general_planning, "plan_program", recorded)
-    return found
+    return collected
 
 
 @pytest.fixture
@@ -89,10 +89,10 @@ def test_a_shape_with_a_program_of_its_own_is_not_imported_again(
     forget(monkeypatch)
     monkeypatch.setattr("quantglow.api.models.families.Origin.graph_at", None)
     again = qg.load(saved, num_threads=1)
-    found = [again.run(None, {"x": image(shape)})[0].tobytes() for shape in shapes]
-    assert (found, planned) == (before, [])
-    own = [served.shapes for served in again.report.programs]  # type: ignore[attr-defined]
-    assert "x [1, 3, 1, 1]" in own
+    results = [again.run(None, {"x": image(shape)})[0].tobytes() for shape in shapes]
+    assert (results, planned) == (before, [])
+    ours = [served.shapes for served in again.report.programs]  # type: ignore[attr-defined]
+    assert "x [1, 3, 1, 1]" in ours
 
 
 def test_a_model_whose_first_program_was_read_is_as_one_whose_was_compiled(
@@ -106,8 +106,8 @@ def test_a_model_whose_first_program_was_read_is_as_one_whose_was_compiled(
         model.save(tmp_path / name)
         again: Any = qg.load(tmp_path / name, num_threads=1)
         assert again.graph.inputs[0].type.shape == SHAPES[0]
-        own = model.graph.inputs[0].type.shape, model.build.target
-        return *own, model.has_independent_samples(), results
+        ours = model.graph.inputs[0].type.shape, model.build.target
+        return *ours, model.has_independent_samples(), results
 
     before = used("compiled.qgm")
     planned.clear()

@@ -41,8 +41,8 @@ def network(seed: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
 
 
 def compiled(graph: Graph, threads: int) -> LlvmExecutable:
-    made = plan_program(graph, resolve("native"))
-    return compile_program(made.program, made.plan, resolve("native"), threads)
+    planned = plan_program(graph, resolve("native"))
+    return compile_program(planned.program, planned.plan, resolve("native"), threads)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
@@ -64,10 +64,10 @@ def test_rows_of_calls_on_one_thread_are_waited_for(
         executables, "split_chunks", lambda items, *_: rng.choice([0, 4], len(items))
     )
     graph, feeds = chain(30)
-    (wanted,) = interpret(graph, feeds)
+    (expected,) = interpret(graph, feeds)
     executable = compiled(graph, threads)
     for _ in range(100):
-        np.testing.assert_array_equal(executable.run(feeds)[0], wanted)
+        np.testing.assert_array_equal(executable.run(feeds)[0], expected)
 
 
 def chain(length: int) -> tuple[Graph, dict[str, np.ndarray]]:

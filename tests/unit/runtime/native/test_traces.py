@@ -68,9 +68,9 @@ def items_of(model: qg.CompiledModel) -> list[int]:
 @pytest.mark.parametrize("batch", [1, 16])
 def test_a_trace_has_every_kernel(batch: int, threads: int, tmp_path: Path) -> None:
     model, feeds = compiled(batch, threads)
-    wanted = model.run(None, feeds)
-    for found, array in zip(model.trace(feeds, tmp_path / "t"), wanted, strict=True):
-        np.testing.assert_array_equal(found, array)
+    results = model.run(None, feeds)
+    for value, array in zip(model.trace(feeds, tmp_path / "t"), results, strict=True):
+        np.testing.assert_array_equal(value, array)
     kernels = events_in(tmp_path / "t", KERNEL)
     pieces = getattr(model.build.executable, "pieces", 1)
     names = {call.name for call in table_of(model).calls}
@@ -100,14 +100,14 @@ def test_every_run_of_a_block_has_its_kernels(
     monkeypatch.setattr(call_trace, "LOG_EVENTS", room)
     monkeypatch.setattr(recorded_walk, "PAGE_WORDS", room)
     model, feeds = compiled(1, threads)
-    (wanted,) = model.run(None, feeds)
+    (expected,) = model.run(None, feeds)
     items = Counter[str]()
     for call, count in zip(table_of(model).calls, items_of(model), strict=True):
         items[call.name] += count
     for runs in (3, 1):
         with qg.tracing(tmp_path / "t"):
             for _ in range(runs):
-                np.testing.assert_array_equal(model.run(None, feeds)[0], wanted)
+                np.testing.assert_array_equal(model.run(None, feeds)[0], expected)
         counts = Counter[str]()
         for event in events_in(tmp_path / "t", KERNEL):
             counts[event["name"]] += event["args"]["items"]

@@ -62,12 +62,12 @@ choosing_graphs = elementwise_graphs(
 
 @given(choosing_graphs, st.tuples(st.booleans(), st.booleans()))
 def test_only_what_the_taken_branches_need_runs(graph: Graph, chosen: tuple[bool, bool]) -> None:
-    backend, found = Counting(), find_branches(graph)
-    parts = compile_segments(graph, partition(graph, (backend,), found), "native", 1)
+    backend, actual = Counting(), find_branches(graph)
+    parts = compile_segments(graph, partition(graph, (backend,), actual), "native", 1)
     feeds = feeds_of(graph) | {f"c{i}": np.array(value) for i, value in enumerate(chosen)}
     (result,) = SegmentedExecutable(graph, parts).run(feeds)
     np.testing.assert_array_equal(result, interpret(graph, feeds)[0])
-    vain = {n.name for b in found if bool(feeds[b.condition.name]) != b.outcome for n in b.nodes}
+    vain = {n.name for b in actual if bool(feeds[b.condition.name]) != b.outcome for n in b.nodes}
     expected = {node.name for node in graph.compute_nodes()} - vain
     assert sorted(backend.ran) == sorted(expected)
 

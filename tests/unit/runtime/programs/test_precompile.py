@@ -28,7 +28,7 @@ Threads = list[str]
 @pytest.fixture
 def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
     """The thread that asked for each kernel, in a library without kernels."""
-    found: Threads = []
+    collected: Threads = []
     asking = [""]
     libraries: dict[Any, KernelLibrary] = {}
     compiled, load_calls = KernelLibrary.compile, KernelLibrary.load_calls
@@ -41,22 +41,24 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
         return load_calls(self, *arguments)
 
     def recorded(self: KernelLibrary, text: str) -> bytes:
-        found.append(asking[0])
+        collected.append(asking[0])
         return compiled(self, text)
 
     monkeypatch.setattr("quantglow.runtime.native.compilation.library", library)
     monkeypatch.setattr(KernelLibrary, "compile", recorded)
     monkeypatch.setattr(KernelLibrary, "load_calls", loading)
     monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
-    return found
+    return collected
 
 
 def test_all_kernels_are_compiled_beside_the_rounding_of_weights(compiling: Threads) -> None:
     data = small_samples()
-    found = qg.quantize_and_compile(small_model(), data, verify=False)
+    compiled = qg.quantize_and_compile(small_model(), data, verify=False)
     assert compiling and all(name.startswith("quantglow-kernels") for name in compiling)
     feeds = {"x": data[0]}
-    np.testing.assert_allclose(found.run(None, feeds)[0], interpret(found.graph, feeds)[0], 1e-5)
+    np.testing.assert_allclose(
+        compiled.run(None, feeds)[0], interpret(compiled.graph, feeds)[0], 1e-5
+    )
 
 
 def test_with_one_core_nothing_runs_beside(

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 import quantglow as qg
 from quantglow.ir.ops import Conv
 from quantglow.support.errors import FileFormatError
+from tests.support.combinations import mark_slow
 from tests.support.forged_file import forged
 from tests.support.free_network import free_model, image
 from tests.unit.importer.onnx.onnx_models import floats
@@ -43,8 +44,8 @@ def assert_computes(path: Path, compiled: Any) -> None:
         loaded = qg.load(path, num_threads=threads)
         for shape in SHAPES:
             x = image(shape, 7)
-            for found, wanted in zip(loaded(x), compiled(x), strict=True):
-                np.testing.assert_array_equal(found, wanted)
+            for value, expected in zip(loaded(x), compiled(x), strict=True):
+                np.testing.assert_array_equal(value, expected)
 
 
 def test_new_shapes_need_no_importer(
@@ -94,7 +95,7 @@ def test_damaged_entries_are_refused(saved: Path, case: str) -> None:
         qg.load(repacked(saved, edit), num_threads=1)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", mark_slow([1, 2, 3], {2}))
 def test_a_condition_that_one_sample_divides_by_0_does_not_hold_for_it(
     compiled: Any, saved: Path, threads: int
 ) -> None:
@@ -111,8 +112,8 @@ def test_a_condition_that_one_sample_divides_by_0_does_not_hold_for_it(
     loaded: Any = qg.load(repacked(saved, edit), num_threads=threads)
     for shape in ((4, 3, 9, 20), (2, 3, 64, 64), (12, 3, 64, 64)):
         x = image(shape, 7)
-        for found, wanted in zip(loaded(x), compiled(x), strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        for value, expected in zip(loaded(x), compiled(x), strict=True):
+            np.testing.assert_array_equal(value, expected)
         loaded.has_independent_samples({"x": shape}, range(1, 5))
 
 
@@ -186,15 +187,15 @@ def test_damaged_texts_leave_the_source(compiled: Any, saved: Path, case: str) -
 def test_the_reference_backend_runs_the_graph_of_the_shape(compiled: Any, saved: Path) -> None:
     x = image(SHAPES[2], 7)
     loaded = qg.load(saved, backend="reference")
-    for found, wanted in zip(loaded(x), compiled(x), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for value, expected in zip(loaded(x), compiled(x), strict=True):
+        np.testing.assert_array_equal(value, expected)
 
 
 def test_a_users_code_generator_is_asked(compiled: Any, saved: Path) -> None:
-    x, taken = image(SHAPES[2], 7), Interpreted((Conv,))
-    loaded = qg.load(saved, num_threads=1, backends=[taken])
-    for found, wanted in zip(loaded(x), compiled(x), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    x, selected = image(SHAPES[2], 7), Interpreted((Conv,))
+    loaded = qg.load(saved, num_threads=1, backends=[selected])
+    for value, expected in zip(loaded(x), compiled(x), strict=True):
+        np.testing.assert_array_equal(value, expected)
     served = loaded.report.programs
     assert {(p.program, p.elsewhere) for p in served} == {
         ("for this shape", "2 Conv in interpreted")

@@ -74,9 +74,9 @@ def outputs(model: Any) -> list[bytes]:
 def test_included_code_runs_without_compiling(
     compiled: Any, saved: Path, target: str, forbid_compiling: Callable[[], None]
 ) -> None:
-    wanted = outputs(compiled)
+    results = outputs(compiled)
     forbid_compiling()
-    assert outputs(qg.load(saved, target, 1, code="require")) == wanted
+    assert outputs(qg.load(saved, target, 1, code="require")) == results
 
 
 def test_the_best_included_level_serves_a_processor_of_another_name(
@@ -95,12 +95,12 @@ def test_shapes_that_came_before_run_without_compiling(
     tmp_path: Path, forbid_compiling: Callable[[], None]
 ) -> None:
     first = qg.compile(free_model(), num_threads=1)
-    wanted = [first.run(None, {"x": image(shape)})[0].tobytes() for shape in SHAPES]
+    expected = [first.run(None, {"x": image(shape)})[0].tobytes() for shape in SHAPES]
     first.save(tmp_path / "free.qgm", include_code="native")
     forbid_compiling()
     loaded = qg.load(tmp_path / "free.qgm", num_threads=1, code="require")
-    found = [loaded.run(None, {"x": image(shape)})[0].tobytes() for shape in SHAPES]
-    assert found == wanted
+    results = [loaded.run(None, {"x": image(shape)})[0].tobytes() for shape in SHAPES]
+    assert results == expected
 
 
 def test_the_first_part_of_a_cut_model_brings_its_code(
@@ -108,11 +108,11 @@ def test_the_first_part_of_a_cut_model_brings_its_code(
 ) -> None:
     feeds = {"x": floats(*SHAPE)}
     first = qg.compile(detector(), num_threads=1)
-    wanted = [array.tobytes() for array in first.run(["f"], feeds)]
+    expected = [array.tobytes() for array in first.run(["f"], feeds)]
     first.save(tmp_path / "cut.qgm", include_code="native")
     forbid_compiling()
     loaded = qg.load(tmp_path / "cut.qgm", num_threads=1, code="require")
-    assert [array.tobytes() for array in loaded.run(["f"], feeds)] == wanted
+    assert [array.tobytes() for array in loaded.run(["f"], feeds)] == expected
 
 
 RUN = """
@@ -219,11 +219,11 @@ def test_code_for_one_thread_is_not_that_for_two(saved: Path) -> None:
 def test_code_for_several_threads_runs_without_compiling(
     compiled: Any, threads: int, tmp_path: Path, forbid_compiling: Callable[[], None]
 ) -> None:
-    wanted = outputs(compiled)
+    results = outputs(compiled)
     compiled.with_num_threads(threads).save(tmp_path / "model.qgm", include_code="native")
     forbid_compiling()
     loaded = qg.load(tmp_path / "model.qgm", num_threads=threads, code="require")
-    assert outputs(loaded) == wanted
+    assert outputs(loaded) == results
 
 
 def test_a_model_that_was_not_run_has_no_code_to_include(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import quantglow as qg
 from quantglow.runtime.saved.archives import BODY, REST, TAIL, TAIL_WEIGHTS
 from tests.support.attending_loop import LAYERS, attending_loop, feeds_of
+from tests.support.combinations import mark_slow
 
 TRIPS = 70
 
@@ -33,7 +34,10 @@ def model_with(behind: bool, as_nodes: bool) -> onnx.ModelProto:
     return model
 
 
-@pytest.fixture(scope="module", params=[(False, False), (True, False), (False, True)])
+@pytest.fixture(
+    scope="module",
+    params=mark_slow([(False, False), (True, False), (False, True)], [(False, True)]),
+)
 def saved(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[onnx.ModelProto, Any, Path]:

@@ -22,6 +22,7 @@ from quantglow.runtime.saved.saving import SavedTail
 from quantglow.runtime.saved.tail_weights import whole_tail
 from quantglow.support.pages import together
 from tests.support.cascade import picture
+from tests.support.combinations import mark_slow
 from tests.support.int8_tail import SIZE, int8_tail_model, staged_model
 from tests.support.rcnn import HEADS, rcnn
 from tests.unit.runtime.saved.test_saving import repacked, resigned
@@ -35,7 +36,7 @@ def quantized(model: onnx.ModelProto, samples: list[np.ndarray]) -> Any:
     return qg.quantize_and_compile(model, samples, progress=False, **options)
 
 
-@pytest.fixture(scope="module", params=ACCEPTED)
+@pytest.fixture(scope="module", params=mark_slow(ACCEPTED, {"some"}))
 def detector(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[onnx.ModelProto, Any, Path]:
@@ -96,13 +97,14 @@ def test_a_loaded_detector_gives_the_same_numbers(detector: Any, tmp_path: Path)
                 np.testing.assert_array_equal(one, other)
 
 
-def test_ten_files_inside_of_each_other_are_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", mark_slow([3, 10], {3}))
+def test_files_inside_of_each_other_are_loaded(count: int, tmp_path: Path) -> None:
     """A Mask R-CNN of four levels has nine."""
     rng = np.random.default_rng(1)
     samples = [rng.normal(size=(64, SIZE)).astype(np.float32) for _ in range(3)]
-    compiled = quantized(staged_model(10), samples)
+    compiled = quantized(staged_model(count), samples)
     compiled.save(tmp_path / "m.qgm")
-    assert len(list(tails_in(tmp_path / "m.qgm"))) == 10
+    assert len(list(tails_in(tmp_path / "m.qgm"))) == count
     loaded = qg.load(tmp_path / "m.qgm", num_threads=1)
     np.testing.assert_array_equal(loaded(samples[0]), compiled(samples[0]))
 
@@ -141,7 +143,7 @@ def test_files_inside_of_a_file_do_not_expand_each_other(
         qg.load(repacked(path, edit, compression=zipfile.ZIP_DEFLATED), num_threads=1)
 
 
-@pytest.mark.parametrize("member", [REST, BODY])
+@pytest.mark.parametrize("member", mark_slow([REST, BODY], {REST}))
 def test_too_many_files_inside_of_a_file_are_refused(member: str, tmp_path: Path) -> None:
     """Each file has the whole tail, so that the fault is their number."""
     path = tmp_path / "m.qgm"

@@ -60,13 +60,16 @@ def in_a_process(function: Callable[..., int], *arguments: Any) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
 @pytest.mark.parametrize(
     ("kind", "is_run"),
-    [(np.float32, False), (np.float32, True), (np.float16, True)],
-    ids=["before a call", "after a call", "weights that float16 holds"],
+    [
+        pytest.param(np.float32, False, id="before a call"),
+        pytest.param(np.float32, True, id="after a call", marks=pytest.mark.slow),
+        pytest.param(np.float16, True, id="weights that float16 holds", marks=pytest.mark.slow),
+    ],
 )
 def test_saving_needs_no_copy_of_the_weights(tmp_path: Path, kind: Any, is_run: bool) -> None:
     fill, path = random_weights(0), tmp_path / "decoder.onnx"
-    made = decoder_model(CONFIG, lambda shape: fill(shape).astype(kind).astype(np.float32))
-    path.write_bytes(made.SerializeToString())
+    built = decoder_model(CONFIG, lambda shape: fill(shape).astype(kind).astype(np.float32))
+    path.write_bytes(built.SerializeToString())
     grown = in_a_process(grown_nbytes, str(path), str(tmp_path / "decoder.qgm"), is_run)
     assert grown < MOST_SHARE * path.stat().st_size
 

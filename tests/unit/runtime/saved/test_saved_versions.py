@@ -34,16 +34,16 @@ def test_a_file_of_a_version_gives_the_numbers_of_its_time(version: int, tmp_pat
     loaded.save(tmp_path / "again.qgm")
     with np.load(path.with_suffix(".npz")) as arrays:
         feeds = {name: arrays[name] for name in arrays.files if not name.startswith("y")}
-        wanted = [arrays[f"y{i}"] for i in range(len(arrays.files) - len(feeds))]
+        expected = [arrays[f"y{i}"] for i in range(len(arrays.files) - len(feeds))]
     for model in (loaded, qg.load(tmp_path / "again.qgm", num_threads=1)):
-        for found, right in zip(model.run(None, feeds), wanted, strict=True):
-            np.testing.assert_allclose(found, right, rtol=0, atol=TOLERANCE.get(version, 0))
+        for value, right in zip(model.run(None, feeds), expected, strict=True):
+            np.testing.assert_allclose(value, right, rtol=0, atol=TOLERANCE.get(version, 0))
 
 
 def manifest_of(path: Path) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
-        found: dict[str, Any] = json.loads(archive.read("manifest.json"))
-    return found
+        data: dict[str, Any] = json.loads(archive.read("manifest.json"))
+    return data
 
 
 @pytest.fixture(scope="module", params=["convolutions", "LSTM"])

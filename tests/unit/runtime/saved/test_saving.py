@@ -45,8 +45,8 @@ def saved(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_loaded_model_gives_the_same_integers(compiled: Any, saved: Path) -> None:
     loaded = qg.load(saved, num_threads=1)
     for x in small_samples(4, seed=9):
-        for found, expected in zip(loaded(x), compiled(x), strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for value, expected in zip(loaded(x), compiled(x), strict=True):
+            np.testing.assert_array_equal(value, expected)
 
 
 def test_a_loaded_model_has_the_same_graph(compiled: Any, saved: Path) -> None:
@@ -63,8 +63,8 @@ print(load(sys.argv[1]).graph, end="")
 def test_files_load_in_a_process_that_imports_nothing_else(compiled: Any, saved: Path) -> None:
     command = [sys.executable, "-c", LOADING, str(saved)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert found.stdout == str(compiled.graph)
+    results = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert results.stdout == str(compiled.graph)
 
 
 def test_a_loaded_model_keeps_the_accuracy_of_its_report(compiled: Any, saved: Path) -> None:
@@ -219,12 +219,12 @@ def test_another_version_is_refused(saved: Path) -> None:
 def spread(members: dict[str, bytes], number: int) -> dict[str, Any]:
     """Take one array out of the packed ones; changes of the manifest."""
     entries = json.loads(members["manifest.json"])["packed"]
-    start, rest = 0, b""
+    start, remaining = 0, b""
     for each, dtype, shape in entries:
         end = start + int(np.prod(shape)) * np.dtype(dtype).itemsize
-        rest += b"" if each == number else members["constants/packed.bin"][start:end]
+        remaining += b"" if each == number else members["constants/packed.bin"][start:end]
         start = end
-    members["constants/packed.bin"] = rest
+    members["constants/packed.bin"] = remaining
     return {"packed": [entry for entry in entries if entry[0] != number]}
 
 

@@ -40,9 +40,9 @@ SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: arrays.arrays(dtype, SHAPES))
 
 
-def stored(given: list[Array]) -> tuple[ArrayStore, list[int]]:
+def stored(inputs: list[Array]) -> tuple[ArrayStore, list[int]]:
     store = ArrayStore()
-    return store, [store.number_of(array) for array in given]
+    return store, [store.number_of(array) for array in inputs]
 
 
 def read_back(store: ArrayStore) -> dict[int, Array]:
@@ -55,15 +55,15 @@ def read_back(store: ArrayStore) -> dict[int, Array]:
     written = forms.unpacked(contents.pop("constants/packed.bin", b""))
     large = forms.stored(store.numbers.values()) - written.keys()
     written |= {n: from_npy(contents[member_name(n)]) for n in large}
-    return forms.arrays({n: forms.widened(n, array) for n, array in written.items()})
+    return forms.arrays({n: forms.widen(n, array) for n, array in written.items()})
 
 
 @given(st.lists(ARRAYS, max_size=8))
 def test_arrays_come_back_bit_for_bit(drawn: list[Array]) -> None:
     store, numbers = stored(drawn)
-    found = read_back(store)
+    restored = read_back(store)
     kinds = [(a.dtype, a.shape, a.tobytes()) for a in drawn]
-    assert [(found[n].dtype, found[n].shape, found[n].tobytes()) for n in numbers] == kinds
+    assert [(restored[n].dtype, restored[n].shape, restored[n].tobytes()) for n in numbers] == kinds
 
 
 @given(st.lists(ARRAYS, max_size=4), st.integers(4, 40))
@@ -75,18 +75,18 @@ def test_members_of_arrays_are_read_in_pieces_of_any_size(drawn: list[Array], nb
         patch.setattr(stored_arrays, "SMALL_NBYTES", 0)
         patch.setattr(pages, "PIECE_NBYTES", nbytes)
         store, numbers = stored(every)
-        found = read_back(store)
+        restored = read_back(store)
     kinds = [(a.dtype, a.shape, a.tobytes()) for a in every]
-    assert [(found[n].dtype, found[n].shape, found[n].tobytes()) for n in numbers] == kinds
+    assert [(restored[n].dtype, restored[n].shape, restored[n].tobytes()) for n in numbers] == kinds
 
 
 def test_a_difference_is_read_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PIECE_NBYTES", 7)
     base = np.random.default_rng(0).standard_normal(1 << 15).astype(np.float32)
     store, numbers = stored([base, np.where(np.arange(base.size) % 5, base, base + 1)])
-    found = read_back(store)
+    restored = read_back(store)
     assert list(store.deltas) == [1]
-    assert (found[numbers[1]][::5] == base[::5] + 1).all()
+    assert (restored[numbers[1]][::5] == base[::5] + 1).all()
 
 
 def of_npy(array: Array, version: tuple[int, int]) -> bytes:
@@ -100,9 +100,9 @@ def of_npy(array: Array, version: tuple[int, int]) -> bytes:
 def test_files_that_numpy_wrote_are_read(
     array: Array, version: tuple[int, int], order: Any
 ) -> None:
-    found = from_npy(of_npy(np.asarray(array, order=order), version))
-    assert (found.dtype, found.shape) == (array.dtype, array.shape)
-    assert found.tobytes() == array.tobytes()
+    actual = from_npy(of_npy(np.asarray(array, order=order), version))
+    assert (actual.dtype, actual.shape) == (array.dtype, array.shape)
+    assert actual.tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize("size", [1, 1 << 60, -3])
@@ -177,11 +177,11 @@ def test_a_file_may_expand_so_many_times() -> None:
 def test_arrays_in_pages_are_written_without_a_copy_of_them(tmp_path: Path, kind: Any) -> None:
     noise = np.random.default_rng(1).standard_normal((3 << 20) // 4).astype(kind)
     noise = noise.astype(np.float32)
-    found = pages.page(np.roll(noise, n) for n in range(16))
-    assert found is not None
+    html = pages.page(np.roll(noise, n) for n in range(16))
+    assert html is not None
     tracemalloc.start()
-    store, _ = stored(found)
+    store, _ = stored(html)
     write_members(tmp_path / "a.zip", store.members())
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert most < 24 << 20 < sum(array.nbytes for array in found)
+    assert most < 24 << 20 < sum(array.nbytes for array in html)

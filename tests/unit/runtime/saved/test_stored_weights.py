@@ -100,8 +100,8 @@ def test_a_loaded_model_is_saved_again(saved: Any, tmp_path: Path) -> None:
 
 def places_of(path: Path) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
-        found: dict[str, Any] = json.loads(archive.read("free.json"))["weights"]
-    return found
+        data: dict[str, Any] = json.loads(archive.read("free.json"))["weights"]
+    return data
 
 
 DAMAGE: dict[str, Callable[[dict[str, Any], str], object]] = {
@@ -134,8 +134,8 @@ def test_a_tensor_that_the_graph_has_comes_back_bit_for_bit(order: list[int], se
     constant = Constant(name="moved", value=np.ascontiguousarray(w.transpose(order)))
     data, places = store(Source(model), [constant], None)
     assert places["w1"]["graph"] == "moved"
-    found = restore(data, json.loads(json.dumps(places)), [constant])
-    (tensor,) = [t for t in found.proto.graph.initializer if t.name == "w1"]
+    actual = restore(data, json.loads(json.dumps(places)), [constant])
+    (tensor,) = [t for t in actual.proto.graph.initializer if t.name == "w1"]
     np.testing.assert_array_equal(tensor_array(tensor), w)
 
 
@@ -155,12 +155,12 @@ def test_tensors_of_float16_are_stored_once(is_raw: bool) -> None:
     ]
     data, places = store(Source(model), constants, None)
     assert {key: place["graph"] for key, place in places.items()} == {name: "known"}
-    found = {
+    actual = {
         t.name: tensor_array(t) for t in restore(data, places, constants).proto.graph.initializer
     }
-    assert found[name].dtype == np.float16
+    assert actual[name].dtype == np.float16
     assert len(data) < model.ByteSize() - 2 * wide[name].size
-    for key, array in found.items():
+    for key, array in actual.items():
         np.testing.assert_array_equal(array.astype(np.float32), wide[key])
 
 
@@ -178,8 +178,8 @@ def with_weights(w: Array) -> onnx.ModelProto:
 
 
 def first_weights(source: Any) -> Array:
-    found = {t.name: tensor_array(t) for t in source.proto.graph.initializer}
-    return np.asarray(found["w1"])
+    actual = {t.name: tensor_array(t) for t in source.proto.graph.initializer}
+    return np.asarray(actual["w1"])
 
 
 @moderate
@@ -191,8 +191,8 @@ def test_a_float_tensor_that_was_rescaled_comes_back_bit_for_bit(seed: int) -> N
     constant = Constant(name="folded", value=np.ascontiguousarray(rescaled))
     data, places = store(Source(with_weights(w)), [constant], None)
     assert places == {"w1": {"graph": "folded", "perm": [2, 3, 1, 0], "exact": True}}
-    found = restore(data, json.loads(json.dumps(places)), [constant])
-    assert first_weights(found).tobytes() == w.tobytes()
+    actual = restore(data, json.loads(json.dumps(places)), [constant])
+    assert first_weights(actual).tobytes() == w.tobytes()
 
 
 @moderate
@@ -208,9 +208,9 @@ def test_a_tensor_is_stored_as_factors_of_the_codes_rounded_from_it(seed: int) -
     constant = Constant(name="codes", value=value, element=element)
     data, places = store(Source(with_weights(w)), [constant], lambda source: True)
     assert places["w1"] == {"graph": "codes", "perm": [2, 3, 1, 0], "scaled": True}
-    found = first_weights(restore(data, json.loads(json.dumps(places)), [constant]))
+    actual = first_weights(restore(data, json.loads(json.dumps(places)), [constant]))
     own_steps = steps[:, None, None, None] * np.abs(w / rescaled.transpose(3, 2, 0, 1))
-    assert (np.abs(found - w) <= 3.1 * own_steps).all()
+    assert (np.abs(actual - w) <= 3.1 * own_steps).all()
 
 
 def test_a_constant_that_is_another_tensor_is_not_taken_for_factors() -> None:
@@ -247,10 +247,10 @@ def test_tensors_that_may_be_rounded_come_back_within_half_a_step() -> None:
     model = large_model()
     data, places = store(Source(model), [], lambda source: True)
     assert places.keys() == {"w1", "w2", "w3"}
-    found = {t.name: tensor_array(t) for t in restore(data, places, []).proto.graph.initializer}
+    actual = {t.name: tensor_array(t) for t in restore(data, places, []).proto.graph.initializer}
     for tensor in model.graph.initializer:
         w, step = tensor_array(tensor), np.abs(tensor_array(tensor)).max() / 127
-        assert np.abs(found[tensor.name] - w).max() <= 0.51 * step
+        assert np.abs(actual[tensor.name] - w).max() <= 0.51 * step
 
 
 def test_weights_that_must_stay_exact_are_found_by_bisection() -> None:
@@ -258,8 +258,8 @@ def test_weights_that_must_stay_exact_are_found_by_bisection() -> None:
     exact = {t.name: tensor_array(t) for t in model.graph.initializer}
 
     def is_same(source: Any) -> bool:
-        found = {t.name: tensor_array(t) for t in source.proto.graph.initializer}
-        return bool((found["w2"] == exact["w2"]).all())
+        actual = {t.name: tensor_array(t) for t in source.proto.graph.initializer}
+        return bool((actual["w2"] == exact["w2"]).all())
 
     _, places = store(Source(model), [], is_same)
     assert places.keys() == {"w1", "w3"}

@@ -17,6 +17,7 @@ import pytest
 import quantglow as qg
 from quantglow.runtime.saved.archives import TAIL, TAIL_TEXT, TAIL_WEIGHTS, TAIL_WEIGHTS_VERSION
 from tests.support.cascade import cascade, picture
+from tests.support.combinations import mark_slow
 from tests.support.int8_tail import chosen_rows, int8_tail_model
 from tests.unit.runtime.saved.test_saved_versions import manifest_of
 from tests.unit.runtime.saved.test_saving import repacked, resigned
@@ -28,19 +29,19 @@ ROWS = (9, 1, 30, 0, 4)
 @pytest.fixture(scope="module")
 def compiled() -> Any:
     samples = [chosen_rows(8 + seed, seed) for seed in range(6)]
-    made = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         int8_tail_model(), samples, num_threads=1, effort="fast", progress=False, verify=False
     )
-    assert isinstance(made, qg.PartlyCompiledModel) and made.staged is not None
-    assert made.staged.is_int8
-    return made
+    assert isinstance(compiled, qg.PartlyCompiledModel) and compiled.staged is not None
+    assert compiled.staged.is_int8
+    return compiled
 
 
 @pytest.fixture(scope="module")
 def path(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found: Path = tmp_path_factory.mktemp("tail") / "m.qgm"
-    compiled.save(found)
-    return found
+    folder: Path = tmp_path_factory.mktemp("tail") / "m.qgm"
+    compiled.save(folder)
+    return folder
 
 
 def test_an_int8_file_is_half_as_large_as_a_float_one(path: Path, tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ with np.load(sys.argv[3]) as arrays:
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", mark_slow([1, 2, 3], {2}))
 def test_a_fresh_process_gives_the_same_numbers(
     compiled: Any, path: Path, threads: int, tmp_path: Path
 ) -> None:
@@ -137,13 +138,13 @@ def test_a_tail_that_reads_what_no_part_gives_is_refused(path: Path) -> None:
 
 def test_both_stages_of_a_detector_come_back(tmp_path: Path) -> None:
     samples = [picture(40 + seed, 44, seed) for seed in range(4)]
-    made = qg.quantize_and_compile(
+    compiled = qg.quantize_and_compile(
         cascade(), samples, num_threads=1, effort="fast", verify=False, progress=False
     )
-    made.save(tmp_path / "m.qgm")
+    compiled.save(tmp_path / "m.qgm")
     loaded = qg.load(tmp_path / "m.qgm", num_threads=2)
     for side in (24, 41, 57):
         for one, other in zip(
-            made(picture(side, 63, 1)), loaded(picture(side, 63, 1)), strict=True
+            compiled(picture(side, 63, 1)), loaded(picture(side, 63, 1)), strict=True
         ):
             np.testing.assert_array_equal(one, other)

@@ -79,7 +79,7 @@ class Doubling:
         return True
 
     def warm_up(self, shapes: Iterable[Any], *, specialised: bool = False) -> None:
-        self.compiled += [(wanted, specialised) for wanted in shapes]
+        self.compiled += [(expected, specialised) for expected in shapes]
 
 
 def opened(**options: Any) -> Doubling:
@@ -105,8 +105,8 @@ def test_every_call_gets_its_own_results() -> None:
 
 def test_outputs_are_those_that_a_call_names() -> None:
     with InferQueue(opened()) as queue:
-        (found,) = queue.run(["thrice"], feeds(1))
-    assert found[0, 0] == 3
+        (actual,) = queue.run(["thrice"], feeds(1))
+    assert actual[0, 0] == 3
 
 
 @pytest.mark.parametrize(("threads", "streams", "each"), [(4, "auto", 1), (4, 2, 2), (2, 3, 1)])
@@ -219,10 +219,10 @@ def test_calls_that_were_cancelled_take_no_place() -> None:
 
 def test_a_stream_without_calls_holds_no_arrays() -> None:
     with InferQueue(opened()) as queue:
-        given = feeds(1)
-        future = queue.submit(given)
-        arrays = [weakref.ref(given["x"]), weakref.ref(got(future)[0])]
-        del given, future
+        inputs = feeds(1)
+        future = queue.submit(inputs)
+        arrays = [weakref.ref(inputs["x"]), weakref.ref(got(future)[0])]
+        del inputs, future
         deadline = time.monotonic() + PATIENCE
         while any(array() is not None for array in arrays) and time.monotonic() < deadline:
             gc.collect()
@@ -275,8 +275,8 @@ def test_joined_calls_get_their_own_samples() -> None:
 
 def test_results_of_joined_calls_do_not_keep_each_other() -> None:
     calls = [WaitingCall(feeds(value), None, 0.0) for value in range(2)]
-    (own,), _ = parts({"twice": np.zeros((2, 2), np.float32)}, calls)
-    assert own.base is None
+    (ours,), _ = parts({"twice": np.zeros((2, 2), np.float32)}, calls)
+    assert ours.base is None
 
 
 @pytest.mark.parametrize(("names", "count"), [("thrice", 1), (["thrice"], 1), (None, 2)])
@@ -482,9 +482,9 @@ def test_int8_results_are_those_of_single_calls(int8: qg.CompiledModel, max_batc
         qg.InferQueue(int8, max_batch=max_batch, max_delay=0.01) as queue,
         ThreadPoolExecutor(4) as pool,
     ):
-        found = list(pool.map(lambda x: queue.run(None, {"x": x}), images))
-    for results, wanted in zip(found, expected, strict=True):
-        assert [a.tobytes() for a in results] == [a.tobytes() for a in wanted]
+        actual = list(pool.map(lambda x: queue.run(None, {"x": x}), images))
+    for results, reference in zip(actual, expected, strict=True):
+        assert [a.tobytes() for a in results] == [a.tobytes() for a in reference]
 
 
 def test_run_async_gives_what_run_gives(int8: qg.CompiledModel) -> None:
@@ -519,11 +519,11 @@ def rows_model() -> onnx.ModelProto:
 def test_calls_are_joined_only_at_shapes_whose_samples_are_independent(length: int) -> None:
     compiled: Any = qg.compile(rows_model(), num_threads=1)
     compiled(floats(1, 1, 8))
-    given = [floats(1, length, 8) for _ in range(8)]
+    inputs = [floats(1, length, 8) for _ in range(8)]
     with qg.InferQueue(compiled, 1, max_batch=4, max_delay=0.05) as queue:
         for _ in range(3):
-            futures = [queue.submit({"x": x}) for x in given]
-            for x, future in zip(given, futures, strict=True):
+            futures = [queue.submit({"x": x}) for x in inputs]
+            for x, future in zip(inputs, futures, strict=True):
                 np.testing.assert_array_equal(got(future)[0], 2 * x[0])
 
 
@@ -533,10 +533,10 @@ def test_run_async_keeps_no_model_alive(is_compiled: bool, threads: int) -> None
     model = small_model() if is_compiled else positions()[0]
     compiled: Any = qg.compile(model, num_threads=threads)
     inputs = compiled.get_inputs()
-    given = {
+    arguments = {
         i.name: np.ones([d if isinstance(d, int) else 1 for d in i.shape], "f") for i in inputs
     }
-    got(compiled.run_async(given))
+    got(compiled.run_async(arguments))
     known = weakref.ref(compiled)
     del compiled
     deadline = time.monotonic() + PATIENCE

@@ -25,10 +25,10 @@ def model_of(
     nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int, list[Any]]], **arrays: np.ndarray
 ) -> onnx.ModelProto:
     """The model ``y`` of these inputs: name -> (element type, dimensions)."""
-    made = [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()]
+    info = [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    graph = helper.make_graph(nodes, "g", made, [y], constants)
+    graph = helper.make_graph(nodes, "g", info, [y], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -95,8 +95,8 @@ def test_every_value_gives_what_onnxruntime_gives(rows: Any) -> None:
     model = rate_model(rows)
     compiled = qg.compile(model, num_threads=1)
     for rate in (16, 8, 16, 7):
-        (found,) = compiled.run(None, rated(rate))
-        np.testing.assert_allclose(found, expected(model, rated(rate)), rtol=1e-5)
+        (actual,) = compiled.run(None, rated(rate))
+        np.testing.assert_allclose(actual, expected(model, rated(rate)), rtol=1e-5)
 
 
 def test_each_value_is_compiled_once_without_onnxruntime() -> None:
@@ -110,8 +110,8 @@ def test_each_value_is_compiled_once_without_onnxruntime() -> None:
 def test_a_shape_that_is_an_input_is_compiled() -> None:
     compiled = qg.compile(reshape_model(), num_threads=1)
     for shape in [(6, 4), (2, 12), (-1, 3)]:
-        (found,) = compiled.run(None, {"x": X, "shape": np.array(shape)})
-        np.testing.assert_array_equal(found, X.reshape(shape))
+        (actual,) = compiled.run(None, {"x": X, "shape": np.array(shape)})
+        np.testing.assert_array_equal(actual, X.reshape(shape))
 
 
 def test_a_value_the_operators_refuse_is_named() -> None:
@@ -128,15 +128,15 @@ def test_plain_data_decides_nothing() -> None:
 def test_decisions_by_data_are_left_to_onnxruntime() -> None:
     compiled = qg.compile(data_model(), num_threads=1)
     for x in (X, -np.abs(X), np.abs(X)):
-        (found,) = compiled.run(None, {"x": x})
-        np.testing.assert_allclose(found, expected(data_model(), {"x": x}), rtol=1e-5)
+        (actual,) = compiled.run(None, {"x": x})
+        np.testing.assert_allclose(actual, expected(data_model(), {"x": x}), rtol=1e-5)
 
 
 def test_a_counter_does_not_compile_for_ever() -> None:
     compiled = qg.compile(rate_model(), num_threads=1)
     for rate in range(MOST_VALUES + 5):
-        (found,) = compiled.run(None, rated(rate))
-        np.testing.assert_allclose(found, expected(rate_model(), rated(rate)), rtol=1e-5)
+        (actual,) = compiled.run(None, rated(rate))
+        np.testing.assert_allclose(actual, expected(rate_model(), rated(rate)), rtol=1e-5)
     programs = compiled.specialisations
     assert isinstance(programs, FreeShapes)
     assert len(programs.shapes) == MOST_VALUES + 1
@@ -157,8 +157,8 @@ def test_importing_asks_for_the_value() -> None:
 
 def test_importing_takes_the_value() -> None:
     graph = qg.import_model(rate_model(), input_values={"rate": 8})
-    (found,) = qg.interpret(graph, rated(8))
-    np.testing.assert_allclose(found, expected(rate_model(), rated(8)), rtol=1e-5)
+    (actual,) = qg.interpret(graph, rated(8))
+    np.testing.assert_allclose(actual, expected(rate_model(), rated(8)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("values", [{"x": [1] * 24}, {"rate": [1, 2]}, {"z": 1}])
@@ -184,9 +184,9 @@ def test_both_branches_become_int8(int8: Any, rate: int) -> None:
     graph = int8.specialisations.at(rated(rate)).graph
     (gemm,) = [n for n in graph.nodes if n.op == "Gemm"]
     assert gemm.w.type.quant is not None
-    (found,) = int8.run(None, rated(rate))
-    np.testing.assert_allclose(found, qg.interpret(graph, rated(rate))[0], rtol=1e-6)
-    assert np.abs(found - expected(rate_model(), rated(rate))).max() < 0.1
+    (actual,) = int8.run(None, rated(rate))
+    np.testing.assert_allclose(actual, qg.interpret(graph, rated(rate))[0], rtol=1e-6)
+    assert np.abs(actual - expected(rate_model(), rated(rate))).max() < 0.1
 
 
 def test_options_may_name_nodes_of_one_branch() -> None:
@@ -211,9 +211,9 @@ def test_a_saved_model_gives_the_same_integers_for_every_value(int8: Any, tmp_pa
     loaded.save(tmp_path / "again.qgm")
     again = qg.load(tmp_path / "again.qgm", num_threads=1)
     for rate in (8, 16, 3):
-        (wanted,) = int8.run(None, rated(rate))
-        np.testing.assert_array_equal(loaded.run(None, rated(rate))[0], wanted)
-        np.testing.assert_array_equal(again.run(None, rated(rate))[0], wanted)
+        (expected,) = int8.run(None, rated(rate))
+        np.testing.assert_array_equal(loaded.run(None, rated(rate))[0], expected)
+        np.testing.assert_array_equal(again.run(None, rated(rate))[0], expected)
 
 
 def test_a_saved_profile_knows_the_values(int8: Any, tmp_path: Path) -> None:

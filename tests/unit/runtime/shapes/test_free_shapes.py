@@ -42,8 +42,8 @@ def session() -> onnxruntime.InferenceSession:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_gives_what_onnxruntime_gives(compiled: Any, session: Any, shape: Any) -> None:
     feeds = {"x": image(shape)}
-    for found, expected in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    for value, expected in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_free_dimensions_are_described_as_in_onnxruntime(compiled: Any, session: Any) -> None:
@@ -88,8 +88,8 @@ def test_a_model_that_was_not_run_is_saved(options: Any, tmp_path: Path) -> None
     loaded.save(tmp_path / "again.qgm")
     again = qg.load(tmp_path / "again.qgm", num_threads=1)
     for shape in SHAPES[:3]:
-        for found in (loaded.run(None, {"x": image(shape)}), again.run(None, {"x": image(shape)})):
-            for mine, right in zip(found, compiled.run(None, {"x": image(shape)}), strict=True):
+        for value in (loaded.run(None, {"x": image(shape)}), again.run(None, {"x": image(shape)})):
+            for mine, right in zip(value, compiled.run(None, {"x": image(shape)}), strict=True):
                 np.testing.assert_array_equal(mine, right)
 
 
@@ -165,13 +165,13 @@ class Counted:
 
     def __init__(self, **limits: int) -> None:
         source = open_model(free_model())
-        self.made: list[int] = []
+        self.compiled_widths: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
 
         def graph_at(case: Case) -> Graph:
             shapes = case.shape_map
-            self.made.append(shapes["x"][3])
+            self.compiled_widths.append(shapes["x"][3])
             if shapes["x"][3] == 2:
                 self.gate.wait(60)
             return source.graph(shapes)
@@ -194,7 +194,7 @@ def test_threads_compile_a_new_shape_once_and_others_go_on() -> None:
         assert not any(future.done() for future in waiting)
         counted.gate.set()
         assert all(future.result()[0].shape == (1, 4) for future in waiting)
-    assert counted.made == [1, 2]
+    assert counted.compiled_widths == [1, 2]
 
 
 def test_the_programs_used_last_are_kept() -> None:
@@ -202,7 +202,7 @@ def test_the_programs_used_last_are_kept() -> None:
     for width in (1, 3, 4, 3, 4, 1):
         counted.run(width)
     assert [shapes["x"][3] for shapes in counted.programs.shapes] == [4, 1]
-    assert counted.made == [1, 3, 4, 3, 4]
+    assert counted.compiled_widths == [1, 3, 4, 3, 4]
 
 
 def test_programs_beyond_the_bytes_are_dropped() -> None:
@@ -241,7 +241,7 @@ def test_few_programs_serve_ever_smaller_images() -> None:
     for size in (64, 50, 40, 33, 29, 26, 23, 20, 17, 15, 13, 11, 9, 8, 7, 6, 5, 4, 3):
         compiled(image((1, 3, size, size)))
     report: Any = compiled.report
-    assert sum(found.program == "for all shapes" for found in report.programs) <= 4
+    assert sum(value.program == "for all shapes" for value in report.programs) <= 4
 
 
 def scaled_rows(last: str) -> onnx.ModelProto:
@@ -270,7 +270,7 @@ def test_one_program_serves_all_batches_and_lengths_of_scaled_rows(last: str) ->
     for batch, length in ((1, 9), (2, 8), (3, 10), (5, 12), (6, 11)):
         compiled(image((batch, 4, length)))
     report: Any = compiled.report
-    assert sum(found.program == "for all shapes" for found in report.programs) == 1
+    assert sum(value.program == "for all shapes" for value in report.programs) == 1
 
 
 def test_the_report_lists_the_programs_of_all_shapes() -> None:
@@ -278,8 +278,12 @@ def test_the_report_lists_the_programs_of_all_shapes() -> None:
     for shape in ((1, 3, 16, 24), (1, 3, 20, 18), (1, 3, 17, 21)):
         compiled(image(shape))
     report: Any = compiled.report
-    own, general = report.programs
-    assert (own.shapes, own.program, own.conditions) == ("x [1, 3, 16, 24]", "for this shape", ())
+    ours, general = report.programs
+    assert (ours.shapes, ours.program, ours.conditions) == (
+        "x [1, 3, 16, 24]",
+        "for this shape",
+        (),
+    )
     assert (general.shapes, general.program) == ("x [1, 3, H, W]", "for all shapes")
     assert all(">=" in text or "<" in text or "!=" in text for text in general.conditions)
     assert Report.from_json(report.to_json()) == report
@@ -344,10 +348,10 @@ def test_integers_are_reduced_along_any_length(op: str) -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for batch, length in ((2, 5), (3, 20), (2, 3), (5, 33)):
         x = np.random.default_rng(0).integers(-2, 3, (batch, length, 3))
-        (found,), (expected,) = (f.run(None, {"x": x}) for f in (compiled, session))
-        np.testing.assert_array_equal(found, expected)
+        (actual,), (expected,) = (f.run(None, {"x": x}) for f in (compiled, session))
+        np.testing.assert_array_equal(actual, expected)
     report: Any = compiled.report
-    assert sum(found.program == "for all shapes" for found in report.programs) == 1
+    assert sum(actual.program == "for all shapes" for actual in report.programs) == 1
 
 
 def shrinking_model() -> onnx.ModelProto:
@@ -398,8 +402,8 @@ def test_ctrl_c_where_programs_are_looked_up_is_no_other_error(
 ) -> None:
     model = qg.compile(sum_model(["N", 3], ["N", 3]), num_threads=1)
     feeds = [{f"x{i}": np.full((n, 3), i + 1, np.float32) for i in range(2)} for n in range(1, 5)]
-    for given in feeds[:3]:
-        model.run(None, given)
+    for value in feeds[:3]:
+        model.run(None, value)
     hashed, calls = Case.__hash__, iter(range(1, 1000))
 
     def interrupted(case: Case) -> int:
@@ -411,9 +415,9 @@ def test_ctrl_c_where_programs_are_looked_up_is_no_other_error(
         patched.setattr(Case, "__hash__", interrupted)
         with suppress(KeyboardInterrupt):
             model.run(None, feeds[3])
-    for given in (*feeds, *feeds):
-        (found,) = model.run(None, given)
-        np.testing.assert_array_equal(found, given["x0"] + given["x1"])
+    for value in (*feeds, *feeds):
+        (actual,) = model.run(None, value)
+        np.testing.assert_array_equal(actual, value["x0"] + value["x1"])
 
 
 def test_ctrl_c_in_one_call_ends_no_other_that_waits_for_its_program(

@@ -30,30 +30,30 @@ def compiled() -> qg.CompiledModel:
 def test_every_shape_gives_the_integers_of_its_graph(compiled: Any, shape: Any) -> None:
     feeds = {"x": image(shape, 9)}
     graph = compiled.specialisations.at(feeds).graph
-    for found, expected in zip(compiled.run(None, feeds), qg.interpret(graph, feeds), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for value, expected in zip(compiled.run(None, feeds), qg.interpret(graph, feeds), strict=True):
+        np.testing.assert_array_equal(value, expected)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 3, 7, 7)])
 def test_every_shape_is_close_to_float(compiled: Any, shape: Any) -> None:
     session = onnxruntime.InferenceSession(free_model().SerializeToString())
     feeds = {"x": image(shape, 9)}
-    for found, wanted in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
-        assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted).max()
+    for value, expected in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
+        assert np.abs(value - expected).max() < 0.1 * np.abs(expected).max()
 
 
 def test_weights_that_the_width_scales_are_rounded_for_each_width(tmp_path: Path) -> None:
     main, wider = (1, 3, 16, 16), image((1, 3, 16, 32), 9)
     samples = [image(main, seed) for seed in range(12)]
     compiled = qg.quantize_and_compile(scaled_model(), samples, num_threads=1, progress=False)
-    wanted = onnxruntime.InferenceSession(scaled_model().SerializeToString()).run(
+    session = onnxruntime.InferenceSession(scaled_model().SerializeToString()).run(
         None, {"x": wider}
     )
-    found = compiled(wider)[0]
-    assert np.linalg.norm(found - wanted[0]) < 0.03 * np.linalg.norm(wanted[0])
+    compiled_model = compiled(wider)[0]
+    assert np.linalg.norm(compiled_model - session[0]) < 0.03 * np.linalg.norm(session[0])
     compiled.save(tmp_path / "scaled.qgm")
     loaded = qg.load(tmp_path / "scaled.qgm", num_threads=1)
-    np.testing.assert_array_equal(loaded(wider)[0], found)
+    np.testing.assert_array_equal(loaded(wider)[0], compiled_model)
 
 
 def test_every_shape_has_the_same_layers_in_int8(compiled: Any) -> None:
@@ -163,8 +163,8 @@ def test_a_loaded_model_gives_the_same_integers_at_every_shape(
 ) -> None:
     loaded = qg.load(saved, num_threads=1)
     feeds = {"x": image(shape, 5)}
-    for found, expected in zip(loaded.run(None, feeds), compiled.run(None, feeds), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for value, expected in zip(loaded.run(None, feeds), compiled.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(value, expected)
 
 
 def test_a_loaded_model_describes_its_free_dimensions(compiled: Any, saved: Path) -> None:
@@ -258,5 +258,5 @@ def test_an_empty_batch_gives_empty_results_built_and_loaded(tmp_path: Path) -> 
     compiled.save(tmp_path / "sum.qgm")
     nothing = image((0, 3))
     for model in (compiled, qg.load(tmp_path / "sum.qgm")):
-        found = model(nothing, nothing)
-        assert (found.shape, found.dtype) == ((0, 3), np.float32)
+        network = model(nothing, nothing)
+        assert (network.shape, network.dtype) == ((0, 3), np.float32)

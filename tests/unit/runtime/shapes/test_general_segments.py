@@ -116,8 +116,8 @@ def test_branches_apart_are_segments_for_all_shapes() -> None:
     for count in (300, 290, 320, 257, 400):
         for mean in (0.1, -0.1):
             agrees(compiled, model, rows(count, mean))
-    found = served(compiled, rows(400, 0.1))
-    assert found.is_general and isinstance(found.build.executable, Retried)
+    actual = served(compiled, rows(400, 0.1))
+    assert actual.is_general and isinstance(actual.build.executable, Retried)
     (program,) = compiled.specialisations.generals
     assert isinstance(program, SegmentedProgram)
     assert [bool(segment.branches) for segment in program.segments].count(True) >= 2
@@ -130,15 +130,15 @@ def test_a_shape_for_which_a_formula_is_wrong_gets_a_program_of_its_own(
     real = external.free_types
 
     def wrong(sizes: Any, types_at: Any) -> Any:
-        found = real(sizes, types_at)
+        actual = real(sizes, types_at)
         hint = {size.expression: size.hint for size in sizes}
         height = next(size for size in sizes if "H" in str(size.expression))
-        for name, kind in found.items():
+        for name, kind in actual.items():
             off = size(
                 to_expression(height) + to_expression(-hint[height.expression]), sizes[0].guards
             )
-            found[name] = kind.with_shape((*kind.shape[:2], kind.shape[2] + off, kind.shape[3]))
-        return found
+            actual[name] = kind.with_shape((*kind.shape[:2], kind.shape[2] + off, kind.shape[3]))
+        return actual
 
     monkeypatch.setattr(external, "free_types", wrong)
     model = columns()

@@ -44,10 +44,10 @@ Check = Callable[[list[Array], tuple[int, ...]], bool]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an int8 model."""
-    made = tmp_path_factory.mktemp("meanwhile")
+    folder = tmp_path_factory.mktemp("meanwhile")
     samples = [image(FIRST, seed) for seed in range(4)]
-    qg.quantize_and_compile(MODEL, samples, num_threads=1, progress=False).save(made / FILE)
-    return made
+    qg.quantize_and_compile(MODEL, samples, num_threads=1, progress=False).save(folder / FILE)
+    return folder
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ class Gate:
         self.opened = threading.Event()
         self.error: Exception | None = None
         self.tries = 0
-        usual = FreeShapes.compiled_at
+        usual = FreeShapes.compile_at
 
         def held(programs: FreeShapes, feeds: Any) -> Any:
             if threading.current_thread().name == THREAD:
@@ -72,15 +72,15 @@ class Gate:
                 raise self.error
             return usual(programs, feeds)
 
-        monkeypatch.setattr(FreeShapes, "compiled_at", held)
+        monkeypatch.setattr(FreeShapes, "compile_at", held)
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(meanwhile, "QUICK_SECONDS", 0.0)
-    found = Gate(monkeypatch)
-    yield found
-    found.opened.set()
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.opened.set()
     assert threads_end()
 
 
@@ -107,19 +107,19 @@ def is_ready(model: Any) -> bool:
 def is_int8(folder: Path) -> Check:
     """Whether results are those of the int8 program."""
     model = qg.load(folder / FILE, num_threads=1)
-    wanted = {shape: model(image(shape)) for shape in ALL}
-    return lambda found, shape: all(map(np.array_equal, found, wanted[shape]))
+    expected = {shape: model(image(shape)) for shape in ALL}
+    return lambda actual, shape: all(map(np.array_equal, actual, expected[shape]))
 
 
 @pytest.fixture(scope="module")
 def is_float(folder: Path) -> Check:
     """Whether results are those of the float model in the file, which is near the exact one."""
     programs: Any = qg.load(folder / FILE, num_threads=1).specialisations
-    wanted = {s: programs.in_onnxruntime(case_of(s)).run({"x": image(s)}) for s in ALL}
-    for shape, outputs in wanted.items():
-        for found, exact in zip(outputs, by_onnxruntime(MODEL, {"x": image(shape)}), strict=True):
-            assert np.abs(found - exact).max() < 0.05 * np.abs(exact).max()
-    return lambda found, shape: all(map(np.array_equal, found, wanted[shape]))
+    expected = {s: programs.in_onnxruntime(case_of(s)).run({"x": image(s)}) for s in ALL}
+    for shape, outputs in expected.items():
+        for value, exact in zip(outputs, by_onnxruntime(MODEL, {"x": image(shape)}), strict=True):
+            assert np.abs(value - exact).max() < 0.05 * np.abs(exact).max()
+    return lambda value, shape: all(map(np.array_equal, value, expected[shape]))
 
 
 def test_every_answer_is_that_of_onnxruntime_or_of_the_program(
@@ -129,8 +129,8 @@ def test_every_answer_is_that_of_onnxruntime_or_of_the_program(
 
     def answer(number: int) -> tuple[bool, bool]:
         shape = ALL[number % len(ALL)]
-        found = compiled(image(shape))
-        return is_int8(found, shape), is_float(found, shape)
+        compiled_model = compiled(image(shape))
+        return is_int8(compiled_model, shape), is_float(compiled_model, shape)
 
     with ThreadPoolExecutor(6) as pool:
         kinds = list(pool.map(answer, range(60)))
@@ -168,18 +168,18 @@ def test_an_int8_model_of_this_process_answers_with_exact_weights(gate: Gate) ->
     assert model.answers == ()
     gate.opened.clear()
     x = image(NEW)
-    for found, wanted in zip(model(x), by_onnxruntime(MODEL, {"x": x}), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for value, expected in zip(model(x), by_onnxruntime(MODEL, {"x": x}), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_accuracy_is_that_of_the_program(gate: Gate) -> None:
     """Inside ``quantize_and_compile`` calls wait."""
     gate.opened.set()
-    seen: list[Any] = []
+    observed: list[Any] = []
 
     def figure(model: Any) -> float:
         model(image(NEW))
-        seen.append(model.answers)
+        observed.append(model.answers)
         return 1.0
 
     samples = [image(FIRST, seed) for seed in range(4)]
@@ -192,7 +192,7 @@ def test_accuracy_is_that_of_the_program(gate: Gate) -> None:
         progress=False,
         while_compiling="onnxruntime",
     )
-    assert seen and not any(seen)
+    assert observed and not any(observed)
 
 
 def test_an_error_of_the_compiler_reaches_the_next_call(
@@ -277,9 +277,9 @@ def test_values_that_decide_are_found_in_the_thread(gate: Gate) -> None:
     model = qg.compile(rate_model("N"), num_threads=1, while_compiling="onnxruntime")
     feeds = [{"x": floats(4, 6), "rate": np.array(rate)} for rate in (16, 8)]
     for _ in range(2):
-        for given in feeds:
-            (found,) = model.run(None, given)
-            np.testing.assert_allclose(found, *by_onnxruntime(rate_model("N"), given), atol=1e-6)
+        for value in feeds:
+            (actual,) = model.run(None, value)
+            np.testing.assert_allclose(actual, *by_onnxruntime(rate_model("N"), value), atol=1e-6)
         for array in (feeds[0]["x"], feeds[1]["x"]):
             array += 1  # the thread must not read them any more
         gate.opened.set()
@@ -308,12 +308,12 @@ def test_first_calls_at_once_get_the_programs_of_their_own_values() -> None:
 
         def first_call(n: int, model: Any = model, barrier: Any = barrier) -> Array:
             barrier.wait(60)
-            (found,) = model.run(None, {"x": x, "n": np.array([n])})
-            return found
+            (actual,) = model.run(None, {"x": x, "n": np.array([n])})
+            return actual
 
         with ThreadPoolExecutor(2) as pool:
-            for n, found in zip((2, 5), pool.map(first_call, (2, 5)), strict=True):
-                np.testing.assert_array_equal(found, x[:, :n])
+            for n, value in zip((2, 5), pool.map(first_call, (2, 5)), strict=True):
+                np.testing.assert_array_equal(value, x[:, :n])
     assert threads_end()
 
 
@@ -324,8 +324,8 @@ def test_parts_of_a_model_are_compiled_in_the_thread(gate: Gate) -> None:
     for _ in range(2):
         for height, width in sides:
             x = floats(1, 3, height, width)
-            wanted = by_onnxruntime(free_detector(), {"x": x})
-            for one, other in zip(model(x), wanted, strict=True):
+            results = by_onnxruntime(free_detector(), {"x": x})
+            for one, other in zip(model(x), results, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
         gate.opened.set()
         assert until(lambda: is_ready(model))
@@ -378,8 +378,8 @@ def test_models_without_programs_for_shapes_count_nothing(kind: str) -> None:
         "in parts": (detector(), None),
         "whole": (positions()[0], None),
     }[kind]
-    made = qg.compile(model, input_shapes=shapes, while_compiling="onnxruntime")
-    assert made.answers == ()
+    compiled = qg.compile(model, input_shapes=shapes, while_compiling="onnxruntime")
+    assert compiled.answers == ()
 
 
 PROGRAM = """

@@ -56,8 +56,8 @@ def test_it_gets_a_program_with_the_same_integers(compiled: Any, tmp_path: Path)
         before = model(image(OFTEN, 5))
         assert not isinstance(served(model), Specialisation)
         assert until_it_has_its_own(model)
-        for found, wanted in zip(model(image(OFTEN, 5)), before, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        for value, expected in zip(model(image(OFTEN, 5)), before, strict=True):
+            np.testing.assert_array_equal(value, expected)
         assert [p.program for p in model.report.programs].count("for this shape") >= 1
         assert model.graph.inputs[0].type.shape == FIRST
 
@@ -70,11 +70,11 @@ def test_warming_up_may_compile_it_at_once(compiled: Any, tmp_path: Path) -> Non
     assert not isinstance(served(again), Specialisation)
     again.warm_up([{"x": OFTEN}], specialised=True)
     assert isinstance(served(again), Specialisation)
-    for found, wanted in zip(again(image(OFTEN, 5)), before, strict=True):
-        np.testing.assert_array_equal(found, wanted)
-    own = served(again)
+    for value, expected in zip(again(image(OFTEN, 5)), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+    ours = served(again)
     again.warm_up([{"x": OFTEN}], specialised=True)
-    assert served(again) is own
+    assert served(again) is ours
 
 
 def test_the_first_program_of_its_own_stays(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_a_shape_that_cannot_be_compiled_keeps_its_program(
     compiled(image(FIRST))
     before = compiled(image(OFTEN, 5))
     for _ in range(8):
-        for found, wanted in zip(compiled(image(OFTEN, 5)), before, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        for value, expected in zip(compiled(image(OFTEN, 5)), before, strict=True):
+            np.testing.assert_array_equal(value, expected)
     end = time.monotonic() + PATIENCE_SECONDS
     while not tried and time.monotonic() < end:
         time.sleep(0.01)
@@ -122,25 +122,25 @@ def test_a_shape_that_cannot_be_compiled_keeps_its_program(
 
 def test_a_case_is_tried_once_until_it_is_forgotten() -> None:
     case = Case.of({"x": (1,)})
-    made: list[Case] = []
-    often = OftenUsed(lambda case, check: made.append(case))
+    recorded: list[Case] = []
+    often = OftenUsed(lambda case, check: recorded.append(case))
     for tries in (1, 2):
         for _ in range(10):
             often.called(case)
             for thread in threading.enumerate():
                 if thread.name == "quantglow-often-used":
                     thread.join()
-        assert made == [case] * tries
+        assert recorded == [case] * tries
         often.forget(case)
 
 
 def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_cache, "physical_cores", lambda: 1)
-    made: list[Case] = []
-    often = OftenUsed(lambda case, check: made.append(case))
+    recorded: list[Case] = []
+    often = OftenUsed(lambda case, check: recorded.append(case))
     for _ in range(10):
         often.called(Case.of({"x": (1,)}))
-    assert made == []
+    assert recorded == []
 
 
 PROGRAM = """

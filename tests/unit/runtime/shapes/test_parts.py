@@ -33,12 +33,12 @@ def images(count: int) -> Iterator[Array]:
 def detectors(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """A detector after its first shapes with 1, 2 and 3 threads, the last one saved and loaded."""
     path = tmp_path_factory.mktemp("parts") / "detector.qgm"
-    made = [qg.compile(free_detector(), num_threads=threads) for threads in (1, 2, 3)]
-    for compiled in made:
+    built = [qg.compile(free_detector(), num_threads=threads) for threads in (1, 2, 3)]
+    for compiled in built:
         for x in images(3):
             compiled(x)
-    made[-1].save(path)
-    return [*made[:2], qg.load(path, num_threads=3)]
+    built[-1].save(path)
+    return [*built[:2], qg.load(path, num_threads=3)]
 
 
 @given(SIDES, SIDES, st.integers(0, 2))
@@ -46,8 +46,8 @@ def test_every_shape_gives_what_onnxruntime_gives(
     detectors: Any, height: int, width: int, number: int
 ) -> None:
     x = floats(1, 3, height, width)
-    found, wanted = detectors[number](x), by_onnxruntime(free_detector(), {"x": x})
-    for one, other in zip(found, wanted, strict=True):
+    actual, expected = detectors[number](x), by_onnxruntime(free_detector(), {"x": x})
+    for one, other in zip(actual, expected, strict=True):
         assert one.shape == other.shape
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
@@ -82,8 +82,8 @@ def positions(dims: list[Any]) -> onnx.ModelProto:
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
     model.graph.input[0].type.tensor_type.shape.Clear()
     for dim in dims:
-        made = model.graph.input[0].type.tensor_type.shape.dim.add()
-        made.dim_param = dim
+        built = model.graph.input[0].type.tensor_type.shape.dim.add()
+        built.dim_param = dim
     return model
 
 

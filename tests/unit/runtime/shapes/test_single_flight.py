@@ -21,14 +21,14 @@ class Squares:
     def __init__(self, hold: Callable[[int], object]) -> None:
         self.hold = hold
         self.known: dict[int, int] = {}
-        self.made: list[int] = []
+        self.computed: list[int] = []
         self.flight = SingleFlight[int, int]()
 
     def at(self, number: int) -> int:
         return self.flight.result(lambda: (number, self.known.get(number)), self.make)
 
     def make(self, number: int) -> int:
-        self.made.append(number)
+        self.computed.append(number)
         self.hold(number)
         self.known[number] = number**2
         return self.known[number]
@@ -42,7 +42,7 @@ def called(squares: Squares, pool: ThreadPoolExecutor, begun: threading.Event) -
 
 
 @pytest.mark.parametrize(
-    ("error", "expected", "made"),
+    ("error", "expected", "built"),
     [
         (None, [9, 9, 9], [3]),
         (ValueError, [ValueError] * 3, [3]),
@@ -50,7 +50,7 @@ def called(squares: Squares, pool: ThreadPoolExecutor, begun: threading.Event) -
     ],
 )
 def test_one_thread_makes_a_value(
-    error: type[BaseException] | None, expected: list[object], made: list[int]
+    error: type[BaseException] | None, expected: list[object], built: list[int]
 ) -> None:
     """An error is that of all, but Ctrl-C ends one thread only."""
     begun, end = threading.Event(), threading.Event()
@@ -67,10 +67,10 @@ def test_one_thread_makes_a_value(
     with ThreadPoolExecutor(3) as pool:
         calls = called(squares, pool, begun)
         end.set()
-        found = [
+        actual = [
             type(raised) if (raised := call.exception(SECONDS)) else call.result() for call in calls
         ]
-    assert (found, squares.made) == (expected, made)
+    assert (actual, squares.computed) == (expected, built)
 
 
 def test_other_values_are_made_meanwhile_and_this_one_in_a_forked_child() -> None:

@@ -13,6 +13,7 @@ import pytest
 import quantglow as qg
 from quantglow.importer.onnx.operators.nn import attention
 from quantglow.runtime.compiled import CompiledModel
+from tests.support.combinations import mark_slow
 from tests.support.decoder import Decoder, decoder_model
 
 DECODER = Decoder()
@@ -21,9 +22,9 @@ ATOL = 2e-5
 
 @pytest.fixture(scope="module")
 def compiled() -> CompiledModel:
-    found = qg.compile(decoder_model(DECODER), num_threads=1)
-    assert isinstance(found, CompiledModel)
-    return found
+    compiled = qg.compile(decoder_model(DECODER), num_threads=1)
+    assert isinstance(compiled, CompiledModel)
+    return compiled
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,14 @@ def assert_generates(
     config: Decoder = DECODER,
 ) -> None:
     """The same logits and tokens as onnxruntime's, each of which runs on its own cache."""
-    own = other = config.empty_cache(len(tokens))
+    ours = other = config.empty_cache(len(tokens))
     for _ in range(count):
-        found = compiled.run(None, config.feeds(tokens, own))
+        results = compiled.run(None, config.feeds(tokens, ours))
         expected = session.run(None, config.feeds(tokens, other))
-        for mine, its in zip(found, expected, strict=True):
+        for mine, its in zip(results, expected, strict=True):
             np.testing.assert_allclose(mine, its, atol=ATOL)
-        own, other = config.next_cache(found), config.next_cache(expected)
-        tokens = found[0][:, -1:].argmax(-1)
+        ours, other = config.next_cache(results), config.next_cache(expected)
+        tokens = results[0][:, -1:].argmax(-1)
         np.testing.assert_array_equal(tokens, expected[0][:, -1:].argmax(-1))
 
 
@@ -60,22 +61,22 @@ def programs_of(compiled: CompiledModel) -> int:
 
 
 def test_300_tokens_take_three_programs(session: onnxruntime.InferenceSession) -> None:
-    found = qg.compile(decoder_model(DECODER), num_threads=1)
-    assert isinstance(found, CompiledModel)
+    compiled = qg.compile(decoder_model(DECODER), num_threads=1)
+    assert isinstance(compiled, CompiledModel)
     # A cache of 6 rows, and the new one, are shorter than a vector of 256 bits.
-    assert_generates(found, session, prompt(1, 6), 300)
-    assert programs_of(found) == 3  # the prompt, and tokens behind short and long caches
+    assert_generates(compiled, session, prompt(1, 6), 300)
+    assert programs_of(compiled) == 3  # the prompt, and tokens behind short and long caches
 
 
-@pytest.mark.parametrize(("batch", "length"), [(3, 20), (2, 1)])
+@pytest.mark.parametrize(("batch", "length"), [(3, 20), pytest.param(2, 1, marks=pytest.mark.slow)])
 def test_batches_generate(batch: int, length: int, session: onnxruntime.InferenceSession) -> None:
-    found = qg.compile(decoder_model(DECODER), num_threads=1)
-    assert isinstance(found, CompiledModel)
-    assert_generates(found, session, prompt(batch, length), 40)
-    assert programs_of(found) <= 4
+    compiled = qg.compile(decoder_model(DECODER), num_threads=1)
+    assert isinstance(compiled, CompiledModel)
+    assert_generates(compiled, session, prompt(batch, length), 40)
+    assert programs_of(compiled) <= 4
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", mark_slow([1, 3], {3}))
 def test_decoders_of_onnxruntimes_operators_generate(batch: int) -> None:
     config = Decoder(fused=True)
     model = decoder_model(config)
@@ -116,9 +117,9 @@ def test_parts_of_a_prompt_give_what_all_of_it_gives(compiled: CompiledModel) ->
     (whole, *caches) = compiled.run(None, DECODER.feeds(tokens, DECODER.empty_cache(1)))
     cache, logits = DECODER.empty_cache(1), []
     for begin, end in ((0, 20), (20, 31), (31, 57), (57, 60)):
-        found = compiled.run(None, DECODER.feeds(tokens[:, begin:end], cache))
-        cache = DECODER.next_cache(found)
-        logits.append(found[0])
+        results = compiled.run(None, DECODER.feeds(tokens[:, begin:end], cache))
+        cache = DECODER.next_cache(results)
+        logits.append(results[0])
     np.testing.assert_allclose(np.concatenate(logits, axis=1), whole, atol=ATOL)
     for mine, its in zip(cache.values(), caches, strict=True):
         np.testing.assert_allclose(mine, its, atol=ATOL)
@@ -131,8 +132,8 @@ def test_hidden_tokens_of_a_batch_change_nothing(
     feeds = DECODER.feeds(tokens, cache)
     feeds["attention_mask"][0, :4] = 0
     feeds["position_ids"][0] = np.maximum(feeds["position_ids"][0] - 4, 0)
-    found, expected = compiled.run(None, feeds), session.run(None, feeds)
-    for mine, its in zip(found, expected, strict=True):
+    actual, expected = compiled.run(None, feeds), session.run(None, feeds)
+    for mine, its in zip(actual, expected, strict=True):
         np.testing.assert_allclose(mine[:, :, 4:], its[:, :, 4:], atol=ATOL)
 
 

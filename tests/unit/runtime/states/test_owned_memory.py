@@ -14,6 +14,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.support import pages
+from tests.support.combinations import covering
 from tests.support.decoder import Decoder, decoder_model
 from tests.support.owned_memory import owned
 
@@ -63,6 +64,9 @@ def content(weights: str, is_run: bool) -> bytes:
         return (Path(folder) / "model.qgm").read_bytes()
 
 
+WAYS = covering([quantized, loaded, loaded_after_a_run], ["int4", "int8"])
+
+
 def logits(compiled: Any) -> np.ndarray:
     """Logits of a prompt, of a token behind it, and of a call without a state."""
     state, rng = compiled.new_state(capacity=16), np.random.default_rng(0)
@@ -80,8 +84,7 @@ def count(model: onnx.ModelProto) -> int:
     return sum(int(np.prod(t.dims)) for t in model.graph.initializer if len(t.dims) == 2)
 
 
-@pytest.mark.parametrize("weights", ["int4", "int8"])
-@pytest.mark.parametrize("opened", [quantized, loaded, loaded_after_a_run])
+@pytest.mark.parametrize(("opened", "weights"), WAYS)
 def test_weights_are_in_memory_once(opened: Open, weights: str, tmp_path: Path) -> None:
     model = decoder_model(CONFIG)
     before = owned().keys()
@@ -99,12 +102,11 @@ def test_before_the_first_call_no_weights_are_in_memory(tmp_path: Path) -> None:
     assert (nbytes < BASE_NBYTES, compiled.specialisations.is_empty) == (True, True)
 
 
-@pytest.mark.parametrize("weights", ["int4", "int8"])
-@pytest.mark.parametrize("opened", [quantized, loaded, loaded_after_a_run])
+@pytest.mark.parametrize(("opened", "weights"), WAYS)
 def test_pages_change_no_bit(
     opened: Open, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = decoder_model(CONFIG)
-    found = logits(opened(model, weights, tmp_path))
+    actual = logits(opened(model, weights, tmp_path))
     monkeypatch.setattr(pages, "LEAST_TOTAL_NBYTES", 2**40)
-    np.testing.assert_array_equal(found, logits(opened(model, weights, tmp_path)))
+    np.testing.assert_array_equal(actual, logits(opened(model, weights, tmp_path)))

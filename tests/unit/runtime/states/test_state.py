@@ -19,6 +19,7 @@ from quantglow.runtime.native.threads import run_table
 from quantglow.runtime.states import state_programs
 from quantglow.runtime.states.state import State
 from quantglow.support.errors import FileFormatError, InputError, OptionError, StateFullError
+from tests.support.combinations import covering, mark_slow
 from tests.support.decoder import Decoder, Feeds, decoder_model
 from tests.support.free_network import free_model
 from tests.unit.forking import exit_code_of_child
@@ -33,9 +34,9 @@ def models() -> dict[bool, CompiledModel]:
 
 
 def compiled_of(config: Decoder, **options: str) -> CompiledModel:
-    found = qg.compile(decoder_model(config), num_threads=1, **options)
-    assert isinstance(found, CompiledModel)
-    return found
+    compiled = qg.compile(decoder_model(config), num_threads=1, **options)
+    assert isinstance(compiled, CompiledModel)
+    return compiled
 
 
 def prompt(batch: int, length: int) -> np.ndarray:
@@ -55,8 +56,7 @@ def assert_equal(state: State, cache: Feeds) -> None:
         np.testing.assert_array_equal(rows, cache[name])
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("fused", "batch"), covering([False, True], [1, 3]))
 def test_a_state_computes_what_plain_calls_compute(fused: bool, batch: int) -> None:
     """Bit for bit, while its capacity grows from 16 to 64 rows; few programs serve all."""
     config = CONFIGS[fused]
@@ -74,16 +74,16 @@ def test_a_state_computes_what_plain_calls_compute(fused: bool, batch: int) -> N
     assert 0 < len(state.programs.served()) <= 4 + 2 * (batch > 1)
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fused", mark_slow([False, True], {True}))
 def test_a_prompt_may_come_in_parts(models: dict[bool, CompiledModel], fused: bool) -> None:
     config, tokens = CONFIGS[fused], prompt(1, 30)
     whole, parts = (models[fused].new_state() for _ in range(2))
     (expected,) = whole.run(None, fed(config, tokens, 0))
-    found = [
+    actual = [
         parts.run(None, fed(config, tokens[:, begin:end], begin))[0]
         for begin, end in ((0, 9), (9, 20), (20, 30))
     ]
-    np.testing.assert_allclose(np.concatenate(found, axis=1), expected, atol=2e-5)
+    np.testing.assert_allclose(np.concatenate(actual, axis=1), expected, atol=2e-5)
 
 
 def test_rows_of_an_int8_decoder_stay_as_they_are() -> None:
@@ -142,8 +142,8 @@ def test_a_state_is_saved_and_restored(models: dict[bool, CompiledModel], tmp_pa
     other.restore(tmp_path / "state.npz")
     assert_equal(other, state.arrays)
     tokens = np.array([[3], [4]])
-    found, expected = (s.run(None, fed(config, tokens, 5))[0] for s in (other, state))
-    np.testing.assert_array_equal(found, expected)
+    actual, expected = (s.run(None, fed(config, tokens, 5))[0] for s in (other, state))
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(
@@ -241,13 +241,14 @@ def test_a_state_works_without_programs_in_place() -> None:
     """The reference backend has none: caches are copied."""
     config = CONFIGS[False]
     state = compiled_of(config, backend="reference").new_state(capacity=8)
-    own = compiled_of(config).new_state()
+    ours = compiled_of(config).new_state()
     for tokens in (prompt(1, 6), np.array([[3]]), np.array([[4]])):
-        found, expected = (s.run(None, fed(config, tokens, s.length))[0] for s in (state, own))
-        np.testing.assert_allclose(found, expected, atol=2e-5)
-    assert state.length == own.length == 8
+        actual, expected = (s.run(None, fed(config, tokens, s.length))[0] for s in (state, ours))
+        np.testing.assert_allclose(actual, expected, atol=2e-5)
+    assert state.length == ours.length == 8
 
 
+@pytest.mark.slow
 def test_an_int8_model_has_states(models: dict[bool, CompiledModel]) -> None:
     """Its cache is quantized in every call, so it is copied: the same integers all the same."""
     config, samples = CONFIGS[False], []
@@ -311,7 +312,7 @@ def test_calls_at_once_take_one_place_among_the_growths(
 ) -> None:
     """A template is read before the lock is taken: here by both threads, before either has it."""
     config, model = CONFIGS[False], compiled_of(CONFIGS[False])
-    usual, made = state_programs.case_template, state_programs.Growth
+    usual, built = state_programs.case_template, state_programs.Growth
     together, growths, states = threading.Barrier(2, timeout=60), [], []
     callers = threading.local()
 
@@ -323,7 +324,7 @@ def test_calls_at_once_take_one_place_among_the_growths(
 
     def counted(*arguments: Any) -> Any:
         growths.append(arguments)
-        return made(*arguments)
+        return built(*arguments)
 
     def call() -> None:
         state = model.new_state()
@@ -359,8 +360,8 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(
         return usual(*arguments)
 
     def runs() -> bool:
-        own = state if is_same else model.new_state()
-        return len(own.run(None, feeds)) == 1 and own.length == 4
+        ours = state if is_same else model.new_state()
+        return len(ours.run(None, feeds)) == 1 and ours.length == 4
 
     monkeypatch.setattr(state_programs, "general_program", held)
     caller.start()

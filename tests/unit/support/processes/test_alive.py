@@ -35,7 +35,7 @@ def test_references_to_dead_objects_are_few() -> None:
 
 
 def references() -> int:
-    return sum(isinstance(found, weakref.ref) for found in gc.get_objects())
+    return sum(isinstance(value, weakref.ref) for value in gc.get_objects())
 
 
 def test_code_does_not_run_where_an_object_dies() -> None:

@@ -93,8 +93,8 @@ def test_ctrl_c_ends_an_endless_loop(prepare: Callable[[], Run], presses: int) -
 
 
 def test_a_loop_that_ends_gives_its_value() -> None:
-    (found,) = qg.compile(loop(), num_threads=1).run(None, times(10))
-    np.testing.assert_array_equal(found, np.full(4, 2.0**10))
+    (actual,) = qg.compile(loop(), num_threads=1).run(None, times(10))
+    np.testing.assert_array_equal(actual, np.full(4, 2.0**10))
 
 
 def test_errors_come_from_the_thread() -> None:

@@ -23,6 +23,7 @@ from quantglow.support.processes.interrupts import (
     is_interrupted,
     keeping_best,
 )
+from tests.support.combinations import mark_slow
 from tests.support.small_network import small_model, small_samples
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -94,12 +95,12 @@ class Child:
 
 @contextmanager
 def child(place: str, turn: int = 1, options: str = "{}") -> Iterator[Child]:
-    made = Child(place, turn, options)
+    child = Child(place, turn, options)
     try:
-        yield made
+        yield child
     finally:
-        made.process.kill()
-        made.process.communicate()
+        child.process.kill()
+        child.process.communicate()
 
 
 LAYER = "quantglow.quantization.rounding.sample_runs:LayerData"
@@ -135,7 +136,7 @@ CUT = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", mark_slow(STAGES, {"profiling", "recovery", "control"}))
 def test_the_first_ctrl_c_keeps_the_best(stage: str) -> None:
     with child(*STAGES[stage]) as started:
         started.interrupt()
@@ -145,10 +146,7 @@ def test_the_first_ctrl_c_keeps_the_best(stage: str) -> None:
     assert CUT.get(stage, "") in out
 
 
-@pytest.mark.parametrize(
-    "stage",
-    [pytest.param(s, marks=() if s in ("ranges", "check") else pytest.mark.slow) for s in STAGES],
-)
+@pytest.mark.parametrize("stage", mark_slow(STAGES, {"check"}))
 def test_the_second_ctrl_c_aborts(stage: str) -> None:
     with child(*STAGES[stage]) as started:
         started.interrupt()
@@ -167,39 +165,39 @@ def test_without_ctrl_c_nothing_is_said() -> None:
 
 
 def test_max_minutes_speaks_and_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
-    found = qg.quantize_and_compile(small_model(), small_samples(), max_minutes=1e-9)
+    compiled = qg.quantize_and_compile(small_model(), small_samples(), max_minutes=1e-9)
     assert "max_minutes are over: keeping the best so far" in capsys.readouterr().err
-    assert any("max_minutes ended choosing ranges" in note for note in found.report.notes)
+    assert any("max_minutes ended choosing ranges" in note for note in compiled.report.notes)
 
 
 def test_another_thread_works_without_a_handler() -> None:
-    found: list[object] = []
+    collected: list[object] = []
     usual = signal.getsignal(signal.SIGINT)
 
     def work() -> None:
-        found.append(qg.quantize_and_compile(small_model(), small_samples(), verify=False))
+        collected.append(qg.quantize_and_compile(small_model(), small_samples(), verify=False))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert isinstance(found[0], qg.CompiledModel)
+    assert isinstance(collected[0], qg.CompiledModel)
     assert signal.getsignal(signal.SIGINT) is usual
 
 
 def test_a_handler_of_the_program_stays() -> None:
-    def own(number: int, frame: object) -> None:
-        seen.append(number)
+    def ours(number: int, frame: object) -> None:
+        observed.append(number)
 
-    seen: list[int] = []
-    usual = signal.signal(signal.SIGINT, own)
+    observed: list[int] = []
+    usual = signal.signal(signal.SIGINT, ours)
     try:
         with keeping_best():
             signal.raise_signal(signal.SIGINT)
             assert not is_interrupted()
-        assert signal.getsignal(signal.SIGINT) is own
+        assert signal.getsignal(signal.SIGINT) is ours
     finally:
         signal.signal(signal.SIGINT, usual)
-    assert seen == [signal.SIGINT]
+    assert observed == [signal.SIGINT]
 
 
 def test_nested_calls_share_one_ctrl_c() -> None:

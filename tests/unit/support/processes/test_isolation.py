@@ -40,24 +40,24 @@ def open_files() -> int:
 
 
 def test_arrays_and_facts_go_there_and_back() -> None:
-    for array, found in zip(
+    for array, value in zip(
         ARRAYS,
         call_isolated(PLACE + "echoed", ARRAYS, {"a": [1, None]}, seconds=SECONDS),
         strict=True,
     ):
-        assert (found.dtype, found.shape) == (array.dtype, array.shape)
-        np.testing.assert_array_equal(found, array)
+        assert (value.dtype, value.shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(value, array)
 
 
 def test_the_function_runs_in_another_process() -> None:
-    (found,) = call_isolated(PLACE + "process_id", seconds=SECONDS)
-    assert found[0] != os.getpid()
-    assert found[1] == os.getpid()
+    (actual,) = call_isolated(PLACE + "process_id", seconds=SECONDS)
+    assert actual[0] != os.getpid()
+    assert actual[1] == os.getpid()
 
 
 def test_printed_garbage_does_not_disturb_the_result() -> None:
-    (found,) = call_isolated(PLACE + "shout", [np.arange(3)], seconds=SECONDS)
-    np.testing.assert_array_equal(found, np.arange(3))
+    (actual,) = call_isolated(PLACE + "shout", [np.arange(3)], seconds=SECONDS)
+    np.testing.assert_array_equal(actual, np.arange(3))
 
 
 def test_a_crash_is_an_error_with_the_name_of_the_signal() -> None:
@@ -130,17 +130,17 @@ def test_nothing_stays_open() -> None:
 
 
 def test_threads_call_at_the_same_time() -> None:
-    found: dict[int, list[Array]] = {}
+    actual: dict[int, list[Array]] = {}
 
     def call(i: int) -> None:
-        found[i] = call_isolated(PLACE + "echoed", [np.array([i])], seconds=SECONDS)
+        actual[i] = call_isolated(PLACE + "echoed", [np.array([i])], seconds=SECONDS)
 
     threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {i: arrays[0].item() for i, arrays in found.items()} == {i: i for i in range(4)}
+    assert {i: arrays[0].item() for i, arrays in actual.items()} == {i: i for i in range(4)}
 
 
 CALL = f"""
@@ -199,9 +199,9 @@ def test_the_child_ends_with_the_program(how: signal.Signals, delay: float) -> N
 
 def wait_for_children(process: int) -> list[int]:
     place = Path(f"/proc/{process}/task/{process}/children")
-    while not (found := place.read_text().split()):
+    while not (actual := place.read_text().split()):
         time.sleep(0.001)
-    return [int(child) for child in found]
+    return [int(child) for child in actual]
 
 
 def wait_for_end(process: int) -> None:

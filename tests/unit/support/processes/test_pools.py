@@ -34,7 +34,7 @@ def test_threads_compile_after_the_main_thread_has_ended(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUANTGLOW_CACHE_DIR", str(tmp_path))
-    found = subprocess.run(
+    results = subprocess.run(
         [sys.executable, "-c", SERVICE], capture_output=True, text=True, timeout=300, check=False
     )
-    assert found.stdout.split() == ["done"], found.stderr
+    assert results.stdout.split() == ["done"], results.stderr

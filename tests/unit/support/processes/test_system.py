@@ -19,6 +19,7 @@ from quantglow.support.processes.isolation import (
     RaisedInChild,
     call_isolated,
 )
+from tests.support.combinations import mark_slow
 
 WITHOUT = """
 import os, sys, mmap, signal, subprocess, tempfile, asyncio, socket, numpy, scipy, onnx, threading
@@ -53,7 +54,7 @@ print("ran")
 """A program on Linux without what only Linux, or only POSIX, has."""
 
 
-@pytest.mark.parametrize("platform", ["darwin", "win32"])
+@pytest.mark.parametrize("platform", mark_slow(["darwin", "win32"], {"win32"}))
 def test_models_are_calibrated_compiled_and_saved(tmp_path: Path, platform: str) -> None:
     environment = {
         "PATH": "",
@@ -92,8 +93,8 @@ def _channel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("_channel")
 def test_children_return_raise_end_and_are_ended() -> None:
     place = f"{__name__}:double"
-    (found,) = call_isolated(place, [np.arange(3)], seconds=60)
-    np.testing.assert_array_equal(found, [0, 2, 4])
+    (actual,) = call_isolated(place, [np.arange(3)], seconds=60)
+    np.testing.assert_array_equal(actual, [0, 2, 4])
     with pytest.raises(RaisedInChild, match="no"):
         call_isolated(place, [], {"fail": True}, seconds=60)
     with pytest.raises(ChildDied, match="exit code 3"):

@@ -160,8 +160,8 @@ def test_an_item_that_has_items_of_its_own_works_alone() -> None:
 def test_threads_see_the_error_state_of_their_caller() -> None:
     with blas_threads(2), side_by_side(), np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = each(lambda item: np.float32(item) / np.zeros(3, np.float32), range(40))
-    assert np.isnan(found[0]).all() and np.isinf(found[1:]).all()
+        actual = each(lambda item: np.float32(item) / np.zeros(3, np.float32), range(40))
+    assert np.isnan(actual[0]).all() and np.isinf(actual[1:]).all()
 
 
 def test_a_deferred_result_is_there_when_it_is_asked_for() -> None:
@@ -178,13 +178,13 @@ def test_a_convolution_in_parts_does_not_depend_on_the_threads(group: int) -> No
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, 58, 58, 64)).astype(np.float32)
     w = rng.standard_normal((3, 3, 64 // group, 64)).astype(np.float32)
-    found = []
+    collected = []
     for threads in (1, 2, 3):
         with blas_threads(threads), side_by_side():
-            found.append(conv2d(Images.of(x), w, (1, 1), (1, 1), group))
-    assert all(np.array_equal(found[0], other) for other in found[1:])
+            collected.append(conv2d(Images.of(x), w, (1, 1), (1, 1), group))
+    assert all(np.array_equal(collected[0], other) for other in collected[1:])
     exact = conv2d(Images.of(x.astype(np.float64)), w.astype(np.float64), (1, 1), (1, 1), group)
-    np.testing.assert_allclose(found[0], exact, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(collected[0], exact, rtol=0, atol=1e-3)
 
 
 def test_as_much_is_done_at_once_as_blas_had_threads() -> None:

@@ -74,8 +74,8 @@ def test_a_producer_with_a_residual_is_refused() -> None:
 def test_computed_parameters_are_refused() -> None:
     b = Builder()
     gamma = b.input(4)
-    rest = {k: b.drawn(4, low=0.5, high=2.0) for k in ("beta", "mean", "var")}
-    y = b.make(BatchNormalization, x=producer(b, Conv), gamma=gamma, **rest)
+    remaining = {k: b.drawn(4, low=0.5, high=2.0) for k in ("beta", "mean", "var")}
+    y = b.make(BatchNormalization, x=producer(b, Conv), gamma=gamma, **remaining)
     assert ops_of(rewritten(fold_batch_norm, b, [y])) == ["Conv", "BatchNormalization"]
 
 

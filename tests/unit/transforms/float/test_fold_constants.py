@@ -30,16 +30,16 @@ def embedded(batch: int, length: int) -> Graph:
 @pytest.mark.parametrize("batch", [1, 2, 4, 9])
 def test_a_batch_changes_no_sum(batch: int) -> None:
     graph = embedded(batch, 200)
-    made = passes.optimize(graph)
-    assert [type(node) for node in made.compute_nodes()] == [Add]
+    optimized = passes.optimize(graph)
+    assert [type(node) for node in optimized.compute_nodes()] == [Add]
     x = np.random.default_rng(0).standard_normal((batch, 200, WIDTH), dtype=np.float32)
     (name,) = [node.name for node in graph.inputs]
-    (found,), (wanted,) = interpret(made, {name: x}), interpret(graph, {name: x})
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    (actual,), (expected,) = interpret(optimized, {name: x}), interpret(graph, {name: x})
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
     single = passes.optimize(embedded(1, 200))
     for i in range(batch):
         (row,) = interpret(single, {name: x[i : i + 1]})
-        np.testing.assert_array_equal(row[0], found[i])
+        np.testing.assert_array_equal(row[0], actual[i])
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (1, 4), (3, 4)])
@@ -47,16 +47,16 @@ def test_repetitions_are_left_to_the_reader(shape: tuple[int, ...]) -> None:
     b = Builder()
     x, y = b.input(3, 4), b.input(*shape)
     graph = b.graph(b.make(Mul, x=x, y=b.make(Expand, x=y, shape=(3, 4))))
-    made = run_passes(graph, [drop_expand])
-    assert [type(node) for node in made.compute_nodes()] == [Mul]
+    optimized = run_passes(graph, [drop_expand])
+    assert [type(node) for node in optimized.compute_nodes()] == [Mul]
 
 
 def test_repetitions_that_the_reader_needs_stay() -> None:
     b = Builder()
     x, y = b.input(1, 4), b.input(1, 1)
     graph = b.graph(b.make(Mul, x=x, y=b.make(Expand, x=y, shape=(3, 4))))
-    made = run_passes(graph, [drop_expand])
-    assert Expand in [type(node) for node in made.compute_nodes()]
+    optimized = run_passes(graph, [drop_expand])
+    assert Expand in [type(node) for node in optimized.compute_nodes()]
 
 
 @pytest.mark.parametrize("is_left", [False, True])
@@ -64,16 +64,16 @@ def test_a_constant_that_is_equal_for_all_samples_is_that_of_one(is_left: bool) 
     b = Builder()
     x, y = b.input(3, 5, 4), b.constant(np.repeat(b.drawn(1, 1, 4).value, 3, axis=0))
     graph = b.graph(b.make(Sub, x=y, y=x) if is_left else b.make(Sub, x=x, y=y))
-    (made,) = run_passes(graph, [drop_expand]).compute_nodes()
-    assert sorted(operand.type.shape for operand in made.operands) == [(1, 1, 4), (3, 5, 4)]
+    (built,) = run_passes(graph, [drop_expand]).compute_nodes()
+    assert sorted(operand.type.shape for operand in built.operands) == [(1, 1, 4), (3, 5, 4)]
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (1, 3, 4), (1, 4)])
 def test_a_constant_of_one_number_is_that_number(shape: tuple[int, ...]) -> None:
     b = Builder()
     graph = b.graph(b.make(Mul, x=b.input(2, 3, 4), y=b.constant(np.full(shape, 0.5))))
-    (made,) = run_passes(graph, [drop_expand]).compute_nodes()
-    assert made.operands[1].type.shape == (1,) * len(shape)
+    (built,) = run_passes(graph, [drop_expand]).compute_nodes()
+    assert built.operands[1].type.shape == (1,) * len(shape)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ def table(b: Builder, rows: int = LONGEST, width: int = 4) -> Constant:
 
 def cut(b: Builder, whole: Node, length: int) -> Node:
     """The first rows of a value."""
-    rest = whole.type.shape[1:]
+    remaining = whole.type.shape[1:]
     starts, steps = (0,) * whole.type.rank, (1,) * whole.type.rank
-    return b.make(Slice, x=whole, starts=starts, sizes=(length, *rest), steps=steps)
+    return b.make(Slice, x=whole, starts=starts, sizes=(length, *remaining), steps=steps)
 
 
 def positions(b: Builder, x: Node, length: int) -> Node:
@@ -79,5 +79,5 @@ def test_the_value_is_that_of_one_length(part, length: int) -> None:
     graph = graph_of(part, length)
     x = {graph.inputs[0].name: np.random.default_rng(1).random((2, length, 4), np.float32)}
     free = passes.optimize(graph_of(part, symbols({"T": length})[0]["T"]))
-    for found, wanted in zip(interpret(free, x), interpret(graph, x), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for value, expected in zip(interpret(free, x), interpret(graph, x), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)

@@ -33,18 +33,18 @@ def turned_keys(b: Builder) -> tuple[Node, Node, Node]:
 def test_functions_stand_behind_the_layer(name: str) -> None:
     b = Builder()
     _, split, turned = turned_keys(b)
-    found = rewritten(raise_elements, b, [FUNCTIONS[name](b, turned)])
-    assert ops_of(found)[0] == "Gemm"
-    assert ops_of(found)[2:] == ["Reshape", "Transpose"]
-    assert not {split.name, turned.name} & found.names
+    actual = rewritten(raise_elements, b, [FUNCTIONS[name](b, turned)])
+    assert ops_of(actual)[0] == "Gemm"
+    assert ops_of(actual)[2:] == ["Reshape", "Transpose"]
+    assert not {split.name, turned.name} & actual.names
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_become_a_part_of_the_layer(name: str) -> None:
     b = Builder()
     _, _, turned = turned_keys(b)
-    found = rewritten(optimize, b, [FUNCTIONS[name](b, turned)])
-    assert sorted(ops_of(found)) == ["Gemm", "Reshape", "Transpose"]
+    actual = rewritten(optimize, b, [FUNCTIONS[name](b, turned)])
+    assert sorted(ops_of(actual)) == ["Gemm", "Reshape", "Transpose"]
 
 
 @pytest.mark.parametrize("case", ["other readers", "a row", "a larger result", "no layer"])

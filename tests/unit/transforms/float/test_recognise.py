@@ -26,11 +26,11 @@ from quantglow.ir.ops import (
     Sub,
     Tanh,
 )
-from quantglow.transforms.float import RECOGNISERS, factor_gate, merge_clips
+from quantglow.transforms.float import RECOGNIZERS, factor_gate, merge_clips
 from quantglow.transforms.rewrite import repeat
 from tests.support.builder import Builder, ops_of, rewritten
 
-recognise = repeat("recognise", *RECOGNISERS)
+recognise = repeat("recognise", *RECOGNIZERS)
 
 Spelling = Callable[[Builder, Node], Node]
 
@@ -107,7 +107,7 @@ def test_a_spelling_becomes_one_operator(op: str, spelling: Spelling) -> None:
     assert ops_of(rewritten(recognise, b, [spelling(b, b.input(3, 50))])) == [op]
 
 
-def centred(b: Builder, x: Node, axis: int = 1) -> Node:
+def centered(b: Builder, x: Node, axis: int = 1) -> Node:
     return b.make(Sub, x=x, y=b.make(ReduceMean, x=x, axes=(axis,)))
 
 
@@ -117,12 +117,12 @@ def root(b: Builder, squares: Node, axis: int = 1) -> Node:
 
 
 def normalized(b: Builder, x: Node) -> Node:
-    d = centred(b, x)
+    d = centered(b, x)
     return b.make(Div, x=d, y=root(b, b.make(Pow, x=d, y=b.constant(2.0))))
 
 
 def normalized_by_reciprocal(b: Builder, x: Node) -> Node:
-    d = centred(b, x)
+    d = centered(b, x)
     return mul(b, d, b.make(Reciprocal, x=root(b, mul(b, d, d))))
 
 
@@ -158,9 +158,9 @@ def test_a_near_miss_stays(spelling: Spelling) -> None:
 
 
 NOT_NORMALIZED: list[Spelling] = [
-    lambda b, x: b.make(Div, x=centred(b, x, 0), y=root(b, mul(b, x, x))),
-    lambda b, x: b.make(Div, x=centred(b, x), y=root(b, mul(b, centred(b, x), x))),
-    lambda b, x: b.make(Div, x=centred(b, x), y=root(b, mul(b, x, x))),
+    lambda b, x: b.make(Div, x=centered(b, x, 0), y=root(b, mul(b, x, x))),
+    lambda b, x: b.make(Div, x=centered(b, x), y=root(b, mul(b, centered(b, x), x))),
+    lambda b, x: b.make(Div, x=centered(b, x), y=root(b, mul(b, x, x))),
 ]
 
 
@@ -173,7 +173,7 @@ def test_near_misses_of_a_normalization_stay(spelling: Spelling) -> None:
 
 def test_a_normalization_along_another_axis_stays() -> None:
     b = Builder()
-    d = centred(b, b.input(3, 4), 0)
+    d = centered(b, b.input(3, 4), 0)
     quotient = b.make(Div, x=d, y=root(b, mul(b, d, d), 0))
     assert "LayerNormalization" not in ops_of(rewritten(recognise, b, [quotient]))
 

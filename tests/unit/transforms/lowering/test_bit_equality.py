@@ -79,8 +79,8 @@ def test_every_code_is_equal(
     node = CASES[case](x, y, Constant(name="c", value=STEEP))
     graph = Graph((x, y), (("out", node),))
     feeds = {"x": codes(0), "y": codes(1)}
-    found = interpret(lower(graph, unsigned=unsigned), feeds)
-    np.testing.assert_array_equal(found, interpret(graph, feeds))
+    results = interpret(lower(graph, unsigned=unsigned), feeds)
+    np.testing.assert_array_equal(results, interpret(graph, feeds))
 
 
 def test_a_chain_of_quantized_operators_is_one_map() -> None:

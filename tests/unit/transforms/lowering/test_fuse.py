@@ -18,5 +18,5 @@ def test_a_softmax_of_positions_keeps_their_comparison_apart(axis: int) -> None:
     nodes = [node("Hardmax", ["x"], ["h"], axis=axis), node("Softmax", ["h"], ["y"], axis=axis)]
     feeds = {"x": floats(4, 9)}
     model = model_of(nodes, feeds, ["y"], opset=13)
-    (found,), (expected,) = qg.compile(model).run(None, feeds), by_onnxruntime(model, feeds)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    (actual,), (expected,) = qg.compile(model).run(None, feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)

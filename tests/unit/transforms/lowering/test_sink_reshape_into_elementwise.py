@@ -75,8 +75,8 @@ def test_nothing_is_copied_before_it_is_read(case: str) -> None:
         n.name: np.random.default_rng(0).integers(-128, 128, n.type.shape).astype(np.int8)
         for n in graph.inputs
     }
-    found = ReferenceExecutable(program, plan_memory(program)).run(feeds)
-    np.testing.assert_array_equal(found, interpret(graph, feeds))
+    executable = ReferenceExecutable(program, plan_memory(program)).run(feeds)
+    np.testing.assert_array_equal(executable, interpret(graph, feeds))
 
 
 def test_a_value_that_others_read_is_made_once() -> None:
@@ -103,10 +103,10 @@ def test_other_neighbours_are_left_to_resize(sizes: tuple[int, int]) -> None:
 def test_groups_multiply_to_their_axes(factors: list[list[int]]) -> None:
     shape = tuple(int(np.prod(group)) for group in factors)
     cells = tuple(size for group in factors for size in group)
-    found = group(shape, cells)
-    assert found is not None
-    assert tuple(int(np.prod(group)) for group in found) == shape
-    assert tuple(size for group in found for size in group) == cells
+    actual = group(shape, cells)
+    assert actual is not None
+    assert tuple(int(np.prod(group)) for group in actual) == shape
+    assert tuple(size for group in actual for size in group) == cells
 
 
 def test_an_axis_of_several_has_no_group() -> None:
@@ -121,5 +121,5 @@ def test_two_views_do_not_chase_each_other() -> None:
     other = Reshape(name="c", x=turned, shape=(1, 3, 1, 4))
     graph = Graph((x, y), (("out", Add(name="sum", x=one, y=other)),))
     feeds = {i.name: np.arange(12, dtype=np.float32).reshape(i.type.shape) for i in (x, y)}
-    found = interpret(lower(graph), feeds)
-    np.testing.assert_array_equal(found, interpret(graph, feeds))
+    results = interpret(lower(graph), feeds)
+    np.testing.assert_array_equal(results, interpret(graph, feeds))

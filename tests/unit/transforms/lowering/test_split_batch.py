@@ -92,12 +92,12 @@ MIXED: dict[str, Node] = {
 
 def graph_of(node: Node) -> Graph:
     """The node's graph, which has one Input."""
-    seen, left = set[Node](), [node]
+    observed, left = set[Node](), [node]
     while left:
         last = left.pop()
-        seen.add(last)
+        observed.add(last)
         left += last.operands
-    (x,) = (each for each in seen if isinstance(each, Input))
+    (x,) = (each for each in observed if isinstance(each, Input))
     return Graph((x,), (("y", node),))
 
 
@@ -108,8 +108,8 @@ def test_parts_give_what_the_whole_gives(name: str, pieces: int) -> None:
     part = split_batch(graph, pieces)
     assert part is not None
     x = RNG.standard_normal(graph.inputs[0].type.shape).astype(np.float32)
-    found = [interpret(part, {"x": piece})[0] for piece in np.split(x, pieces)]
-    np.testing.assert_allclose(np.concatenate(found), interpret(graph, {"x": x})[0], atol=1e-5)
+    actual = [interpret(part, {"x": piece})[0] for piece in np.split(x, pieces)]
+    np.testing.assert_allclose(np.concatenate(actual), interpret(graph, {"x": x})[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MIXED)

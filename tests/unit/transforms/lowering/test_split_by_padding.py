@@ -89,10 +89,10 @@ def test_pieces_leave_out_products_of_padding(
 def test_pieces_are_those_whose_results_see_the_same_taps() -> None:
     ((_, conv),) = integers(wide(33, 24))[0].outputs
     assert isinstance(conv, Conv)
-    found = [
+    actual = [
         (piece.begin, piece.length, piece.first, piece.taps) for piece in result_ranges(conv, 0)
     ]
-    assert found == [(0, 9, 1, 2), (9, 15, 1, 1), (24, 9, 0, 2)]
+    assert actual == [(0, 9, 1, 2), (9, 15, 1, 1), (24, 9, 0, 2)]
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ def test_phases_give_the_same_integers(data: st.DataObject) -> None:
     (node,) = graph.inputs
     values = np.random.default_rng(1).integers(-128, 128, node.type.shape)
     feeds = {"x": values.astype(node.type.dtype.numpy)}
-    (found,), (expected,) = interpret(lower(graph), feeds), interpret(graph, feeds)
+    (actual,), (expected,) = interpret(lower(graph), feeds), interpret(graph, feeds)
     if quantized:
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
     else:
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("channels", [1, 24])
@@ -90,8 +90,8 @@ def test_the_stride_does_not_decide_how_many_nodes_there_are(
     lowered = lower(graph)
     assert len(lowered.nodes) < 40
     feeds = {"x": np.ones((1, 1, 1, 9), np.int8 if quantized else np.float32)}
-    (found,), (expected,) = interpret(lowered, feeds), interpret(graph, feeds)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=0 if quantized else 1e-3)
+    (actual,), (expected,) = interpret(lowered, feeds), interpret(graph, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=0 if quantized else 1e-3)
 
 
 @pytest.mark.parametrize("channels", [1, 24])
@@ -102,5 +102,5 @@ def test_infinities_reach_results_of_their_taps_only(
     graph = graph_of((1, 4, 5, 2), kernel, channels, False, strides=(2, 2))
     x = np.random.default_rng(2).normal(size=(1, 4, 5, 2)).astype(np.float32)
     x[0, 1, 2, 0] = -np.inf
-    (found,), (expected,) = interpret(lower(graph), {"x": x}), interpret(graph, {"x": x})
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+    (actual,), (expected,) = interpret(lower(graph), {"x": x}), interpret(graph, {"x": x})
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)

@@ -22,9 +22,9 @@ FUNCTIONS: list[Node] = [
 
 
 def primitive(function: Node) -> Elementwise:
-    ((_, found),) = lower(Graph((X,), (("y", function),))).outputs
-    assert isinstance(found, Elementwise)
-    return found
+    ((_, actual),) = lower(Graph((X,), (("y", function),))).outputs
+    assert isinstance(actual, Elementwise)
+    return actual
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda node: type(node).__name__)

@@ -29,11 +29,11 @@ def loaded_lanes(b: Builder, element: str, row: Value, steps: int) -> Value:
     if steps == 1:
         return b.emit(f"insertelement {kind} poison, {element} {b.load(element, row)}, i32 0")
     half = vector(2, element)
-    found = b.shuffle(half, b.load(half, row), "poison", (0, 1, 2, 2))
+    lanes = b.shuffle(half, b.load(half, row), "poison", (0, 1, 2, 2))
     if steps == 2:
-        return found
+        return lanes
     last = b.load(element, b.at(row, 2 * STEP_NBYTES))
-    return b.emit(f"insertelement {kind} {found}, {element} {last}, i32 2")
+    return b.emit(f"insertelement {kind} {lanes}, {element} {last}, i32 2")
 
 
 def spread_lanes(b: Builder, element: str, row: Value, steps: int) -> list[Value]:

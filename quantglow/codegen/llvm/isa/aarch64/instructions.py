@@ -110,8 +110,8 @@ def completed(host: Host) -> Host:
     if platform.machine() not in ARCHITECTURES:
         return host
     ask = {"linux": linux_has, "darwin": macos_has}.get(sys.platform)
-    found = [] if ask is None else [name for name in LINUX if not host.has(name) and ask(name)]
-    return replace(host, features=",".join([host.features, *(f"+{name}" for name in found)]))
+    extensions = [] if ask is None else [name for name in LINUX if not host.has(name) and ask(name)]
+    return replace(host, features=",".join([host.features, *(f"+{name}" for name in extensions)]))
 
 
 def linux_has(feature: str) -> bool:
@@ -178,11 +178,11 @@ def clear_cache() -> Any:
     """``__clear_cache`` of the compiler's run-time library; None where that is not installed."""
     for name in (None, "libgcc_s.so.1"):
         try:
-            found: Any = ctypes.CDLL(name).__clear_cache
+            function: Any = ctypes.CDLL(name).__clear_cache
         except (OSError, AttributeError):
             continue
-        found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_void_p), None
-        return found
+        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p), None
+        return function
     return None
 
 
@@ -199,17 +199,17 @@ class LookUpTable:
         return [b.load(KIND, b.at(entries, 16 * i)) for i in range(4 * QUARTERS)]
 
     def look_up(self, b: Builder, table: Sequence[Value], codes: Value, signed: bool) -> Value:
-        found: Value = ""
+        entries: Value = ""
         for quarter in range(QUARTERS):
             first = quarter * QUARTER ^ (HALF if signed else 0)
             index = codes
             if first:
                 index = b.op("xor", KIND, codes, splat(KIND, str(first - 256 * (first >= HALF))))
             rows = [(KIND, row) for row in table[4 * quarter : 4 * quarter + 4]]
-            name = "llvm.aarch64.neon.tb{}4.v16i8".format("x" if found else "l")
-            before = [(KIND, found)] if found else []
-            found = b.call(name, KIND, *before, *rows, (KIND, index))
-        return found
+            name = "llvm.aarch64.neon.tb{}4.v16i8".format("x" if entries else "l")
+            before = [(KIND, entries)] if entries else []
+            entries = b.call(name, KIND, *before, *rows, (KIND, index))
+        return entries
 
 
 class ByteProducts(StrEnum):

@@ -80,9 +80,9 @@ class MergedHalvesDot(HalvesDot, MergedDot):
     def closed(self, b: Builder, sums: Value, bias: Value) -> Value:
         totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
         for lane in range(1, LANES, 2):
-            own = b.op("sub", "i32", totals[lane], totals[lane - 1])
-            own = b.op("ashr", "i32", own, "8")
-            totals[lane] = b.op("add", "i32", own, element(b, WORDS, bias, lane))
+            odd = b.op("sub", "i32", totals[lane], totals[lane - 1])
+            odd = b.op("ashr", "i32", odd, "8")
+            totals[lane] = b.op("add", "i32", odd, element(b, WORDS, bias, lane))
         return gathered(b, WORDS, totals)
 
     def accumulate(

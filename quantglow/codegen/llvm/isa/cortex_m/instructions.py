@@ -226,11 +226,11 @@ class SignalCortexM(CortexM):
     def word_products(self, b: Builder, x: Value, y: Value) -> Value:
         words, pairs = vector(LANES, "i32"), vector(2 * LANES, "i16")
         left, right = (b.cast("bitcast", pairs, v, words) for v in (x, y))
-        made = [
+        products = [
             smlad(b, "0", element(b, words, left, i), element(b, words, right, i))
             for i in range(LANES)
         ]
-        return gathered(b, words, made)
+        return gathered(b, words, products)
 
     # -- results
 
@@ -251,8 +251,8 @@ class SignalCortexM(CortexM):
 
 def rounded(b: Builder, value: Value) -> Value:
     """A float32 rounded half to even, as int32."""
-    found = b.call("llvm.arm.vcvtr.f32", "float", ("float", value))
-    return b.cast("bitcast", "float", found, "i32")
+    register = b.call("llvm.arm.vcvtr.f32", "float", ("float", value))
+    return b.cast("bitcast", "float", register, "i32")
 
 
 class HeliumWords:

@@ -145,10 +145,10 @@ def element(b: Builder, kind: str, values: Value, index: int) -> Value:
 
 def gathered(b: Builder, kind: str, values: Sequence[Value]) -> Value:
     """Scalars as a vector."""
-    made, scalar = "poison", kind[kind.index("x ") + 2 : -1]
+    result, scalar = "poison", kind[kind.index("x ") + 2 : -1]
     for index, value in enumerate(values):
-        made = b.emit(f"insertelement {kind} {made}, {scalar} {value}, i32 {index}")
-    return made
+        result = b.emit(f"insertelement {kind} {result}, {scalar} {value}, i32 {index}")
+    return result
 
 
 def called(b: Builder, name: str, definition: str, lanes: int, *values: Value) -> Value:
@@ -157,11 +157,11 @@ def called(b: Builder, name: str, definition: str, lanes: int, *values: Value) -
     if lanes == 1:
         return b.emit(f"call i32 @{name}({', '.join(f'i32 {value}' for value in values)})")
     kind = vector(lanes, "i32")
-    made = []
+    results = []
     for lane in range(lanes):
         scalars = (element(b, kind, value, lane) for value in values)
-        made.append(called(b, name, definition, 1, *scalars))
-    return gathered(b, kind, made)
+        results.append(called(b, name, definition, 1, *scalars))
+    return gathered(b, kind, results)
 
 
 def with_integer_comparisons(text: str) -> str:

@@ -136,12 +136,12 @@ class AmxTiles:
         b.call("llvm.x86.ldtilecfg", "void", ("ptr", "@tiles"))
 
     def _configuration(self, sizes: Sequence[tuple[int, int]]) -> Array:
-        found = np.zeros(CONFIG_NBYTES, np.uint8)
-        found[0] = 1
-        widths = found[WIDTHS_AT : WIDTHS_AT + 2 * self.registers].view("<u2")
-        heights = found[HEIGHTS_AT : HEIGHTS_AT + self.registers]
+        configuration = np.zeros(CONFIG_NBYTES, np.uint8)
+        configuration[0] = 1
+        widths = configuration[WIDTHS_AT : WIDTHS_AT + 2 * self.registers].view("<u2")
+        heights = configuration[HEIGHTS_AT : HEIGHTS_AT + self.registers]
         heights[:], widths[:] = np.transpose(sizes)
-        return found
+        return configuration
 
     def release(self, b: Builder) -> None:
         b.call("llvm.x86.tilerelease", "void")

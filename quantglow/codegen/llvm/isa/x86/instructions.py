@@ -133,11 +133,11 @@ class ShuffledTable:
         """Entries of the indices that are not negative."""
         avx2, avx512 = "llvm.x86.avx2.pshuf.b", "llvm.x86.avx512.pshuf.b.512"
         name, kind = avx2 if self.lanes == 32 else avx512, vector(self.lanes, "i8")
-        found = b.call(name, kind, (kind, rows[0]), (kind, index))
+        entries = b.call(name, kind, (kind, rows[0]), (kind, index))
         for row in rows[1:]:
             index = b.op("sub", kind, index, splat(kind, "16"))
-            found = b.op("xor", kind, found, b.call(name, kind, (kind, row), (kind, index)))
-        return found
+            entries = b.op("xor", kind, entries, b.call(name, kind, (kind, row), (kind, index)))
+        return entries
 
 
 class ByteProducts(StrEnum):
@@ -239,8 +239,8 @@ class X86(InstructionSet):
             return None
         kind = "<16 x float>"
         operands = ((kind, values), (kind, bound), ("i32", str(LESSER_MAGNITUDE)))
-        rest = ((kind, "zeroinitializer"), ("i16", "-1"), ("i32", "4"))
-        return b.call("llvm.x86.avx512.mask.range.ps.512", kind, *operands, *rest)
+        controls = ((kind, "zeroinitializer"), ("i16", "-1"), ("i32", "4"))
+        return b.call("llvm.x86.avx512.mask.range.ps.512", kind, *operands, *controls)
 
     def raised_bytes(self, b: Builder, data: Value, places: Sequence[int]) -> Value | None:
         """``vpshufb`` of AVX-512 under a mask, within each 128 bits."""

@@ -175,8 +175,8 @@ class Residual:
         params = self.op.residual.type.params
         ratio = multiplier(params.scale, divisor=self.op.sum_step)
         raised = np.float32(RAISED + params.zero_point).view(np.int32)
-        found = np.array([params.zero_point, ratio.view(np.int32), raised], np.int32)
-        return (np.repeat(found[:, None], self.target.f32_lanes, axis=1),)
+        params_by_row = np.array([params.zero_point, ratio.view(np.int32), raised], np.int32)
+        return (np.repeat(params_by_row[:, None], self.target.f32_lanes, axis=1),)
 
     def steps(self, b: Builder, data: Value, order: Array, params: Value) -> list[Value]:
         """Vectors of residual in steps of the float32 sum, or reals, from one vector of all their

@@ -197,15 +197,15 @@ def panel_channels(
 
     ``order_of``: the ``channel_order`` of a number of vectors.
     """
-    found = []
+    channel_lists = []
     for group in range(group_count):
         first = 0
         for vectors in panels.widths():
             order = order_of(vectors) + first
             channels = np.where(order < panels.channels, order + group * panels.channels, -1)
-            found.append(channels)
+            channel_lists.append(channels)
             first += vectors * panels.lanes
-    return found
+    return channel_lists
 
 
 def pack_vectors(values: Array, channels: list[Array]) -> Array:

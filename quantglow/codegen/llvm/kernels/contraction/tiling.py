@@ -57,12 +57,12 @@ def cycles(pixels: int, vectors: int, steps: int, cost: StepCost, weights: float
 
 def groups(vectors: int, most: int = 4) -> list[int]:
     """Numbers of vectors stored together: fours, then twos, then ones; at most ``most``."""
-    found: list[int] = []
+    sizes: list[int] = []
     for size in (4, 2, 1):
         if size <= most:
             count, vectors = divmod(vectors, size)
-            found += [size] * count
-    return found
+            sizes += [size] * count
+    return sizes
 
 
 def spans(total: int, size: int) -> list[tuple[int, int]]:

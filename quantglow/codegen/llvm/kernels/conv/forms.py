@@ -93,10 +93,10 @@ class ConvForms:
 
     def default(self, step: Compute, target: Target) -> Choice | None:
         """``Forms``"""
-        found = conv_kernel(step, target)
-        if not isinstance(found, ConvKernel) or type(found) not in FORMS.values():
+        kernel = conv_kernel(step, target)
+        if not isinstance(kernel, ConvKernel) or type(kernel) not in FORMS.values():
             return None
-        return choice_in(found)
+        return choice_in(kernel)
 
     def choices(self, step: Compute, target: Target) -> list[Choice]:
         """``Forms``"""
@@ -112,7 +112,7 @@ class ConvForms:
         """``Forms``"""
         kernel = kernel_of(step, target, choice)
         assert kernel is not None
-        return modelled_cycles(kernel)
+        return modeled_cycles(kernel)
 
 
 def kernel_of(step: Compute, target: Target, choice: Choice) -> ConvKernel | None:
@@ -157,10 +157,10 @@ def _choices(form: str, kernel: ConvKernel) -> Iterator[Choice]:
 
 def _unrolls(steps: int) -> list[int]:
     """Numbers of unrolled steps with different code for a run of ``steps``."""
-    found: dict[int, int] = {}
+    by_length: dict[int, int] = {}
     for unroll in (UNROLL, *UNROLLS):
-        found.setdefault(unroll if steps // unroll > 1 else steps, unroll)
-    return sorted(found.values())
+        by_length.setdefault(unroll if steps // unroll > 1 else steps, unroll)
+    return sorted(by_length.values())
 
 
 def choice_in(kernel: ConvKernel) -> Choice:
@@ -178,7 +178,7 @@ def choice_in(kernel: ConvKernel) -> Choice:
     )
 
 
-def modelled_cycles(kernel: ConvKernel) -> float:
+def modeled_cycles(kernel: ConvKernel) -> float:
     """Cycles of the cost model; 0 for forms without one, which the rules prefer."""
     if isinstance(kernel, TilesConvKernel):
         return 0.0

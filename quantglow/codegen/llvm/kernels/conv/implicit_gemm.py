@@ -160,7 +160,7 @@ class ConvKernel(ConvLoops):
         """
         b, steps = self.b, self.geometry.runs.steps
         unroll = self.unroll
-        rounds, rest = divmod(steps, unroll)
+        rounds, remainder = divmod(steps, unroll)
         step_nbytes = vectors * self.dot.weight_nbytes
         if rounds <= 1:
             return self.steps(x, w, offsets, vectors, sums, steps)
@@ -171,11 +171,11 @@ class ConvKernel(ConvLoops):
             ahead = b.opaque(b.at(ahead, b.mul(loop.index, unroll * self.share_nbytes)))
         sums = self.steps(row, weights, offsets, vectors, loop.carried, unroll, ahead)
         sums = b.end_loop(loop, sums)
-        if not rest:
+        if not remainder:
             return sums
         x = b.at(x, rounds * unroll * STEP_NBYTES)
         w = b.at(w, rounds * unroll * step_nbytes)
-        return self.steps(x, w, offsets, vectors, sums, rest)
+        return self.steps(x, w, offsets, vectors, sums, remainder)
 
     def steps(
         self,

@@ -90,8 +90,8 @@ class ConvLoops(ConvPlan):
         if self.is_row:
             image, row, column = "0", "0", tile
         else:
-            rest, column = b.divide(tile, self.column_tiles)
-            image, row = self._divided(rest, self.row_tiles, self.geometry.y.count)
+            row_tile, column = b.divide(tile, self.column_tiles)
+            image, row = self._divided(row_tile, self.row_tiles, self.geometry.y.count)
         columns = self.tiles if self.is_row else self.column_tiles
         index = (image, b.mul(row, self.tile.rows), self._first_column(column))
         residual = ""

@@ -98,10 +98,12 @@ class TilesConvKernel(TilesPlan):
         if grid.count:
             last = self._sums(grid, str(grid.count - 1), place)
             waiting = self._waiting(last, vectors, channels)
-        if grid.rest:
-            rest = self._sums_at(grid.rest, str(grid.count), self._moved(place, *grid.rest_at))
-            self._add_all(rest, vectors, waiting)
-            waiting = self._waiting(rest, vectors, channels)
+        if grid.remainder:
+            remainder = self._sums_at(
+                grid.remainder, str(grid.count), self._moved(place, *grid.remainder_at)
+            )
+            self._add_all(remainder, vectors, waiting)
+            waiting = self._waiting(remainder, vectors, channels)
         waiting.emit()
 
     def _keep_constants(self, place: Place, vectors: int) -> None:
@@ -153,8 +155,8 @@ class TilesConvKernel(TilesPlan):
         """The stores of a group's last pass, and the epilogue, one pixel after the other."""
 
         def end(index: int, position: int, pixel: Pixel) -> None:
-            found = [self._sum(sums.at, index, v, position) for v in range(vectors)]
-            self.store(found, *pixel, channels, sums.place)
+            totals = [self._sum(sums.at, index, v, position) for v in range(vectors)]
+            self.store(totals, *pixel, channels, sums.place)
 
         ends = [
             partial(end, index, position, pixel)

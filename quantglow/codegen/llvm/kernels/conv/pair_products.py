@@ -246,13 +246,13 @@ class BlockConvKernel(ConvKernel):
 
     def by_pixels(self, sums: list[Value], vectors: int) -> list[Value]:
         """Vectors of sums of each pixel in turn."""
-        b, kind, found = self.b, self.dot.kind, []
+        b, kind, pixel_sums = self.b, self.dot.kind, []
         for first in range(0, len(sums), 2 * vectors):
             lower, upper = sums[first : first + vectors], sums[first + vectors :][:vectors]
             for order in (FIRST, SECOND):
                 pairs = zip(lower, upper, strict=True)
-                found += [b.shuffle(kind, *pair, order) for pair in pairs]
-        return found
+                pixel_sums += [b.shuffle(kind, *pair, order) for pair in pairs]
+        return pixel_sums
 
     def steps(
         self,
@@ -285,12 +285,14 @@ class BlockConvKernel(ConvKernel):
         """For each pair of pixels, eight bytes of both for two steps, or twice that for four."""
         b, lanes = self.b, steps // 2
         kind, whole = f"<{lanes} x i64>", "<2 x i64>"
-        found = []
+        pixel_operands = []
         for first in range(0, len(offsets), 2):
             left, right = (b.load(kind, b.at(row, offset)) for offset in offsets[first : first + 2])
             mixed = [b.shuffle(kind, left, right, (i, lanes + i)) for i in range(lanes)]
-            found.append(tuple(b.cast("bitcast", whole, v, self.dot.bytes_kind) for v in mixed))
-        return found
+            pixel_operands.append(
+                tuple(b.cast("bitcast", whole, v, self.dot.bytes_kind) for v in mixed)
+            )
+        return pixel_operands
 
     def add_blocks(self, pairs: list[Value], w: Value, vectors: int, sums: list[Value]) -> None:
         """Add the products of two steps."""

@@ -63,10 +63,10 @@ class ConvPlan:
         """Pixels and vectors of channels whose sums stay in registers."""
         if self.chosen is not None and self.chosen.tile is not None:
             return Tile(*self.chosen.tile)
-        return self.modelled_tile
+        return self.modeled_tile
 
     @property
-    def modelled_tile(self) -> Tile:
+    def modeled_tile(self) -> Tile:
         """The tile with the fewest modeled cycles."""
         return choose_tile(*self.image_size, self.vectors, self.total_steps, self.dot.cost)
 

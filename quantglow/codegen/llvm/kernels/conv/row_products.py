@@ -111,10 +111,10 @@ class RowsConvKernel(StreamedConvKernel):
     def _vector(self, kind: str, values: list[Value]) -> Value:
         """Scalars as a vector."""
         element = kind[kind.index("x ") + 2 : -1]
-        found: Value = "poison"
+        result: Value = "poison"
         for lane, value in enumerate(values):
-            found = self.b.emit(f"insertelement {kind} {found}, {element} {value}, i32 {lane}")
-        return found
+            result = self.b.emit(f"insertelement {kind} {result}, {element} {value}, i32 {lane}")
+        return result
 
     def _window(self, x: Value) -> list[Value]:
         """The vectors of a window."""
@@ -134,8 +134,8 @@ class RowsConvKernel(StreamedConvKernel):
         rows = range(chunk * steps, (chunk + 1) * steps)
         places = [row * runs.inner_pitch if row < runs.inner else 0 for row in rows]
         words = vector(steps, "i32")
-        found = self._vector(words, [b.load("i32", b.at(x, place)) for place in places])
-        return b.cast("bitcast", words, found, vector(self.nbytes, "i8"))
+        pixels = self._vector(words, [b.load("i32", b.at(x, place)) for place in places])
+        return b.cast("bitcast", words, pixels, vector(self.nbytes, "i8"))
 
     @property
     def nothing(self) -> list[Value]:
@@ -193,8 +193,8 @@ class RowsConvKernel(StreamedConvKernel):
 
     def _multiplied(self, row: Value, w: Value, totals: list[Value]) -> list[Value]:
         """Sums plus the products of a vector of bytes with the weights of each channel."""
-        b, kind, found = self.b, vector(self.nbytes, "i8"), []
+        b, kind, new_totals = self.b, vector(self.nbytes, "i8"), []
         for lane, total in enumerate(totals):
             weights = b.load(kind, b.at(w, lane * self.nbytes), align=4)
-            found.append(self.target.isa.row_product(b, total, row, weights))
-        return found
+            new_totals.append(self.target.isa.row_product(b, total, row, weights))
+        return new_totals

@@ -288,14 +288,14 @@ class MergedConvKernel(StreamedConvKernel):
 
     def _run(self, x: Value, w: Value, sums: Value) -> tuple[Value, Value]:
         """Add the products of a run; the weights behind it, and the sums."""
-        rounds, rest = divmod(self.geometry.runs.steps, UNROLL)
+        rounds, remainder = divmod(self.geometry.runs.steps, UNROLL)
 
         def body(values: list[Value]) -> list[Value]:
             return self._some_steps(UNROLL, *values)
 
         if rounds:
             x, w, sums = self.repeated(rounds, self._state(x, w, sums), body)
-        _, w, sums = self._some_steps(rest, x, w, sums)
+        _, w, sums = self._some_steps(remainder, x, w, sums)
         return w, sums
 
     def _some_steps(self, count: int, x: Value, w: Value, sums: Value) -> list[Value]:

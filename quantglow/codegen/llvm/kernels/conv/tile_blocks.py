@@ -30,13 +30,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Grid:
-    """A tile as ``rows`` x ``columns`` equal groups, and a last smaller one at ``rest_at``."""
+    """A tile as ``rows`` x ``columns`` equal groups, and a last smaller one at ``remainder_at``."""
 
     rows: int
     columns: int
     group: tuple[Block, ...]
-    rest: tuple[Block, ...] = ()
-    rest_at: Pixel = (0, 0)
+    remainder: tuple[Block, ...] = ()
+    remainder_at: Pixel = (0, 0)
 
     @property
     def count(self) -> int:
@@ -87,16 +87,16 @@ class Blocks:
         return self.height * -(-self.width // self.positions)
 
     def grid(self, rows: int, columns: int) -> Grid:
-        """A tile of whole groups and a rest."""
+        """A tile of whole groups and a remainder."""
         height, width = self.size
-        down, rest_rows = divmod(rows, height)
-        across, rest_columns = divmod(columns, width)
+        down, rows_left = divmod(rows, height)
+        across, columns_left = divmod(columns, width)
         group = self._group(height, width)
-        if rest_columns:
+        if columns_left:
             assert rows == 1
-            return Grid(1, across, group, self._group(1, rest_columns), (0, across * width))
-        if rest_rows:
-            return Grid(down, across, group, self._group(rest_rows, columns), (down * height, 0))
+            return Grid(1, across, group, self._group(1, columns_left), (0, across * width))
+        if rows_left:
+            return Grid(down, across, group, self._group(rows_left, columns), (down * height, 0))
         return Grid(down, across, group)
 
     def _group(self, rows: int, columns: int) -> tuple[Block, ...]:
@@ -109,11 +109,11 @@ class Blocks:
 
     def _run(self, length: int) -> tuple[Block, ...]:
         """Blocks that cover positions next to each other, the last one moved back."""
-        found, size = [], self.positions
+        blocks, size = [], self.positions
         for start in range(0, length, size):
             first = min(start, length - size)
-            found.append(self._block(0, first, start - first))
-        return tuple(found)
+            blocks.append(self._block(0, first, start - first))
+        return tuple(blocks)
 
     def _block(self, row: int, first: int, known: int) -> Block:
         """One block; its first ``known`` results are those of another one."""

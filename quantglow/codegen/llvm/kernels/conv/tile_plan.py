@@ -78,9 +78,9 @@ class TilesPlan(ConvKernel):
     @cached_property
     def tiles_of(self) -> MatrixTiles:
         """The matrix registers of the target."""
-        found = self.target.isa.tiles
-        assert found is not None
-        return found
+        tiles = self.target.isa.tiles
+        assert tiles is not None
+        return tiles
 
     # -- pixels
 
@@ -107,14 +107,14 @@ class TilesPlan(ConvKernel):
     def blocks(self) -> Blocks:
         """How pixels are cut: into few blocks, as long as possible."""
         height, width = self.image_size
-        found = [self._blocks_by_rows(height, width)]
+        plans = [self._blocks_by_rows(height, width)]
         if self._flat_pitch and height > 1 and width < self.tiles_of.rows:
             length = (height - 1) * self._flat_pitch + width
             count = -(-length // self.tiles_of.rows)
             if count <= SUMS:
                 positions = -(-length // count)
-                found.append(Blocks(height, width, count, positions, self._flat_pitch))
-        return min(found, key=lambda blocks: blocks.count)
+                plans.append(Blocks(height, width, count, positions, self._flat_pitch))
+        return min(plans, key=lambda blocks: blocks.count)
 
     def _blocks_by_rows(self, height: int, width: int) -> Blocks:
         """Blocks that lie in one row each."""
@@ -252,9 +252,9 @@ class TilesPlan(ConvKernel):
 
     def _packed(self, vectors: Array, part: Part) -> Array:
         """[runs, vectors, steps, bytes] of one part, zeros where it overlaps another."""
-        found = vectors[:, :, part.first : part.first + self._part_steps].copy()
-        found[:, :, : part.zeros] = 0
-        return found
+        steps = vectors[:, :, part.first : part.first + self._part_steps].copy()
+        steps[:, :, : part.zeros] = 0
+        return steps
 
     # -- prefetch
 
@@ -272,7 +272,7 @@ class TilesPlan(ConvKernel):
     def _tile_groups(self) -> int:
         """Groups of a whole tile."""
         grid = self.blocks.grid(self.tile.rows, self.tile.columns)
-        return grid.count + (1 if grid.rest else 0)
+        return grid.count + (1 if grid.remainder else 0)
 
     @cached_property
     def _groups(self) -> int:

@@ -92,8 +92,8 @@ class GatheredConvKernel(ConvKernel):
         return min(1 + (self.target.vector_nbytes - 1) // self.pixel_pitch, self.dot.lanes)
 
     @property
-    def modelled_tile(self) -> Tile:
-        best = super().modelled_tile
+    def modeled_tile(self) -> Tile:
+        best = super().modeled_tile
         return Tile(1, min(best.columns, self.most_columns), best.vectors)
 
     @property
@@ -196,7 +196,7 @@ class SharedConvKernel(ConvKernel):
         return choose_shared_tile(*self.image_size, self.vectors, self.total_steps, self.dot.cost)
 
     @property
-    def modelled_tile(self) -> Tile:
+    def modeled_tile(self) -> Tile:
         return self._shared_tile[0]
 
     @property
@@ -250,8 +250,8 @@ class SharedConvKernel(ConvKernel):
     ) -> None:
         whole = self.vectors - 1
         for index, (r, c) in enumerate(pixels):
-            own = sums[index * whole : (index + 1) * whole]
-            self.store(own, r, c, whole * self.dot.lanes, place)
+            pixel_sums = sums[index * whole : (index + 1) * whole]
+            self.store(pixel_sums, r, c, whole * self.dot.lanes, place)
         for index, total in enumerate(sums[len(pixels) * whole :]):
             self._store_shared(total, pixels[2 * index : 2 * index + 2], channels, place)
 

@@ -168,8 +168,8 @@ def _transpose(
     along, across = tile
     tiles = [-(-axis.size // size) for axis in tile]
     with b.loop("%begin", "%end") as item:
-        rest, block = b.divide(item, tiles[0])
-        at_item = item_pointers(b, rest, outer, pointers) if outer else list(pointers)
+        outer_item, block = b.divide(item, tiles[0])
+        at_item = item_pointers(b, outer_item, outer, pointers) if outer else list(pointers)
         at_block = moved(b, at_item, along, _overlapping(b, block, size, along.size))
         with b.loop(0, tiles[1]) as column:
             at = moved(b, at_block, across, _overlapping(b, column, size, across.size))

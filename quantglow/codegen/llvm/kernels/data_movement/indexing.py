@@ -38,8 +38,8 @@ def from_the_end(b: Builder, index: Value, size: int) -> tuple[Value, Value]:
     """An index counted from the begin, and whether it is out of range."""
     negative = b.compare("slt", "i64", index, "0")
     moved = b.op("add", "i64", index, str(size))
-    found = b.select("i64", negative, moved, index)
-    return found, b.compare("uge", "i64", found, str(size))
+    position = b.select("i64", negative, moved, index)
+    return position, b.compare("uge", "i64", position, str(size))
 
 
 @emits(Gather)
@@ -54,10 +54,10 @@ def emit_gather(step: Compute, target: Target) -> KernelCall:
     outer_strides = (byte_strides(step.output), byte_strides(x))
     with b.loop("%begin", "%end") as item:
         block, position = b.divide(item, count) if outer > 1 else ("0", item)
-        given = load_index(b, indices, chosen, position)
-        index, is_outside = from_the_end(b, given, rows)
+        model_index = load_index(b, indices, chosen, position)
+        index, is_outside = from_the_end(b, model_index, rows)
         with b.when(is_outside):
-            b.store("i64", given, outside)
+            b.store("i64", model_index, outside)
         index = b.as_index("i64", b.select("i64", is_outside, "0", index))
         to, at = (
             b.at(b.at(pointer, b.mul(block, strides[0])), b.mul(row, strides[1]))
@@ -114,10 +114,10 @@ def emit_scatter(step: Compute, target: Target) -> KernelCall:
             _RowCopy(b, target, x.type.dtype, inner).emit(to, at)
     combine = _combination(b, op.reduction, x.type.dtype)
     with b.loop(0, indices.shape[0]) as position:
-        given = load_index(b, indices, chosen, position)
-        index, is_outside = from_the_end(b, given, rows)
+        model_index = load_index(b, indices, chosen, position)
+        index, is_outside = from_the_end(b, model_index, rows)
         with b.when(is_outside):
-            b.store("i64", given, outside)
+            b.store("i64", model_index, outside)
         with b.when(b.op("xor", "i1", is_outside, "true")):
             at = b.at(new, b.mul(position, byte_strides(updates)[0]))
             to = b.at(result, b.mul(b.as_index("i64", index), to_stride))

@@ -166,10 +166,10 @@ class FreeColumns(FreeTaps):
         with b.loop(begin, end, lanes) as column:
             first = b.broadcast(lanes, "i32", b.as_int(column))
             index = b.op("add", kind, first, steps)
-            found = [(kind, value) for value in self._sources(lanes, index)]
-            found += [(vector(lanes, "float"), value) for value in self._weights(lanes, index)]
+            columns = [(kind, value) for value in self._sources(lanes, index)]
+            columns += [(vector(lanes, "float"), value) for value in self._weights(lanes, index)]
             at = b.mul(b.op("sub", b.index, column, begin), 4)
-            for room, (lane_kind, value) in zip(rooms, found, strict=True):
+            for room, (lane_kind, value) in zip(rooms, columns, strict=True):
                 b.store(lane_kind, value, b.at(room, at), align=4)
         elements = ["i32"] * (1 if count == 1 else 2) + ["float"] * (count // 2)
         self._tables = list(zip(elements, rooms, strict=True))
@@ -237,15 +237,15 @@ class _Resize:
     @cached_property
     def tables(self) -> list[Array]:
         """Rows, then columns: byte offsets int64 [size, 2] and weights float32 [size, 2]."""
-        found: list[Array] = []
+        tables: list[Array] = []
         for axis, free in enumerate(self.free):
             if free is not None:
                 continue
             taps, stride = self.op.taps(axis), self.strides[axis + 1]
             offsets = np.stack([taps.first, taps.second], axis=1).astype(np.int64) * stride
             weights = np.stack([np.float32(1) - taps.weight, taps.weight], axis=1)
-            found += [offsets, weights.astype(np.float32)]
-        return found
+            tables += [offsets, weights.astype(np.float32)]
+        return tables
 
     def emit(self) -> None:
         b = self.b

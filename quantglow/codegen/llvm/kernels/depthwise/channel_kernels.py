@@ -119,16 +119,16 @@ class FloatDepthwise(ChannelVectors):
         self, sums: list[Value], valid: int, x: Value, w: Value, row: int
     ) -> list[Value]:
         """The sums of neighboring pixels, and the products of a row of taps."""
-        b, kw, found = self.b, self.conv.w.type.shape[1], list(sums)
+        b, kw, totals = self.b, self.conv.w.type.shape[1], list(sums)
         for j in range(kw):
             place = b.at(w, (row * kw + j) * self.tap_nbytes)
             weights = (b.load(self.dot.kind, place, align=4),)
-            for column in range(len(found)):
+            for column in range(len(totals)):
                 source = column * self.conv.strides[1] + j * self.conv.dilations[1]
                 pixel = self.x.pixel(b, x, row * self.conv.dilations[0], source)
                 value = load_partial(b, self.target, "float", self.lanes, valid, pixel)
-                found[column] = self.dot.accumulate(b, found[column], (value,), weights)
-        return found
+                totals[column] = self.dot.accumulate(b, totals[column], (value,), weights)
+        return totals
 
 
 @dataclass
@@ -267,8 +267,8 @@ class TapDepthwise(ChannelVectors):
         loop = b.begin_times(rows, [(ints, value) for value in sums])
         w_row = b.at(at.w, b.mul(loop.index, self.conv.w.type.shape[1] * self.tap_nbytes))
         x_row = b.at(x, b.mul(loop.index, self.conv.dilations[0] * self.x.row_pitch))
-        found = self.row_of_taps(count, 0, b.opaque(w_row), b.opaque(x_row), list(loop.carried))
-        return b.end_times(loop, rows, found)
+        totals = self.row_of_taps(count, 0, b.opaque(w_row), b.opaque(x_row), list(loop.carried))
+        return b.end_times(loop, rows, totals)
 
     def row_of_taps(
         self, count: int, row: int, w: Value, x: Value, sums: list[Value]

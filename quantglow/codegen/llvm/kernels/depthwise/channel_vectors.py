@@ -105,14 +105,14 @@ class ChannelVectors:
 
     def text(self) -> str:
         b, at = self.b, self.pointers()
-        full, rest = divmod(self.y.channels, self.lanes)
+        full, remainder = divmod(self.y.channels, self.lanes)
         with b.loop("%begin", "%end") as item:
             row = self.row(at, *b.divide(item, self.y.height))
             if full:
                 with b.loop(0, full) as block:
                     self.all_columns(self.lanes, self.channel_block(row, block))
-            if rest:
-                self.all_columns(rest, self.channel_block(row, str(full)))
+            if remainder:
+                self.all_columns(remainder, self.channel_block(row, str(full)))
         return b.finish()
 
     def pointers(self) -> Place:
@@ -133,10 +133,12 @@ class ChannelVectors:
             down = b.mul(row, stride * of.row_pitch)
             return b.at(pointer, b.add(down, b.mul(image, of.batch_pitch)))
 
-        found = replace(at, x=moved(at.x, self.x, self.conv.strides[0]), y=moved(at.y, self.y, 1))
+        pointers = replace(
+            at, x=moved(at.x, self.x, self.conv.strides[0]), y=moved(at.y, self.y, 1)
+        )
         if self.residual is None:
-            return found
-        return replace(found, residual=moved(at.residual, self.residual, 1))
+            return pointers
+        return replace(pointers, residual=moved(at.residual, self.residual, 1))
 
     def channel_block(self, at: Place, block: Value) -> Place:
         """The place of a vector of channels."""
@@ -158,11 +160,11 @@ class ChannelVectors:
         """The place so many times ``columns`` pixels of the result farther."""
         b = self.b
         x = b.at(at.x, b.mul(turns, columns * self.conv.strides[1] * self.x.column_pitch))
-        found = replace(at, x=x, y=b.at(at.y, b.mul(turns, columns * self.y.column_pitch)))
+        pointers = replace(at, x=x, y=b.at(at.y, b.mul(turns, columns * self.y.column_pitch)))
         if self.residual is None:
-            return found
+            return pointers
         moved = b.at(at.residual, b.mul(turns, columns * self.residual.column_pitch))
-        return replace(found, residual=moved)
+        return replace(pointers, residual=moved)
 
     # -- columns of a row
 
@@ -172,12 +174,12 @@ class ChannelVectors:
             self.free_columns(valid, at)
             return
         most = self.most_columns
-        tiles, rest = divmod(self.y.width, most)
+        tiles, remainder = divmod(self.y.width, most)
         if tiles:
             with self.b.loop(0, tiles) as tile:
                 self.columns(most, valid, self.columns_on(at, tile, most))
-        if rest:
-            self.columns(rest, valid, self.columns_on(at, str(tiles), most))
+        if remainder:
+            self.columns(remainder, valid, self.columns_on(at, str(tiles), most))
 
     def free_columns(self, valid: int, at: Place) -> None:
         """All columns of a row of a free width: tiles, the last of which ends where the row does;

@@ -139,7 +139,7 @@ class IntegerDepthwise(IntegerPlan):
         if is_free(self.y.width) and self.y.width >= side * self.blocks.columns:
             self.free_columns(chunk, place, side)
             return
-        whole, rest = divmod(self.y.width, side)
+        whole, remainder = divmod(self.y.width, side)
         blocks, single = divmod(whole, self.blocks.columns)
         held: Columns = {}
         if blocks:
@@ -149,7 +149,7 @@ class IntegerDepthwise(IntegerPlan):
             window = self.block(chunk, self._from(place, start), side, 1, side, held)
             passed = side * self.conv.strides[1]
             held = {t - passed: window[t] for t in window} if self.blocks.carry else {}
-        if rest:
+        if remainder:
             start = max(self.y.width - side, 0)
             self.block(chunk, self._from(place, start), side, 1, min(side, self.y.width), {})
 
@@ -157,10 +157,10 @@ class IntegerDepthwise(IntegerPlan):
         """Every output column of a row group of a free width: whole blocks, and one that ends
         where the row does."""
         b, width, columns = self.b, self.y.width, self.blocks.columns
-        rest = width % (side * columns)
+        remainder = width % (side * columns)
         self.block_loop(chunk, place, side, width // (side * columns))
-        if is_free(rest) or rest:
-            with b.when(b.compare("ne", b.index, str(rest), "0")):
+        if is_free(remainder) or remainder:
+            with b.when(b.compare("ne", b.index, str(remainder), "0")):
                 last = self._from(place, width - side * columns)
                 self.block(chunk, last, side, columns, side, {})
 
@@ -213,20 +213,20 @@ class IntegerDepthwise(IntegerPlan):
         """
         b, window = self.b, dict(held)
         pixels = [(c, r) for c in range(columns) for r in range(self.rows.outputs)]
-        found: dict[tuple[int, int], list[Value]] = {pixel: [] for pixel in pixels}
+        results: dict[tuple[int, int], list[Value]] = {pixel: [] for pixel in pixels}
         for vectors in self.blocks.passes:
             window = dict(held)
             # Each pass reads its rows anew: kept from the pass before, they would spill.
-            own = replace(place, x=b.opaque(place.x))
-            sums = self.sums(chunk, own, side, columns, vectors, window)
+            opaque = replace(place, x=b.opaque(place.x))
+            sums = self.sums(chunk, opaque, side, columns, vectors, window)
             for column, row in pixels:
                 residual = self.residual_at(chunk, place, row, column * side, valid)
-                taken = [residual[g] for g in vectors]
-                found[column, row] += self._results(place, vectors, sums[column][row], taken)
+                addends = [residual[g] for g in vectors]
+                results[column, row] += self._results(place, vectors, sums[column][row], addends)
         store = self.store_reals if self.conv.out is None else self.store
         for column, row in pixels:
             pixel = self.y.pixel(b, place.y, row, column * side)
-            store(chunk, found[column, row], pixel, side, valid)
+            store(chunk, results[column, row], pixel, side, valid)
         return window
 
     def sums(
@@ -304,13 +304,13 @@ class IntegerDepthwise(IntegerPlan):
     ) -> list[Value]:
         """Input column ``column`` (of each side-by-side pixel): for each stack the wanted of its
         vectors, each lane the elements of its rows of one channel."""
-        found: list[Value] = []
+        vectors_of_rows: list[Value] = []
         for number, rows in enumerate(self.rows.stacks):
             loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
             order = [0 if r is None else rows.index(r) for r in self.rows.placed(number)]
             stack = Stack(loaded, self.vectors, order)
-            found += interleave(self.b, self.target.isa, stack, vectors)
-        return found
+            vectors_of_rows += interleave(self.b, self.target.isa, stack, vectors)
+        return vectors_of_rows
 
     def row_bytes(self, chunk: Chunk, x: Value, row: int, column: int, side: int) -> Value:
         """One row of each side-by-side pixel, ``chunk.width`` elements each."""
@@ -356,8 +356,8 @@ class IntegerDepthwise(IntegerPlan):
         for pixel in range(valid):
             for first in range(0, chunk.valid, size):
                 begin = pixel * chunk.width + first
-                taken = places[begin : begin + size].tolist()
-                part = b.shuffle(vector(count, "float"), whole, "poison", taken)
+                part_lanes = places[begin : begin + size].tolist()
+                part = b.shuffle(vector(count, "float"), whole, "poison", part_lanes)
                 target = b.at(y, pixel * self.y.column_pitch + first * self.y.itemsize)
                 left = min(chunk.valid - first, size)
                 store_partial(b, self.target, "float", size, left, part, target)

@@ -290,23 +290,25 @@ class Stack:
         return len(self.order)
 
 
-def interleave(b: Builder, isa: InstructionSet, stack: Stack, wanted: Sequence[int]) -> list[Value]:
-    """The ``wanted`` vectors of a stack."""
+def interleave(
+    b: Builder, isa: InstructionSet, stack: Stack, indices: Sequence[int]
+) -> list[Value]:
+    """The vectors of a stack at ``indices``."""
     depth = stack.depth
     if stack.vectors < depth:
-        return [_gathered(b, isa, stack, index) for index in wanted]
+        return [_gathered(b, isa, stack, index) for index in indices]
     loaded = [_as_bytes(b, isa, row, depth) for row in stack.rows]
     rows = [loaded[index] for index in stack.order]
     if depth == 2:
-        return [_zip(b, isa, rows[0], rows[1], 2, half) for half in wanted]
-    found: list[Value] = []
+        return [_zip(b, isa, rows[0], rows[1], 2, half) for half in indices]
+    result: list[Value] = []
     for half in (0, 1):
-        vectors = [g for g in (2 * half, 2 * half + 1) if g in wanted]
+        vectors = [g for g in (2 * half, 2 * half + 1) if g in indices]
         if vectors:
             upper = _zip(b, isa, rows[0], rows[1], 1, half)
             lower = _zip(b, isa, rows[2], rows[3], 1, half)
-            found += [_zip(b, isa, upper, lower, 2, g % 2) for g in vectors]
-    return found
+            result += [_zip(b, isa, upper, lower, 2, g % 2) for g in vectors]
+    return result
 
 
 def _as_bytes(b: Builder, isa: InstructionSet, row: Value, depth: int) -> Value:

@@ -92,19 +92,19 @@ def cut_channels(channels: int, whole: int, narrowest: int) -> list[Chunk]:
     compute some channels twice costs less than narrow chunks.
     """
     chunks = []
-    full, rest = divmod(channels, whole)
+    full, left = divmod(channels, whole)
     if full:
         chunks.append(Chunk(0, whole, whole, full))
-    if full and rest > whole // 2:
+    if full and left > whole // 2:
         return [*chunks, Chunk(channels - whole, whole, whole)]
     first, width = full * whole, whole // 2
-    while rest and width >= narrowest:
-        if rest >= width:
+    while left and width >= narrowest:
+        if left >= width:
             chunks.append(Chunk(first, width, width))
-            first, rest = first + width, rest - width
+            first, left = first + width, left - width
         width //= 2
-    if rest:
-        chunks.append(Chunk(first, narrowest, rest))
+    if left:
+        chunks.append(Chunk(first, narrowest, left))
     return chunks
 
 
@@ -160,15 +160,15 @@ def block_plans(
     """All plans of blocks whose values stay in registers, and that of single columns that does
     without."""
     stacks, outputs, depth = len(rows.stacks), rows.outputs, rows.depth
-    found = []
+    plans = []
     for vectors in sorted({2, depth} if halves else {depth}):
         for columns in range(1, MOST_COLUMNS + 1):
             held = vectors * (stacks * len(taps.kept(columns)) + outputs * columns)
             if held + FREE_REGISTERS <= registers:
-                found.append(BlockPlan(columns, vectors, (tuple(range(vectors)),), carry=True))
+                plans.append(BlockPlan(columns, vectors, (tuple(range(vectors)),), carry=True))
     pairs = tuple((first, first + 1) for first in range(0, depth, 2))
     for columns in range(1, MOST_COLUMNS + 1):
         held = 2 * columns * (outputs + stacks) + 2 * outputs
         if columns == 1 or held + FREE_REGISTERS <= registers:
-            found.append(BlockPlan(columns, depth, pairs, carry=False))
-    return found
+            plans.append(BlockPlan(columns, depth, pairs, carry=False))
+    return plans

@@ -216,7 +216,7 @@ class WindowDepthwise:
         b, across = self.b, self.axes[1]
         x, y, constants = b.kernel(3)
         self.room = b.room(f"[{self.room_nbytes} x i8], align {STEP_NBYTES}")
-        full, rest = divmod(self.y.channels, self.block)
+        full, remainder = divmod(self.y.channels, self.block)
         with b.loop("%begin", "%end") as item:
             image, line = b.divide(item, across.results)
             x_line = b.add(b.mul(image, self.x.batch_pitch), b.mul(line, self._step(across)))
@@ -229,8 +229,8 @@ class WindowDepthwise:
                 behind = [b.at(pointer, self.block) for pointer in (x, y)]
                 constants = b.at(constants, self.block * self.channel_nbytes)
                 places = b.end_loop(loop, [*behind, constants])
-            if rest:
-                self.channels_of_line(rest, places)
+            if remainder:
+                self.channels_of_line(remainder, places)
         return b.finish()
 
     def _step(self, axis: Axis) -> int:
@@ -320,7 +320,7 @@ class WindowDepthwise:
 
     def sums(self, room: Value, constants: Value) -> Value:
         """The products of all windows, a lane for each result; poison where there is none."""
-        b, kind, found = self.b, vector(self.lanes, "i32"), "poison"
+        b, kind, sums = self.b, vector(self.lanes, "i32"), "poison"
         totals = ["0"] * self.results
         for part in range(self.vectors):
             at = b.at(constants, part * self.target.vector_nbytes)
@@ -332,18 +332,18 @@ class WindowDepthwise:
                     totals[lane] = self.target.isa.row_product(b, totals[lane], window, w)
                     lane += 1
         for lane, total in enumerate(totals):
-            found = b.emit(f"insertelement {kind} {found}, i32 {total}, i32 {lane}")
-        return found
+            sums = b.emit(f"insertelement {kind} {sums}, i32 {total}, i32 {lane}")
+        return sums
 
     def moved_weights(self, weights: Value) -> list[Value]:
         """For each result of a patch the bytes of a vector of its weights."""
         b, kind, whole = self.b, vector(self.lanes, "i32"), vector(self.block, "i8")
-        found = []
+        shifted = []
         for index in range(self.patches[0]):
             bits = 8 * index * self.axes[0].stride
             moved = b.op("shl", kind, weights, splat(kind, str(bits))) if bits else weights
-            found.append(b.cast("bitcast", kind, moved, whole))
-        return found
+            shifted.append(b.cast("bitcast", kind, moved, whole))
+        return shifted
 
     def window(self, room: Value, index: int, part: int) -> Value:
         """A vector of the words of a patch for one channel; the first one stands for those beyond

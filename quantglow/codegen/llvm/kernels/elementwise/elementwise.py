@@ -82,7 +82,7 @@ def _kept_parts(
     pointers: Sequence[Value],
 ) -> list[Value]:
     """Compute the parts of rows; where each lies."""
-    found, count = [], len(row.strides) - 1
+    memories, count = [], len(row.strides) - 1
     for part, dtype in zip(kept.parts, kept.dtypes[count:], strict=True):
         memory = b.emit(f"alloca [{kept.memory_nbytes} x i8], align 64")
         one = Axis(row.size, (ITEM_NBYTES, *row.strides[1:]))
@@ -90,8 +90,8 @@ def _kept_parts(
         copies = Axis(kept.repeats, (kept.row_nbytes, *[0] * count))
         with loops(b, [copies], [memory, *pointers[1:]]) as at_row:
             emit_row(b, target, Nest((), one, _lanes(target, one.size), 1), at_row, body)
-        found.append(memory)
-    return found
+        memories.append(memory)
+    return memories
 
 
 def _lanes(target: Target, length: int) -> int:
@@ -301,8 +301,8 @@ class Quantized:
             ) if dtype in _BYTES:
                 bounds = (int(low.value + zero.value), int(high.value + zero.value))
                 inside = dtype.limits[0] <= bounds[0] <= bounds[1] <= dtype.limits[1]
-                made = Quantized(steps, *bounds, int(zero.value), dtype)
-                return made if inside else None
+                quantized = Quantized(steps, *bounds, int(zero.value), dtype)
+                return quantized if inside else None
         return None
 
     def ints(self, scalars: Scalars, is_small: bool) -> Value:
@@ -357,9 +357,9 @@ def value_range(expr: Expr, operands: Sequence[DType]) -> Range | None:
     if expr.op == "fmin" and expr.args[0].op == "fmax":
         # Between the bounds, also for NaN.
         return _clipped(*(value_range(e, operands) for e in (expr.args[0].args[1], expr.args[1])))
-    found = [value_range(arg, operands) for arg in expr.args]
-    ranges = [r for r in found if r is not None]
-    if len(ranges) < len(found) or expr.op not in _RANGES:
+    arg_ranges = [value_range(arg, operands) for arg in expr.args]
+    ranges = [r for r in arg_ranges if r is not None]
+    if len(ranges) < len(arg_ranges) or expr.op not in _RANGES:
         return None
     low, high = _RANGES[expr.op](*ranges)
     return (low, high) if max(-low, high) < LARGEST else None

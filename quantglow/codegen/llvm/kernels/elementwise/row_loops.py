@@ -74,7 +74,7 @@ class RowLoops(RowKernel):
         """All passes over a row."""
         for stage, reduction, saved in zip(self.stages, self.reductions, self.saves, strict=False):
             total = row.reduced(stage, saved, combination(self.b, reduction.op))
-            row.invariants.found(reduction, total)
+            row.invariants.record(reduction, total)
             row.readable |= saved
         row.write(self.op.expression)
 
@@ -182,8 +182,8 @@ class _RowLoop:
                 if is_single:
                     self.sums.begin(fold, lanes, index, values.value(stage))
                 else:
-                    own = b.op("and", b.index, index, str(PARTIAL_SUMS - 1))
-                    self.sums.combine(fold, lanes, own, values.value(stage))
+                    slot = b.op("and", b.index, index, str(PARTIAL_SUMS - 1))
+                    self.sums.combine(fold, lanes, slot, values.value(stage))
                 for expr in sorted(saved, key=str):
                     kind = vector(lanes, "float")
                     b.store(kind, values.value(expr), self.kept_at(expr, index), FLOAT_NBYTES)

@@ -70,8 +70,8 @@ class RowKernel:
         self.plan()
         memory = [self.reserved() for _ in range(self.together)]
         groups = b.op("udiv", b.index, b.op("sub", b.index, "%end", "%begin"), str(self.together))
-        rest = b.add("%begin", b.mul(groups, self.together))
-        for begin, end, count in (("%begin", rest, self.together), (rest, "%end", 1)):
+        ungrouped = b.add("%begin", b.mul(groups, self.together))
+        for begin, end, count in (("%begin", ungrouped, self.together), (ungrouped, "%end", 1)):
             with b.loop(begin, end, count) as item:
                 at = [item_pointers(b, b.add(item, i), axes, pointers) for i in range(count)]
                 self.rows([_Row(self, p, kept) for p, kept in zip(at, memory, strict=False)])
@@ -109,7 +109,7 @@ class RowKernel:
             fold = combination(self.b, reduction.op)
             for row in rows:
                 row.invariants.prepare(stage)
-                row.invariants.found(reduction, row.reduced(stage, saved, fold))
+                row.invariants.record(reduction, row.reduced(stage, saved, fold))
                 row.readable |= saved
         for row in rows:
             row.invariants.prepare(self.op.expression)
@@ -130,11 +130,11 @@ class RowKernel:
 
     def reserved(self) -> dict[Expr, Value]:
         """Memory for the kept values of a row."""
-        wanted = sorted((e for saved in self.saves for e in saved), key=str)
+        stages = sorted((e for saved in self.saves for e in saved), key=str)
         nbytes = self.kept_nbytes
         if is_free(nbytes):
-            nbytes = KEPT_NBYTES // (self.together * max(len(wanted), 1))
-        return {e: self.b.emit(f"alloca [{nbytes} x i8], align 64") for e in wanted}
+            nbytes = KEPT_NBYTES // (self.together * max(len(stages), 1))
+        return {e: self.b.emit(f"alloca [{nbytes} x i8], align 64") for e in stages}
 
 
 @dataclass
@@ -190,44 +190,44 @@ class _Row:
         index = b.mul(loop.index, PARTIAL_SUMS)
         values = b.end_while(loop, body(index, list(self.pieces(PARTIAL_SUMS)), loop.carried))
         held = [(kind, value) for (kind, _), value in zip(carried, values, strict=True)]
-        return self.free_rest(held, body)
+        return self.free_remainder(held, body)
 
-    def free_rest(
+    def free_remainder(
         self, held: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
     ) -> list[Value]:
         """Each vector that a row has beyond its blocks; the last one is masked."""
         b, lanes, values = self.b, self.lanes, [value for _, value in held]
-        has_masks, rest = self.target.isa.has_masks, self.length - self.whole
+        has_masks, remainder = self.target.isa.has_masks, self.length - self.whole
         for start in range(0, PARTIAL_SUMS if has_masks else PARTIAL_SUMS - lanes, lanes):
             here = slice(start // lanes, start // lanes + 1)
             active: int | Value = lanes
             least = start + lanes
             if has_masks:
-                count = b.op("sub", b.index, str(rest), str(start))
+                count = b.op("sub", b.index, str(remainder), str(start))
                 active, least = vectors.first_lanes(b, lanes, count), start + 1
-            is_there = b.compare("sge", b.index, str(rest), str(least))
-            made = partial(body, str(self.whole), [Piece(start, lanes, active)], values[here])
-            values[here] = b.if_so(is_there, held[here], made)
+            is_there = b.compare("sge", b.index, str(remainder), str(least))
+            compute = partial(body, str(self.whole), [Piece(start, lanes, active)], values[here])
+            values[here] = b.if_so(is_there, held[here], compute)
         if has_masks or surely_divides(lanes, self.length):
             return values
         held = [(kind, value) for (kind, _), value in zip(held, values, strict=True)]
-        is_left = b.compare("ne", b.index, str(rest % lanes), "0")
+        is_left = b.compare("ne", b.index, str(remainder % lanes), "0")
         return b.if_so(is_left, held, partial(self.masked, held, body))
 
     def masked(
         self, held: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
     ) -> list[Value]:
         """A last vector of fewer elements, with that value of those held which is of its place."""
-        b, lanes, rest = self.b, self.lanes, self.length % self.lanes
-        piece = Piece(0, lanes, vectors.first_lanes(b, lanes, str(rest)))
-        index = str(self.length - rest)
+        b, lanes, remainder = self.b, self.lanes, self.length % self.lanes
+        piece = Piece(0, lanes, vectors.first_lanes(b, lanes, str(remainder)))
+        index = str(self.length - remainder)
         if not held:
             return body(index, [piece], [])
         kind, memory = held[0][0], b.room(f"[{PARTIAL_SUMS} x float], align 64")
         at = [b.at(memory, 4 * lanes * i) for i in range(len(held))]
         for slot, (_, value) in zip(at, held, strict=True):
             b.store(kind, value, slot)
-        slot = b.at(memory, str(4 * (self.length - rest - self.whole)))
+        slot = b.at(memory, str(4 * (self.length - remainder - self.whole)))
         (value,) = body(index, [piece], [b.load(kind, slot)])
         b.store(kind, value, slot)
         return [b.load(kind, slot) for slot in at]
@@ -274,14 +274,14 @@ class _Row:
         start = [(kind, fold.neutral(self.lanes))] * (width // self.lanes)
 
         def body(index: Value | int, group: Sequence[Piece], totals: list[Value]) -> list[Value]:
-            found = list(totals)
+            new_totals = list(totals)
             for position, piece in enumerate(group):
                 values = self.values_of(index, piece)
                 value = self.filled(values.value(stage), piece, fold)
-                found[position] = fold.combine(self.lanes, found[position], value)
+                new_totals[position] = fold.combine(self.lanes, new_totals[position], value)
                 for expr in sorted(saved, key=str):
                     b.store(kind, values.value(expr), self.at(self.kept[expr], index, piece, 4))
-            return found
+            return new_totals
 
         totals = self.blocks(start, body)
         count = PARTIAL_SUMS // self.lanes

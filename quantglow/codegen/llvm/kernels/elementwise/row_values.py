@@ -68,16 +68,16 @@ def row_parts(
     parts = tuple(dict.fromkeys(_largest_invariants(expression, same, kinds)))
     if not parts:
         return plain
-    found = {part: arg(len(dtypes) + i) for i, part in enumerate(parts)}
-    rest = _replaced(expression, found)
-    joined = same.isdisjoint(_operands(rest))
+    arguments = {part: arg(len(dtypes) + i) for i, part in enumerate(parts)}
+    row_expression = _replaced(expression, arguments)
+    joined = same.isdisjoint(_operands(row_expression))
     repeats = _repeats(axes, same, len(parts), step) if joined else 1
     if all(part.op == "arg" for part in parts) and repeats == 1:
         return plain
     if repeats * axes[-1].size * len(parts) * ITEM_NBYTES > KEPT_NBYTES:
         return plain
     return RowParts(
-        rest,
+        row_expression,
         parts,
         (*dtypes, *(_DTYPES[part.kind(kinds)] for part in parts)),
         _with_parts(axes, len(parts), repeats),
@@ -102,10 +102,10 @@ def _operands(expr: Expr) -> Iterator[int]:
         yield from _operands(inner)
 
 
-def _replaced(expr: Expr, found: dict[Expr, Expr]) -> Expr:
-    if expr in found:
-        return found[expr]
-    return Expr(expr.op, tuple(_replaced(inner, found) for inner in expr.args), expr.value)
+def _replaced(expr: Expr, replacements: dict[Expr, Expr]) -> Expr:
+    if expr in replacements:
+        return replacements[expr]
+    return Expr(expr.op, tuple(_replaced(inner, replacements) for inner in expr.args), expr.value)
 
 
 def _repeats(axes: Sequence[Axis], same: set[int], parts: int, step: int) -> int:
@@ -184,7 +184,7 @@ class Invariants:
             return not self.strides[int(expr.value)]
         return expr.op in ROW_FUNCTIONS or all(map(self.is_constant, expr.args))
 
-    def found(self, reduction: Expr, value: Value) -> None:
+    def record(self, reduction: Expr, value: Value) -> None:
         """Note the value of a sum or maximum."""
         self.row.done[reduction] = value
 

@@ -79,12 +79,12 @@ class _Lookup:
         first = b.at(entries, -lowest * itemsize)
         extend = "sext" if lowest else "zext"
         offsets = [(piece.start + lane) for lane in range(piece.count)]
-        found = []
+        results = []
         for index in offsets:
             code = b.load(code_type, b.at(pointers[1], index * self.row.strides[1]))
             code = b.as_index(code_type, code, extend)
-            found.append(b.load(element, b.at(first, b.mul(code, itemsize))))
-        for index, value in zip(offsets, found, strict=True):
+            results.append(b.load(element, b.at(first, b.mul(code, itemsize))))
+        for index, value in zip(offsets, results, strict=True):
             b.store(element, value, b.at(pointers[0], index * self.row.strides[0]))
 
 
@@ -105,11 +105,11 @@ class _VectorLookup(_Lookup):
         self, b: Builder, pointers: Sequence[Value], group: Sequence[Piece], entries: Value
     ) -> None:
         wide = [p for p in group if p.lanes == self.lanes]
-        found = []
+        results = []
         for piece in wide:
             codes = load_strided(b, "i8", 1, pointers[1], self.row.strides[1], piece)
-            found.append(self.look_up(b, codes))
-        for piece, value in zip(wide, found, strict=True):
+            results.append(self.look_up(b, codes))
+        for piece, value in zip(wide, results, strict=True):
             store_strided(b, "i8", 1, pointers[0], self.row.strides[0], piece, value)
         for piece in group:
             if piece.lanes != self.lanes:
@@ -135,10 +135,10 @@ class _InRegisters(_VectorLookup):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        found = self.target.isa.byte_table
-        assert found is not None
-        self.table = found
-        self.unroll = found.unroll
+        byte_table = self.target.isa.byte_table
+        assert byte_table is not None
+        self.table = byte_table
+        self.unroll = byte_table.unroll
 
     def entries(self) -> Array | None:
         return self.table.packed(self.values)

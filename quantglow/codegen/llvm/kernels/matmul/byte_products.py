@@ -39,7 +39,7 @@ class ByteProduct(IntegerProduct):
         x, y = self.op.x.type.dtype, self.op.y.type.dtype
         if x is not self.stored or y not in (DType.U8, DType.I8):
             return False
-        return not self.dot.widened
+        return not self.dot.widen
 
     @property
     def stored(self) -> DType:
@@ -108,16 +108,16 @@ class ByteProduct(IntegerProduct):
         """Groups of four rows interleaved by columns, and the initial values of columns' sums."""
         b, dot, step = self.b, self.dot, self.strides(self.y)[1]
         sums: Sequence[Value] = [splat(dot.kind, "0")] * len(panel)
-        whole, rest = self.whole_steps, self.depth - self.whole_steps * STEP_NBYTES
+        whole, remainder = self.whole_steps, self.depth - self.whole_steps * STEP_NBYTES
 
         def packed(loop: Loop) -> list[Value]:
             at_y = b.at(y, b.mul(loop.index, STEP_NBYTES * step))
             return self.pack_step(loop.index, at_y, 4, panel, loop.carried)
 
         sums = self.looped(sums, packed)
-        if is_free(rest) or rest:
+        if is_free(remainder) or remainder:
             at_y = b.at(y, whole * STEP_NBYTES * step)
-            sums = self.pack_step(str(whole), at_y, rest, panel, sums)
+            sums = self.pack_step(str(whole), at_y, remainder, panel, sums)
         for position, total in enumerate(sums):
             at = b.at(self.initial, position * self.target.vector_nbytes)
             b.store(dot.kind, self.column_correction(total), at, align=16)
@@ -129,28 +129,28 @@ class ByteProduct(IntegerProduct):
         b, dot, nbytes = self.b, self.dot, self.target.vector_nbytes
         to = b.at(self.packed, b.mul(index, len(panel) * nbytes))
         ones = (splat(dot.bytes_kind, "1"),)
-        found = []
+        new_sums = []
         for position, (columns, total) in enumerate(zip(panel, sums, strict=True)):
             lines = self.lines(columns, self.columns_at(y, columns, self.y), rows)
             quads = self.interleaved(lines)
             b.store(dot.bytes_kind, quads, b.at(to, position * nbytes), align=16)
-            found.append(dot.accumulate(b, total, ones, (quads,)))
-        return found
+            new_sums.append(dot.accumulate(b, total, ones, (quads,)))
+        return new_sums
 
     def lines(self, columns: Columns, y: Value, rows: int) -> list[Value]:
         """Columns of ``rows`` rows, then zeros up to four; a free number is at least 1."""
         b, step, zeros = self.b, self.strides(self.y)[1], splat(vector(self.lanes, "i8"), "0")
         if not is_free(rows):
-            found = [self.signed(self.row_at(y, row, step), columns) for row in range(rows)]
-            return found + [zeros] * (STEP_NBYTES - rows)
-        found = [self.signed(y, columns)]
+            lines = [self.signed(self.row_at(y, row, step), columns) for row in range(rows)]
+            return lines + [zeros] * (STEP_NBYTES - rows)
+        lines = [self.signed(y, columns)]
         for row in range(1, STEP_NBYTES):
             inside = b.compare("sgt", b.index, str(rows), str(row))
             at = b.at(y, b.select(b.index, inside, b.mul(str(step), row), "0"))
             kind = vector(self.lanes, "i8")
             line = self.signed(at, columns)
-            found.append(b.emit(f"select i1 {inside}, {kind} {line}, {kind} {zeros}"))
-        return found
+            lines.append(b.emit(f"select i1 {inside}, {kind} {line}, {kind} {zeros}"))
+        return lines
 
     def signed(self, pointer: Value, columns: Columns) -> Value:
         """Bytes of a row of y, less 128 where they are unsigned."""
@@ -187,14 +187,16 @@ class ByteProduct(IntegerProduct):
     def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
         b, dot = self.b, self.dot
         step, whole = self.strides(self.x)[1], self.whole_steps
-        rest, at_once = self.depth - whole * STEP_NBYTES, self.steps_at_once
+        remainder, at_once = self.depth - whole * STEP_NBYTES, self.steps_at_once
 
         def multiplied(index: Value, steps: int, sums: Sequence[Value]) -> Sequence[Value]:
             at_x = b.at(x, b.mul(index, at_once * STEP_NBYTES))
-            taken = [dot.operands(b, self.row_at(at_x, row, step), steps) for row in range(rows)]
+            operands_by_row = [
+                dot.operands(b, self.row_at(at_x, row, step), steps) for row in range(rows)
+            ]
             for number in range(steps):
                 position = b.add(b.mul(index, at_once), number)
-                operands = [operands[number] for operands in taken]
+                operands = [operands[number] for operands in operands_by_row]
                 sums = self.added(sums, operands, position, len(panel))
             return sums
 
@@ -205,9 +207,11 @@ class ByteProduct(IntegerProduct):
         )
         if at_once > 1 and whole % at_once:
             sums = multiplied(str(whole // at_once), whole % at_once, sums)
-        if is_free(rest) or rest:
+        if is_free(remainder) or remainder:
             at_x = b.at(x, whole * STEP_NBYTES)
-            lasts = [self.last_operand(self.row_at(at_x, row, step), rest) for row in range(rows)]
+            lasts = [
+                self.last_operand(self.row_at(at_x, row, step), remainder) for row in range(rows)
+            ]
             sums = self.added(sums, lasts, str(whole), len(panel))
         for index, total in enumerate(sums):
             row, position = divmod(index, len(panel))
@@ -256,13 +260,13 @@ class ByteProduct(IntegerProduct):
         columns = [b.load(kind, b.at(self.initial, i * nbytes), align=16) for i in range(count)]
         if not self.y_shift:
             return columns * rows
-        found: list[Value] = []
+        initial: list[Value] = []
         for row in range(rows):
             total = self.row_sum(self.row_at(x, row, self.strides(self.x)[1]))
             scalar = b.op("mul", "i32", total, str(-self.y_shift))
             correction = b.broadcast(self.lanes, "i32", scalar)
-            found += [b.op("add", kind, column, correction) for column in columns]
-        return found
+            initial += [b.op("add", kind, column, correction) for column in columns]
+        return initial
 
     def row_sum(self, x: Value) -> Value:
         """The sum of a row of x as stored."""

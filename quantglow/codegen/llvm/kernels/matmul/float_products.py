@@ -95,13 +95,13 @@ class TurnedProduct(FloatProduct):
     def pack(self, y: Value, panel: Sequence[Columns]) -> None:
         """Turn a panel."""
         b, lanes = self.b, self.lanes
-        whole, rest = divmod(self.known_depth, lanes)
+        whole, remainder = divmod(self.known_depth, lanes)
         with b.loop(0, whole) as block:
             at_y, to = b.at(y, b.mul(block, 4 * lanes)), b.mul(block, lanes * self.row_nbytes)
             self.turn(panel, at_y, b.at(self.turned, to), lanes)
-        if rest:
+        if remainder:
             to = b.at(self.turned, whole * lanes * self.row_nbytes)
-            self.turn(panel, b.at(y, 4 * whole * lanes), to, rest)
+            self.turn(panel, b.at(y, 4 * whole * lanes), to, remainder)
 
     def turn(self, panel: Sequence[Columns], y: Value, to: Value, rows: int) -> None:
         """The first rows of y below an address, by columns of the panel."""
@@ -133,16 +133,16 @@ class TurnedProduct(FloatProduct):
         """The columns of a square of vectors as vectors: halves, then quarters, and so on are
         exchanged."""
         b, lanes, kind = self.b, self.lanes, vector(self.lanes, "float")
-        found, half = list(lines), lanes // 2
+        exchanged, half = list(lines), lanes // 2
         while half:
             upper = [i + lanes - half if i & half else i for i in range(lanes)]
             lower = [lanes + i if i & half else i + half for i in range(lanes)]
             for first in (i for i in range(lanes) if not i & half):
-                pair = found[first], found[first + half]
-                found[first] = b.shuffle(kind, *pair, upper)
-                found[first + half] = b.shuffle(kind, *pair, lower)
+                pair = exchanged[first], exchanged[first + half]
+                exchanged[first] = b.shuffle(kind, *pair, upper)
+                exchanged[first + half] = b.shuffle(kind, *pair, lower)
             half //= 2
-        return found
+        return exchanged
 
     def right(self, y: Value, row: Value, panel: Sequence[Columns]) -> list[Value]:
         b, kind = self.b, vector(self.lanes, "float")

@@ -69,11 +69,11 @@ class MatMulForms:
     def choices(self, step: Compute, target: Target) -> list[Choice]:
         """``Forms``"""
         default = self.default(step, target)
-        found = {} if default is None else {default: None}
+        choices = {} if default is None else {default: None}
         for name in self._names(step, target):
             tiles = product(FORMS[name], step, target).possible_tiles
-            found |= {Choice(name, (tile.rows, 1, tile.vectors)): None for tile in tiles}
-        return list(found)
+            choices |= {Choice(name, (tile.rows, 1, tile.vectors)): None for tile in tiles}
+        return list(choices)
 
     def kernel(self, step: Compute, target: Target, choice: Choice) -> Product | None:
         """``Forms``"""

@@ -98,13 +98,13 @@ class Layout:
     def packed(self, w: Array, scales: Array) -> Array:
         """uint32 [panels, G, words of a group] of weights and scales of a ``GroupedMatMul``."""
         shape = (self.panels, self.groups, 1 + self.steps, self.width)
-        made = np.zeros(shape, np.uint32)
-        made[:, :, 0] = self.by_panels(scales).view(np.uint32)
+        panels = np.zeros(shape, np.uint32)
+        panels[:, :, 0] = self.by_panels(scales).view(np.uint32)
         for first in range(0, self.panels, PANELS_AT_ONCE):
             rows = slice(first * self.width, (first + PANELS_AT_ONCE) * self.width)
             part = self._words(w[rows])
-            made[first : first + len(part), :, 1:] = part
-        return made.reshape(self.panels, self.groups, -1)
+            panels[first : first + len(part), :, 1:] = part
+        return panels.reshape(self.panels, self.groups, -1)
 
     def _words(self, w: Array) -> Array:
         """uint32 [panels, G, steps, width] of some whole panels, the last of which may end."""
@@ -120,13 +120,13 @@ def interleaved(words: Array, bits: int) -> Array:
     if bits == 8:
         return words
     four, two, one = (2 ** (n * bits) - 1 for n in (4, 2, 1))
-    found = np.zeros_like(words)
+    result = np.zeros_like(words)
     for layer in range(8 // bits):
         part = (words >> np.uint32(4 * bits * layer)) & np.uint32(four)
         part = (part | part << np.uint32(16 - 2 * bits)) & np.uint32(two * 0x00010001)
         part = (part | part << np.uint32(8 - bits)) & np.uint32(one * 0x01010101)
-        found |= part << np.uint32(bits * layer)
-    return found
+        result |= part << np.uint32(bits * layer)
+    return result
 
 
 @dataclass
@@ -177,9 +177,9 @@ class GroupedProduct:
 
     def value(self, label: str) -> Array:
         """A constant operand."""
-        found = self.views[label].buffer.value
-        assert found is not None, "weights are constants"
-        return found.reshape(self.views[label].shape)
+        weights = self.views[label].buffer.value
+        assert weights is not None, "weights are constants"
+        return weights.reshape(self.views[label].shape)
 
     def call(self) -> KernelCall:
         pointers: list[View | Array] = [
@@ -217,8 +217,8 @@ class GroupedProduct:
         if is_free(self.rows):
             return [size for size in (most, 3, 1) if size == 1 or size <= most]
         whole = -(-self.rows // max(1, -(-self.rows // most)))
-        rest = self.rows % whole
-        return [whole, rest] if rest else [whole]
+        remainder = self.rows % whole
+        return [whole, remainder] if remainder else [whole]
 
     def text(self) -> str:
         b, op, layout = self.b, self.op, self.layout
@@ -242,11 +242,11 @@ class GroupedProduct:
         """Set aside memory for a tile, at the entry."""
 
     def known_rows(self, x: Value, out: Value) -> None:
-        b, (size, *rest) = self.b, self.tiles
-        whole = self.rows - sum(rest)
+        b, (size, *last_tiles) = self.b, self.tiles
+        whole = self.rows - sum(last_tiles)
         with b.loop(0, whole, size) as row:
             self.tile_at(row, size, x, out)
-        for count in rest:
+        for count in last_tiles:
             self.tile_at(str(whole), count, x, out)
 
     def free_rows(self, tiles: Sequence[int], x: Value, out: Value) -> None:
@@ -283,8 +283,8 @@ class GroupedProduct:
         """int32 zero points of the panel, from the number of a group."""
         b, layout = self.b, self.layout
         at, codes = b.at(self.points, b.mul(group, layout.width)), vector(self.lanes, "i8")
-        found = [b.load(codes, b.at(at, v * self.lanes)) for v in self.vectors]
-        return [b.cast("zext", codes, value, self.ints) for value in found]
+        points = [b.load(codes, b.at(at, v * self.lanes)) for v in self.vectors]
+        return [b.cast("zext", codes, value, self.ints) for value in points]
 
     def biased(self, position: int, value: Value) -> Value:
         """Totals of a vector of the panel plus their bias."""
@@ -297,13 +297,13 @@ class GroupedProduct:
     def store(self, rows: Sequence[Sequence[Value]], out: Value) -> None:
         """Results of some rows, by vectors of the panel; the last panel may have fewer channels."""
         layout = self.layout
-        rest = layout.channels - (layout.panels - 1) * layout.width
-        if rest == layout.width:
-            self._store(rows, out, rest)
+        last_width = layout.channels - (layout.panels - 1) * layout.width
+        if last_width == layout.width:
+            self._store(rows, out, last_width)
             return
         last = self.b.compare("eq", self.b.index, self.panel, str(layout.panels - 1))
         with self.b.when(last):
-            self._store(rows, out, rest)
+            self._store(rows, out, last_width)
         with self.b.when(self.b.op("xor", "i1", last, "true")):
             self._store(rows, out, layout.width)
 

@@ -115,22 +115,22 @@ class RowQuantizer:
     def largest(self, x: Value, length: int) -> Value:
         """The largest magnitude of some elements, NaN if there is one."""
         b, whole = self.b, length // self.lanes
-        found = splat(self.ints, "0")
+        largest = splat(self.ints, "0")
         if whole:
-            loop = b.begin_loop(whole, [(self.ints, found)])
+            loop = b.begin_loop(whole, [(self.ints, largest)])
             at = b.at(x, b.mul(loop.index, 4 * self.lanes))
-            (found,) = b.end_loop(loop, [self.greater(loop.carried[0], at, self.lanes)])
-        if rest := length % self.lanes:
-            found = self.greater(found, b.at(x, 4 * whole * self.lanes), rest)
+            (largest,) = b.end_loop(loop, [self.greater(loop.carried[0], at, self.lanes)])
+        if remainder := length % self.lanes:
+            largest = self.greater(largest, b.at(x, 4 * whole * self.lanes), remainder)
         name = f"llvm.vector.reduce.smax.{vectors.suffix(self.lanes, 'i32')}"
-        return vectors.from_bits(b, 1, b.call(name, "i32", (self.ints, found)))
+        return vectors.from_bits(b, 1, b.call(name, "i32", (self.ints, largest)))
 
-    def greater(self, found: Value, x: Value, count: int) -> Value:
+    def greater(self, largest: Value, x: Value, count: int) -> Value:
         """The greater of magnitudes, as integers."""
         b, kind = self.b, self.ints
         magnitude = b.op("and", kind, self.loaded("i32", x, count), splat(kind, str(0x7FFFFFFF)))
         name = f"llvm.smax.{vectors.suffix(self.lanes, 'i32')}"
-        return b.call(name, kind, (kind, found), (kind, magnitude))
+        return b.call(name, kind, (kind, largest), (kind, magnitude))
 
     def loaded(self, element: str, x: Value, count: int) -> Value:
         """The first elements of a vector, then zeros."""
@@ -149,8 +149,8 @@ class RowQuantizer:
         if whole := length // lanes:
             loop = b.begin_loop(whole, [(self.ints, sums)])
             at_x, at_out = (b.at(p, b.mul(loop.index, n * lanes)) for p, n in ((x, 4), (out, 1)))
-            found = self.vector(at_x, at_out, factors, loop.carried[0], lanes)
-            (sums,) = b.end_loop(loop, [found])
+            code_sums = self.vector(at_x, at_out, factors, loop.carried[0], lanes)
+            (sums,) = b.end_loop(loop, [code_sums])
         for start in range(whole * lanes, self.group, lanes):
             at = b.at(out, start)
             if start < length:
@@ -184,18 +184,18 @@ class FloatProduct(GroupedProduct):
 
     def tile(self, rows: int, x: Value, out: Value) -> None:
         b, layout, count = self.b, self.layout, rows * len(self.vectors)
-        rest = self.x.shape[1] - (layout.groups - 1) * layout.group
-        whole = layout.groups if rest == layout.group else layout.groups - 1
+        last_length = self.x.shape[1] - (layout.groups - 1) * layout.group
+        whole = layout.groups if last_length == layout.group else layout.groups - 1
         totals: Sequence[Value] = [zeros(self.floats)] * count
         if whole:
             loop = b.begin_loop(whole, [(self.floats, t) for t in totals])
             terms = self.group_terms(rows, loop.index, x, layout.group)
             totals = b.end_loop(loop, self.added(loop.carried, terms))
         if whole < layout.groups:
-            totals = self.added(totals, self.group_terms(rows, str(whole), x, rest))
-        found = [self.biased(i % len(self.vectors), total) for i, total in enumerate(totals)]
+            totals = self.added(totals, self.group_terms(rows, str(whole), x, last_length))
+        results = [self.biased(i % len(self.vectors), total) for i, total in enumerate(totals)]
         step = len(self.vectors)
-        self.store([found[i : i + step] for i in range(0, count, step)], out)
+        self.store([results[i : i + step] for i in range(0, count, step)], out)
 
     def added(self, totals: Sequence[Value], terms: Sequence[Value]) -> list[Value]:
         pairs = zip(totals, terms, strict=True)
@@ -208,16 +208,16 @@ class FloatProduct(GroupedProduct):
         at_w, at_x = b.at(at_group, layout.scales_nbytes), b.at(x, b.mul(group, 4 * layout.group))
         points = self.int_points(group)
         sums: list[Value] = [zeros(self.floats)] * (rows * len(self.vectors))
-        whole, rest = divmod(length, layout.step)
+        whole, remainder = divmod(length, layout.step)
         if whole:
             loop = b.begin_loop(whole, [(self.floats, s) for s in sums])
             step_w = b.at(at_w, b.mul(loop.index, layout.step_nbytes))
             step_x = b.at(at_x, b.mul(loop.index, 4 * layout.step))
             sums = self.step_sums(rows, list(loop.carried), step_w, step_x, points, layout.step)
             sums = b.end_loop(loop, sums)
-        if rest:
+        if remainder:
             at_w, at_x = b.at(at_w, whole * layout.step_nbytes), b.at(at_x, 4 * whole * layout.step)
-            sums = self.step_sums(rows, sums, at_w, at_x, points, rest)
+            sums = self.step_sums(rows, sums, at_w, at_x, points, remainder)
         scales = self.scales(at_group)
         return [
             b.op("fmul", self.floats, total, scales[i % len(scales)])
@@ -278,9 +278,9 @@ class IntegerProduct(GroupedProduct):
     @cached_property
     def dot(self) -> DotProduct:
         plain, isa = self.target.dot_product(DType.U8), self.target.isa
-        if self.op.bits <= NARROW and not plain.widened and not isa.unsigned_activations:
+        if self.op.bits <= NARROW and not plain.widen and not isa.unsigned_activations:
             return self.target.dot_product(DType.I8)  # Such codes are the same, signed or not.
-        if not plain.widened or self.op.bits > NARROW:
+        if not plain.widen or self.op.bits > NARROW:
             return plain
         return self.target.isa.pair_product(self.target.core) or plain
 
@@ -330,8 +330,8 @@ class IntegerProduct(GroupedProduct):
         waiting, scales = iter(sums), self.scales(at_w)
         at_scale = b.at(at_x, layout.group + SUM_NBYTES)
         for row in range(rows):
-            own = b.load("float", b.at(at_scale, row * self.x_stride))
-            spread = b.broadcast(self.lanes, "float", own)
+            row_scale = b.load("float", b.at(at_scale, row * self.x_stride))
+            spread = b.broadcast(self.lanes, "float", row_scale)
             for scale in scales:
                 real = vectors.int_to_float(b, self.lanes, next(waiting))
                 both = b.op("fmul", self.floats, spread, scale)
@@ -340,17 +340,17 @@ class IntegerProduct(GroupedProduct):
     def initial(self, rows: int, group: Value, sums: Value) -> list[Value]:
         """The zero point times the negative sum of a group, from the address of the first row's."""
         b = self.b
-        found: list[Value] = []
+        corrections: list[Value] = []
         points = [] if self.op.zero_points is None else self.zero_points(group)
         for row in range(rows):
             negative = b.load("i32", b.at(sums, row * self.x_stride), align=1)
             total = b.broadcast(self.lanes, "i32", negative)
             if points:
-                found += [b.op("mul", self.ints, total, point) for point in points]
+                corrections += [b.op("mul", self.ints, total, point) for point in points]
             else:
                 shift = splat(self.ints, str(self.op.bits - 1))
-                found += [b.op("shl", self.ints, total, shift)] * len(self.vectors)
-        return found
+                corrections += [b.op("shl", self.ints, total, shift)] * len(self.vectors)
+        return corrections
 
     def group_sums(self, rows: int, sums: Sequence[Value], w: Value, x: Value) -> list[Value]:
         """The sums of a group, from the addresses of its weights and activations."""
@@ -365,7 +365,7 @@ class IntegerProduct(GroupedProduct):
         self, rows: int, sums: Sequence[Value], steps: int, w: Value, x: Value
     ) -> list[Value]:
         """Sums continued by some packed words of each channel."""
-        b, layout, found = self.b, self.layout, list(sums)
+        b, layout, totals = self.b, self.layout, list(sums)
         for step in range(steps):
             first = step * layout.step_nbytes
             packed = [
@@ -375,8 +375,8 @@ class IntegerProduct(GroupedProduct):
             for layer in range(layout.layers):
                 word = (step * layout.layers + layer) * STEP_NBYTES
                 codes = [self.codes(value, layer) for value in packed]
-                self.add_products(rows, found, codes, b.at(x, word))
-        return found
+                self.add_products(rows, totals, codes, b.at(x, word))
+        return totals
 
     def add_products(
         self, rows: int, sums: list[Value], codes: Sequence[tuple[Value, ...]], x: Value

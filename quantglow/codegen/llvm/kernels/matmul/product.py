@@ -122,8 +122,8 @@ class Product:
     @property
     def possible_tiles(self) -> list[Tile]:
         """The tiles that can be chosen: rows, one column, vectors of a panel."""
-        found = candidates(1, self.rows, self.vectors, self.cost)
-        return [Tile(tile.columns, 1, tile.vectors) for tile in found]
+        tiles = candidates(1, self.rows, self.vectors, self.cost)
+        return [Tile(tile.columns, 1, tile.vectors) for tile in tiles]
 
     @cached_property
     def free_panel(self) -> int:
@@ -229,8 +229,8 @@ class Product:
             mask = vectors.first_lanes(b, lanes, str(self.columns))
             self.all_rows(at, [Columns(0, mask)])
             return
-        rest = b.op("sub", b.index, str(self.columns), b.mul(panel, width))
-        before_last = b.op("sub", b.index, rest, str(lanes))
+        columns_left = b.op("sub", b.index, str(self.columns), b.mul(panel, width))
+        before_last = b.op("sub", b.index, columns_left, str(lanes))
         beyond = [
             b.compare("sgt", b.index, before_last, str(i * lanes)) for i in range(self.panel - 1)
         ]

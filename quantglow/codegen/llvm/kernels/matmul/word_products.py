@@ -74,8 +74,8 @@ class WordProduct(IntegerProduct):
     @property
     def possible_tiles(self) -> list[Tile]:
         most_rows = max(MOST_ROWS, CENTRED_NBYTES // self.row_nbytes)
-        found = super().possible_tiles
-        return [t for t in found if t.vectors <= self.fitting and t.rows <= most_rows]
+        tiles = super().possible_tiles
+        return [t for t in tiles if t.vectors <= self.fitting and t.rows <= most_rows]
 
     @property
     def row_nbytes(self) -> int:
@@ -137,21 +137,21 @@ class WordProduct(IntegerProduct):
             with b.loop(0, whole, lanes) as index:
                 words = self.words(b.at(source, b.mul(index, itemsize)), lanes, self.x)
                 b.store(vector(lanes, "i16"), words, b.at(target, b.mul(index, 2)))
-            rest: int | Value = self.depth - whole
-            if is_free(rest):
-                whole, rest = self.free_rest(self.depth - whole)
+            remainder: int | Value = self.depth - whole
+            if is_free(remainder):
+                whole, remainder = self.free_remainder(self.depth - whole)
             if whole != self.depth:
-                words = self.words(b.at(source, whole * itemsize), rest, self.x)
+                words = self.words(b.at(source, whole * itemsize), remainder, self.x)
                 b.store(vector(lanes, "i16"), words, b.at(target, 2 * whole))
             if not surely_divides(2, self.depth):
                 b.store("i16", "0", b.at(target, 2 * self.depth))
 
-    def free_rest(self, rest: int) -> tuple[int, int | Value]:
+    def free_remainder(self, remainder: int) -> tuple[int, int | Value]:
         """The beginning of a row's last vector, and its elements: as many as a vector has, or the
         mask of all of a shorter row."""
         if self.depth >= self.lanes:
             return self.depth - self.lanes, self.lanes
-        return 0, vectors.first_lanes(self.b, self.lanes, str(rest))
+        return 0, vectors.first_lanes(self.b, self.lanes, str(remainder))
 
     # -- products
 

@@ -142,9 +142,9 @@ class ReduceKernel:
         with b.when(is_whole):
             self.block_of(y, x, self.block)
         with b.when(b.op("xor", "i1", is_whole, "true")):
-            rest = self.inner % self.block
+            remainder = self.inner % self.block
             for width in sorted({self.lanes, min(SHORT, self.lanes), 1}, reverse=True):
-                end = rest - rest % width
+                end = remainder - remainder % width
                 with b.loop(begin, end, width) as index:
                     at_y = b.at(y, b.mul(index, self.y_strides[1]))
                     self.block_of(at_y, b.at(x, b.mul(index, self.x_strides[1])), width)

@@ -53,14 +53,14 @@ class ByteSums(ReduceKernel):
         b = self.b
         group = list(pieces(self.target, 0, width, self.lanes))
         totals = [splat(self.kind(p.lanes), "0") for p in group]
-        whole, rest = divmod(self.reduced, ROWS)
+        whole, remainder = divmod(self.reduced, ROWS)
         if is_free(whole) or whole:
             start = [(self.kind(p.lanes), t) for p, t in zip(group, totals, strict=True)]
             loop = b.begin_times(whole, start)
             at = b.at(x, b.mul(loop.index, ROWS * self.step))
             totals = b.end_times(loop, whole, self._added(group, loop.carried, at, ROWS))
-        if is_free(rest) or rest:
-            totals = self._added(group, totals, b.at(x, whole * ROWS * self.step), rest)
+        if is_free(remainder) or remainder:
+            totals = self._added(group, totals, b.at(x, whole * ROWS * self.step), remainder)
         narrow, parts = self._narrower(group, totals)
         results = [self.finish(p.lanes, t) for p, t in zip(narrow, parts, strict=True)]
         self.store(y, self.y_strides[1], narrow, results)
@@ -79,12 +79,12 @@ class ByteSums(ReduceKernel):
         else:
             for index in range(rows - rows % UNROLL, rows):
                 sums = self._row(group, sums, b.at(x, index * self.step))
-        found = []
+        new_totals = []
         for piece, total, words in zip(group, totals, sums, strict=True):
             kind = self.kind(piece.lanes)
             wide = b.cast(self._extension, self._words(piece), words, kind)
-            found.append(b.op("add", kind, total, wide))
-        return found
+            new_totals.append(b.op("add", kind, total, wide))
+        return new_totals
 
     def _looped(
         self, group: Sequence[Piece], sums: Sequence[Value], x: Value, count: int, unroll: int
@@ -107,12 +107,12 @@ class ByteSums(ReduceKernel):
 
     def _row(self, group: Sequence[Piece], sums: Sequence[Value], row: Value) -> list[Value]:
         """Add one row of bytes."""
-        b, found = self.b, []
+        b, new_sums = self.b, []
         for piece, total in zip(group, sums, strict=True):
             octets = load_strided(b, "i8", 1, row, 1, piece)
             words = b.cast(self._extension, vector(piece.lanes, "i8"), octets, self._words(piece))
-            found.append(b.op("add", self._words(piece), total, words))
-        return found
+            new_sums.append(b.op("add", self._words(piece), total, words))
+        return new_sums
 
     def _narrower(
         self, group: Sequence[Piece], totals: Sequence[Value]

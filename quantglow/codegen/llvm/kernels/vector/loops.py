@@ -60,16 +60,16 @@ def broadcast_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[Axis]:
 
 def merged(axes: Sequence[Axis]) -> list[Axis]:
     """Axes without those of size 1, neighbors that are contiguous in every view as one."""
-    found: list[Axis] = []
+    result: list[Axis] = []
     for axis in axes:
         inner = tuple(stride * axis.size for stride in axis.strides)
         if axis.size == 1:
             continue
-        if found and found[-1].strides == inner:
-            found[-1] = Axis(found[-1].size * axis.size, axis.strides)
+        if result and result[-1].strides == inner:
+            result[-1] = Axis(result[-1].size * axis.size, axis.strides)
         else:
-            found.append(axis)
-    return found
+            result.append(axis)
+    return result
 
 
 @dataclass(frozen=True)
@@ -143,11 +143,11 @@ class Nest:
                 body(moved(b, pointers, self.row, index), self._pieces(target, 0, self.step))
         if is_free(self.row.size - whole):
             with b.when(b.compare("eq", b.index, end, str(self.items))):
-                _free_rest(b, target, self, pointers, body, whole)
+                _free_remainder(b, target, self, pointers, body, whole)
         elif whole < self.row.size:
             with b.when(b.compare("eq", b.index, end, str(self.items))):
-                rest = moved(b, pointers, self.row, whole)
-                body(rest, self._pieces(target, 0, self.row.size - whole))
+                remainder = moved(b, pointers, self.row, whole)
+                body(remainder, self._pieces(target, 0, self.row.size - whole))
 
     def _pieces(self, target: Target, start: int, stop: int) -> list[Piece]:
         return list(pieces(target, start, stop, self.lanes))
@@ -164,25 +164,27 @@ def emit_row(b: Builder, target: Target, nest: Nest, pointers: Sequence[Value], 
         with b.loop(0, whole, step) as index:
             body(moved(b, pointers, nest.row, index), list(pieces(target, 0, step, nest.lanes)))
     if whole < size:
-        rest = moved(b, pointers, nest.row, whole)
-        body(rest, list(pieces(target, 0, size - whole, nest.lanes)))
+        remainder = moved(b, pointers, nest.row, whole)
+        body(remainder, list(pieces(target, 0, size - whole, nest.lanes)))
 
 
 def _free_row(
     b: Builder, target: Target, nest: Nest, pointers: Sequence[Value], body: Body
 ) -> None:
     """A row of a free length: a loop over full steps, then the rest."""
-    rest = nest.row.size % nest.step
-    whole = nest.row.size - rest
+    remainder = nest.row.size % nest.step
+    whole = nest.row.size - remainder
     with b.loop(0, whole, nest.step) as index:
         body(moved(b, pointers, nest.row, index), list(pieces(target, 0, nest.step, nest.lanes)))
-    if is_free(rest):
-        _free_rest(b, target, nest, pointers, body, whole)
-    elif rest:
-        body(moved(b, pointers, nest.row, str(whole)), list(pieces(target, 0, rest, nest.lanes)))
+    if is_free(remainder):
+        _free_remainder(b, target, nest, pointers, body, whole)
+    elif remainder:
+        body(
+            moved(b, pointers, nest.row, str(whole)), list(pieces(target, 0, remainder, nest.lanes))
+        )
 
 
-def _free_rest(
+def _free_remainder(
     b: Builder,
     target: Target,
     nest: Nest,
@@ -231,8 +233,8 @@ def moved(b: Builder, pointers: Sequence[Value], axis: Axis, index: Value | int)
             return index * stride
         return b.mul(index, stride) if stride else 0
 
-    found: dict[int, Value | int] = {s: offset(s) for s in dict.fromkeys(axis.strides)}
-    return [b.at(p, found[s]) for p, s in zip(pointers, axis.strides, strict=True)]
+    offsets: dict[int, Value | int] = {s: offset(s) for s in dict.fromkeys(axis.strides)}
+    return [b.at(p, offsets[s]) for p, s in zip(pointers, axis.strides, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -255,19 +257,19 @@ def fold_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
     """The combination of all elements, a scalar; the neutral one if there are none."""
     if is_free(length):
         return _fold_free_row(b, fold, lanes, length)
-    found: list[Value] = []
+    partials: list[Value] = []
     start = 0
     for unroll in (UNROLL, 1):
         step = lanes * unroll
         count = (length - start) // step
         if lanes > 1 and count:
-            found.append(_vectors(b, fold, lanes, unroll, start, count))
+            partials.append(_vectors(b, fold, lanes, unroll, start, count))
             start += count * step
-    for piece in _rest(start, length, lanes):
-        found.append(across(b, fold, piece.lanes, fold.load(0, piece)))
-    if not found:
+    for piece in _tail_pieces(start, length, lanes):
+        partials.append(across(b, fold, piece.lanes, fold.load(0, piece)))
+    if not partials:
         return fold.neutral(1)
-    return reduce(partial(fold.combine, 1), found)
+    return reduce(partial(fold.combine, 1), partials)
 
 
 def _fold_free_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
@@ -344,7 +346,7 @@ def _joined(b: Builder, fold: Fold, lanes: int, values: list[Value]) -> Value:
     return across(b, fold, lanes, values[0])
 
 
-def _rest(start: int, stop: int, lanes: int) -> Iterator[Piece]:
+def _tail_pieces(start: int, stop: int, lanes: int) -> Iterator[Piece]:
     """Narrower and narrower vectors, then scalars."""
     while start < stop:
         width = narrower(lanes, stop - start)

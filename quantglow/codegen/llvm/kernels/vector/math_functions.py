@@ -79,8 +79,8 @@ def exp(b: Builder, lanes: int, x: Value) -> Value:
     # Two steps, so that results below the normal range lose bits instead of vanishing.
     half = b.op("ashr", ints, exponent, splat(ints, "1"))
     value = b.op("fmul", kind, value, _power_of_two(b, lanes, half))
-    rest = b.op("sub", ints, exponent, half)
-    return b.op("fmul", kind, value, _power_of_two(b, lanes, rest))
+    other_half = b.op("sub", ints, exponent, half)
+    return b.op("fmul", kind, value, _power_of_two(b, lanes, other_half))
 
 
 def logistic(b: Builder, lanes: int, x: Value) -> Value:
@@ -111,8 +111,8 @@ def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
     power, lowest = scaled(b, kind, x, LOG2_E), splat(kind, f32(LEAST_POWER))
     power = b.select(kind, b.compare("ogt", kind, lowest, power), lowest, power)
     shifted = plus(b, kind, power, ROUNDING)
-    rest = b.op("fsub", kind, power, plus(b, kind, shifted, -ROUNDING))
-    return _scaled_power(b, lanes, rest, shifted)
+    fraction = b.op("fsub", kind, power, plus(b, kind, shifted, -ROUNDING))
+    return _scaled_power(b, lanes, fraction, shifted)
 
 
 def _scaled_power(b: Builder, lanes: int, fraction: Value, shifted: Value) -> Value:
@@ -175,11 +175,11 @@ def log1p(b: Builder, lanes: int, x: Value) -> Value:
     kind, ints = vector(lanes, "float"), vector(lanes, "i32")
     total = plus(b, kind, x, 1.0)
     exponent, f = _log_parts(b, lanes, total)
-    rest = b.op("fsub", kind, x, plus(b, kind, total, -1.0))
-    # The largest floats have n = 128: 2^(1 - n) is 0 there, as rest is.
+    lost = b.op("fsub", kind, x, plus(b, kind, total, -1.0))
+    # The largest floats have n = 128: 2^(1 - n) is 0 there, as ``lost`` is.
     inverse = _power_of_two(b, lanes, b.op("sub", ints, splat(ints, "1"), exponent))
-    rest = scaled(b, kind, b.op("fmul", kind, rest, inverse), 0.5)
-    f = b.op("fadd", kind, f, rest)
+    lost = scaled(b, kind, b.op("fmul", kind, lost, inverse), 0.5)
+    f = b.op("fadd", kind, f, lost)
     value = _log_sum(b, kind, vectors.int_to_float(b, lanes, exponent), f)
     # Zeros keep their sign; the signs of other results are those of x.
     return vectors.with_sign_of(b, lanes, _logarithm_borders(b, kind, total, value), x)

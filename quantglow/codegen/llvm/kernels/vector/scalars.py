@@ -73,10 +73,10 @@ class Scalars:
 
     def value(self, expr: Expr) -> Value:
         """The lanes of an expression, of its kind."""
-        found = self.done.get(expr)
-        if found is None:
-            found = self.done[expr] = self._compute(expr)
-        return found
+        value = self.done.get(expr)
+        if value is None:
+            value = self.done[expr] = self._compute(expr)
+        return value
 
     def kind_of(self, expr: Expr) -> str:
         """``f``, ``i``, ``l`` or ``b``."""
@@ -268,11 +268,11 @@ class Scalars:
     def modulo(self, x: Expr, y: Expr) -> Value:
         """The remainder with the sign of y: one divisor more where the signs differ."""
         b, kind, zero = self.b, self.lanes_of(x), splat(self.lanes_of(x), "0")
-        rest = self.remainder(x, y)
-        moved = b.op("add", kind, rest, self.value(y))
-        differ = b.compare("slt", kind, b.op("xor", kind, rest, self.value(y)), zero)
-        value = b.select(kind, differ, moved, rest)
-        return b.select(kind, b.compare("eq", kind, rest, zero), zero, value)
+        remainder = self.remainder(x, y)
+        moved = b.op("add", kind, remainder, self.value(y))
+        differ = b.compare("slt", kind, b.op("xor", kind, remainder, self.value(y)), zero)
+        value = b.select(kind, differ, moved, remainder)
+        return b.select(kind, b.compare("eq", kind, remainder, zero), zero, value)
 
     def _safe_divisor(self, x: Expr, y: Expr) -> Value:
         """1 where the processor would trap: division by 0, and of the lowest integer by -1.

@@ -34,12 +34,12 @@ _SIGN = -(2**63)
 
 def parts(value: Fraction, grids: Sequence[int]) -> list[float]:
     """Floats whose sum is ``value``: multiples of 2 to the power of each grid, and the rest."""
-    found = []
+    leading = []
     for grid in grids:
         part = round(value / Fraction(2) ** grid) * Fraction(2) ** grid
-        found.append(float(part))
+        leading.append(float(part))
         value -= part
-    return [*found, float(value)]
+    return [*leading, float(value)]
 
 
 _HALF_PI = parts(_PI / 2, (-11, -23, -35, -47))
@@ -70,8 +70,8 @@ def _wave(b: Builder, lanes: int, x: Value, shift: int) -> Value:
     high, middle, low = _reduced(b, lanes, _widened(b, lanes, x))
     first, r = _quarter_turns(b, kind, high, high)
     r = b.op("fadd", kind, r, low)
-    second, rest = _quarter_turns(b, kind, b.op("fadd", kind, r, middle), middle)
-    r = b.op("fadd", kind, rest, r)
+    second, reduced = _quarter_turns(b, kind, b.op("fadd", kind, r, middle), middle)
+    r = b.op("fadd", kind, reduced, r)
     r = limited(b, kind, r, -math.pi / 4, math.pi / 4)
     square = b.op("fmul", kind, r, r)
     sine = b.op("fmul", kind, r, polynomial(b, kind, square, _SINE))
@@ -126,8 +126,8 @@ def atan(b: Builder, lanes: int, x: Value) -> Value:
     u = b.select(kind, middle, ratio, t)
     series = b.op("fmul", kind, u, polynomial(b, kind, b.op("fmul", kind, u, u), _ATAN))
     value = b.select(kind, middle, plus(b, kind, series, math.pi / 4), series)
-    rest = b.op("fsub", kind, splat(kind, literal(kind, math.pi / 2)), value)
-    return _narrowed(b, lanes, _signed(b, lanes, b.select(kind, large, rest, value), wide))
+    complement = b.op("fsub", kind, splat(kind, literal(kind, math.pi / 2)), value)
+    return _narrowed(b, lanes, _signed(b, lanes, b.select(kind, large, complement, value), wide))
 
 
 def remainder(b: Builder, lanes: int, x: Value, y: Value) -> Value:
@@ -136,16 +136,16 @@ def remainder(b: Builder, lanes: int, x: Value, y: Value) -> Value:
     wide = _widened(b, lanes, x)
     size, divisor = _magnitude(b, lanes, wide), _magnitude(b, lanes, _widened(b, lanes, y))
     quotient = _truncated(b, lanes, b.op("fdiv", kind, size, divisor))
-    rest = b.op("fsub", kind, size, b.op("fmul", kind, divisor, quotient))
+    result = b.op("fsub", kind, size, b.op("fmul", kind, divisor, quotient))
     zero, infinity = (splat(kind, literal(kind, v)) for v in (0.0, math.inf))
-    more = b.op("fadd", kind, rest, divisor)
-    rest = b.select(kind, b.compare("olt", kind, rest, zero), more, rest)
-    less = b.op("fsub", kind, rest, divisor)
-    rest = b.select(kind, b.compare("oge", kind, rest, divisor), less, rest)
+    more = b.op("fadd", kind, result, divisor)
+    result = b.select(kind, b.compare("olt", kind, result, zero), more, result)
+    less = b.op("fsub", kind, result, divisor)
+    result = b.select(kind, b.compare("oge", kind, result, divisor), less, result)
     bits = vector(lanes, "i1")
     finite = b.compare("olt", kind, size, infinity)
     whole = b.op("and", bits, b.compare("oeq", kind, divisor, infinity), finite)
-    return _narrowed(b, lanes, _signed(b, lanes, b.select(kind, whole, size, rest), wide))
+    return _narrowed(b, lanes, _signed(b, lanes, b.select(kind, whole, size, result), wide))
 
 
 def _truncated(b: Builder, lanes: int, value: Value) -> Value:
@@ -176,5 +176,5 @@ def _signed(b: Builder, lanes: int, magnitude: Value, sign: Value) -> Value:
     """``magnitude`` (perhaps -0) with the sign of ``sign``."""
     kind, ints = vector(lanes, "double"), vector(lanes, "i64")
     top = b.op("and", ints, b.cast("bitcast", kind, sign, ints), splat(ints, str(_SIGN)))
-    rest = b.cast("bitcast", kind, _magnitude(b, lanes, magnitude), ints)
-    return b.cast("bitcast", ints, b.op("or", ints, rest, top), kind)
+    magnitude_bits = b.cast("bitcast", kind, _magnitude(b, lanes, magnitude), ints)
+    return b.cast("bitcast", ints, b.op("or", ints, magnitude_bits, top), kind)

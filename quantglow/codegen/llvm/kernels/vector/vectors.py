@@ -93,14 +93,14 @@ def narrower(lanes: int, room: int) -> int:
 
 def unmasked(group: Sequence[Piece]) -> list[Piece]:
     """Pieces without masks: a masked tail becomes narrower vectors."""
-    found: list[Piece] = []
+    parts: list[Piece] = []
     for piece in group:
         start, stop = piece.start, piece.start + piece.count
         while start < stop:
             lanes = narrower(piece.lanes, stop - start)
-            found.append(replace(piece, start=start, lanes=lanes, active=lanes))
+            parts.append(replace(piece, start=start, lanes=lanes, active=lanes))
             start += lanes
-    return found
+    return parts
 
 
 # -- memory
@@ -372,5 +372,5 @@ def _quotient(b: Builder, lanes: int, inside: Value, divisor: float) -> Value:
     inverse = splat(kind, f32(float(np.float32(1) / c)))
     first = b.op("fmul", kind, inside, inverse)
     name = f"llvm.fma.{suffix(lanes, 'float')}"
-    rest = b.call(name, kind, (kind, first), (kind, splat(kind, f32(-divisor))), (kind, inside))
-    return b.call(name, kind, (kind, rest), (kind, inverse), (kind, first))
+    error = b.call(name, kind, (kind, first), (kind, splat(kind, f32(-divisor))), (kind, inside))
+    return b.call(name, kind, (kind, error), (kind, inverse), (kind, first))

@@ -70,7 +70,7 @@ def by_value(call: Call, holds: Node) -> Iterator[Condition]:
     """The condition of the model, unless it is always true."""
     first = call.has(1) and not _is_true(call)
     if first or not (isinstance(holds, Constant) and bool(holds.value.all())):
-        true = Constant(name=call.derived("true"), value=np.array(True))
+        true = Constant(name=call.derive("true"), value=np.array(True))
         before = call.tensor(1) if first else true
         yield _scalar(call, before, DType.BOOL), _scalar(call, holds, DType.BOOL)
 
@@ -78,7 +78,7 @@ def by_value(call: Call, holds: Node) -> Iterator[Condition]:
 def _scalar(call: Call, x: Node, dtype: DType) -> Node:
     if (x.type.dtype, x.type.size) != (dtype, 1):
         raise Unsupported(f"{x.name!r} is {x.type}, no scalar of {dtype}")
-    return x if not x.type.shape else Reshape(name=call.derived("scalar"), x=x, shape=())
+    return x if not x.type.shape else Reshape(name=call.derive("scalar"), x=x, shape=())
 
 
 def conjunction(call: Call, values: Sequence[Node]) -> Node:
@@ -92,7 +92,7 @@ def compute(
     call: Call, tag: str, expression: Expr, *args: Node, out: DType = DType.I64
 ) -> Elementwise:
     element = ElementType(out)
-    return Elementwise(name=call.derived(tag), args=args, expression=expression, out=element)
+    return Elementwise(name=call.derive(tag), args=args, expression=expression, out=element)
 
 
 def surely_runs(call: Call) -> bool:
@@ -131,7 +131,7 @@ class Growing:
         if rows == self.window_rows:
             return x
         return along_span(
-            self.call.derived("last"),
+            self.call.derive("last"),
             x,
             self.axis,
             SliceRange(rows - self.window_rows, self.window_rows),
@@ -143,7 +143,7 @@ class Growing:
         if not self.window_rows:
             return x
         return along_span(
-            self.call.derived("new"),
+            self.call.derive("new"),
             x,
             self.axis,
             SliceRange(self.window_rows, rows - self.window_rows),
@@ -167,12 +167,12 @@ class Growing:
         name = str(self.call.proto.output[self.number])
         perm = (*range(1, axis + 1), 0, *range(axis + 1, rank + 1))
         if axis:
-            stacked = Transpose(name=self.call.derived("in-order"), x=stacked, perm=perm)
+            stacked = Transpose(name=self.call.derive("in-order"), x=stacked, perm=perm)
         dims = stacked.type.shape
         shape = (*dims[:axis], dims[axis] * dims[axis + 1], *dims[axis + 2 :])
         if 0 in self.dims:
             return Reshape(name=scope.claim(name), x=stacked, shape=shape)
-        rows = Reshape(name=self.call.derived("all-rows"), x=stacked, shape=shape)
+        rows = Reshape(name=self.call.derive("all-rows"), x=stacked, shape=shape)
         return Concat(name=scope.claim(name), parts=(self.first(), rows), axis=axis)
 
 
@@ -393,7 +393,7 @@ class CarriedState:
 def zeros_node(call: Call, kind: TensorType) -> Node:
     """A first value for what the first trip replaces unread."""
     shape = tuple(1 if is_free(size) else size for size in kind.shape)
-    zeros = Constant(name=call.derived("unread"), value=np.zeros(shape, kind.dtype.numpy))
+    zeros = Constant(name=call.derive("unread"), value=np.zeros(shape, kind.dtype.numpy))
     if shape == kind.shape:
         return zeros
-    return Expand(name=call.derived("unread"), x=zeros, shape=kind.shape)
+    return Expand(name=call.derive("unread"), x=zeros, shape=kind.shape)

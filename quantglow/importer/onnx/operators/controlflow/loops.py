@@ -83,16 +83,16 @@ class LoopOperands:
         pairs = zip(names, kinds, strict=True)
         return tuple(Input(name=claim(name, derived=True), tensor=kind) for name, kind in pairs)
 
-    def loop(self, inputs: Sequence[Input], ends: Sequence[Node]) -> LoopResults:
+    def loop(self, inputs: Sequence[Input], ends: Sequence[Node]) -> LoopOutputs:
         """The loop whose body goes from the inputs to the ends."""
         for before, after in zip(self.carried, ends, strict=False):
             if before.type != after.type:
                 raise Changing(f"a value that it carries is {before.type}, then {after.type}")
-        return LoopResults(self, *close(self.call.scope, inputs, ends))
+        return LoopOutputs(self, *close(self.call.scope, inputs, ends))
 
 
 @dataclass(frozen=True)
-class LoopResults:
+class LoopOutputs:
     """A loop, of which each result becomes a node where something reads it."""
 
     operands: LoopOperands
@@ -127,7 +127,7 @@ class LoopResults:
 def reversed_steps(call: Call, x: Node, tag: str) -> Node:
     """The elements along axis 0 from the last to the first."""
     steps = x.type.shape[0]
-    return along_span(call.derived(tag), x, 0, SliceRange(steps - 1, steps, -1))
+    return along_span(call.derive(tag), x, 0, SliceRange(steps - 1, steps, -1))
 
 
 def import_scan(call: Call, import_body: ImportBody) -> dict[str, Value]:
@@ -157,16 +157,16 @@ def _slice(call: Call, x: Node, axis: int, way: int) -> Node:
     (axis,) = normal((axis,), x.type.rank)
     if axis:
         perm = (axis, *(a for a in range(x.type.rank) if a != axis))
-        x = Transpose(name=call.derived("first"), x=x, perm=perm)
+        x = Transpose(name=call.derive("first"), x=x, perm=perm)
     return reversed_steps(call, x, "backwards") if way else x
 
 
-def _stack(call: Call, loop: LoopResults, number: int, name: str) -> Node:
+def _stack(call: Call, loop: LoopOutputs, number: int, name: str) -> Node:
     """A scan output with its axis in the place that the model wants, in its direction."""
     position = number - len(loop.operands.carried)
     count = len(loop.body.outputs) - len(loop.operands.carried)
     way = call.integers("scan_output_directions", (0,) * count)[position]
-    stacked: Node = loop.result(call.derived("stacked"), number)
+    stacked: Node = loop.result(call.derive("stacked"), number)
     if way:
         stacked = reversed_steps(call, stacked, "forwards")
     rank = stacked.type.rank
@@ -208,8 +208,8 @@ def unroll(call: Call, import_body: ImportBody) -> dict[str, Value]:
         carried = [values[output.name] for output in body.output[1 : 1 + len(carried)]]
         for row, end in zip(rows, ends[len(carried) :], strict=True):
             shape = (1, *end.type.shape)
-            row.append(Reshape(name=call.derived("row"), x=end, shape=shape))
-    stacked = [Concat(name=call.derived("rows"), parts=tuple(row), axis=0) for row in rows]
+            row.append(Reshape(name=call.derive("row"), x=end, shape=shape))
+    stacked = [Concat(name=call.derive("rows"), parts=tuple(row), axis=0) for row in rows]
     return dict(zip(call.proto.output, [*carried, *stacked], strict=False))
 
 
@@ -236,7 +236,7 @@ def loop(
     """
     call = parts.call
     names = [value.name for value in call.attributes["body"].input]
-    number = Constant(name=call.derived("first-trip"), value=np.zeros((), np.int64))
+    number = Constant(name=call.derive("first-trip"), value=np.zeros((), np.int64))
     first_values = [parts.first(at, shapes.get(at, ())) for at in parts.changing]
     operands = LoopOperands(call, (number, *first_values), (), most_trips(call))
     inner = [names[0], *(names[2 + at] for at in parts.changing)]
@@ -263,7 +263,7 @@ def loop(
     return _results(parts, loop, len(operands.carried) - len(first_values))
 
 
-def _results(parts: CarriedState, loop: LoopResults, first: int) -> dict[str, Value]:
+def _results(parts: CarriedState, loop: LoopOutputs, first: int) -> dict[str, Value]:
     """The outputs of the ONNX node; result ``first`` of the loop is the first changing value."""
     scope, values = parts.call.scope, dict(parts.results())
     names = parts.changing_outputs()
@@ -272,7 +272,7 @@ def _results(parts: CarriedState, loop: LoopResults, first: int) -> dict[str, Va
             values[name] = loop.result(scope.claim(name), at)
     for at, (name, grows) in enumerate(parts.growing_outputs(), first + len(names)):
         if name in scope.used:
-            values[name] = grows.join(loop.result(parts.call.derived("rows"), at))
+            values[name] = grows.join(loop.result(parts.call.derive("rows"), at))
     return values
 
 

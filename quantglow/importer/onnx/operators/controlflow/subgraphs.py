@@ -145,7 +145,7 @@ def rerank(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
     """A value of one element in ``shape``, if that has more dimensions."""
     if x.type.rank >= len(shape):
         return x
-    return Reshape(name=call.derived("element"), x=x, shape=shape)
+    return Reshape(name=call.derive("element"), x=x, shape=shape)
 
 
 def compute(call: Call, branch: str, import_body: ImportBody) -> list[Node]:

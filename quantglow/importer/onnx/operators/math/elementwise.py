@@ -71,8 +71,8 @@ def gelu(call: Call) -> Node:
 def mish(call: Call) -> Node:
     """``x * tanh(softplus(x))``"""
     x = call.node(0)
-    inner = ops.Softplus(name=call.derived("softplus"), x=x)
-    gate = ops.Tanh(name=call.derived("tanh"), x=inner)
+    inner = ops.Softplus(name=call.derive("softplus"), x=x)
+    gate = ops.Tanh(name=call.derive("tanh"), x=inner)
     return ops.Mul(name=call.result, x=x, y=gate)
 
 
@@ -133,7 +133,7 @@ def mean(call: Call) -> Node:
     count = len(call.proto.input)
     if count == 1:
         return call.node(0)
-    total = fold(call, lambda name, x, y: ops.Add(name=name, x=x, y=y), call.derived("sum"))
+    total = fold(call, lambda name, x, y: ops.Add(name=name, x=x, y=y), call.derive("sum"))
     return ops.Mul(name=call.result, x=total, y=call.constant("share", np.array(1 / count)))
 
 
@@ -141,7 +141,7 @@ def fold(call: Call, combine: Callable[[str, Node, Node], Node], last: str) -> N
     """``combine`` over all operands; the final node is called ``last``."""
     result, *operands = call.nodes()
     for i, operand in enumerate(operands, 1):
-        name = last if i == len(operands) else call.derived("part")
+        name = last if i == len(operands) else call.derive("part")
         result = combine(name, result, operand)
     return result
 

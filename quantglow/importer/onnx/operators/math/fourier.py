@@ -122,9 +122,9 @@ def apply_transform(call: Call, x: Node, transform: Transform, name: str) -> Nod
 def product(call: Call, x: Node, matrix: Array) -> Node:
     """x [..., T, P] times [T, P, K, Q], as rows of K * Q."""
     rows, columns = (math.prod(axes) for axes in (matrix.shape[:2], matrix.shape[2:]))
-    flat = Reshape(name=call.derived("rows"), x=x, shape=(x.type.size // rows, rows))
+    flat = Reshape(name=call.derive("rows"), x=x, shape=(x.type.size // rows, rows))
     w = call.constant("matrix", matrix.reshape(rows, columns))
-    return Gemm(name=call.derived("product"), x=flat, w=w)
+    return Gemm(name=call.derive("product"), x=flat, w=w)
 
 
 def in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) -> Node:
@@ -134,10 +134,10 @@ def in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) 
     m = math.prod(batch)
 
     def transpose(x: Node, *perm: int) -> Node:
-        return Transpose(name=call.derived("moved"), x=x, perm=perm)
+        return Transpose(name=call.derive("moved"), x=x, perm=perm)
 
     def reshape(x: Node, *shape: int) -> Node:
-        return Reshape(name=call.derived("as"), x=x, shape=shape)
+        return Reshape(name=call.derive("as"), x=x, shape=shape)
 
     x = reshape(weigh(call, x, transform), m, a, b, parts)
     stage = product(call, transpose(x, 0, 2, 1, 3), transform.first_stage(a))
@@ -145,7 +145,7 @@ def in_two_stages(call: Call, x: Node, transform: Transform, a: int, name: str) 
     matrix = transform.second_stage(a)
     groups, parts = matrix.shape[-2:]
     y = call.constant("turned", matrix.reshape(a, b * 2, groups * parts))
-    second = reshape(MatMul(name=call.derived("product"), x=by_bin, y=y), a, m, groups, parts)
+    second = reshape(MatMul(name=call.derive("product"), x=by_bin, y=y), a, m, groups, parts)
     bins = reshape(transpose(second, 1, 2, 0, 3), *batch, groups * a, parts)
     return along(name, bins, len(batch), range(transform.bins))
 
@@ -154,10 +154,10 @@ def weigh(call: Call, x: Node, transform: Transform) -> Node:
     """x [..., T, P] times the weights, and zeros up to n samples."""
     if (transform.weights != 1).any():
         weights = call.constant("weights", transform.weights[:, None])
-        x = Mul(name=call.derived("weighted"), x=x, y=weights)
+        x = Mul(name=call.derive("weighted"), x=x, y=weights)
     none = (0,) * x.type.rank
     after = (*none[2:], transform.n - transform.samples, 0)
-    return x if after == none else Pad(name=call.derived("padded"), x=x, before=none, after=after)
+    return x if after == none else Pad(name=call.derive("padded"), x=x, before=none, after=after)
 
 
 @importer("DFT")
@@ -170,12 +170,12 @@ def dft(call: Call) -> Node:
         raise ValueError(f"axis {axis} holds the parts of numbers")
     transform = parse_transform(call, x.type.shape[axis], x.type.shape[-1])
     if transform.samples < x.type.shape[axis]:
-        x = along(call.derived("used"), x, axis, range(transform.samples))
+        x = along(call.derive("used"), x, axis, range(transform.samples))
     if axis == last - 1:
         return apply_transform(call, x, transform, call.result)
     perm = (*(i for i in range(last) if i != axis), axis, last)
-    moved = Transpose(name=call.derived("moved"), x=x, perm=perm)
-    bins = apply_transform(call, moved, transform, call.derived("bins"))
+    moved = Transpose(name=call.derive("moved"), x=x, perm=perm)
+    bins = apply_transform(call, moved, transform, call.derive("bins"))
     back = tuple(perm.index(i) for i in range(x.type.rank))
     return Transpose(name=call.result, x=bins, perm=back)
 
@@ -219,15 +219,15 @@ def stft(call: Call) -> Node:
     window = call.array(2, "window") if call.has(2) and call.is_known(2) else np.ones(n)
     if window.shape != (n,):
         raise ValueError(f"the window has shape {window.shape}, a frame {n} samples")
-    signal = Reshape(name=call.derived("signal"), x=call.node(0), shape=(batch, length, parts))
+    signal = Reshape(name=call.derive("signal"), x=call.node(0), shape=(batch, length, parts))
     transform = Transform(n, n // 2 + 1 if onesided else n, window, (parts, 2))
     is_computed = call.has(2) and not call.is_known(2)
     if not is_computed and (transform.split is None or transform.dense_size <= MOST_IN_KERNELS):
         return in_one_product(call, signal, transform, step)
     x: Node = frames(call, signal, n, step)
     if is_computed:
-        factors = Reshape(name=call.derived("window"), x=call.node(2), shape=(n, 1))
-        x = Mul(name=call.derived("windowed"), x=x, y=factors)
+        factors = Reshape(name=call.derive("window"), x=call.node(2), shape=(n, 1))
+        x = Mul(name=call.derive("windowed"), x=x, y=factors)
     return apply_transform(call, x, transform, call.result)
 
 
@@ -235,10 +235,10 @@ def in_one_product(call: Call, x: Node, transform: Transform, step: int) -> Node
     """A Conv: the columns of the matrix are its kernels."""
     transform.check()
     batch, length, parts = x.type.shape
-    image = Reshape(name=call.derived("image"), x=x, shape=(batch, 1, length, parts))
+    image = Reshape(name=call.derive("image"), x=x, shape=(batch, 1, length, parts))
     kernels = transform.dense().reshape(1, transform.n, parts, -1)
     w = call.constant("kernels", kernels)
-    bins = Conv(name=call.derived("product"), x=image, w=w, strides=(1, step))
+    bins = Conv(name=call.derive("product"), x=image, w=w, strides=(1, step))
     shape = (batch, bins.type.shape[2], transform.bins, 2)
     return Reshape(name=call.result, x=bins, shape=shape)
 
@@ -247,5 +247,5 @@ def frames(call: Call, x: Node, n: int, step: int) -> Node:
     """x [B, L, P] as [B, F, n, P]."""
     call.reserve(((x.type.shape[1] - n) // step + 1, n), 8)
     starts = np.arange(0, x.type.shape[1] - n + 1, step)
-    indices = Constant(name=call.derived("indices"), value=starts[:, None] + np.arange(n))
-    return Gather(name=call.derived("frames"), x=x, indices=indices, axis=1)
+    indices = Constant(name=call.derive("indices"), value=starts[:, None] + np.arange(n))
+    return Gather(name=call.derive("frames"), x=x, indices=indices, axis=1)

@@ -29,7 +29,7 @@ BROADCAST = string.digits
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """A value with one letter for each axis."""
 
     node: Node
@@ -45,8 +45,7 @@ def einsum(call: Call) -> Node:
     terms, output = parse(equation, [node.type.rank for node in call.nodes()])
     writer = EinsumContraction(call)
     values = [
-        writer.diagonal(Labelled(node, term))
-        for node, term in zip(call.nodes(), terms, strict=True)
+        writer.diagonal(Labeled(node, term)) for node, term in zip(call.nodes(), terms, strict=True)
     ]
     sizes: dict[str, int] = {}
     for value in values:
@@ -89,7 +88,7 @@ class EinsumContraction:
 
     call: Call
 
-    def diagonal(self, value: Labelled) -> Labelled:
+    def diagonal(self, value: Labeled) -> Labeled:
         """Each repeated label once: of its two axes, joined, every (n + 1)-th element."""
         for label in dict.fromkeys(value.labels):
             while value.labels.count(label) > 1:
@@ -103,29 +102,29 @@ class EinsumContraction:
                 flat = self.reshape(moved, (*shape, n * n))
                 ends = (*(0 for _ in shape), 0)
                 steps = (*(1 for _ in shape), n + 1)
-                name = self.call.derived("diagonal")
+                name = self.call.derive("diagonal")
                 node = Slice(name=name, x=flat, starts=ends, sizes=(*shape, n), steps=steps)
-                value = Labelled(node, remaining + label)
+                value = Labeled(node, remaining + label)
         return value
 
-    def widen(self, value: Labelled, sizes: dict[str, int]) -> Labelled:
+    def widen(self, value: Labeled, sizes: dict[str, int]) -> Labeled:
         """Axes of 1 broadcast to what other operands have."""
         shape = tuple(sizes[label] for label in value.labels)
         if shape == value.node.type.shape:
             return value
-        wide = Expand(name=self.call.derived("wide"), x=value.node, shape=shape)
-        return Labelled(wide, value.labels)
+        wide = Expand(name=self.call.derive("wide"), x=value.node, shape=shape)
+        return Labeled(wide, value.labels)
 
-    def sum_out(self, value: Labelled, needed: set[str]) -> Labelled:
+    def sum_out(self, value: Labeled, needed: set[str]) -> Labeled:
         """Without the axes nobody needs."""
         axes = tuple(i for i, label in enumerate(value.labels) if label not in needed)
         if not axes:
             return value
-        name = self.call.derived("sum")
+        name = self.call.derive("sum")
         node = ReduceSum(name=name, x=value.node, axes=axes, keepdims=False)
-        return Labelled(node, "".join(label for label in value.labels if label in needed))
+        return Labeled(node, "".join(label for label in value.labels if label in needed))
 
-    def product(self, x: Labelled, y: Labelled, later: set[str]) -> Labelled:
+    def product(self, x: Labeled, y: Labeled, later: set[str]) -> Labeled:
         """x * y, summed over the labels of both that are not needed later."""
         y = self.sum_out(y, later | set(x.labels))
         shared = [label for label in x.labels if label in y.labels]
@@ -136,31 +135,31 @@ class EinsumContraction:
         each = [batch] if batch else []  # no axis before rows, which are then those of samples
         left = self.group(x, *each, rows, inner)
         right = self.group(y, *each, inner, columns)
-        name = self.call.derived("product")
+        name = self.call.derive("product")
         product = MatMul(name=name, x=left, y=right) if inner else Mul(name=name, x=left, y=right)
         shape = (*(x.size(c) for c in batch + rows), *(y.size(c) for c in columns))
-        return Labelled(self.reshape(product, shape), batch + rows + columns)
+        return Labeled(self.reshape(product, shape), batch + rows + columns)
 
-    def group(self, value: Labelled, *groups: str) -> Node:
+    def group(self, value: Labeled, *groups: str) -> Node:
         """The axes in this order, each group joined."""
         ordered = self.order(value, "".join(groups))
         shape = tuple(math.prod(value.size(label) for label in group) for group in groups)
         return self.reshape(ordered.node, shape)
 
-    def order(self, value: Labelled, labels: str, name: str = "") -> Labelled:
+    def order(self, value: Labeled, labels: str, name: str = "") -> Labeled:
         if value.labels == labels and not name:
             return value
         perm = tuple(value.labels.index(label) for label in labels)
-        name = name or self.call.derived("moved")
-        return Labelled(Transpose(name=name, x=value.node, perm=perm), labels)
+        name = name or self.call.derive("moved")
+        return Labeled(Transpose(name=name, x=value.node, perm=perm), labels)
 
     def transpose(self, x: Node, perm: Iterable[int]) -> Node:
-        return Transpose(name=self.call.derived("moved"), x=x, perm=tuple(perm))
+        return Transpose(name=self.call.derive("moved"), x=x, perm=tuple(perm))
 
     def reshape(self, x: Node, shape: tuple[int, ...]) -> Node:
         if x.type.shape == shape:
             return x
-        return Reshape(name=self.call.derived("as"), x=x, shape=shape)
+        return Reshape(name=self.call.derive("as"), x=x, shape=shape)
 
 
 @importer("Gemm")
@@ -177,7 +176,7 @@ def gemm(call: Call) -> Node:
     if has_row and call.is_known(1):
         w = kn_weights(call, alpha)
         return Gemm(name=call.result, x=x, w=w, b=row(call, w.type.shape[1], beta))
-    name = call.derived("product") if adds else call.result
+    name = call.derive("product") if adds else call.result
     if call.is_known(1):
         product: Node = Gemm(name=name, x=x, w=kn_weights(call, alpha))
     else:
@@ -223,19 +222,19 @@ def kn_weights(call: Call, alpha: float) -> Node:
         return call.weights(1, "kn", layout)
     value = call.value(1)
     if isinstance(value, Coded) and (times := value.laid_out(layout).times(alpha)) is not None:
-        return integer_node(times, call.derived("kn"), call.scope)
+        return integer_node(times, call.derive("kn"), call.scope)
     b = layout(call.array(1, "B"))
     return call.constant("kn", b * b.dtype.type(alpha))
 
 
 def transpose(call: Call, x: Node, flag: str, tag: str) -> Node:
-    return Transpose(name=call.derived(tag), x=x, perm=(1, 0)) if call.integer(flag, 0) else x
+    return Transpose(name=call.derive(tag), x=x, perm=(1, 0)) if call.integer(flag, 0) else x
 
 
 def scale(call: Call, x: Node, factor: float, tag: str) -> Node:
     if factor == 1:
         return x
-    return Mul(name=call.derived(tag), x=x, y=call.constant(f"{tag}-factor", np.array(factor)))
+    return Mul(name=call.derive(tag), x=x, y=call.constant(f"{tag}-factor", np.array(factor)))
 
 
 @importer("MatMul")
@@ -248,16 +247,16 @@ def matmul(call: Call) -> Node:
     if len(left) > 1 and len(right) > 1:
         return MatMul(name=call.result, x=x, y=y)
     if len(left) == 1:
-        x = Reshape(name=call.derived("row"), x=x, shape=(1, *left))
+        x = Reshape(name=call.derive("row"), x=x, shape=(1, *left))
     if len(right) == 1:
-        y = Reshape(name=call.derived("column"), x=y, shape=(*right, 1))
+        y = Reshape(name=call.derive("column"), x=y, shape=(*right, 1))
     product = MatMul(name=call.result, x=x, y=y)
     shape = list(product.type.shape)
     if len(left) == 1:
         del shape[-2]
     if len(right) == 1:
         del shape[-1]
-    return Reshape(name=call.derived("shape"), x=product, shape=tuple(shape))
+    return Reshape(name=call.derive("shape"), x=product, shape=tuple(shape))
 
 
 def product_with_weights(call: Call) -> Node:
@@ -265,7 +264,7 @@ def product_with_weights(call: Call) -> Node:
     x, right = call.node(0), call.shape(1)
     *batch, k = x.type.shape
     if len(batch) != 1:
-        x = Reshape(name=call.derived("rows"), x=x, shape=(math.prod(batch), k))
+        x = Reshape(name=call.derive("rows"), x=x, shape=(math.prod(batch), k))
     product: Node
     if (packed := stored_weights(call, 1.0, 0)) is not None:
         product = group(call, x, packed, None, call.result)
@@ -275,4 +274,4 @@ def product_with_weights(call: Call) -> Node:
     shape = (*batch, *right[1:])
     if shape == product.type.shape:
         return product
-    return Reshape(name=call.derived("shape"), x=product, shape=shape)
+    return Reshape(name=call.derive("shape"), x=product, shape=shape)

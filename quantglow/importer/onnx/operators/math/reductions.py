@@ -88,12 +88,12 @@ def sum_transformed(call: Call) -> Node:
     x, kind = call.node(0), call.proto.op_type
     reducer = Reduction(call, x.type.rank)
     if kind == "ReduceL1":
-        x = Abs(name=call.derived("abs"), x=x)
+        x = Abs(name=call.derive("abs"), x=x)
     elif kind != "ReduceLogSum":
-        x = Mul(name=call.derived("squares"), x=x, y=x)
+        x = Mul(name=call.derive("squares"), x=x, y=x)
     finish = {"ReduceL2": Sqrt, "ReduceLogSum": Log}.get(kind)
     if not reducer.nothing:
-        x = reducer.make(ReduceSum, x, call.derived("sum") if finish else call.result)
+        x = reducer.make(ReduceSum, x, call.derive("sum") if finish else call.result)
     return finish(name=call.result, x=x) if finish else x
 
 
@@ -106,14 +106,14 @@ def log_sum_exp(call: Call) -> Node:
         return x
     if not x.type.dtype.is_float:
         real = fn("float", arg(0))
-        x = Elementwise(name=call.derived("float"), args=(x,), expression=real, out=FLOAT)
-    largest = reducer.make(ReduceMax, x, call.derived("max"), keepdims=True)
+        x = Elementwise(name=call.derive("float"), args=(x,), expression=real, out=FLOAT)
+    largest = reducer.make(ReduceMax, x, call.derive("max"), keepdims=True)
     finite = fn("lt", fn("abs", arg(0)), const(float("inf")))
     bounded = fn("select", finite, arg(0), const(0))
-    shift = Elementwise(name=call.derived("shift"), args=(largest,), expression=bounded, out=FLOAT)
-    powers = Exp(name=call.derived("exp"), x=Sub(name=call.derived("shifted"), x=x, y=shift))
-    total = reducer.make(ReduceSum, powers, call.derived("sum"))
-    back = Reshape(name=call.derived("m"), x=shift, shape=total.type.shape)
+    shift = Elementwise(name=call.derive("shift"), args=(largest,), expression=bounded, out=FLOAT)
+    powers = Exp(name=call.derive("exp"), x=Sub(name=call.derive("shifted"), x=x, y=shift))
+    total = reducer.make(ReduceSum, powers, call.derive("sum"))
+    back = Reshape(name=call.derive("m"), x=shift, shape=total.type.shape)
     value, dtype = fn("add", arg(1), fn("log", arg(0))), operand.type.dtype
     if not dtype.is_float:
         value = convert(value, DType.F32, dtype)
@@ -157,13 +157,13 @@ def one_by_one(call: Call, x: Node, axis: int, reduction: str) -> Node:
         starts = tuple(start if i == axis else 0 for i in range(len(shape)))
         sizes = tuple(size if i == axis else d for i, d in enumerate(shape))
         ones = (1,) * len(shape)
-        name = call.derived("part")
+        name = call.derive("part")
         part = Slice(name=name, x=x, starts=starts, sizes=sizes, steps=ones)
         return reshape(call, part, (outer * size, inner))
 
-    each = Expand(name=call.derived("each"), x=iota(call, (outer, 1), 0), shape=(outer, count - 1))
+    each = Expand(name=call.derive("each"), x=iota(call, (outer, 1), 0), shape=(outer, count - 1))
     combined = Scatter(
-        name=call.derived("combined"),
+        name=call.derive("combined"),
         x=rows(0, 1),
         indices=reshape(call, each, (outer * (count - 1),)),
         updates=rows(1, count - 1),
@@ -180,7 +180,7 @@ def fold(call: Call, combine: str, before: Expr, after: Expr) -> Node:
     element = ElementType(wide)
 
     def map_elements(value: Expr, *args: Node) -> Node:
-        return Elementwise(name=call.derived("part"), args=args, expression=value, out=element)
+        return Elementwise(name=call.derive("part"), args=args, expression=value, out=element)
 
     value: Node = map_elements(before, x) if before != arg(0) or wide is not dtype else x
     for axis in () if reducer.nothing else reducer.axes:
@@ -189,16 +189,16 @@ def fold(call: Call, combine: str, before: Expr, after: Expr) -> Node:
         while (size := value.type.shape[axis]) > 1:
             half, odd = size // 2, size % 2
             ranges = [range(half), range(half, 2 * half), range(2 * half, size)]
-            parts = [along(call.derived("half"), value, axis, r) for r in ranges[: 2 + odd]]
+            parts = [along(call.derive("half"), value, axis, r) for r in ranges[: 2 + odd]]
             value = map_elements(fn(combine, arg(0), arg(1)), *parts[:2])
             if odd:
-                value = Concat(name=call.derived("rest"), parts=(value, parts[2]), axis=axis)
+                value = Concat(name=call.derive("rest"), parts=(value, parts[2]), axis=axis)
     last = after if wide is dtype else wrap(after, dtype)
     value = Elementwise(name=call.result, args=(value,), expression=last, out=ElementType(dtype))
     if reducer.keepdims or reducer.nothing:
         return value
     shape = tuple(d for i, d in enumerate(value.type.shape) if i not in reducer.axes)
-    return Reshape(name=call.derived("shape"), x=value, shape=shape)
+    return Reshape(name=call.derive("shape"), x=value, shape=shape)
 
 
 @importer(*_COMBINE)
@@ -217,7 +217,7 @@ def scan(call: Call) -> Node:
     reach = 1
     while reach < length or not isinstance(x, Elementwise):
         other = shift(call, x, axis, reach, backwards, neutral)
-        name = call.result if 2 * reach >= length else call.derived("part")
+        name = call.result if 2 * reach >= length else call.derive("part")
         value = wrap(combine, dtype)
         x = Elementwise(name=name, args=(x, other), expression=value, out=ElementType(dtype))
         reach *= 2
@@ -232,6 +232,6 @@ def shift(call: Call, x: Node, axis: int, steps: int, backwards: bool, neutral: 
     widths = tuple(steps if i == axis else 0 for i in range(x.type.rank))
     none = (0,) * x.type.rank
     before, after = (none, widths) if backwards else (widths, none)
-    part = along(call.derived("earlier"), x, axis, indices)
-    name = call.derived("shifted")
+    part = along(call.derive("earlier"), x, axis, indices)
+    name = call.derive("shifted")
     return Pad(name=name, x=part, before=before, after=after, value=float(neutral))

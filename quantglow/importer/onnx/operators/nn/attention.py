@@ -163,7 +163,7 @@ class LoopSteps:
         return replace(causal, before=self.capture(causal.before))
 
     def _bind(self, bindings: list[tuple[Node, Input]], x: Node, shape: tuple[int, ...]) -> Node:
-        trip_input = Input(name=self.steps.call.derived("trip"), tensor=x.type.with_shape(shape))
+        trip_input = Input(name=self.steps.call.derive("trip"), tensor=x.type.with_shape(shape))
         bindings.append((x, trip_input))
         return trip_input
 
@@ -171,7 +171,7 @@ class LoopSteps:
         """The results of all trips, along a new first axis."""
         operands = [*self.slices, *self.captures]
         return Loop(
-            name=self.steps.call.derived("blocks"),
+            name=self.steps.call.derive("blocks"),
             carried=(),
             sliced=tuple(x for x, _ in self.slices),
             captured=tuple(x for x, _ in self.captures),
@@ -236,7 +236,7 @@ def turn(steps: FusedNodes, x: Node, cosine: Node, sine: Node, interleaved: bool
 def look_up(steps: FusedNodes, table: Node, positions: Node) -> Node:
     """Rows of a table of cosines or sines at positions ``[batch, steps]``, from 0 on."""
     checked = from_the_begin(steps.call, positions, table.type.shape[0])
-    return Gather(name=steps.call.derived("angles"), x=table, indices=checked, axis=0)
+    return Gather(name=steps.call.derive("angles"), x=table, indices=checked, axis=0)
 
 
 @importer("RotaryEmbedding")

@@ -201,23 +201,23 @@ def spread(call: Call, x: Node, stride: int) -> Node:
     if stride == 1:
         return x
     n, d, h, w, c = x.type.shape
-    rows = Reshape(name=call.derived("rows"), x=x, shape=(n, d, 1, h * w * c))
+    rows = Reshape(name=call.derive("rows"), x=x, shape=(n, d, 1, h * w * c))
     after = (0, 0, stride - 1, 0)
-    wide = Pad(name=call.derived("spread"), x=rows, before=(0, 0, 0, 0), after=after)
-    slices = Reshape(name=call.derived("slices"), x=wide, shape=(n, d * stride, h, w, c))
-    return along_span(call.derived("spread"), slices, 1, SliceRange(0, (d - 1) * stride + 1))
+    wide = Pad(name=call.derive("spread"), x=rows, before=(0, 0, 0, 0), after=after)
+    slices = Reshape(name=call.derive("slices"), x=wide, shape=(n, d * stride, h, w, c))
+    return along_span(call.derive("spread"), slices, 1, SliceRange(0, (d - 1) * stride + 1))
 
 
 def with_borders(call: Call, x: Node, before: int, after: int) -> Node:
     """x with zeros before and behind its slices; fewer slices where these are negative."""
     if before < 0 or after < 0:
         cut = max(-before, 0), max(-after, 0)
-        x = along_span(call.derived("cut"), x, 1, SliceRange(cut[0], x.type.shape[1] - sum(cut)))
+        x = along_span(call.derive("cut"), x, 1, SliceRange(cut[0], x.type.shape[1] - sum(cut)))
         before, after = max(before, 0), max(after, 0)
     if not (before or after):
         return x
     low, high = ((0, width, 0, 0, 0) for width in (before, after))
-    return Pad(name=call.derived("padded"), x=x, before=low, after=high)
+    return Pad(name=call.derive("padded"), x=x, before=low, after=high)
 
 
 def side_by_side(call: Call, x: Node, depth: WindowGeometry, group: int) -> tuple[Node, int]:
@@ -227,34 +227,34 @@ def side_by_side(call: Call, x: Node, depth: WindowGeometry, group: int) -> tupl
     n, d, h, w, c = x.type.shape
     (kd, _), (step, _), (gap, _) = depth.kernel, depth.strides, depth.dilations
     count = (d - depth.reach[0]) // step + 1
-    grouped = Reshape(name=call.derived("groups"), x=x, shape=(n, d, h, w, group, c // group))
+    grouped = Reshape(name=call.derive("groups"), x=x, shape=(n, d, h, w, group, c // group))
     parts = tuple(
-        along_span(call.derived("slice"), grouped, 1, SliceRange(offset * gap, count, step))
+        along_span(call.derive("slice"), grouped, 1, SliceRange(offset * gap, count, step))
         for offset in range(kd)
     )
-    joined = Concat(name=call.derived("slices"), parts=parts, axis=5) if kd > 1 else parts[0]
+    joined = Concat(name=call.derive("slices"), parts=parts, axis=5) if kd > 1 else parts[0]
     shape = (n * count, h, w, kd * c)
-    return Reshape(name=call.derived("images"), x=joined, shape=shape), count
+    return Reshape(name=call.derive("images"), x=joined, shape=shape), count
 
 
 def volumes(call: Call, y: Node, count: int) -> Node:
     """Images [N * D, H, W, C] as the result [N, C, D, H, W]."""
     n, h, w, c = y.type.shape
     shape = (n // count, count, h, w, c)
-    return channels_first(call, Reshape(name=call.derived("volumes"), x=y, shape=shape))
+    return channels_first(call, Reshape(name=call.derive("volumes"), x=y, shape=shape))
 
 
 def pool_volume(call: Call, name: str, x: Node, kernel: tuple[int, ...], pool: Pooled) -> Node:
     """``pool`` over the planes of x [N, D, H, W, C], then along its depth, as [N * OD, H, W, C]."""
     depth, plane = windows_of_volume(call, kernel, x)
     n, d, h, w, c = x.type.shape
-    flat = Reshape(name=call.derived("images"), x=x, shape=(n * d, h, w, c))
-    planes = pool(call.derived("planes"), flat, plane)
+    flat = Reshape(name=call.derive("images"), x=x, shape=(n * d, h, w, c))
+    planes = pool(call.derive("planes"), flat, plane)
     _, oh, ow, _ = planes.type.shape
-    columns = Reshape(name=call.derived("columns"), x=planes, shape=(n, d, oh * ow, c))
+    columns = Reshape(name=call.derive("columns"), x=planes, shape=(n, d, oh * ow, c))
     along = pool(name, columns, depth)
     count = along.type.shape[1]
-    return Reshape(name=call.derived("pooled"), x=along, shape=(n * count, oh, ow, c))
+    return Reshape(name=call.derive("pooled"), x=along, shape=(n * count, oh, ow, c))
 
 
 @importer("Conv")

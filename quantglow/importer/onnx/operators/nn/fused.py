@@ -59,13 +59,13 @@ class FusedNodes:
         return self.call.constant("number", np.array(value, np.float32))
 
     def zeros(self, shape: Sequence[int]) -> Node:
-        return Expand(name=self.call.derived("zeros"), x=self.number(0.0), shape=tuple(shape))
+        return Expand(name=self.call.derive("zeros"), x=self.number(0.0), shape=tuple(shape))
 
     def fill(self, like: Node, shape: Sequence[int]) -> Node:
         """Zeros of the type of another value."""
         zero = np.zeros((), like.type.dtype.numpy)
-        scalar = Constant(name=self.call.derived("filling"), value=zero)
-        return Expand(name=self.call.derived("zeros"), x=scalar, shape=tuple(shape))
+        scalar = Constant(name=self.call.derive("filling"), value=zero)
+        return Expand(name=self.call.derive("zeros"), x=scalar, shape=tuple(shape))
 
     def iota(self, shape: Sequence[int], axis: int) -> Node:
         """0, 1, … along one axis; the others are 1."""
@@ -76,10 +76,10 @@ class FusedNodes:
     def reshape(self, x: Node, *shape: int) -> Node:
         if surely_equal(x.type.shape, shape):
             return x
-        return Reshape(name=self.call.derived("shape"), x=x, shape=shape)
+        return Reshape(name=self.call.derive("shape"), x=x, shape=shape)
 
     def transpose(self, x: Node, *perm: int) -> Node:
-        return Transpose(name=self.call.derived("moved"), x=x, perm=perm)
+        return Transpose(name=self.call.derive("moved"), x=x, perm=perm)
 
     def part(self, x: Node, axis: int, start: int, size: int) -> Node:
         """Elements of one axis."""
@@ -90,7 +90,7 @@ class FusedNodes:
         starts = tuple(start if i == axis else 0 for i in range(len(shape)))
         sizes = tuple(size if i == axis else d for i, d in enumerate(shape))
         ones = (1,) * len(shape)
-        return Slice(name=self.call.derived("part"), x=x, starts=starts, sizes=sizes, steps=ones)
+        return Slice(name=self.call.derive("part"), x=x, starts=starts, sizes=sizes, steps=ones)
 
     def parts(self, x: Node, axis: int, sizes: Sequence[int]) -> list[Node]:
         """The axis cut in parts of these sizes."""
@@ -99,7 +99,7 @@ class FusedNodes:
 
     def join(self, axis: int, *parts: Node) -> Node:
         axis %= parts[0].type.rank
-        return Concat(name=self.call.derived("joined"), parts=parts, axis=axis)
+        return Concat(name=self.call.derive("joined"), parts=parts, axis=axis)
 
     def heads(self, x: Node, heads: int) -> Node:
         """``[batch, steps, heads * size]`` as ``[batch, heads, steps, size]``."""
@@ -116,19 +116,19 @@ class FusedNodes:
     # -- arithmetic
 
     def add(self, x: Node, y: Node) -> Node:
-        return Add(name=self.call.derived("sum"), x=x, y=y)
+        return Add(name=self.call.derive("sum"), x=x, y=y)
 
     def sub(self, x: Node, y: Node) -> Node:
-        return Sub(name=self.call.derived("difference"), x=x, y=y)
+        return Sub(name=self.call.derive("difference"), x=x, y=y)
 
     def mul(self, x: Node, y: Node) -> Node:
-        return Mul(name=self.call.derived("product"), x=x, y=y)
+        return Mul(name=self.call.derive("product"), x=x, y=y)
 
     def scale(self, x: Node, factor: float) -> Node:
         return x if factor == 1 else self.mul(x, self.number(factor))
 
     def matmul(self, x: Node, y: Node) -> Node:
-        return MatMul(name=self.call.derived("product"), x=x, y=y)
+        return MatMul(name=self.call.derive("product"), x=x, y=y)
 
     def product(self, x: Node, position: int) -> Node:
         """``[batch, steps, width]`` times an operand ``[width, columns]``, which may be known."""
@@ -138,19 +138,19 @@ class FusedNodes:
         *outer, width = x.type.shape
         weights = call.weights(position, "kn", lambda w: w)
         rows = self.reshape(x, math.prod(outer), width)
-        product = Gemm(name=call.derived("product"), x=rows, w=weights)
+        product = Gemm(name=call.derive("product"), x=rows, w=weights)
         return self.reshape(product, *outer, weights.type.shape[1])
 
     def softmax(self, x: Node) -> Node:
-        return Softmax(name=self.call.derived("shares"), x=x)
+        return Softmax(name=self.call.derive("shares"), x=x)
 
     def where(self, condition: Node, x: Node, y: Node) -> Node:
-        return Where(name=self.call.derived("chosen"), condition=condition, x=x, y=y)
+        return Where(name=self.call.derive("chosen"), condition=condition, x=x, y=y)
 
     def apply(self, value: Expr, args: Sequence[Node], dtype: DType) -> Node:
         """A function of each element."""
         return Elementwise(
-            name=self.call.derived("value"),
+            name=self.call.derive("value"),
             args=tuple(args),
             expression=value,
             out=ElementType(dtype),
@@ -170,9 +170,9 @@ class FusedNodes:
     def unit_length(self, x: Node, axes: Sequence[int], epsilon: float) -> tuple[Node, Node]:
         """x over its root mean square along axes, and the factor."""
         squares = self.mul(x, x)
-        mean = ReduceMean(name=self.call.derived("mean"), x=squares, axes=tuple(axes))
-        root = Sqrt(name=self.call.derived("root"), x=self.add(mean, self.number(epsilon)))
-        inverse = Reciprocal(name=self.call.derived("inverse"), x=root)
+        mean = ReduceMean(name=self.call.derive("mean"), x=squares, axes=tuple(axes))
+        root = Sqrt(name=self.call.derive("root"), x=self.add(mean, self.number(epsilon)))
+        inverse = Reciprocal(name=self.call.derive("inverse"), x=root)
         return self.mul(x, inverse), inverse
 
 
@@ -266,7 +266,7 @@ def q_embed_layer_normalization(call: Call) -> list[Node]:
         codes = np.ascontiguousarray(call.array(position, "table"))
         scale, point = parameters(call, position)
         real = fn("mul", fn("sub", fn("float", arg(0)), const(point)), const(scale))
-        constant = Constant(name=call.derived("codes"), value=codes)
+        constant = Constant(name=call.derive("codes"), value=codes)
         return constant, lambda rows: steps.apply(real, [rows], DType.F32)
 
     gamma, beta = (call.constant("f32", reals(call, position)) for position in (5, 6))
@@ -293,7 +293,7 @@ def embed(steps: FusedNodes, table: Table) -> Node:
     def rows(position: int, indices: Node) -> Node:
         entries, real = table(position)
         checked = from_the_begin(call, indices, entries.type.shape[0])
-        return real(Gather(name=call.derived("rows"), x=entries, indices=checked, axis=0))
+        return real(Gather(name=call.derive("rows"), x=entries, indices=checked, axis=0))
 
     total = steps.add(rows(2, call.tensor(0)), positions(steps, table, rows))
     return steps.add(total, rows(4, call.tensor(1))) if call.has(1) else total
@@ -324,5 +324,5 @@ def unmask(steps: FusedNodes) -> Node:
         return steps.rename(steps.fill(call.tensor(0), call.shape(0)[:1]), 1)
     is_one = fn("eq", fn("int64", arg(0)), lconst(1))
     ones = steps.apply(fn("select", is_one, const(1), const(0)), [call.tensor(7)], DType.F32)
-    count = ReduceSum(name=call.derived("count"), x=ones, axes=(1,), keepdims=False)
+    count = ReduceSum(name=call.derive("count"), x=ones, axes=(1,), keepdims=False)
     return steps.rename(steps.apply(fn("int", arg(0)), [count], DType.I32), 1)

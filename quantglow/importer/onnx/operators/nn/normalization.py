@@ -97,11 +97,11 @@ def by_operands(call: Call, x: Node, columns: int, epsilon: float) -> Node:
     float32 leaves little if they are large.
     """
     shape = (x.type.size // columns, columns)
-    rows = Reshape(name=call.derived("rows"), x=x, shape=shape)
-    normalized = LayerNormalization(name=call.derived("normalized"), x=rows, epsilon=epsilon)
-    back = Reshape(name=call.derived("shape"), x=normalized, shape=x.type.shape)
+    rows = Reshape(name=call.derive("rows"), x=x, shape=shape)
+    normalized = LayerNormalization(name=call.derive("normalized"), x=rows, epsilon=epsilon)
+    back = Reshape(name=call.derive("shape"), x=normalized, shape=x.type.shape)
     has_beta = call.has(2)
-    name = call.derived("scaled") if has_beta else call.result
+    name = call.derive("scaled") if has_beta else call.result
     scaled = Mul(name=name, x=back, y=call.node(1))
     return Add(name=call.result, x=scaled, y=call.node(2)) if has_beta else scaled
 
@@ -111,14 +111,14 @@ def moments(call: Call, x: Node, axes: tuple[int, ...], epsilon: float) -> list[
 
     def name(position: int, tag: str) -> str:
         names = call.proto.output[position : position + 1]
-        return call.result_name(position) if any(names) else call.derived(tag)
+        return call.result_name(position) if any(names) else call.derive(tag)
 
     mean = ReduceMean(name=name(1, "mean"), x=x, axes=axes)
-    centered = Sub(name=call.derived("centred"), x=x, y=mean)
-    squares = Mul(name=call.derived("squares"), x=centered, y=centered)
-    variance = ReduceMean(name=call.derived("variance"), x=squares, axes=axes)
+    centered = Sub(name=call.derive("centred"), x=x, y=mean)
+    squares = Mul(name=call.derive("squares"), x=centered, y=centered)
+    variance = ReduceMean(name=call.derive("variance"), x=squares, axes=axes)
     least = call.constant("epsilon", np.array(epsilon, np.float32))
-    root = Sqrt(name=call.derived("root"), x=Add(name=call.derived("sum"), x=variance, y=least))
+    root = Sqrt(name=call.derive("root"), x=Add(name=call.derive("sum"), x=variance, y=least))
     return [mean, Reciprocal(name=name(2, "inverse"), x=root)]
 
 
@@ -127,8 +127,8 @@ def in_rows(call: Call, x: Node, columns: int, operator: Callable[[str, Node], N
     if x.type.shape[-1:] == (columns,):
         return operator(call.result, x)
     shape = (x.type.size // columns, columns)
-    rows = Reshape(name=call.derived("rows"), x=x, shape=shape)
-    return Reshape(name=call.derived("shape"), x=operator(call.result, rows), shape=x.type.shape)
+    rows = Reshape(name=call.derive("rows"), x=x, shape=shape)
+    return Reshape(name=call.derive("shape"), x=operator(call.result, rows), shape=x.type.shape)
 
 
 @importer("MeanVarianceNormalization")
@@ -138,13 +138,13 @@ def mean_variance_normalization(call: Call) -> Node:
     """
     x = call.node(0)
     axes = tuple(sorted(normal(call.integers("axes", (0, 2, 3)), x.type.rank)))
-    mean = ReduceMean(name=call.derived("mean"), x=x, axes=axes)
-    centered = Sub(name=call.derived("centred"), x=x, y=mean)
-    squares = Mul(name=call.derived("squares"), x=centered, y=centered)
-    variance = ReduceMean(name=call.derived("variance"), x=squares, axes=axes)
-    root = Sqrt(name=call.derived("root"), x=variance)
+    mean = ReduceMean(name=call.derive("mean"), x=x, axes=axes)
+    centered = Sub(name=call.derive("centred"), x=x, y=mean)
+    squares = Mul(name=call.derive("squares"), x=centered, y=centered)
+    variance = ReduceMean(name=call.derive("variance"), x=squares, axes=axes)
+    root = Sqrt(name=call.derive("root"), x=variance)
     least = call.constant("epsilon", np.array(LEAST_DEVIATION, np.float32))
-    deviation = Add(name=call.derived("deviation"), x=root, y=least)
+    deviation = Add(name=call.derive("deviation"), x=root, y=least)
     return Div(name=call.result, x=centered, y=deviation)
 
 
@@ -172,11 +172,11 @@ def group(call: Call, groups: int) -> Node:
         for i, tag in ((1, "gamma"), (2, "beta"))
     )
     shape = (n * groups, x.type.size // (n * groups))
-    rows = Reshape(name=call.derived("rows"), x=x, shape=shape)
+    rows = Reshape(name=call.derive("rows"), x=x, shape=shape)
     epsilon = call.number("epsilon", 1e-5)
-    normalized = LayerNormalization(name=call.derived("normalized"), x=rows, epsilon=epsilon)
-    back = Reshape(name=call.derived("shape"), x=normalized, shape=x.type.shape)
-    scaled = Mul(name=call.derived("scaled"), x=back, y=gamma)
+    normalized = LayerNormalization(name=call.derive("normalized"), x=rows, epsilon=epsilon)
+    back = Reshape(name=call.derive("shape"), x=normalized, shape=x.type.shape)
+    scaled = Mul(name=call.derive("scaled"), x=back, y=gamma)
     return Add(name=call.result, x=scaled, y=beta)
 
 
@@ -184,7 +184,7 @@ def of_channels(call: Call, position: int, tag: str, shape: tuple[int, ...]) -> 
     """An operand with one element for each channel, known or computed."""
     if call.is_known(position):
         return call.constant(tag, call.array(position, tag).reshape(shape))
-    return Reshape(name=call.derived(tag), x=call.node(position), shape=shape)
+    return Reshape(name=call.derive(tag), x=call.node(position), shape=shape)
 
 
 @importer("LRN")
@@ -223,17 +223,17 @@ def over_axis(call: Call, x: Node, axis: int) -> Node:
     """Swap the axis with the last one, and back."""
     perm = list(range(x.type.rank))
     perm[axis], perm[-1] = perm[-1], perm[axis]
-    moved = Transpose(name=call.derived("moved"), x=x, perm=tuple(perm))
+    moved = Transpose(name=call.derive("moved"), x=x, perm=tuple(perm))
     normalized = over_last_axis(call, moved)
-    return Transpose(name=call.derived("back"), x=normalized, perm=tuple(perm))
+    return Transpose(name=call.derive("back"), x=normalized, perm=tuple(perm))
 
 
 def over_rows(call: Call, x: Node, axis: int) -> Node:
     """Flatten to rows of everything from ``axis`` on, and back."""
     shape = x.type.shape
     rows = (math.prod(shape[:axis]), math.prod(shape[axis:]))
-    flat = Reshape(name=call.derived("rows"), x=x, shape=rows)
-    return Reshape(name=call.derived("shape"), x=over_last_axis(call, flat), shape=shape)
+    flat = Reshape(name=call.derive("rows"), x=x, shape=rows)
+    return Reshape(name=call.derive("shape"), x=over_last_axis(call, flat), shape=shape)
 
 
 @importer("LpNormalization")
@@ -242,12 +242,12 @@ def lp_normalization(call: Call) -> Node:
     x, p = call.node(0), call.integer("p", 2)
     axes = (call.integer("axis", -1) % x.type.rank,)
     if p == 1:
-        magnitude = Abs(name=call.derived("abs"), x=x)
-        norm: Node = ReduceSum(name=call.derived("norm"), x=magnitude, axes=axes)
+        magnitude = Abs(name=call.derive("abs"), x=x)
+        norm: Node = ReduceSum(name=call.derive("norm"), x=magnitude, axes=axes)
     else:
-        squares = Mul(name=call.derived("squares"), x=x, y=x)
-        total = ReduceSum(name=call.derived("sum"), x=squares, axes=axes)
-        norm = Sqrt(name=call.derived("norm"), x=total)
+        squares = Mul(name=call.derive("squares"), x=x, y=x)
+        total = ReduceSum(name=call.derive("sum"), x=squares, axes=axes)
+        norm = Sqrt(name=call.derive("norm"), x=total)
     quotient = fn("div", arg(0), arg(1))
     value = fn("select", fn("eq", arg(1), const(0)), const(0), quotient)
     element = ElementType(DType.F32)

@@ -97,17 +97,17 @@ def lp_pool(call: Call) -> Node:
     x = channels_last(call, call.node(0), call.value_name(0)) if in_depth else to_nhwc(call)
     kernel = x.type.shape[1:-1] if everywhere else call.integers("kernel_shape", ())
     powers = Pow(
-        name=call.derived("powers"),
-        x=Abs(name=call.derived("abs"), x=x),
+        name=call.derive("powers"),
+        x=Abs(name=call.derive("abs"), x=x),
         y=call.constant("p", np.array(p)),
     )
 
     def pool_mean(name: str, x: Node, **options: Any) -> Node:
         return whole(AveragePool(name=name, x=x, count_include_pad=True, **options))
 
-    mean = over_windows(call, call.derived("mean"), powers, kernel, pool_mean)
+    mean = over_windows(call, call.derive("mean"), powers, kernel, pool_mean)
     size = call.constant("size", np.array(math.prod(kernel)))
-    total = Mul(name=call.derived("sum"), x=mean, y=size)
+    total = Mul(name=call.derive("sum"), x=mean, y=size)
     root = Pow(name=call.result, x=total, y=call.constant("root", np.array(1 / p)))
     if in_depth:
         return volumes(call, root, root.type.shape[0] // x.type.shape[0])

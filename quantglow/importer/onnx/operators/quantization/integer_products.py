@@ -59,14 +59,14 @@ def rows_times_weights(call: Call, name: str, x: Node, point: ZeroPoint, weights
     *batch, k = x.type.shape
     if k != len(weights):
         raise ValueError(f"x has {k} columns, but the weights have {len(weights)} rows")
-    rows = Reshape(name=call.derived("rows"), x=x, shape=(prod(batch), k))
+    rows = Reshape(name=call.derive("rows"), x=x, shape=(prod(batch), k))
 
     def product(name: str, part: slice, w: Array) -> Node:
         start, size = part.start, part.stop - part.start
         piece: Node = rows
         if size < k:
             piece = Slice(
-                name=call.derived("piece"),
+                name=call.derive("piece"),
                 x=rows,
                 starts=(0, start),
                 sizes=(rows.shape[0], size),
@@ -80,7 +80,7 @@ def rows_times_weights(call: Call, name: str, x: Node, point: ZeroPoint, weights
         terms.inputs += products(call, np.ones((k, 1), np.int32), product)
     if len(batch) == 1:
         return terms.add_up(name, call, point)
-    total = terms.add_up(call.derived("total"), call, point)
+    total = terms.add_up(call.derive("total"), call, point)
     return Reshape(name=name, x=total, shape=(*batch, weights.shape[1]))
 
 
@@ -107,7 +107,7 @@ def whole(call: Call, position: int) -> Node:
 def as_whole(call: Call, x: Node) -> Node:
     """``whole`` of a node of int8 or uint8."""
     offset = WHOLE.dtype.limits[0] - x.type.dtype.limits[0]
-    return recode(call.derived("whole"), x, WHOLE, offset, call.scope)
+    return recode(call.derive("whole"), x, WHOLE, offset, call.scope)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def products(
     pieces = []
     for layer in weight_layers(weights):
         for part in exact_parts(layer):
-            pieces.append(product(call.derived("sum"), part, layer[..., part, :]))
+            pieces.append(product(call.derive("sum"), part, layer[..., part, :]))
     return pieces
 
 
@@ -185,7 +185,7 @@ def exact_parts(weights: Array) -> Iterator[slice]:
 
 def known_weights(call: Call, w: Array) -> Constant:
     value = np.ascontiguousarray(w, np.int8)
-    return Constant(name=call.derived("weights"), value=value, element=WHOLE)
+    return Constant(name=call.derive("weights"), value=value, element=WHOLE)
 
 
 @dataclass
@@ -205,13 +205,13 @@ class Terms:
         if self.inputs:
             inputs = add(range(len(self.pieces), len(args)))
             value = fn("iadd", value, fn("imul", inputs, arg(len(args))))
-            args.append(Constant(name=call.derived("less"), value=self.less))
+            args.append(Constant(name=call.derive("less"), value=self.less))
         if point.node is not None or point.less:
             count = len(args)
             totals = np.rint(self.totals).astype(np.int32)
-            args.append(Constant(name=call.derived("totals"), value=totals))
+            args.append(Constant(name=call.derive("totals"), value=totals))
             if point.node is not None:
-                scalar = Reshape(name=call.derived("zero_point"), x=point.node, shape=())
+                scalar = Reshape(name=call.derive("zero_point"), x=point.node, shape=())
                 args.append(scalar)
             shift = fn("imul", point.expression(count + 1), arg(count))
             value = fn("iadd", value, shift)
@@ -231,8 +231,8 @@ def dynamic_quantize_linear(call: Call) -> Sequence[Node]:
 def dynamically_quantized(call: Call, x: Node, names: Sequence[str]) -> tuple[Node, Node, Node]:
     """uint8 codes of a range found at run time that includes 0, its scale and its zero point."""
     axes = tuple(range(x.type.rank))
-    lowest = ReduceMin(name=call.derived("lowest"), x=x, axes=axes, keepdims=False)
-    highest = ReduceMax(name=call.derived("highest"), x=x, axes=axes, keepdims=False)
+    lowest = ReduceMin(name=call.derive("lowest"), x=x, axes=axes, keepdims=False)
+    highest = ReduceMax(name=call.derive("highest"), x=x, axes=axes, keepdims=False)
     low, high = fn("min", arg(0), const(0)), fn("max", arg(1), const(0))
     width = fn("div", fn("sub", high, low), const(255))
     scale = Elementwise(
@@ -336,14 +336,12 @@ class QuantizedCell(Cell):
     def real_product(self, tag: str, x: Node, w: Array, kind: str, scales: Array) -> Node:
         """``float(sum) * (scale * scales)`` of x, which is quantized first, and the weights."""
         call = self.call
-        names = [call.derived(f"{tag}-{part}") for part in ("codes", "scale", "zero_point")]
+        names = [call.derive(f"{tag}-{part}") for part in ("codes", "scale", "zero_point")]
         codes, scale, point = dynamically_quantized(call, x, names)
         whole = as_whole(call, codes)
-        sums = rows_times_weights(
-            call, call.derived(f"{tag}-sums"), whole, ZeroPoint(point, 128), w
-        )
+        sums = rows_times_weights(call, call.derive(f"{tag}-sums"), whole, ZeroPoint(point, 128), w)
         return Elementwise(
-            name=call.derived(tag),
+            name=call.derive(tag),
             args=(sums, scale, self.constant(f"{kind}-scales", scales)),
             expression=fn("mul", fn("float", arg(0)), fn("mul", arg(1), arg(2))),
             out=ElementType(DType.F32),

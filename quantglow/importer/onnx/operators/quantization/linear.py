@@ -154,7 +154,7 @@ def dequantize_sums(call: Call, axis: int) -> Node:
     shape = shape if parameters.scales.size > 1 else ()
     scales = call.constant("scale", parameters.scales.reshape(shape))
     zero_points = parameters.zero_points.astype(np.int32).reshape(shape)
-    points = Constant(name=call.derived("zero_point"), value=zero_points)
+    points = Constant(name=call.derive("zero_point"), value=zero_points)
     value = fn("mul", fn("float", fn("isub", arg(0), arg(2))), arg(1))
     out = ElementType(DType.F32)
     return Elementwise(name=call.result, args=(x, scales, points), expression=value, out=out)
@@ -172,7 +172,7 @@ def store(call: Call, position: int, scale: int, zero_point: int, axis: int = 0)
     if x.type.quant or x.type.dtype.limits[0] != element.dtype.limits[0] + parameters.offset:
         raise Unsupported(f"{name!r} is {x.type.dtype}, which its zero point is not")
     # Integers that a caller feeds, or that were computed as such.
-    return recode(call.derived("stored"), x, element, -parameters.offset, call.scope)
+    return recode(call.derive("stored"), x, element, -parameters.offset, call.scope)
 
 
 def reinterpret(value: IntegerValue, element: ElementType, offset: int, call: Call) -> Node:
@@ -182,7 +182,7 @@ def reinterpret(value: IntegerValue, element: ElementType, offset: int, call: Ca
         raise Unsupported(f"{node.name!r} is read as another integer type than it has")
     if node.type.element == element:
         return node
-    return recode(call.derived("as"), node, element, 0, call.scope)
+    return recode(call.derive("as"), node, element, 0, call.scope)
 
 
 def code(call: Call, value: KnownValue) -> KnownValue:

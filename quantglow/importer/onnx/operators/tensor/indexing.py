@@ -28,23 +28,23 @@ INT64, BOOL = ElementType(DType.I64), ElementType(DType.BOOL)
 
 
 def reshape(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
-    return x if x.type.shape == shape else Reshape(name=call.derived("as"), x=x, shape=shape)
+    return x if x.type.shape == shape else Reshape(name=call.derive("as"), x=x, shape=shape)
 
 
 def move(call: Call, x: Node, perm: Sequence[int]) -> Node:
     if list(perm) == list(range(len(perm))):
         return x
-    return Transpose(name=call.derived("moved"), x=x, perm=tuple(perm))
+    return Transpose(name=call.derive("moved"), x=x, perm=tuple(perm))
 
 
 def iota(call: Call, shape: Sequence[int], axis: int) -> Node:
     """0, 1, … along one axis of ``len(shape)``; the others are 1."""
     sizes = tuple(d if i == axis else 1 for i, d in enumerate(shape))
     if is_free(shape[axis]):
-        numbers = counting(call.derived("numbers"), call.derived("count"), 0, shape[axis])
-        return Reshape(name=call.derived("iota"), x=numbers, shape=sizes)
+        numbers = counting(call.derive("numbers"), call.derive("count"), 0, shape[axis])
+        return Reshape(name=call.derive("iota"), x=numbers, shape=sizes)
     value = np.arange(shape[axis], dtype=np.int64).reshape(sizes)
-    return Constant(name=call.derived("iota"), value=value)
+    return Constant(name=call.derive("iota"), value=value)
 
 
 def row_major_strides(shape: Sequence[int]) -> list[int]:
@@ -175,7 +175,7 @@ def dot(terms: Sequence[tuple[Expr, int]]) -> Expr:
 
 def integers(call: Call, tag: str, value: Expr, args: Sequence[Node]) -> Node:
     """An int64 ``Elementwise`` that only this node needs."""
-    return Elementwise(name=call.derived(tag), args=tuple(args), expression=value, out=INT64)
+    return Elementwise(name=call.derive(tag), args=tuple(args), expression=value, out=INT64)
 
 
 def rows_at(call: Call, x: Node, rows: Node, width: int) -> Node:
@@ -254,7 +254,7 @@ def spread(call: Call, x: Node, axes: Sequence[int], shape: tuple[int, ...]) -> 
     wide = reshape(call, x, sizes)
     if surely_equal(sizes, shape):
         return wide
-    return Expand(name=call.derived("wide"), x=wide, shape=shape)
+    return Expand(name=call.derive("wide"), x=wide, shape=shape)
 
 
 def coordinates(call: Call, indices: Node) -> list[Node]:
@@ -264,7 +264,7 @@ def coordinates(call: Call, indices: Node) -> list[Node]:
     for i in range(depth):
         starts, ones = (*(0 for _ in outer), i), (1,) * (len(outer) + 1)
         part = Slice(
-            name=call.derived("axis"), x=indices, starts=starts, sizes=(*outer, 1), steps=ones
+            name=call.derive("axis"), x=indices, starts=starts, sizes=(*outer, 1), steps=ones
         )
         columns.append(reshape(call, part, tuple(outer)))
     return columns
@@ -308,7 +308,7 @@ def arg_extreme(call: Call) -> Node:
     if last:
         rows = reverse_rows(call, rows)
     largest = call.proto.op_type == "ArgMax"
-    name = call.derived("mirrored") if last else call.result
+    name = call.derive("mirrored") if last else call.result
     best: Node = TopK(name=name, x=rows, k=1, largest=largest)
     if last:
         mirrored = fn("isub", lconst(length - 1), arg(0))
@@ -323,7 +323,7 @@ def reverse_rows(call: Call, x: Node) -> Node:
     """x backwards along its last axis."""
     *outer, length = x.type.shape
     starts, steps = (*(0 for _ in outer), length - 1), (*(1 for _ in outer), -1)
-    name = call.derived("reversed")
+    name = call.derive("reversed")
     return Slice(name=name, x=x, starts=starts, sizes=x.type.shape, steps=steps)
 
 
@@ -340,14 +340,14 @@ def one_hot(call: Call) -> Node:
     classes = iota(call, [depth if i == axis else 1 for i in range(rank)], axis)
     args = (reshape(call, indices, tuple(shape)), classes)
     equal = fn("eq", index, arg(1))
-    hot = Elementwise(name=call.derived("hot"), args=args, expression=equal, out=BOOL)
+    hot = Elementwise(name=call.derive("hot"), args=args, expression=equal, out=BOOL)
     off, on = (element(call, values, i) for i in range(2))
     return Where(name=call.result, condition=hot, x=on, y=off)
 
 
 def element(call: Call, x: Node, index: int) -> Node:
     """One element of a vector, without axes."""
-    part = Slice(name=call.derived("element"), x=x, starts=(index,), sizes=(1,), steps=(1,))
+    part = Slice(name=call.derive("element"), x=x, starts=(index,), sizes=(1,), steps=(1,))
     return reshape(call, part, ())
 
 
@@ -361,7 +361,7 @@ def hardmax(call: Call) -> Node:
     shape = rows.type.shape
     if call.opset < 13:
         rows = reshape(call, x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
-    best = TopK(name=call.derived("best"), x=rows, k=1)
+    best = TopK(name=call.derive("best"), x=rows, k=1)
     places = iota(call, rows.type.shape, rows.type.rank - 1)
     one = fn("select", fn("eq", arg(0), arg(1)), *(const(v) for v in (1, 0)))
     hot = Elementwise(
@@ -402,7 +402,7 @@ def trilu(call: Call) -> Node:
     x = call.tensor(0)
     rows, columns = x.type.shape[-2:]
     k = int(call.array(1, "k").reshape(())) if call.has(1) else 0
-    name, is_upper = call.derived("kept"), bool(call.integer("upper", 1))
+    name, is_upper = call.derive("kept"), bool(call.integer("upper", 1))
     if is_free(rows) or is_free(columns):
         numbers = [iota(call, (rows, columns), axis) for axis in (1, 0)]
         diagonal = fn("ge" if is_upper else "le", fn("isub", arg(0), arg(1)), lconst(k))
@@ -415,7 +415,7 @@ def trilu(call: Call) -> Node:
         distance = np.arange(columns) - np.arange(rows)[:, None]
         mask = distance >= k if is_upper else distance <= k
         condition = Constant(name=name, value=mask)
-    zero = Constant(name=call.derived("zero"), value=np.zeros((), x.type.dtype.numpy))
+    zero = Constant(name=call.derive("zero"), value=np.zeros((), x.type.dtype.numpy))
     return Where(name=call.result, condition=condition, x=x, y=zero)
 
 
@@ -427,7 +427,7 @@ def compress(call: Call) -> Node:
         (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     else:
         x, axis = reshape(call, x, (x.type.size,)), 0
-    indices = Constant(name=call.derived("kept"), value=np.flatnonzero(chosen).astype(np.int64))
+    indices = Constant(name=call.derive("kept"), value=np.flatnonzero(chosen).astype(np.int64))
     if not indices.value.size:
         raise Unsupported("nothing is left")
     return Gather(name=call.result, x=x, indices=indices, axis=axis)

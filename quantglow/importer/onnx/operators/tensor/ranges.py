@@ -185,12 +185,12 @@ class IndexSpan:
 
     def indices(self, call: Call, bound: int) -> Elementwise:
         """The integers, or ``bound`` where the start is negative [length]."""
-        start = Reshape(name=call.derived("start"), x=self.start, shape=(1,))
-        steps = Constant(name=call.derived("steps"), value=np.arange(self.length))
+        start = Reshape(name=call.derive("start"), x=self.start, shape=(1,))
+        steps = Constant(name=call.derive("steps"), value=np.arange(self.length))
         below = fn("lt", arg(0), lconst(0))
         value = fn("select", below, lconst(bound), fn("iadd", arg(0), arg(1)))
         return Elementwise(
-            name=call.derived("span"),
+            name=call.derive("span"),
             args=(start, steps),
             expression=value,
             out=ElementType(DType.I64),
@@ -254,6 +254,6 @@ def range_computed(call: Call) -> Node | None:
     span = span_between(call.tensor(0), call.tensor(1))
     if span is None or span.bound is None:
         return None
-    numbers = Constant(name=call.derived("numbers"), value=np.arange(span.bound))
+    numbers = Constant(name=call.derive("numbers"), value=np.arange(span.bound))
     indices = span.indices(call, span.bound)
     return Gather(name=call.result, x=numbers, indices=indices, axis=0)

@@ -267,7 +267,7 @@ def grid_sample(call: Call) -> Node:
     table = reshape(call, x, (n * h * w, c))
     if padding == "zeros":
         zeros = call.constant("outside", np.zeros((1, c), np.float32))
-        table = Concat(name=call.derived("padded"), parts=(table, zeros), axis=0)
+        table = Concat(name=call.derive("padded"), parts=(table, zeros), axis=0)
 
     def position(row: Expr, column: Expr) -> Expr:
         """The row of the table that holds a pixel."""
@@ -284,9 +284,9 @@ def grid_sample(call: Call) -> Node:
     ]
     if len(samples) == 1:
         return channels_first(call, weigh(call, call.result, table, args, *samples[0]))
-    total, *parts = (weigh(call, call.derived("part"), table, args, *s) for s in samples)
+    total, *parts = (weigh(call, call.derive("part"), table, args, *s) for s in samples)
     for i, part in enumerate(parts, 1):
-        name = call.result if i == len(parts) else call.derived("sum")
+        name = call.result if i == len(parts) else call.derive("sum")
         total = Add(name=name, x=total, y=part)
     return channels_first(call, total)
 
@@ -352,10 +352,10 @@ CORNERS: dict[str, Corners] = {
 
 def weigh(call: Call, name: str, table: Node, args: list[Node], pixel: Expr, weight: Expr) -> Node:
     """Pixels [N, H, W, C] times their weights [N, H, W, 1]."""
-    rows = Elementwise(name=call.derived("pixel"), args=tuple(args), expression=pixel, out=INT64)
-    pixels = Gather(name=call.derived("value"), x=table, indices=rows, axis=0)
+    rows = Elementwise(name=call.derive("pixel"), args=tuple(args), expression=pixel, out=INT64)
+    pixels = Gather(name=call.derive("value"), x=table, indices=rows, axis=0)
     share = Elementwise(
-        name=call.derived("weight"), args=tuple(args[:2]), expression=weight, out=FLOAT
+        name=call.derive("weight"), args=tuple(args[:2]), expression=weight, out=FLOAT
     )
     column = reshape(call, share, (*share.type.shape, 1))
     return Mul(name=name, x=pixels, y=column)
@@ -373,8 +373,8 @@ def affine_grid(call: Call) -> Node:
     places = [places_along(int(length), align) for length in size[2:]]
     columns = np.meshgrid(*places, indexing="ij")[::-1]
     rows = np.stack([*columns, np.ones_like(columns[0])], axis=-1).reshape(1, -1, rank + 1)
-    transposed = Transpose(name=call.derived("columns"), x=theta, perm=(0, 2, 1))
-    points = MatMul(name=call.derived("rows"), x=call.constant("places", rows), y=transposed)
+    transposed = Transpose(name=call.derive("columns"), x=theta, perm=(0, 2, 1))
+    points = MatMul(name=call.derive("rows"), x=call.constant("places", rows), y=transposed)
     return reshape(call, points, (int(size[0]), *map(int, size[2:]), rank))
 
 

@@ -52,7 +52,7 @@ def from_nhwc(call: Call, y: Node) -> Node:
     result: Node = channels_first(call, y)
     if len(call.shape(0)) == 3:
         n, c, _, length = result.type.shape
-        result = Reshape(name=call.derived("1d"), x=result, shape=(n, c, length))
+        result = Reshape(name=call.derive("1d"), x=result, shape=(n, c, length))
     return result
 
 
@@ -73,7 +73,7 @@ def channels_first(call: Call, y: Node) -> Node:
     rank = y.type.rank
     if rank <= 2:
         return y
-    return Transpose(name=call.derived("nchw"), x=y, perm=(0, rank - 1, *range(1, rank - 1)))
+    return Transpose(name=call.derive("nchw"), x=y, perm=(0, rank - 1, *range(1, rank - 1)))
 
 
 @importer("Shape")
@@ -184,8 +184,8 @@ def tile(call: Call) -> Node:
         apart += [1, d] if r > 1 else [d]
         wide += [r, d] if r > 1 else [d]
     joined = tuple(d * r for d, r in zip(x.type.shape, repeats, strict=True))
-    x = Reshape(name=call.derived("apart"), x=x, shape=tuple(apart))
-    x = Expand(name=call.derived("wide"), x=x, shape=tuple(wide))
+    x = Reshape(name=call.derive("apart"), x=x, shape=tuple(apart))
+    x = Expand(name=call.derive("wide"), x=x, shape=tuple(wide))
     return Reshape(name=call.result, x=x, shape=joined)
 
 
@@ -216,8 +216,8 @@ def space_to_depth(call: Call) -> Node:
 def blocks(
     call: Call, x: Node, split: tuple[int, ...], perm: tuple[int, ...], joined: tuple[int, ...]
 ) -> Node:
-    apart = Reshape(name=call.derived("split"), x=x, shape=split)
-    moved = Transpose(name=call.derived("moved"), x=apart, perm=perm)
+    apart = Reshape(name=call.derive("split"), x=x, shape=split)
+    moved = Transpose(name=call.derive("moved"), x=apart, perm=perm)
     return channels_first(call, Reshape(name=call.result, x=moved, shape=joined))
 
 
@@ -236,7 +236,7 @@ def sequence(call: Call) -> Array | Node:
     start, limit, delta = (call.array(i, "bound").reshape(()) for i in range(3))
     is_free_range = has_free(start) or has_free(limit)
     if is_free_range and not has_free(delta) and delta == 1 and start.item() >= 0:
-        return counting(call.derived("all"), call.result, start.item(), limit.item())
+        return counting(call.derive("all"), call.result, start.item(), limit.item())
     if not delta:
         raise ValueError("delta is 0")
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
@@ -260,7 +260,7 @@ def fill(call: Call) -> Array | Node:
     value = call.attributes.get("value")
     element = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
     if any(map(is_free, dims)):
-        one = Constant(name=call.derived("one"), value=as_element(element.reshape(-1)[0]))
+        one = Constant(name=call.derive("one"), value=as_element(element.reshape(-1)[0]))
         return Expand(name=call.result, x=one, shape=dims)
     call.reserve(dims, element.itemsize)
     return np.full(dims, element.reshape(-1)[0])

@@ -130,7 +130,7 @@ def gather_slices(call: Call, x: Node, axis: int) -> Result | None:
     (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), x.type.shape[axis])
     if len(indices.shape) == 1:
         return few_slices(call, call.result, x, axis, chosen)
-    rows = few_slices(call, call.derived("rows"), x, axis, chosen)
+    rows = few_slices(call, call.derive("rows"), x, axis, chosen)
     return rows and Reshape(name=call.result, x=rows, shape=shape)
 
 
@@ -143,7 +143,7 @@ def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[int])
         return None
     if len(spans) == 1:
         return along_span(name, x, axis, spans[0])
-    parts = tuple(along_span(call.derived("part"), x, axis, span) for span in spans)
+    parts = tuple(along_span(call.derive("part"), x, axis, span) for span in spans)
     return Concat(name=name, parts=parts, axis=axis)
 
 
@@ -213,7 +213,7 @@ def pad(call: Call) -> Node:
     before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
     widened = any(before) or any(after)
     if [k.size for k in spans] != list(x.type.shape):
-        x = slice_axes(call.derived("cut") if widened else call.result, x, spans)
+        x = slice_axes(call.derive("cut") if widened else call.result, x, spans)
     mode = call.text("mode", "constant")
     if mode != "constant":
         return mirror(call, x, mode, before, after)
@@ -259,7 +259,7 @@ def mirror(call: Call, x: Node, mode: str, before: list[int], after: list[int]) 
         left, right = _BORDERS[mode](size, before[axis], after[axis])
         parts = [border(call, x, axis, left, before[axis]), x]
         parts.append(border(call, x, axis, right, after[axis]))
-        name = call.result if axis == padded[-1] else call.derived("part")
+        name = call.result if axis == padded[-1] else call.derive("part")
         x = Concat(name=name, parts=tuple(p for p in parts if p is not None), axis=axis)
     return x
 
@@ -268,11 +268,11 @@ def border(call: Call, x: Node, axis: int, span: SliceRange, width: int) -> Node
     """``width`` rows of x at ``span``; a single row is repeated."""
     if not width:
         return None
-    part = along_span(call.derived("border"), x, axis, span)
+    part = along_span(call.derive("border"), x, axis, span)
     if span.size == width:
         return part
     shape = tuple(width if i == axis else d for i, d in enumerate(part.type.shape))
-    return Expand(name=call.derived("border"), x=part, shape=shape)
+    return Expand(name=call.derive("border"), x=part, shape=shape)
 
 
 _BORDERS = {
@@ -347,7 +347,7 @@ def write(
         args.append(iota(call, places, other))
     rows = positions(call, "rows", dot(terms), args, [Bound(index, index, sizes[axis])])
     width = math.prod(x.type.shape[axis + 1 :])
-    return scatter(call, x, rows, updates, width, name or call.derived("written"))
+    return scatter(call, x, rows, updates, width, name or call.derive("written"))
 
 
 def scatter(

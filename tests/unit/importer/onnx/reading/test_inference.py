@@ -56,12 +56,12 @@ STATED = {AttributeProto.AttributeType.Name(kind) for kind in VALUES}
 def infer_every_operator(arrays: object) -> list[Any]:
     """Infer each version of each operator on operands without a type."""
     for schema, states_all in product(defs.get_all_schemas_with_history(), (False, True)):
-        made = node_of(schema, states_all)
-        sources = [helper.make_node("Source", [], [name], domain=FOREIGN) for name in made.input]
+        node = node_of(schema, states_all)
+        sources = [helper.make_node("Source", [], [name], domain=FOREIGN) for name in node.input]
         opsets = [helper.make_opsetid(schema.domain, schema.since_version), OPSETS[2]]
         for strict in (False, True):
             with suppress(*INFERENCE_FAILURES):
-                infer(model_of([*sources, made], opsets), strict=strict)
+                infer(model_of([*sources, node], opsets), strict=strict)
     return []
 
 

@@ -37,30 +37,30 @@ CALLS = f"""{HEAD} g (float[4] x) => (float[4] y) {{
 
 
 def shuffled(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
     nodes = list(model.graph.node)
-    del made.graph.node[:]
-    made.graph.node.extend(nodes[i] for i in np.random.default_rng(seed).permutation(len(nodes)))
-    return made
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes[i] for i in np.random.default_rng(seed).permutation(len(nodes)))
+    return proto
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_model_does_not_depend_on_the_order_of_its_nodes(seed: int) -> None:
     model = drawn(seed).model
     try:
-        wanted = str(qg.import_model(model))
+        expected = str(qg.import_model(model))
     except QuantglowError:
         pytest.skip("a model that is not compiled")
     names = [node.output[0] for node in model.graph.node]
-    found = sort_nodes(shuffled(model, seed))
-    seen = {given.name for given in (*model.graph.input, *model.graph.initializer)}
-    for node in found.graph.node:
-        assert {name for name in node.input if name} <= seen
-        seen.update(node.output)
-    assert sorted(node.output[0] for node in found.graph.node) == sorted(names)
-    if found == model:
-        assert str(qg.import_model(shuffled(model, seed))) == wanted
+    actual = sort_nodes(shuffled(model, seed))
+    observed = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    for node in actual.graph.node:
+        assert {name for name in node.input if name} <= observed
+        observed.update(node.output)
+    assert sorted(node.output[0] for node in actual.graph.node) == sorted(names)
+    if actual == model:
+        assert str(qg.import_model(shuffled(model, seed))) == expected
     else:
         qg.import_model(shuffled(model, seed))
 
@@ -74,8 +74,8 @@ def test_a_sorted_model_stays_the_same_object() -> None:
 def test_branches_may_stand_before_what_they_read(condition: bool) -> None:
     model = parser.parse_model(NESTED)
     feeds = {"x": np.float32([-1.5, 0.5]), "c": np.array(condition)}
-    wanted = by_onnxruntime(sort_nodes(model), feeds)  # It sorts no branches itself.
-    for one, other in zip(qg.compile(model).run(None, feeds), wanted, strict=True):
+    results = by_onnxruntime(sort_nodes(model), feeds)  # It sorts no branches itself.
+    for one, other in zip(qg.compile(model).run(None, feeds), results, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert model.graph.node[0].op_type == "Add"
 
@@ -102,19 +102,19 @@ def test_nodes_of_deep_branches_are_sorted_or_refused(depth: int) -> None:
     graph.node.add(op_type="Abs", input=["x"], output=["z"])
     feeds = {"x": np.float32([-1, 2]), "c": np.array(True)}
     try:
-        (found,) = qg.compile(model, num_threads=1).run(None, feeds)
+        (actual,) = qg.compile(model, num_threads=1).run(None, feeds)
     except QuantglowError:
         assert depth > 30
         return
-    np.testing.assert_array_equal(found, [-1, -2])
+    np.testing.assert_array_equal(actual, [-1, -2])
 
 
 def test_calls_of_functions_have_their_defaults() -> None:
     model = parser.parse_model(CALLS)
     model.functions.append(parser.parse_function(FUNCTION))
     feeds = {"x": np.float32([-2, -1, 1, 2])}
-    (found,), (wanted,) = qg.compile(model).run(None, feeds), by_onnxruntime(model, feeds)
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    (actual,), (expected,) = qg.compile(model).run(None, feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert not model.graph.node[1].attribute
 
 
@@ -123,5 +123,5 @@ def test_attributes_that_are_passed_on_have_their_defaults() -> None:
     model.functions.append(parser.parse_function(OUTER))
     model.functions.append(parser.parse_function(FUNCTION))
     feeds = {"x": np.float32([-2, -1, 1, 2])}
-    (found,), (wanted,) = qg.compile(model).run(None, feeds), by_onnxruntime(model, feeds)
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    (actual,), (expected,) = qg.compile(model).run(None, feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)

@@ -47,13 +47,13 @@ def model(kind: str, flat: bool = False) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("kind", ["constant", "initializer", "branch"])
-@pytest.mark.parametrize("given", ["proto", "bytes", "file"])
-def test_a_sparse_tensor_is_compiled(kind: str, flat: bool, given: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("inputs", ["proto", "bytes", "file"])
+def test_a_sparse_tensor_is_compiled(kind: str, flat: bool, inputs: str, tmp_path: Path) -> None:
     proto: onnx.ModelProto | bytes | Path = model(kind, flat)
     assert isinstance(proto, onnx.ModelProto)
-    if given == "bytes":
+    if inputs == "bytes":
         proto = proto.SerializeToString()
-    elif given == "file":
+    elif inputs == "file":
         onnx.save(proto, tmp_path / "model.onnx")
         proto = tmp_path / "model.onnx"
     x = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
@@ -96,9 +96,9 @@ def test_a_malformed_one_is_refused(damage: str) -> None:
 
 def test_a_constant_of_a_function_takes_the_attribute_of_its_call() -> None:
     constant = helper.make_node("Constant", [], ["w"])
-    taken = constant.attribute.add()
-    taken.name, taken.ref_attr_name = "sparse_value", "matrix"
-    taken.type = onnx.AttributeProto.SPARSE_TENSOR
+    selected = constant.attribute.add()
+    selected.name, selected.ref_attr_name = "sparse_value", "matrix"
+    selected.type = onnx.AttributeProto.SPARSE_TENSOR
     product = helper.make_node("MatMul", ["a", "w"], ["b"])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     function = helper.make_function(
@@ -108,8 +108,8 @@ def test_a_constant_of_a_function_takes_the_attribute_of_its_call() -> None:
     proto = model("initializer")
     ends = proto.graph.input, proto.graph.output
     graph = helper.make_graph([call], "sparse", *ends)
-    made = helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=[function])
+    built = helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=[function])
     x = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
-    compiled = qg.compile(made, num_threads=1)
+    compiled = qg.compile(built, num_threads=1)
     assert isinstance(compiled, qg.CompiledModel)
     np.testing.assert_allclose(compiled.run(None, {"x": x})[0], x @ DENSE, atol=1e-5)

@@ -45,8 +45,8 @@ CONSTANT_NODES = {
 @pytest.mark.parametrize("name", CONSTANT_NODES)
 def test_nodes_of_known_floats_are_as_in_onnxruntime(name: str) -> None:
     model, _ = CONSTANT_NODES[name]
-    found = qg.compile(model, num_threads=1).run(None, {})
-    for f, w in zip(found, by_onnxruntime(model, {}), strict=True):
+    compiled = qg.compile(model, num_threads=1).run(None, {})
+    for f, w in zip(compiled, by_onnxruntime(model, {}), strict=True):
         assert f.shape == w.shape
         np.testing.assert_allclose(f, w, rtol=1e-5, atol=1e-6)
 

@@ -15,8 +15,8 @@ LABELS = Const(np.array([[0, 2, 1, 2], [1, 1, 0, 2]]))
 
 def test_a_definition_computes_what_onnxruntime_computes() -> None:
     model, feeds = single("SoftmaxCrossEntropyLoss", floats(2, 3, 4), LABELS, opset=13)
-    (found,), (expected,) = interpret(import_model(model), feeds), by_onnxruntime(model, feeds)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    (actual,), (expected,) = interpret(import_model(model), feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_values_of_a_definition_are_named_after_its_result() -> None:

@@ -92,8 +92,8 @@ def recurrent() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
 @pytest.mark.parametrize("make", [squeeze_chain, branching, recurrent])
 def test_the_interpreter_gives_what_onnxruntime_gives(make: Any) -> None:
     model, feeds = make()
-    found = interpret(imported(model), feeds)
-    for mine, expected in zip(found, by_onnxruntime(model, feeds), strict=True):
+    results = interpret(imported(model), feeds)
+    for mine, expected in zip(results, by_onnxruntime(model, feeds), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-6, atol=1e-6)
 
 
@@ -108,8 +108,8 @@ def test_only_the_unknown_node_is_external() -> None:
 
 
 def test_the_reason_is_kept() -> None:
-    (found,) = externals(imported(squeeze_chain()[0]))
-    assert found.reason == "there is no importer for this operator"
+    (actual,) = externals(imported(squeeze_chain()[0]))
+    assert actual.reason == "there is no importer for this operator"
 
 
 def test_outputs_of_one_node_share_operands_and_model() -> None:
@@ -118,13 +118,13 @@ def test_outputs_of_one_node_share_operands_and_model() -> None:
 
 
 def test_large_known_operands_are_constants_of_the_graph() -> None:
-    found = externals(imported(recurrent()[0]))[0]
-    assert [type(a) is Constant for a in found.args] == [False, True, True]
+    actual = externals(imported(recurrent()[0]))[0]
+    assert [type(a) is Constant for a in actual.args] == [False, True, True]
 
 
 def test_values_that_branches_capture_are_operands() -> None:
-    found = next(n for n in externals(imported(branching()[0])) if n.op_type == "If")
-    assert "a" in [a.name for a in found.args]
+    first = next(n for n in externals(imported(branching()[0])) if n.op_type == "If")
+    assert "a" in [a.name for a in first.args]
 
 
 def test_shapes_known_only_at_run_time_are_a_problem() -> None:
@@ -145,20 +145,20 @@ def test_the_text_of_an_external_node_reads_back() -> None:
     ids=lambda c: next(iter(c)),
 )
 def test_an_altered_external_node_is_refused(change: dict[str, Any]) -> None:
-    (found,) = externals(imported(squeeze_chain()[0]))
+    (actual,) = externals(imported(squeeze_chain()[0]))
     with pytest.raises(FileFormatError, match="External b"):
-        check_external(replace(found, **change))
+        check_external(replace(actual, **change))
 
 
 def test_an_external_node_that_reads_files_is_refused() -> None:
-    (found,) = externals(imported(squeeze_chain()[0]))
-    proto = onnx.ModelProto.FromString(found.model)
+    (actual,) = externals(imported(squeeze_chain()[0]))
+    proto = onnx.ModelProto.FromString(actual.model)
     tensor = onnx.TensorProto(name="k", data_type=TensorProto.FLOAT, dims=[1])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="weights.bin")
     proto.graph.initializer.append(tensor)
     with pytest.raises(FileFormatError, match="reads other files"):
-        check_external(replace(found, model=proto.SerializeToString()))
+        check_external(replace(actual, model=proto.SerializeToString()))
 
 
 def test_attributes_left_out_count_with_their_defaults() -> None:
@@ -167,5 +167,5 @@ def test_attributes_left_out_count_with_their_defaults() -> None:
     model, feeds = single("STFT", floats(1, 40), step, window)
     graph = imported(model)
     assert graph.outputs[0][1].type.shape == (1, 7, 9, 2)
-    (found,), (expected,) = interpret(graph, feeds), by_onnxruntime(model, feeds)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    (actual,), (expected,) = interpret(graph, feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

@@ -30,15 +30,15 @@ Shape = Callable[[int, int], tuple[int, ...]]
 def fitted(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     """The shape at some sizes by the formulas that are found for it at the hints; None where there
     are none."""
-    made, _ = symbols(HINTS)
-    operands = [size for size in made.values() if isinstance(size, Size)]
+    built, _ = symbols(HINTS)
+    operands = [size for size in built.values() if isinstance(size, Size)]
     height, width = map(to_expression, operands)
 
-    def types_at(given: Sizing) -> dict[str, TensorType]:
-        return {"y": TensorType(DType.F32, shape(given[height], given[width]))}
+    def types_at(inputs: Sizing) -> dict[str, TensorType]:
+        return {"y": TensorType(DType.F32, shape(inputs[height], inputs[width]))}
 
-    found = free_types(operands, types_at).get("y")
-    return None if found is None else tuple(to_expression(n).at(sizes) for n in found.shape)
+    actual = free_types(operands, types_at).get("y")
+    return None if actual is None else tuple(to_expression(n).at(sizes) for n in actual.shape)
 
 
 SHAPES: list[Shape] = [
@@ -67,15 +67,15 @@ def test_a_size_without_a_formula_has_none(shape: Shape) -> None:
 
 
 def test_results_that_are_not_inferred_have_no_types() -> None:
-    made, _ = symbols(HINTS)
-    operands = [size for size in made.values() if isinstance(size, Size)]
+    built, _ = symbols(HINTS)
+    operands = [size for size in built.values() if isinstance(size, Size)]
     assert free_types(operands, lambda sizes: {}) == {}
 
 
 def symbolic(model: onnx.ModelProto, shape: tuple[int, ...]) -> tuple[Graph, Guards]:
     """The graph of a model whose free dimensions but the batch are symbols."""
-    made, guards = symbols(HINTS)
-    free = (shape[0], shape[1], made["H"], made["W"])
+    built, guards = symbols(HINTS)
+    free = (shape[0], shape[1], built["H"], built["W"])
     return open_model(model).at(Case.of({"x": free})), guards
 
 

@@ -40,17 +40,17 @@ def fused(
 )
 def test_products(rank: int, flags: int) -> None:
     names = ("transA", "transB", "transBatchA", "transBatchB")
-    given = {name: flags >> bit & 1 for bit, name in enumerate(names)}
+    inputs = {name: flags >> bit & 1 for bit, name in enumerate(names)}
     batch = (2, 3)[: rank - 2]
     shapes = {"a": (*batch, 5, 4), "b": (*batch, 4, 6)}
     for name, side in zip(shapes, "AB", strict=True):
-        if given[f"trans{side}"]:
+        if inputs[f"trans{side}"]:
             shapes[name] = (*shapes[name][:-2], *shapes[name][:-3:-1])
-        if given[f"transBatch{side}"] and rank > 2:
+        if inputs[f"transBatch{side}"] and rank > 2:
             *outer, rows, columns = shapes[name]
             shapes[name] = (rows, *outer, columns)
     feeds = {name: floats(*shape, seed=1) for name, shape in shapes.items()}
-    assert_agrees(fused("FusedMatMul", feeds, {}, alpha=0.25, **given), feeds)
+    assert_agrees(fused("FusedMatMul", feeds, {}, alpha=0.25, **inputs), feeds)
 
 
 ACTIVATIONS: list[tuple[str, list[float]]] = [
@@ -101,8 +101,8 @@ def test_a_convolution_adds_its_summand_before_the_activation(bias: str) -> None
 )
 def test_products_with_a_bias(activation: str, attributes: dict[str, float]) -> None:
     feeds, known = {"x": floats(5, 4)}, {"w": floats(6, 4, seed=1), "c": floats(6, seed=2)}
-    given = {"activation": activation, "alpha": 0.5, "beta": 2.0, "transB": 1, **attributes}
-    assert_agrees(fused("FusedGemm", feeds, known, **given), feeds, 1e-4)
+    inputs = {"activation": activation, "alpha": 0.5, "beta": 2.0, "transB": 1, **attributes}
+    assert_agrees(fused("FusedGemm", feeds, known, **inputs), feeds, 1e-4)
 
 
 def test_an_unknown_activation_is_named() -> None:
@@ -142,13 +142,13 @@ def test_a_model_that_onnxruntime_optimized_is_compiled_whole(tmp_path: Any) -> 
     kinds = {n.op_type for n in saved.graph.node}
     assert {"FusedConv", "FusedGemm", "FusedMatMul"} <= kinds
     samples = [floats(1, 3, 8, 8, seed=seed) for seed in range(8)]
-    plain, own = (
+    plain, ours = (
         qg.quantize_and_compile(one, samples, progress=False, verify=False)
         for one in (model, saved)
     )
-    assert isinstance(own, qg.CompiledModel)
+    assert isinstance(ours, qg.CompiledModel)
     for sample in samples:
-        np.testing.assert_array_equal(own(sample), plain(sample))
+        np.testing.assert_array_equal(ours(sample), plain(sample))
 
 
 @pytest.mark.parametrize("op_type", ["FusedMatMul", "FusedGemm"])

@@ -33,9 +33,9 @@ def weights(values: st.SearchStrategy[Any], dtype: Any = np.float32) -> st.Searc
 
 @given(target=weights(FLOATS), values=weights(FLOATS))
 def test_exact_factors_give_the_tensor_back(target: Array, values: Array) -> None:
-    found = exact_factors(target, values)
-    if found is not None:
-        factors, ulps = found
+    actual = exact_factors(target, values)
+    if actual is not None:
+        factors, ulps = actual
         assert (integers(scale(values, factors)) + ulps == integers(target)).all()
 
 
